@@ -1,0 +1,63 @@
+# Needs python3 (3.11 or later) with its venv module, and no compiler. PYTHON=python3.12 chooses another interpreter.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets.
+PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py
+# The name alone keeps the features of the machine at hand; the empty list takes them away.
+PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
+
+KERNEL_SOURCES := $(wildcard gcodec/*.py gcodec/kernels/*.py)
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check portable pytest slow golden bench clean
+
+help:           ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(VENV)/.installed $(VENV)/.kernels       ## see it work: a short training run, its gradients compressed
+	@$(BIN)/gcodec demo
+
+test: pytest    ## ruff, mypy, the portable kernels, then all tests but the slow ones
+
+pytest: portable
+	@$(BIN)/python -m pytest
+
+# On x86-64 only: elsewhere there is one path, and `pytest` has run it.
+portable: check
+	@if [ "$$(uname -m)" = x86_64 ]; then $(PORTABLE) $(BIN)/python -m pytest -q $(PORTABLE_TESTS); fi
+
+check: $(VENV)/.installed       ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+
+slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
+	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
+
+golden: $(VENV)/.installed      ## write tests/golden/ anew; only on purpose, when the format changes
+	@$(BIN)/python -m tests.make_golden
+
+bench: $(VENV)/.bench $(VENV)/.kernels          ## the codec beside its peers; BENCH_ARGS goes to bench/codec.py
+	@$(BIN)/python -m bench.codec $(BENCH_ARGS)
+
+clean:          ## remove what make and the tools made
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("gcodec needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
+	@echo "installing into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	@$(PIP) --editable '.[bench]'
+	@touch $@
+
+# numba caches a kernel by the file it is in, not by the files whose functions it calls: drop kernels older than a source.
+$(VENV)/.kernels: $(KERNEL_SOURCES) | $(VENV)/.installed
+	@find gcodec -name '*.nb[ic]' -delete
+	@touch $@

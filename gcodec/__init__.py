@@ -1,0 +1,15 @@
+"""gcodec: gradients, and any float tensors, made small without changing the training run."""
+
+from __future__ import annotations
+
+from .codec import decode, decode_range, encode, max_encoded_size
+from .errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from .planning import LITERAL_GCOMP, Coding
+from .truncation import FINE_LADDER, PAPER_LADDER, Ladder
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FINE_LADDER", "LITERAL_GCOMP", "PAPER_LADDER", "Coding", "Corruption", "GcodecError", "InsufficientData",
+    "InvalidArgument", "Ladder", "LimitExceeded", "Unsupported", "decode", "decode_range", "encode", "max_encoded_size",
+]

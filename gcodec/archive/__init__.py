@@ -1,0 +1,20 @@
+"""The ``.gc`` archive (docs/archive.md): files of tensors, compressed, with an index; and dictionaries of tensors."""
+
+from __future__ import annotations
+
+from gcodec.archive.dicts import load_file, save_file
+from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry
+from gcodec.archive.reader import ArchiveReader
+from gcodec.archive.writer import ArchiveWriter, Policy
+
+__all__ = [
+    "ArchiveReader",
+    "ArchiveWriter",
+    "Blob",
+    "Chunk",
+    "FileEntry",
+    "Policy",
+    "SegmentEntry",
+    "load_file",
+    "save_file",
+]

@@ -1,0 +1,89 @@
+"""Tensors as numpy or torch arrays over the bytes of a segment, and arrays as bytes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from gcodec.errors import InvalidArgument
+from gcodec.files.elements import RAW_BITS, name_of, numpy_dtype
+from gcodec.files.npy import reinterpreted
+from gcodec.files.plan import TensorView, row_major
+from gcodec.files.source import Bytes
+
+
+def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
+    """A tensor as a view of its segment's bytes, in the kind of array that ``like`` names.
+
+    Raises:
+        InvalidArgument: ``like`` is neither ``"numpy"`` nor ``"torch"``, or torch has no such type.
+    """
+    if like not in ("numpy", "torch"):
+        raise InvalidArgument(f"like must be 'numpy' or 'torch', not {like!r}")
+    dtype = numpy_dtype(tensor.dtype)
+    assert dtype is not None  # the caller has checked
+    flat = data[: data.size // dtype.itemsize * dtype.itemsize]
+    steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
+    if like == "torch":
+        return _as_torch(flat, tensor, steps)
+    values = flat.view(_ml_dtype(tensor.dtype) or dtype)[tensor.offset :]
+    return np.lib.stride_tricks.as_strided(values, tensor.shape, [step * dtype.itemsize for step in steps])
+
+
+def _as_torch(flat: Bytes, tensor: TensorView, steps: tuple[int, ...]) -> Any:
+    import torch
+
+    dtype = getattr(torch, tensor.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise InvalidArgument(f"tensor {tensor.name!r}: torch has no type {tensor.dtype}; use like='numpy'")
+    if not flat.size:
+        return torch.empty(tensor.shape, dtype=dtype)
+    return torch.from_numpy(flat).view(dtype).as_strided(tensor.shape, steps, tensor.offset)
+
+
+def _ml_dtype(name: str) -> Any:
+    """The type of ml_dtypes, where numpy lacks one and that package is installed."""
+    if name not in RAW_BITS:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return getattr(ml_dtypes, name, None)
+
+
+def is_torch(value: object) -> bool:
+    """Whether ``value`` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...], Bytes]:
+    """An array's type, shape and little-endian row-major bytes; a copy only where it is not laid out like that.
+
+    Args:
+        value: numpy array, torch tensor on any device, or what ``numpy.asarray`` takes.
+        dtype: what the raw bits of an unsigned integer array stand for.
+
+    Raises:
+        InvalidArgument: a type without fixed-size elements, a sparse tensor, or ``dtype`` does not fit.
+    """
+    if is_torch(value):
+        return _torch_bytes(value)
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise InvalidArgument("arrays of Python objects cannot be saved")
+    name = reinterpreted(array.dtype, dtype) if dtype else name_of(array.dtype.newbyteorder("<"))
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False) if array.dtype.byteorder == ">" else array
+    return name, array.shape, np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+
+
+def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
+    import torch
+
+    if value.layout != torch.strided or value.is_quantized:
+        raise InvalidArgument(f"a {value.layout} tensor of {value.dtype} cannot be saved; only dense ones")
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape), flat.view(torch.uint8).numpy()

@@ -1,0 +1,100 @@
+"""One part of a blob to one chunk and back: stored, Zstandard or a frame, whichever is smallest.
+
+The codec is imported where it is first needed: listing an archive does not wait for its kernels to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import zstandard
+
+from gcodec.archive.entries import Chunk
+from gcodec.archive.layout import FRAME, MIN_FRAME, STORED, ZSTD
+from gcodec.errors import Corruption, GcodecError
+from gcodec.files.elements import width
+from gcodec.files.source import Bytes
+
+#: Level of Zstandard for what is not floating-point numbers.
+ZSTD_LEVEL = 3
+#: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
+SMALL = 1 << 12
+
+
+class Packed(NamedTuple):
+    """A part as it is stored, and the bytes that unpacking it gives (in a lossy mode not those that went in)."""
+
+    codec: int
+    payload: bytes | memoryview
+    restored: Bytes
+
+
+def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any]) -> Packed:
+    """Stores a part as small as it gets.
+
+    Args:
+        data: the part, one-dimensional.
+        dtype: the codec's type of its values, None for plain bytes.
+        options: for ``gcodec.encode``; if there are any the part may be changed.
+    """
+    best = Packed(STORED, memoryview(data), data)
+    if dtype is not None and (data.size > MIN_FRAME or options):
+        best = _packed_frame(data, dtype, options)
+    if dtype is None or data.size <= SMALL:
+        text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored)
+        if len(text) < len(best.payload):
+            best = Packed(ZSTD, text, best.restored)
+    return best
+
+
+def unpack(chunk: Chunk, payload: Bytes, where: str) -> Bytes:
+    """The part that a chunk holds; ``where`` is for the error message.
+
+    Raises:
+        GcodecError: the chunk does not decode to a part of its size.
+    """
+    if chunk.codec == STORED:
+        return payload
+    try:
+        part = _unpacked_zstd(chunk, payload) if chunk.codec == ZSTD else _unpacked_frame(chunk, payload)
+    except zstandard.ZstdError as error:
+        raise Corruption(f"{where}: {error}") from error
+    except GcodecError as error:
+        raise type(error)(f"{where}: {error}") from error
+    if part.size != chunk.size:
+        raise Corruption(f"{where}: a chunk of {part.size} bytes where {chunk.size} were expected")
+    return part
+
+
+def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any]) -> Packed:
+    from gcodec import codec
+
+    bits = np.ascontiguousarray(data).view(f"u{width(dtype)}")
+    frame = codec.encode(bits, dtype=dtype, threads=1, **options)
+    restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
+    if len(frame) >= data.size:
+        return Packed(STORED, memoryview(restored), restored)
+    return Packed(FRAME, frame, restored)
+
+
+def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
+    stated = zstandard.frame_content_size(payload)
+    if stated != chunk.size:
+        raise Corruption(f"a Zstandard frame of {stated} bytes where {chunk.size} were expected")
+    text = zstandard.ZstdDecompressor().decompress(payload, max_output_size=chunk.size, allow_extra_data=False)
+    return np.frombuffer(text, np.uint8)
+
+
+def _unpacked_frame(chunk: Chunk, payload: Bytes) -> Bytes:
+    from gcodec import codec
+
+    stated = int.from_bytes(payload[16:24].tobytes(), "little")
+    if stated != chunk.stored:
+        raise Corruption(f"a frame of {stated} bytes in a chunk of {chunk.stored}")
+    return _as_bytes(codec.decode(payload, like="numpy", threads=1, max_output_bytes=chunk.size))
+
+
+def _as_bytes(array: np.ndarray) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,179 @@
+"""Dictionaries of tensors in one archive, as safetensors does it: :func:`save_file` and :func:`load_file`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gcodec.archive.arrays import as_bytes, is_torch
+from gcodec.archive.entries import FileEntry
+from gcodec.archive.reader import ArchiveReader
+from gcodec.archive.writer import ArchiveWriter
+from gcodec.errors import InvalidArgument, LimitExceeded
+from gcodec.files.elements import FLOATS, stored_as, width
+from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
+from gcodec.files.safetensors import header_bytes
+from gcodec.files.source import ArraySource, Bytes
+
+#: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
+DICT_PATH = "tensors.safetensors"
+
+
+def save_file(
+    tensors: Mapping[str, Any],
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    dtype: str | Mapping[str, str] | None = None,
+    levels: Mapping[str, Any] | None = None,
+    mantissa_bits: int | None = None,
+    threads: int | None = None,
+    **encode_options: Any,
+) -> None:
+    """Writes tensors to an archive, replacing the file only when the new one is complete. Lossless by default.
+
+    Args:
+        tensors: name to numpy array or torch tensor, of any type that .safetensors has, any shape and strides.
+        path: of the archive, or a binary stream.
+        metadata: strings to keep with the tensors.
+        dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
+        levels: name to uint8 level indices; these tensors are near-lossless.
+        mantissa_bits: keep this many bits in all floating-point tensors of more than one value.
+        threads: as many as the process may use if None.
+        encode_options: ``ladder``, ``rounding`` and ``coding`` as for :func:`gcodec.encode`, for ``levels``.
+
+    Raises:
+        InvalidArgument: a tensor or an option that has no meaning here.
+        OSError: the file cannot be written.
+    """
+    plan = plan_tensors(tensors, metadata, dtype)
+    policy = None
+    if levels:
+        policy = Levels(plan, levels, encode_options)
+    elif mantissa_bits is not None:
+        policy = MantissaBits(plan, mantissa_bits, encode_options)
+    elif encode_options:
+        raise InvalidArgument(f"{', '.join(encode_options)}: of use only with levels or mantissa_bits")
+    with ArchiveWriter(path, threads=threads, force=True) as archive:
+        archive.add(plan, policy)
+
+
+def load_file(
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    names: Iterable[str] | None = None,
+    like: str | None = None,
+    threads: int | None = None,
+    max_output_bytes: int | None = None,
+) -> dict[str, Any]:
+    """Reads tensors from an archive, whatever kind of file it was made from.
+
+    Args:
+        path: of the archive, or a binary stream.
+        names: which to read; all if None. In an archive of several files a name is ``FILE:NAME``.
+        like: ``"numpy"`` or ``"torch"``; what was saved if None, numpy for an archive made from files.
+        threads: as many as the process may use if None.
+        max_output_bytes: refuse to decode to more than this; for archives from strangers.
+
+    Returns:
+        Name to array. Tensors that were tied in a .pt file share memory.
+
+    Raises:
+        GcodecError: the archive is damaged, a name is not in it, or the limit is exceeded.
+        OSError: it cannot be read.
+    """
+    with ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes) as archive:
+        wanted = list(archive.tensors()) if names is None else [archive.find(name) for name in names]
+        segments = {(entry.path, tensor.segment): entry.segments[tensor.segment] for entry, tensor in wanted}
+        total = sum(segment.bytes for segment in segments.values())
+        if max_output_bytes is not None and total > max_output_bytes:
+            raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
+        data = {key: _no_bytes() for key in segments}
+        result = {}
+        for entry, tensor in wanted:
+            key = (entry.path, tensor.segment)
+            if data[key].size != segments[key].bytes:
+                data[key] = archive.segment_bytes(entry, tensor)
+            result[_key(archive, entry, tensor)] = archive.array(entry, tensor, data[key], like=like)
+        return result
+
+
+def plan_tensors(
+    tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, dtype: str | Mapping[str, str] | None = None
+) -> FilePlan:
+    """The plan of the .safetensors file that would hold ``tensors``; the data stays where it is.
+
+    Raises:
+        InvalidArgument: a name or type that .safetensors lacks.
+    """
+    arrays = {name: _bytes_of(name, value, dtype) for name, value in tensors.items()}
+    sizes = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
+    header = np.frombuffer(header_bytes(sizes, None if metadata is None else dict(metadata)), np.uint8)
+    pieces, at = [], header.size
+    for name, (element, shape, data) in arrays.items():
+        pieces.append(Piece(Segment(at, at + data.size, stored_as(element)), (TensorView(name, element, shape, 0),)))
+        at += data.size
+    source = ArraySource([header, *(data for _, _, data in arrays.values())])
+    container = "torch" if tensors and all(is_torch(value) for value in tensors.values()) else "numpy"
+    return assemble(DICT_PATH, "safetensors", source, pieces, container=container)
+
+
+@dataclass(frozen=True)
+class MantissaBits:
+    """Keeps ``bits`` mantissa bits of every floating-point tensor that has more, except single values."""
+
+    plan: FilePlan
+    bits: int
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bits <= max(FLOATS.values()):
+            raise InvalidArgument(f"mantissa_bits must be 0 to {max(FLOATS.values())}, not {self.bits}")
+
+    def options(self, segment: int, start: int, stop: int) -> dict[str, Any]:
+        whole = self.plan.segments[segment]
+        dtype = whole.dtype or ""
+        if self.bits >= FLOATS[dtype] or whole.stop - whole.start <= (width(dtype) or 0):
+            return {}
+        return {"mantissa_bits": self.bits, **self.more}
+
+
+class Levels:
+    """Near-lossless with levels chosen by the caller, for the tensors that have them; the others stay as they are."""
+
+    def __init__(self, plan: FilePlan, levels: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+        self._plan, self._more, self._levels = plan, more, {}
+        views = {view.name: view for view in plan.tensors}
+        for name, indices in levels.items():
+            if name not in views:
+                raise InvalidArgument(f"levels for {name!r}, but there is no such tensor")
+            self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
+
+    def options(self, segment: int, start: int, stop: int) -> dict[str, Any]:
+        if segment not in self._levels:
+            return {}
+        size = width(self._plan.segments[segment].dtype or "") or 1
+        return {"levels": self._levels[segment][start // size : stop // size], **self._more}
+
+
+def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:
+    given = dtype.get(name) if isinstance(dtype, Mapping) else dtype
+    if isinstance(given, str) and not isinstance(dtype, Mapping):
+        found = None if is_torch(value) else np.asarray(value).dtype
+        given = given if found is not None and found.kind == "u" and found.itemsize == width(given) else None
+    try:
+        return as_bytes(value, given)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"tensor {name!r}: {error}") from error
+
+
+def _key(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> str:
+    return tensor.name if len(archive.files) == 1 else f"{entry.path}:{tensor.name}"
+
+
+def _no_bytes() -> Bytes:
+    return np.empty(0, np.uint8)

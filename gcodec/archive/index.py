@@ -1,0 +1,198 @@
+"""The index of an archive: to JSON and, checking every rule of docs/archive.md, back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths, place_blobs
+from gcodec.archive.layout import CODECS, FRAME, MAX_PART, MIN_FRAME, STORED
+from gcodec.errors import Corruption, Unsupported
+from gcodec.files.elements import FLOATS, width
+from gcodec.files.plan import TensorView, row_major
+
+LIMIT = 1 << 62
+HASH = re.compile(r"[0-9a-f]{16}")
+
+
+def index_to_json(files: Sequence[FileEntry]) -> bytes:
+    return json.dumps({"files": [_file_to_json(f) for f in files]}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
+    """Reads an index and gives every blob its offset.
+
+    Raises:
+        Corruption: not JSON, or against a rule of docs/archive.md.
+        Unsupported: a reserved key or codec.
+    """
+    try:
+        root = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise Corruption(f"the index is not readable: {error}") from error
+    (files,) = _fields(root, "the index", ("files",))
+    entries = tuple(_file_from_json(value, f"file {number}") for number, value in enumerate(_array(files, "files")))
+    check_paths([entry.path for entry in entries])
+    place_blobs(entries)
+    return entries
+
+
+def _file_to_json(entry: FileEntry) -> dict[str, Any]:
+    more = {} if entry.container is None else {"container": entry.container}
+    return {
+        "path": entry.path,
+        "format": entry.format,
+        "exact": entry.exact,
+        **more,
+        "size": entry.size,
+        "verbatim": _blob_to_json(entry.verbatim),
+        "segments": [_segment_to_json(segment) for segment in entry.segments],
+        "tensors": [_tensor_to_json(tensor) for tensor in entry.tensors],
+    }
+
+
+def _file_from_json(value: object, where: str) -> FileEntry:
+    required = ("path", "format", "exact", "size", "verbatim", "segments", "tensors")
+    path, format_, exact, size, verbatim, segments, tensors, container = _fields(value, where, required, ("container",))
+    where = f"file {path!r}"
+    if type(exact) is not bool:
+        raise Corruption(f"{where}: 'exact' is not true or false")
+    entry = FileEntry(
+        _text(path, where),
+        _text(format_, where),
+        exact,
+        _number(size, where),
+        _blob_from_json(verbatim, where),
+        tuple(_segment_from_json(item, where) for item in _array(segments, where)),
+        tuple(_tensor_from_json(item, where) for item in _array(tensors, where)),
+        None if container is None else _text(container, where),
+    )
+    _check_file(entry, where)
+    return entry
+
+
+def _check_file(entry: FileEntry, where: str) -> None:
+    if entry.size != entry.verbatim.bytes + sum(segment.bytes for segment in entry.segments):
+        raise Corruption(f"{where}: its parts do not sum to its size")
+    if sum(segment.skip for segment in entry.segments) > entry.verbatim.bytes:
+        raise Corruption(f"{where}: segments skip more than the verbatim bytes")
+    if len({tensor.name for tensor in entry.tensors}) != len(entry.tensors):
+        raise Corruption(f"{where}: two tensors of the same name")
+    for tensor in entry.tensors:
+        _check_tensor(tensor, entry.segments, f"{where}: tensor {tensor.name!r}")
+
+
+def _check_tensor(tensor: TensorView, segments: Sequence[SegmentEntry], where: str) -> None:
+    if tensor.segment >= len(segments):
+        raise Corruption(f"{where}: there is no segment {tensor.segment}")
+    size = width(tensor.dtype)
+    if size is None or 0 in tensor.shape:
+        return
+    steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
+    last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, steps, strict=True))
+    if (last + 1) * size > segments[tensor.segment].bytes:
+        raise Corruption(f"{where}: does not fit its segment")
+
+
+def _blob_to_json(blob: Blob) -> dict[str, Any]:
+    return {"bytes": blob.bytes, "hash": blob.hash, "chunks": [list(chunk) for chunk in blob.chunks]}
+
+
+def _blob_from_json(value: object, where: str) -> Blob:
+    return Blob(*_blob_fields(*_fields(value, where, ("bytes", "hash", "chunks")), where))
+
+
+def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
+    skip = {"skip": segment.skip} if segment.skip else {}
+    return {**skip, **({"dtype": segment.dtype} if segment.dtype else {}), **_blob_to_json(segment)}
+
+
+def _segment_from_json(value: object, where: str) -> SegmentEntry:
+    size, hash_, chunks, skip, dtype = _fields(value, where, ("bytes", "hash", "chunks"), ("skip", "dtype"))
+    if dtype is not None and dtype not in FLOATS:
+        raise Corruption(f"{where}: a segment of dtype {dtype!r}")
+    blob = _blob_fields(size, hash_, chunks, where)
+    return SegmentEntry(*blob, skip=_number(0 if skip is None else skip, where), dtype=dtype)
+
+
+def _blob_fields(size: object, hash_: object, chunks: object, where: str) -> tuple[int, str, tuple[Chunk, ...]]:
+    if not isinstance(hash_, str) or not HASH.fullmatch(hash_):
+        raise Corruption(f"{where}: a hash of the wrong form")
+    parts = tuple(_chunk_from_json(chunk, where) for chunk in _array(chunks, where))
+    if _number(size, where) != sum(chunk.size for chunk in parts):
+        raise Corruption(f"{where}: chunks do not sum to their blob")
+    return _number(size, where), hash_, parts
+
+
+def _chunk_from_json(value: object, where: str) -> Chunk:
+    numbers = [_number(number, where) for number in _array(value, where)]
+    if len(numbers) != 3:
+        raise Corruption(f"{where}: a chunk of {len(numbers)} numbers")
+    chunk = Chunk(*numbers)
+    if chunk.codec >= len(CODECS):
+        raise Unsupported(f"{where}: chunk codec {chunk.codec}")
+    smallest = MIN_FRAME if chunk.codec == FRAME else 1
+    fits = chunk.stored == chunk.size if chunk.codec == STORED else smallest <= chunk.stored < chunk.size
+    if not 1 <= chunk.size <= MAX_PART or not fits:
+        raise Corruption(f"{where}: a chunk of {chunk.stored} bytes for {chunk.size}")
+    return chunk
+
+
+def _tensor_to_json(tensor: TensorView) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape, "segment": tensor.segment}
+    if tensor.offset:
+        entry["offset"] = tensor.offset
+    if tensor.stride is not None:
+        entry["stride"] = tensor.stride
+    return entry
+
+
+def _tensor_from_json(value: object, where: str) -> TensorView:
+    required, optional = ("name", "dtype", "shape", "segment"), ("offset", "stride")
+    name, dtype, shape, segment, offset, stride = _fields(value, where, required, optional)
+    shape = tuple(_number(n, where) for n in _array(shape, where))
+    steps = None if stride is None else tuple(_number(n, where) for n in _array(stride, where))
+    if len(shape) > 64 or (steps is not None and len(steps) != len(shape)):
+        raise Corruption(f"{where}: a tensor of illegal shape or strides")
+    number = _number(segment, where), _number(0 if offset is None else offset, where)
+    return TensorView(_text(name, where), _text(dtype, where), shape, *number, steps)
+
+
+def _fields(value: object, where: str, required: Sequence[str], optional: Sequence[str] = ()) -> list[Any]:
+    """The values of an object's keys, in the order asked for; None for an optional key that is absent."""
+    if not isinstance(value, dict):
+        raise Corruption(f"{where}: not an object")
+    if missing := [key for key in required if key not in value]:
+        raise Corruption(f"{where}: no {missing[0]!r}")
+    if unknown := value.keys() - {*required, *optional}:
+        raise Unsupported(f"{where}: reserved key {min(unknown)!r}")
+    if any(value.get(key, 0) is None for key in optional):
+        raise Corruption(f"{where}: null")
+    return [value.get(key) for key in (*required, *optional)]
+
+
+def _array(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise Corruption(f"{where}: not an array")
+    return value
+
+
+def _number(value: object, where: str) -> int:
+    if type(value) is not int or not 0 <= value < LIMIT:
+        raise Corruption(f"{where}: {str(value)[:40]!r} is not a number below 2^62")
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or len(value) > 1 << 16 or not well_formed(value) or len(value.encode()) > 1 << 16:
+        raise Corruption(f"{where}: not a string of at most 65536 bytes")
+    return value
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise Corruption(f"the index: a key occurs twice in {sorted(result)[:3]}")
+    return result

@@ -1,0 +1,92 @@
+"""The fixed parts of an archive: header and trailer, field by field as in docs/archive.md."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import xxhash
+
+from gcodec.errors import Corruption, InsufficientData, Unsupported
+
+MAGIC, END_MAGIC = b"\x89GCA", b"ACG\x89"
+VERSION = 1
+HEADER = struct.Struct("<4sB3s")
+TRAILER = struct.Struct("<QQQB3s4s")
+ALIGNMENT = 8
+STORED, ZSTD, FRAME = 0, 1, 2
+CODECS = ("stored", "zstd", "frame")
+MAX_PART = 1 << 28
+MAX_INDEX = 1 << 28
+MIN_FRAME = 48
+
+
+def padding(size: int) -> int:
+    """Bytes from ``size`` to the next multiple of 8."""
+    return -size % ALIGNMENT
+
+
+def header_bytes() -> bytes:
+    return HEADER.pack(MAGIC, VERSION, bytes(3))
+
+
+def check_header(data: bytes) -> None:
+    """Raises Corruption, InsufficientData or Unsupported unless ``data`` begins with the header of an archive."""
+    if not data.startswith(MAGIC):
+        if MAGIC.startswith(data[:4]):
+            raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {len(data)}")
+        raise Corruption("not a gcodec archive")
+    if len(data) > 4 and data[4] != VERSION:
+        raise Unsupported(f"an archive of version {data[4]}; this reads version {VERSION}")
+    if len(data) < HEADER.size:
+        raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {len(data)}")
+    if any(data[5:8]):
+        raise Corruption("reserved bytes of the header are not zero")
+
+
+@dataclass(frozen=True)
+class Trailer:
+    """The last 32 bytes: where the index is, and its hash."""
+
+    index_bytes: int
+    index_raw_bytes: int
+    index_codec: int
+    hash: int = 0
+
+    def write_to(self, index: bytes) -> bytes:
+        """The trailer's bytes, with the hash of ``index`` (as stored) and themselves."""
+        return self._pack(self._hash(index))
+
+    @classmethod
+    def read_from(cls, data: bytes) -> Trailer:
+        """Reads the last 32 bytes of an archive.
+
+        Raises:
+            InsufficientData: the archive does not end in a trailer.
+            Corruption: a field has no legal value.
+            Unsupported: a reserved codec.
+        """
+        if len(data) < TRAILER.size or data[-4:] != END_MAGIC:
+            raise InsufficientData("the archive is cut off: it does not end in a trailer")
+        size, raw, hash_, codec, reserved, _ = TRAILER.unpack(data[-TRAILER.size :])
+        if codec not in (STORED, ZSTD):
+            raise Unsupported(f"codec {codec} for the index")
+        if any(reserved) or raw > min(MAX_INDEX, (1 << 20) + 100 * size) or (codec == STORED and raw != size):
+            raise Corruption("the trailer holds illegal values")
+        return cls(size, raw, codec, hash_)
+
+    def check(self, index: bytes) -> None:
+        """Raises Corruption unless the hash is that of ``index``, as stored."""
+        if self._hash(index) != self.hash:
+            raise Corruption("the hash of the index is wrong")
+
+    def _hash(self, index: bytes) -> int:
+        return xxhash.xxh3_64_intdigest(index + self._pack(0))
+
+    def _pack(self, hash_: int) -> bytes:
+        return TRAILER.pack(self.index_bytes, self.index_raw_bytes, hash_, self.index_codec, bytes(3), END_MAGIC)
+
+
+def fits_index(stored: int, raw: int) -> bool:
+    """Whether an index of ``raw`` bytes may be stored in ``stored`` bytes."""
+    return raw <= min(MAX_INDEX, (1 << 20) + 100 * stored)

@@ -1,0 +1,111 @@
+"""Files that appear whole or not at all: written beside their final name, renamed at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from gcodec.errors import GcodecError, InvalidArgument
+
+
+class Staging:
+    """Several output files that are renamed into place together when the block ends well, and removed if it does not.
+
+    Something that exists and is no regular file (``/dev/null``, a pipe) is written to directly.
+
+    Args:
+        force: replace files that exist; refuse if False.
+    """
+
+    def __init__(self, *, force: bool = False) -> None:
+        self._force = force
+        self._files: list[tuple[Path, Path, BinaryIO]] = []
+        self._folders: list[Path] = []
+
+    def create(self, path: Path) -> BinaryIO:
+        """Opens the stand-in for ``path`` for writing.
+
+        Raises:
+            InvalidArgument: the file exists, or a folder of this name does.
+        """
+        check_free(path, force=self._force)
+        if path.exists() and not path.is_file():
+            return open(path, "wb")
+        partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")
+        file = open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666), "wb")
+        self._files.append((path, partial, file))
+        return file
+
+    def make_folder(self, root: Path, folder: Path) -> None:
+        """Makes ``folder`` and what is missing between it and ``root``.
+
+        Raises:
+            InvalidArgument: a symbolic link on the way: what is written would land elsewhere.
+        """
+        missing = []
+        for step in (root, *reversed([p for p in (folder, *folder.parents) if p != root and p.is_relative_to(root)])):
+            if step != root and step.is_symlink():
+                raise InvalidArgument(f"{step}: is a symbolic link; refusing to write through it")
+            if not step.exists():
+                missing.append(step)
+        for step in missing:
+            step.mkdir(parents=True, exist_ok=True)
+        self._folders += missing
+
+    def commit(self) -> None:
+        """Closes all files and gives them their names."""
+        for _, _, file in self._files:
+            file.close()
+        for path, partial, _ in self._files:
+            _rename(partial, path, self._force)
+        self._files, self._folders = [], []
+
+    def abort(self) -> None:
+        """Removes everything that was made."""
+        for _, partial, file in self._files:
+            with contextlib.suppress(OSError):
+                file.close()
+            partial.unlink(missing_ok=True)
+        for folder in reversed(self._folders):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        self._files, self._folders = [], []
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.abort()
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Raises InvalidArgument if ``path`` is a folder, or a file that must not be replaced."""
+    if path.is_dir():
+        raise InvalidArgument(f"{path}: is a folder")
+    if path.is_file() and not force:
+        raise GcodecError(f"{path}: exists already; use force (-f) to replace it")
+
+
+def _rename(partial: Path, path: Path, force: bool) -> None:
+    """Gives the file its name; if it must not replace another, also not one that has just appeared."""
+    if not force:
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise GcodecError(f"{path}: exists already; use force (-f) to replace it") from None
+        except OSError:  # a file system without hard links
+            pass
+        else:
+            partial.unlink()
+            return
+    os.replace(partial, path)

@@ -1,0 +1,279 @@
+"""Reads an archive: its index first, then only what is asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import xxhash
+
+from gcodec.archive.arrays import as_array
+from gcodec.archive.chunks import unpack
+from gcodec.archive.entries import Blob, Chunk, FileEntry, place_blobs
+from gcodec.archive.index import index_from_json
+from gcodec.archive.layout import HEADER, STORED, TRAILER, Trailer, check_header, padding
+from gcodec.archive.pipeline import ordered_map, thread_count
+from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.files.elements import width
+from gcodec.files.plan import TensorView
+from gcodec.files.safetensors import MAX_HEADER, read_header
+from gcodec.files.source import ArraySource, Bytes, Source, open_source
+
+
+class ArchiveReader:
+    """An archive opened for reading; nothing but its index is read until it is asked for.
+
+    Args:
+        source: a path, a binary stream (copied to a temporary file if it cannot seek) or a ``Source``.
+        threads: how many work on parts at once; as many as the process may use if None.
+        max_output_bytes: refuse to give out more than this many bytes in one call; no limit if None.
+
+    Attributes:
+        files: the files in the archive.
+        size: of the archive, in bytes.
+
+    Raises:
+        GcodecError: not an archive, damaged, or of another version.
+        OSError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | BinaryIO | Source,
+        *,
+        threads: int | None = None,
+        max_output_bytes: int | None = None,
+    ) -> None:
+        self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
+        self._source: Source = self._owned or source  # type: ignore[assignment]
+        self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
+        self._threads, self._limit = thread_count(threads), max_output_bytes
+        self._pool = ThreadPoolExecutor(self._threads, "gcodec")
+        self.size = self._source.size
+        try:
+            self.files = self._read_index()
+        except GcodecError:
+            self.close()
+            raise
+
+    def tensors(self) -> Iterator[tuple[FileEntry, TensorView]]:
+        """All tensors with their files."""
+        return ((entry, tensor) for entry in self.files for tensor in entry.tensors)
+
+    def find(self, name: str) -> tuple[FileEntry, TensorView]:
+        """The tensor called ``name``, or ``FILE:NAME`` where several files have one of that name.
+
+        Raises:
+            InvalidArgument: there is none, or more than one.
+        """
+        found = [(f, t) for f, t in self.tensors() if name in (t.name, f"{f.path}:{t.name}")]
+        if not found:
+            raise InvalidArgument(f"{self.name}: no tensor is called {name!r}")
+        if len(found) > 1:
+            files = ", ".join(f"{f.path}:{t.name}" for f, t in found[:3])
+            raise InvalidArgument(f"{self.name}: several tensors are called {name!r}: {files} ...")
+        return found[0]
+
+    def read(self, name: str, *, like: str | None = None) -> Any:
+        """One tensor, read without the rest of the archive.
+
+        Args:
+            name: as for :meth:`find`.
+            like: ``"numpy"`` or ``"torch"``; what the archive was made of if None. In numpy, types it lacks come as
+                those of ml_dtypes, or as unsigned integers of the same width where that is not installed.
+
+        Raises:
+            InvalidArgument: no such tensor.
+            Unsupported: its type is not known here.
+            GcodecError: the archive is damaged, or the tensor above the limit.
+        """
+        entry, tensor = self.find(name)
+        return self.array(entry, tensor, self.segment_bytes(entry, tensor), like=like)
+
+    def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
+        """The whole segment that a tensor is a view of."""
+        segment = entry.segments[tensor.segment]
+        self._check_limit(segment.bytes, f"{entry.path}:{tensor.name}")
+        data, at = np.empty(segment.bytes, np.uint8), 0
+        for part in self.parts(segment, f"{entry.path}:{tensor.name}"):
+            data[at : at + part.size] = part
+            at += part.size
+        return data
+
+    def array(self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None) -> Any:
+        """A tensor as a view of ``data``, the bytes of its segment."""
+        size = width(tensor.dtype)
+        if size is None:
+            raise Unsupported(f"{entry.path}:{tensor.name}: type {tensor.dtype} can only be restored with its file")
+        self._check_limit(math.prod(tensor.shape) * size, f"{entry.path}:{tensor.name}")
+        return as_array(tensor, data, like or entry.container or "numpy")
+
+    def tensor_parts(self, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
+        """The bytes of a row-major tensor (stride None), part by part in bounded memory."""
+        start = tensor.offset * (width(tensor.dtype) or 1)
+        stop = start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)
+        self._check_limit(stop - start, f"{entry.path}:{tensor.name}")
+        at = 0
+        for part in self.parts(entry.segments[tensor.segment], f"{entry.path}:{tensor.name}"):
+            yield part[max(0, start - at) : max(0, stop - at)]
+            at += part.size
+
+    def parts(self, blob: Blob, where: str) -> Iterator[Bytes]:
+        """The parts of a blob in order; the hash is checked at the end.
+
+        Raises:
+            GcodecError: a chunk does not decode, or the hash is wrong.
+        """
+        return self._parts_of([(blob, where)])
+
+    def restored(self, entry: FileEntry) -> Iterator[Bytes]:
+        """The bytes of a file, from its first to its last, part by part in bounded memory.
+
+        Raises:
+            GcodecError: the archive is damaged, or the file above the limit.
+        """
+        self._check_limit(entry.size, entry.path)
+        verbatim = _Verbatim(self.parts(entry.verbatim, f"{entry.path}: verbatim bytes"))
+        names = {tensor.segment: tensor.name for tensor in reversed(entry.tensors)}
+        blobs = [(s, f"{entry.path}:{names.get(n, f'segment {n}')}") for n, s in enumerate(entry.segments)]
+        parts = self._parts_of(blobs)
+        for segment in entry.segments:
+            yield from verbatim.take(segment.skip)
+            left = segment.bytes
+            while left:
+                part = next(parts)
+                left -= part.size
+                yield part
+        for _ in parts:
+            pass
+        yield from verbatim.rest()
+
+    def metadata(self, entry: FileEntry) -> dict[str, str]:
+        """The key-value pairs of a .safetensors file; empty for other files."""
+        if entry.format != "safetensors" or not entry.size:
+            return {}
+        header: Blob = entry.verbatim if entry.verbatim.bytes else entry.segments[0]  # a long header is a segment
+        if header.bytes > MAX_HEADER + 8:
+            return {}
+        parts = list(self.parts(header, f"{entry.path}: header"))
+        found = read_header(ArraySource(parts), entry.path)[1].get("__metadata__", {})
+        return found if isinstance(found, dict) else {}
+
+    def check_limit(self) -> None:
+        """Raises LimitExceeded if all files together are above the limit."""
+        self._check_limit(sum(entry.size for entry in self.files), self.name)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        if self._owned:
+            self._owned.close()
+
+    def __enter__(self) -> ArchiveReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def chunk_bytes(self, blob: Blob, number: int) -> Bytes:
+        """The stored bytes of a blob's chunk, as they are."""
+        at = blob.offset + sum(c.stored + padding(c.stored) for c in blob.chunks[:number])
+        return self._source.read(at, at + blob.chunks[number].stored)
+
+    def _parts_of(self, blobs: list[tuple[Blob, str]]) -> Iterator[Bytes]:
+        results = ordered_map(self._pool, self._unpacked, _chunks_of(blobs), self._threads + 1)
+        for blob, where in blobs:
+            hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
+            for number in range(len(blob.chunks)):
+                part = next(results)
+                hash_.update(part)
+                if number == last:
+                    _check_hash(hash_.hexdigest(), blob, where)
+                yield part
+            if last < 0:
+                _check_hash(hash_.hexdigest(), blob, where)
+
+    def _unpacked(self, item: tuple[int, Chunk, str]) -> Bytes:
+        at, chunk, where = item
+        stored = self._source.read(at, at + chunk.stored + padding(chunk.stored))
+        if stored[chunk.stored :].any():
+            raise Corruption(f"{where}: padding that is not zero, at byte {at + chunk.stored}")
+        return unpack(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}")
+
+    def _read_index(self) -> tuple[FileEntry, ...]:
+        try:
+            return self._read_checked_index()
+        except GcodecError as error:
+            raise type(error)(f"{self.name}: {error}") from error
+
+    def _read_checked_index(self) -> tuple[FileEntry, ...]:
+        check_header(self._source.read(0, min(self.size, HEADER.size)).tobytes())
+        if self.size < HEADER.size + TRAILER.size:
+            raise InsufficientData(f"an archive has at least 40 bytes, this has {self.size}")
+        trailer = Trailer.read_from(self._source.read(self.size - TRAILER.size, self.size).tobytes())
+        end = self.size - TRAILER.size
+        start = end - trailer.index_bytes - padding(trailer.index_bytes)
+        if start < HEADER.size:
+            raise Corruption(f"an index of {trailer.index_bytes} bytes in an archive of {self.size}")
+        stored = self._source.read(start, end).tobytes()
+        index = stored[: trailer.index_bytes]
+        trailer.check(index)
+        if any(stored[len(index) :]):
+            raise Corruption("padding that is not zero after the index")
+        files = index_from_json(_index_text(index, trailer))
+        if place_blobs(files) != start:
+            raise Corruption(f"chunks end at byte {place_blobs(files)}, the index begins at {start}")
+        return files
+
+    def _check_limit(self, size: int, what: str) -> None:
+        if self._limit is not None and size > self._limit:
+            raise LimitExceeded(f"{what}: {size} bytes are above the limit of {self._limit} bytes")
+
+
+class _Verbatim:
+    """The verbatim bytes of a file, taken piece by piece."""
+
+    def __init__(self, parts: Iterator[Bytes]) -> None:
+        self._parts, self._part = parts, np.empty(0, np.uint8)
+
+    def take(self, count: int) -> Iterator[Bytes]:
+        while count:
+            if not self._part.size:
+                self._part = next(self._parts)
+            piece, self._part = self._part[:count], self._part[count:]
+            count -= piece.size
+            yield piece
+
+    def rest(self) -> Iterator[Bytes]:
+        yield self._part
+        yield from self._parts
+
+
+def _chunks_of(blobs: list[tuple[Blob, str]]) -> Iterator[tuple[int, Chunk, str]]:
+    for blob, where in blobs:
+        at = blob.offset
+        for chunk in blob.chunks:
+            yield at, chunk, where
+            at += chunk.stored + padding(chunk.stored)
+
+
+def _check_hash(found: str, blob: Blob, where: str) -> None:
+    if found != blob.hash:
+        raise Corruption(f"{where}: the hash is {found}, not {blob.hash} as the index says")
+
+
+def _index_text(index: bytes, trailer: Trailer) -> bytes:
+    if trailer.index_codec == STORED:
+        return index
+    chunk = Chunk(trailer.index_codec, len(index), trailer.index_raw_bytes)
+    return unpack(chunk, np.frombuffer(index, np.uint8), "the index").tobytes()
+
+
+def _is_source(value: object) -> bool:
+    return hasattr(value, "size") and hasattr(value, "read")

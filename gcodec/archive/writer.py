@@ -1,0 +1,213 @@
+"""Writes an archive, front to back: chunks as files are added, the index at the end."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+import xxhash
+import zstandard
+
+from gcodec.archive.chunks import Packed, pack
+from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths
+from gcodec.archive.index import index_to_json
+from gcodec.archive.layout import MAX_INDEX, STORED, TRAILER, ZSTD, Trailer, fits_index, header_bytes, padding
+from gcodec.archive.output import Staging
+from gcodec.archive.pipeline import ordered_map, thread_count
+from gcodec.errors import GcodecError, InvalidArgument
+from gcodec.files.plan import FilePlan, Segment
+from gcodec.files.source import Bytes
+
+#: Segments are cut into parts of this many bytes.
+PART_BYTES = 1 << 24
+
+
+class Policy(Protocol):
+    """Says how the values of a file are encoded."""
+
+    def options(self, segment: int, start: int, stop: int) -> dict[str, Any]:
+        """Arguments of ``gcodec.encode`` for bytes ``start`` to ``stop`` of a segment; none means lossless.
+
+        Called from several threads at once.
+        """
+        ...
+
+
+class Part(NamedTuple):
+    """Bytes ``start`` to ``stop`` of the ``segment``-th segment of a file."""
+
+    segment: int
+    start: int
+    stop: int
+
+
+class ArchiveWriter:
+    """Writes an archive to a path, where it appears when complete, or to a stream that need not seek.
+
+    Args:
+        target: path of the archive, or a binary stream; a stream is not closed.
+        threads: how many work on parts at once; as many as the process may use if None.
+        force: replace an existing file.
+        part_bytes: size of the parts, a multiple of 64: memory use is a few times ``threads`` of these.
+        progress: called with the number of bytes of input done since the last call.
+
+    Raises:
+        GcodecError: the file exists and ``force`` is False.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | BinaryIO,
+        *,
+        threads: int | None = None,
+        force: bool = False,
+        part_bytes: int = PART_BYTES,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        if part_bytes < 64 or part_bytes % 64:
+            raise InvalidArgument(f"part_bytes must be a positive multiple of 64, not {part_bytes}")
+        self._threads, self._part_bytes = thread_count(threads), part_bytes
+        self._progress = progress or (lambda count: None)
+        self._staging = Staging(force=force)
+        self._stream = self._staging.create(Path(target)) if isinstance(target, str | os.PathLike) else target
+        self._pool = ThreadPoolExecutor(self._threads, "gcodec")
+        self._files: list[FileEntry] = []
+        self.bytes_written = 0
+        self._write(header_bytes())
+
+    def add(self, plan: FilePlan, policy: Policy | None = None) -> FileEntry:
+        """Adds a file.
+
+        Args:
+            plan: the file; its source is read once, front to back.
+            policy: for lossy modes; lossless if None.
+
+        Raises:
+            InvalidArgument: the path is not a safe relative one, or is taken.
+            GcodecError, OSError: the source cannot be read, or the archive not written.
+        """
+        try:
+            check_paths([*(entry.path for entry in self._files), plan.path])
+        except GcodecError as error:
+            raise InvalidArgument(str(error)) from error
+        segments, crcs = self._add_segments(plan, policy)
+        verbatim = self._add_verbatim(plan, crcs)
+        exact = plan.exact and policy is None
+        entry = FileEntry(
+            plan.path, plan.format, exact, plan.source.size, verbatim, segments, plan.tensors, plan.container
+        )
+        self._files.append(entry)
+        return entry
+
+    def close(self) -> None:
+        """Writes the index and gives the archive its name."""
+        raw = index_to_json(self._files)
+        index, codec = zstandard.ZstdCompressor(level=9).compress(raw), ZSTD
+        if not fits_index(len(index), len(raw)):
+            index, codec = raw, STORED
+        if len(raw) > MAX_INDEX:
+            raise InvalidArgument(f"an index of {len(raw)} bytes is above {MAX_INDEX}: use several archives")
+        self._write(index + bytes(padding(len(index))))
+        self._write(Trailer(len(index), len(raw), codec).write_to(index))
+        self._stream.flush()
+        self._staging.commit()
+        self._pool.shutdown()
+
+    def abort(self) -> None:
+        """Removes what was written; a stream is left without its index, so that no reader takes it."""
+        self._pool.shutdown(cancel_futures=True)
+        self._staging.abort()
+
+    def __enter__(self) -> ArchiveWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.abort()
+
+    def _add_segments(self, plan: FilePlan, policy: Policy | None) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
+        """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
+
+        def work(part: Part) -> Packed:
+            segment = plan.segments[part.segment]
+            data = plan.source.read(segment.start + part.start, segment.start + part.stop)
+            return pack(data, segment.dtype, policy.options(*part) if policy and segment.dtype else {})
+
+        results = ordered_map(self._pool, work, self._parts(plan), self._threads + 1)
+        entries, crcs, end = [], {}, 0
+        for segment in plan.segments:
+            lossy = policy is not None and segment.dtype is not None
+            crc = _Crc(plan, segment) if lossy and segment.crc_at else None
+            blob = self._blob(results, segment.stop - segment.start, crc)
+            skip, end = segment.start - end, segment.stop
+            entries.append(SegmentEntry(blob.bytes, blob.hash, blob.chunks, skip=skip, dtype=segment.dtype))
+            crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
+        return tuple(entries), crcs
+
+    def _parts(self, plan: FilePlan) -> Iterator[Part]:
+        for number, segment in enumerate(plan.segments):
+            size = segment.stop - segment.start
+            for start in range(0, size, self._part_bytes):
+                yield Part(number, start, min(start + self._part_bytes, size))
+
+    def _blob(self, results: Iterator[Packed], size: int, crc: _Crc | None = None) -> Blob:
+        """Writes the chunks of ``size`` bytes, taken from ``results``."""
+        hash_, chunks, done = xxhash.xxh3_64(), [], 0
+        while done < size:
+            packed = next(results)
+            hash_.update(packed.restored)
+            if crc:
+                crc.update(packed.restored)
+            chunks.append(Chunk(packed.codec, len(packed.payload), packed.restored.size))
+            self._write(packed.payload)
+            self._write(bytes(padding(len(packed.payload))))
+            done += packed.restored.size
+            self._progress(packed.restored.size)
+        return Blob(size, hash_.hexdigest(), tuple(chunks))
+
+    def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
+        data = np.frombuffer(_verbatim(plan, crcs), np.uint8)
+        parts = (data[at : at + self._part_bytes] for at in range(0, data.size, self._part_bytes))
+        return self._blob((pack(part, None, {}) for part in parts), data.size)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._stream.write(data)
+        self.bytes_written += len(data)
+
+
+class _Crc:
+    """The running CRC-32 of a zip member, from its first byte to the end of its segment."""
+
+    def __init__(self, plan: FilePlan, segment: Segment) -> None:
+        self.value = zlib.crc32(plan.source.read(segment.crc_from, segment.start))
+
+    def update(self, data: Bytes) -> None:
+        self.value = zlib.crc32(data, self.value)
+
+
+def _verbatim(plan: FilePlan, crcs: dict[int, int]) -> bytearray:
+    """The bytes between the segments, with the changed CRC-32s put in."""
+    runs = plan.verbatim_runs()
+    starts = [start for start, _ in runs]
+    places = [0, *accumulate(stop - start for start, stop in runs)]
+    data = bytearray()
+    for start, stop in runs:
+        data += plan.source.read(start, stop).tobytes()
+    for at, crc in crcs.items():
+        run = bisect_right(starts, at) - 1
+        place = places[run] + at - starts[run]
+        data[place : place + 4] = crc.to_bytes(4, "little")
+    return data

@@ -1,0 +1,196 @@
+"""Trains the demo's two models on the CPU and records their gradients.
+
+    python -m gcodec.demo.train FOLDER [--quick] [--model cnn] [--model transformer]
+
+writes ``FOLDER/cnn/step-000001.safetensors`` and so on, and each model's ``observations.json``, which the
+pictures are drawn from. Seeded; results still differ in the last bits between machines and thread counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gcodec.demo.digits import load_digits
+from gcodec.demo.distributions import OBSERVATIONS_FILE, Observation, Observer, write_observations
+from gcodec.demo.extras import missing
+from gcodec.demo.models import DigitNet, Transformer, decay_groups
+from gcodec.demo.text import VOCABULARY_SIZE, build_vocabulary, read_standard_library
+from gcodec.recorder import Recorder
+
+try:
+    import torch
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from torch.nn import functional
+except ImportError as error:
+    raise missing("torch and rich") from error
+
+SUMMARY = "Trains the demo's models on the CPU and records their gradients."
+SEED = 20240
+CONTEXT = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a model trains and what is kept of it.
+
+    Attributes:
+        steps: iterations in all.
+        recorded: the iterations to dump.
+        observe_every: iterations between two entries of ``observations.json``; recorded ones are entered too.
+        batch: images, or sequences of ``CONTEXT`` tokens, per iteration.
+        corpus: characters of text to read (None for all); transformer only.
+        vocabulary: tokens; transformer only.
+    """
+
+    steps: int
+    recorded: tuple[int, ...]
+    observe_every: int
+    batch: int
+    corpus: int | None = None
+    vocabulary: int = VOCABULARY_SIZE
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished training: where its dumps lie, and its loss (nats) at each step."""
+
+    model: str
+    folder: Path
+    dumps: tuple[Path, ...]
+    losses: tuple[float, ...]
+    observations: tuple[Observation, ...]
+
+
+PLANS = {
+    "cnn": Plan(600, (1, 20, 100, 300, 600), 10, batch=64),
+    "transformer": Plan(400, (1, 20, 100, 200, 400), 10, batch=16),
+}
+QUICK_PLANS = {
+    "cnn": Plan(4, (1, 3), 2, batch=16),
+    "transformer": Plan(3, (1, 3), 2, batch=2, corpus=200_000, vocabulary=1024),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its optimizer, and a stream of losses to call ``backward()`` on."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    losses: Iterator[torch.Tensor]
+    warm_up: int = 0
+
+
+def train(name: str, folder: Path, plan: Plan | None = None, *, progress: Progress | None = None) -> Outcome:
+    """Trains model ``name`` (``"cnn"`` or ``"transformer"``) and writes its dumps under ``folder/name``.
+
+    Args:
+        name: a key of ``PLANS``.
+        folder: the parent of the model's own folder.
+        plan: how long to train; ``PLANS[name]`` if None.
+        progress: a running rich progress display to add a bar to, or None for silence.
+    """
+    plan = plan or PLANS[name]
+    torch.manual_seed(SEED)
+    task = TASKS[name](plan)
+    recorder = Recorder(task.model, task.optimizer, folder / name, steps=plan.recorded)
+    observer, losses, dumps = Observer(), [], []
+    bar = progress.add_task(name, total=plan.steps, loss=float("nan")) if progress else None
+    base_rates = [group["lr"] for group in task.optimizer.param_groups]
+    for step in range(1, plan.steps + 1):
+        _warm_up(task, base_rates, step)
+        task.optimizer.zero_grad()
+        loss = next(task.losses)
+        loss.backward()
+        losses.append(loss.item())
+        if path := recorder.record():
+            dumps.append(path)
+        if path or step % plan.observe_every == 0:
+            observer.observe(step, losses[-1], _gradients(task.model))
+        task.optimizer.step()
+        if progress and bar is not None:
+            progress.update(bar, advance=1, loss=losses[-1])
+    write_observations(observer.observations, folder / name / OBSERVATIONS_FILE)
+    return Outcome(name, folder / name, tuple(dumps), tuple(losses), tuple(observer.observations))
+
+
+def train_all(folder: Path, plans: dict[str, Plan], *, show: bool = True) -> list[Outcome]:
+    """Trains one model after another, with a progress bar on the terminal if ``show``."""
+    columns = (
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, disable=not show) as progress:
+        return [train(name, folder, plan, progress=progress) for name, plan in plans.items()]
+
+
+def _cnn_task(plan: Plan) -> Task:
+    digits, _ = load_digits()
+    random = np.random.default_rng(SEED)
+    model = DigitNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+
+    def losses() -> Iterator[torch.Tensor]:
+        while True:
+            images, labels = map(torch.from_numpy, digits.batch(plan.batch, random))
+            yield functional.cross_entropy(model(images), labels)
+
+    return Task(model, optimizer, losses())
+
+
+def _transformer_task(plan: Plan) -> Task:
+    text = read_standard_library(plan.corpus)
+    vocabulary = build_vocabulary(text, plan.vocabulary)
+    tokens = torch.from_numpy(vocabulary.encode(text))
+    random = np.random.default_rng(SEED)
+    model = Transformer(len(vocabulary), context=CONTEXT)
+    optimizer = torch.optim.AdamW(decay_groups(model, 0.01), lr=1e-3, betas=(0.9, 0.95))
+
+    def losses() -> Iterator[torch.Tensor]:
+        while True:
+            starts = random.integers(len(tokens) - CONTEXT - 1, size=plan.batch)
+            windows = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
+            logits = model(windows[:, :-1])
+            yield functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+    return Task(model, optimizer, losses(), warm_up=20)
+
+
+TASKS: dict[str, Callable[[Plan], Task]] = {"cnn": _cnn_task, "transformer": _transformer_task}
+
+
+def _warm_up(task: Task, base_rates: Sequence[float], step: int) -> None:
+    """Raises the learning rate linearly over the first ``warm_up`` steps."""
+    scale = min(1.0, step / task.warm_up) if task.warm_up else 1.0
+    for group, rate in zip(task.optimizer.param_groups, base_rates, strict=True):
+        group["lr"] = scale * rate
+
+
+def _gradients(model: torch.nn.Module) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(p.grad.numpy(), p.detach().numpy()) for p in model.parameters() if p.grad is not None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m gcodec.demo.train", description=SUMMARY)
+    parser.add_argument("folder", type=Path, help="where the dumps go")
+    parser.add_argument("--quick", action="store_true", help="a few steps only, to try it out")
+    parser.add_argument("--model", action="append", choices=sorted(PLANS), help="train only this one")
+    options = parser.parse_args(arguments)
+    plans = QUICK_PLANS if options.quick else PLANS
+    chosen = {name: plan for name, plan in plans.items() if name in (options.model or plans)}
+    for outcome in train_all(options.folder, chosen):
+        dumps, loss = len(outcome.dumps), outcome.losses[-1]
+        print(f"{outcome.model}: {dumps} dumps in {outcome.folder}, loss {loss:.3f}")
+
+
+if __name__ == "__main__":
+    main()

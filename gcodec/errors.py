@@ -1,0 +1,27 @@
+"""The errors gcodec raises: one family, so that ``except gcodec.GcodecError`` catches all of them."""
+
+from __future__ import annotations
+
+
+class GcodecError(Exception):
+    """Base of every error that gcodec raises on purpose."""
+
+
+class InvalidArgument(GcodecError, ValueError):
+    """The caller asked for something that has no meaning (shape, dtype, range, combination)."""
+
+
+class Corruption(GcodecError):
+    """The bytes are not a valid frame or archive: a field out of range, a checksum that differs."""
+
+
+class InsufficientData(Corruption):
+    """The bytes end before the frame or archive does."""
+
+
+class Unsupported(GcodecError):
+    """Valid, but not decodable here: a newer version, a codebook id that this decoder does not hold."""
+
+
+class LimitExceeded(GcodecError):
+    """Decoding would need more memory than the caller allowed (``max_output_bytes``)."""

@@ -1,0 +1,103 @@
+"""Tensor files: what each kind is made of. One small file per format; every one ends in a :class:`FilePlan`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from gcodec.errors import Corruption, GcodecError, InvalidArgument
+from gcodec.files.elements import numpy_dtype, stored_as
+from gcodec.files.npy import MAGIC as NPY_MAGIC
+from gcodec.files.npy import plan_npy
+from gcodec.files.npz import is_npz, plan_npz
+from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
+from gcodec.files.safetensors import looks_like_safetensors, plan_safetensors
+from gcodec.files.source import ArraySource, FileSource, Source, open_source
+from gcodec.files.torch_file import is_torch, plan_torch
+from gcodec.files.zips import MAGICS as ZIP_MAGICS
+from gcodec.files.zips import Zip
+
+__all__ = [
+    "ArraySource",
+    "FilePlan",
+    "FileSource",
+    "Segment",
+    "Source",
+    "TensorView",
+    "open_source",
+    "plan_file",
+    "plan_or_bytes",
+]
+
+ARCHIVE_MAGIC = b"\x89GCA"
+#: What a name promises about its file's first bytes.
+PROMISES = {".npy": "npy", ".npz": "zip", ".safetensors": "safetensors"}
+SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt"}
+
+
+def plan_file(path: str, source: Source, *, dtype: str | None = None) -> FilePlan:
+    """The plan of a file of any kind, told by its content.
+
+    Args:
+        path: relative, ``/``-separated: under which an archive keeps the file. If it is empty, the file was a stream
+            and gets a name after its kind.
+        source: the file's bytes; read from while the plan is used.
+        dtype: the type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
+
+    Raises:
+        Corruption: the file says it is of a kind but is malformed.
+        Unsupported: a ``.pt`` file that cannot be read without executing it.
+        InvalidArgument: ``dtype`` does not fit, or the file is an archive already.
+    """
+    if not path:
+        plan = plan_file("stdin", source, dtype=dtype)
+        return replace(plan, path="stdin" + SUFFIXES.get(plan.format, ""))
+    kind, name = _kind(source), PurePosixPath(path).stem
+    if kind == "gc":
+        raise InvalidArgument(f"{path}: is a gcodec archive already")
+    promised = PROMISES.get(PurePosixPath(path).suffix.lower(), kind)
+    if promised != kind and not dtype:
+        raise Corruption(f"{path}: is named {PurePosixPath(path).suffix} but its content is not")
+    if kind == "npy":
+        return plan_npy(path, source, name, dtype)
+    if dtype:
+        return _plan_raw(path, source, name, dtype)
+    if kind == "safetensors":
+        return plan_safetensors(path, source)
+    return _plan_zip(path, source, name) if kind == "zip" else assemble(path, "bytes", source, [])
+
+
+def plan_or_bytes(path: str, source: Source, *, dtype: str | None = None) -> FilePlan:
+    """Like :func:`plan_file`, but what cannot be looked into is kept as plain bytes, with a note."""
+    try:
+        return plan_file(path, source, dtype=dtype)
+    except GcodecError as error:
+        note = str(error).removeprefix(f"{path}: ")
+        return assemble(path or "stdin", "bytes", source, [], note=note)
+
+
+def _kind(source: Source) -> str:
+    head = source.read(0, min(16, source.size)).tobytes()
+    if head.startswith(NPY_MAGIC):
+        return "npy"
+    if head.startswith(ZIP_MAGICS):
+        return "zip"
+    if head.startswith(ARCHIVE_MAGIC):
+        return "gc"
+    return "safetensors" if looks_like_safetensors(head, source.size) else "bytes"
+
+
+def _plan_zip(path: str, source: Source, name: str) -> FilePlan:
+    archive = Zip.read_from(source, path)
+    if is_torch(archive):
+        return plan_torch(path, source, archive, name)
+    return plan_npz(path, source, archive) if is_npz(archive) else assemble(path, "bytes", source, [])
+
+
+def _plan_raw(path: str, source: Source, name: str, dtype: str) -> FilePlan:
+    """A file that is nothing but values."""
+    element = numpy_dtype(dtype)
+    if element is None or source.size % element.itemsize:
+        raise InvalidArgument(f"{path}: {source.size} bytes are not a whole number of {dtype} values")
+    view = TensorView(name, dtype, (source.size // element.itemsize,), 0)
+    return assemble(path, "raw", source, [Piece(Segment(0, source.size, stored_as(dtype)), (view,))])

@@ -1,0 +1,72 @@
+"""The element types a tensor file may hold: names, widths, and how numpy and the codec look at them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+#: Types the codec takes, with the number of mantissa bits stored: the legal ``dtype`` of a segment.
+FLOATS = {"float32": 23, "bfloat16": 7, "float16": 10, "float64": 52, "float8_e4m3fn": 3, "float8_e5m2": 2}
+#: Types that numpy has under the same name.
+NUMPY_NAMES = frozenset(
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+)
+#: Types that numpy lacks; without ml_dtypes they are handled as unsigned integers of the same width.
+RAW_BITS = {
+    "bfloat16": np.dtype("<u2"),
+    "float8_e4m3fn": np.dtype("u1"),
+    "float8_e5m2": np.dtype("u1"),
+    "float8_e4m3fnuz": np.dtype("u1"),
+    "float8_e5m2fnuz": np.dtype("u1"),
+    "float8_e8m0fnu": np.dtype("u1"),
+}
+#: Which of the codec's types stores the values of another type: the same bytes, looked at another way.
+STORED_AS = {
+    "complex64": "float32",
+    "complex128": "float64",
+    "float8_e4m3fnuz": "float8_e4m3fn",
+    "float8_e5m2fnuz": "float8_e5m2",
+}
+TYPE_STRING = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9a-zA-Z]{1,12}\])?")
+
+
+def numpy_dtype(name: str) -> np.dtype | None:
+    """The little-endian numpy type that holds elements of type ``name`` (raw bits where numpy lacks it).
+
+    None for a type this version does not know.
+    """
+    if name in NUMPY_NAMES:
+        return np.dtype(name).newbyteorder("<")
+    if name in RAW_BITS:
+        return RAW_BITS[name]
+    if not TYPE_STRING.fullmatch(name):
+        return None
+    try:
+        dtype = np.dtype(name)
+    except (TypeError, ValueError):
+        return None
+    return None if dtype.hasobject or dtype.itemsize == 0 else dtype
+
+
+def width(name: str) -> int | None:
+    """Bytes per element of type ``name``; None for a type this version does not know."""
+    dtype = numpy_dtype(name)
+    return None if dtype is None else dtype.itemsize
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The name under which a numpy type is listed: its own where it is native, else its type string."""
+    if dtype.name in RAW_BITS:  # an ml_dtypes type
+        return dtype.name
+    if dtype.fields is not None or dtype.subdtype is not None:
+        return "structured"
+    if dtype.name in NUMPY_NAMES and dtype.newbyteorder("<") == dtype:
+        return dtype.name
+    return dtype.str
+
+
+def stored_as(name: str) -> str | None:
+    """The codec's type for elements of type ``name``, or None if they are not floating-point numbers."""
+    name = STORED_AS.get(name, name)
+    return name if name in FLOATS else None

@@ -1,0 +1,113 @@
+"""``.npy``: finds the array in the file. The header stays as it is, so the file comes back byte for byte."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gcodec.errors import Corruption, InvalidArgument
+from gcodec.files.elements import name_of, numpy_dtype, stored_as
+from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
+from gcodec.files.source import Source
+
+MAGIC = b"\x93NUMPY"
+MAX_HEADER = 1 << 16
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What a ``.npy`` header says; ``start`` is where the data begins."""
+
+    start: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    fortran: bool
+
+    @classmethod
+    def read_from(cls, source: Source, path: str) -> NpyHeader:
+        """Reads the header (NEP 1, versions 1.0 to 3.0).
+
+        Raises:
+            Corruption: not a ``.npy`` header.
+        """
+        head = source.read(0, min(12, source.size)).tobytes()
+        if head[:6] != MAGIC or len(head) < 12 or head[6] not in (1, 2, 3) or head[7] != 0:
+            raise Corruption(f"{path}: not a .npy file, or of an unknown version")
+        start = 10 if head[6] == 1 else 12
+        stop = start + int.from_bytes(head[8:start], "little")
+        if stop - start > MAX_HEADER or stop > source.size:
+            raise Corruption(f"{path}: the .npy header is longer than {min(MAX_HEADER, source.size)} bytes")
+        text = source.read(start, stop).tobytes().decode("utf-8" if head[6] == 3 else "latin-1")
+        try:
+            return cls(stop, *_fields(text))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, KeyError) as error:
+            raise Corruption(f"{path}: malformed .npy header: {error}") from error
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape) * self.dtype.itemsize
+
+
+def plan_npy(path: str, source: Source, name: str, dtype: str | None = None) -> FilePlan:
+    """The plan of a ``.npy`` file.
+
+    Args:
+        path: under which the archive keeps the file.
+        name: of the one tensor in it.
+        dtype: what raw bits (uint8, uint16, void) really are, such as ``"bfloat16"``; None to take the header's word.
+    """
+    header = NpyHeader.read_from(source, path)
+    if header.dtype.hasobject:
+        return assemble(path, "bytes", source, [], note="an array of Python objects")
+    return assemble(path, "npy", source, [npy_piece(header, name, 0, dtype)])
+
+
+def npy_piece(
+    header: NpyHeader, name: str, at: int, dtype: str | None = None, crc_at: tuple[int, ...] = ()
+) -> Piece:
+    """The array of a ``.npy`` that begins at byte ``at`` of a larger file, with a checksum at ``crc_at``."""
+    element = reinterpreted(header.dtype, dtype) if dtype else name_of(header.dtype)
+    stride = _fortran_stride(header.shape) if header.fortran and len(header.shape) > 1 else None
+    segment = Segment(at + header.start, at + header.stop, stored_as(element), at, crc_at)
+    return Piece(segment, (TensorView(name, element, header.shape, 0, 0, stride),))
+
+
+def reinterpreted(dtype: np.dtype, name: str) -> str:
+    """``name``, if raw bits of numpy type ``dtype`` can stand for it.
+
+    Raises:
+        InvalidArgument: the widths differ, or ``dtype`` is a type of its own.
+    """
+    wanted = numpy_dtype(name)
+    if wanted is None or wanted.itemsize != dtype.itemsize or dtype.kind not in "uV":
+        raise InvalidArgument(f"an array of {dtype} cannot hold the bits of {name}")
+    return name
+
+
+def header_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The header of a row-major ``.npy`` file: what :meth:`NpyHeader.read_from` reads."""
+    import io
+
+    stream = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def _fields(text: str) -> tuple[np.dtype, tuple[int, ...], bool]:
+    fields = ast.literal_eval(text.strip())
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise ValueError("not the three fields of a header")
+    shape, fortran = fields["shape"], fields["fortran_order"]
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"shape {shape!r}")
+    if not isinstance(fortran, bool) or len(shape) > 64:
+        raise ValueError("fortran_order, or too many dimensions")
+    return np.lib.format.descr_to_dtype(fields["descr"]), shape, fortran
+
+
+def _fortran_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[:axis]) for axis in range(len(shape)))

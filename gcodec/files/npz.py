@@ -1,0 +1,42 @@
+"""``.npz``: a zip of ``.npy`` members. Stored members stay where they are; compressed ones are re-made as stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gcodec.errors import Corruption
+from gcodec.files.npy import NpyHeader, npy_piece
+from gcodec.files.plan import FilePlan, Piece, assemble
+from gcodec.files.source import Source, SubSource
+from gcodec.files.zips import Member, Zip, stored_copy
+
+
+def is_npz(archive: Zip) -> bool:
+    """Whether every member is called ``….npy``, and there is one at least."""
+    return bool(archive.members) and all(member.name.endswith(".npy") for member in archive.members)
+
+
+def plan_npz(path: str, source: Source, archive: Zip) -> FilePlan:
+    """The plan of a ``.npz`` file; tensors are named as ``numpy.load`` names them.
+
+    Raises:
+        Corruption: a member does not unpack, or members overlap.
+    """
+    if archive.compressed:
+        source = stored_copy(source, path)
+        plan = plan_npz(path, source, Zip.read_from(source, path))
+        return replace(plan, exact=False, note="its members were compressed; they are restored uncompressed")
+    pieces = [piece for member in archive.members for piece in _pieces(path, source, member)]
+    return assemble(path, "npz", source, pieces)
+
+
+def _pieces(path: str, source: Source, member: Member) -> list[Piece]:
+    """The array in a member; none if the member cannot be looked into, then its bytes are just kept."""
+    within = SubSource(source, member.start, member.stop)
+    try:
+        header = NpyHeader.read_from(within, f"{path}: {member.name}")
+    except Corruption:
+        return []
+    if header.dtype.hasobject or header.stop != within.size:
+        return []
+    return [npy_piece(header, member.name.removesuffix(".npy"), member.start, crc_at=member.crc_at)]

@@ -1,0 +1,138 @@
+"""What a file is made of: segments of values between verbatim bytes, and the tensors that are views of the segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gcodec.errors import Corruption
+from gcodec.files.source import Source
+
+#: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
+MAX_VERBATIM_RUN = 1 << 20
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Bytes ``start`` to ``stop`` of the file.
+
+    Attributes:
+        dtype: the codec's type of the values, None for plain bytes.
+        crc_at: places in the file that hold a zip CRC-32 of bytes ``crc_from`` to ``stop``.
+    """
+
+    start: int
+    stop: int
+    dtype: str | None = None
+    crc_from: int = 0
+    crc_at: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """A named view of a segment; ``offset`` and ``stride`` in elements, stride None for row-major."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    segment: int
+    offset: int = 0
+    stride: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """A file and its parts.
+
+    Attributes:
+        path: relative path under which an archive keeps the file.
+        format: ``npy``, ``npz``, ``safetensors``, ``torch``, ``raw`` or ``bytes``.
+        segments: in the order of the file, without overlaps.
+        exact: restoring gives the bytes of the original; False if the file had to be re-made.
+        container: ``numpy`` or ``torch`` if the file stands for arrays that a program holds.
+        metadata: the file's own key-value pairs (.safetensors).
+        note: something the user should know.
+    """
+
+    path: str
+    format: str
+    source: Source
+    segments: tuple[Segment, ...]
+    tensors: tuple[TensorView, ...]
+    exact: bool = True
+    container: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def verbatim_runs(self) -> list[tuple[int, int]]:
+        """The runs of bytes before each segment and after the last: one more than there are segments."""
+        starts = [0, *(segment.stop for segment in self.segments)]
+        stops = [*(segment.start for segment in self.segments), self.source.size]
+        return list(zip(starts, stops, strict=True))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of values while a file is being taken apart, with the tensors that look at it."""
+
+    segment: Segment
+    views: tuple[TensorView, ...] = ()
+
+
+def assemble(path: str, format: str, source: Source, pieces: Iterable[Piece], **more: object) -> FilePlan:
+    """Sorts pieces by place, turns long verbatim runs into segments and numbers the tensors' segments.
+
+    Raises:
+        Corruption: pieces overlap or lie outside the file.
+    """
+    pieces = sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop))
+    segments: list[Segment] = []
+    views: list[TensorView] = []
+    at = 0
+    for piece in pieces:
+        if piece.segment.start < at:
+            raise Corruption(f"{path}: two parts of the file overlap at byte {piece.segment.start}")
+        segments += _long_run(at, piece.segment.start)
+        views += [_moved(view, len(segments)) for view in piece.views]
+        segments.append(piece.segment)
+        at = piece.segment.stop
+    if at > source.size:
+        raise Corruption(f"{path}: ends at byte {source.size}, {at - source.size} bytes short")
+    segments += _long_run(at, source.size)
+    return FilePlan(path, format, source, tuple(segments), unique_names(views), **more)  # type: ignore[arg-type]
+
+
+def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
+    """The same views with names an archive can hold; a name that occurs again gets ``#2``, ``#3`` and so on."""
+    taken: set[str] = set()
+    result = []
+    for view in views:
+        name, number = _sound(view.name), 1
+        while name in taken:
+            number += 1
+            name = f"{_sound(view.name)}#{number}"
+        taken.add(name)
+        result.append(_moved(view, view.segment, name))
+    return tuple(result)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous array, in elements."""
+    steps, step = [], 1
+    for n in reversed(shape):
+        steps.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(steps))
+
+
+def _long_run(start: int, stop: int) -> list[Segment]:
+    return [Segment(start, stop)] if stop - start > MAX_VERBATIM_RUN else []
+
+
+def _sound(name: str) -> str:
+    """At most 60 000 bytes of valid UTF-8."""
+    return name.encode(errors="replace")[:60_000].decode(errors="ignore")
+
+
+def _moved(view: TensorView, segment: int, name: str | None = None) -> TensorView:
+    return TensorView(view.name if name is None else name, view.dtype, view.shape, segment, view.offset, view.stride)

@@ -1,0 +1,145 @@
+"""``.safetensors``: finds the tensors. The header stays as it is, so the file comes back byte for byte."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from gcodec.errors import Corruption, InsufficientData, InvalidArgument
+from gcodec.files.elements import stored_as, width
+from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
+from gcodec.files.source import Source
+
+#: The format's own limit on its header.
+MAX_HEADER = 100_000_000
+DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+CODES = {name: code for code, name in DTYPES.items()}
+#: Types of less than a byte, in bits: restored with their file, not taken out alone.
+PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+
+
+def looks_like_safetensors(head: bytes, size: int) -> bool:
+    """Whether a file of ``size`` bytes that begins with ``head`` (9 bytes or more) may be one."""
+    length = int.from_bytes(head[:8], "little")
+    return len(head) > 8 and 2 <= length <= min(size - 8, MAX_HEADER) and head[8:9] == b"{"
+
+
+def plan_safetensors(path: str, source: Source) -> FilePlan:
+    """The plan of a ``.safetensors`` file.
+
+    Raises:
+        Corruption: the header is malformed; tensors overlap, leave holes or do not end where the file does.
+    """
+    start, header = read_header(source, path)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise Corruption(f"{path}: __metadata__ must map strings to strings")
+    pieces = [_piece(path, name, entry, start) for name, entry in header.items()]
+    plan = assemble(path, "safetensors", source, pieces, metadata=metadata)
+    _check_complete(path, start, pieces, source.size)
+    return plan
+
+
+def read_header(source: Source, path: str) -> tuple[int, dict[str, Any]]:
+    """Where the data begins, and the header as JSON.
+
+    Raises:
+        Corruption: not a ``.safetensors`` header.
+    """
+    if source.size < 8:
+        raise InsufficientData(f"{path}: a .safetensors file has at least 8 bytes, this has {source.size}")
+    start = 8 + int.from_bytes(source.read(0, 8).tobytes(), "little")
+    if start > min(source.size, 8 + MAX_HEADER):
+        raise Corruption(f"{path}: a header of {start - 8} bytes in a file of {source.size}")
+    try:
+        header = json.loads(source.read(8, start).tobytes().decode(), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise Corruption(f"{path}: malformed .safetensors header: {error}") from error
+    if not isinstance(header, dict):
+        raise Corruption(f"{path}: the .safetensors header is not a JSON object")
+    return start, header
+
+
+def header_bytes(tensors: dict[str, tuple[str, tuple[int, ...], int]], metadata: dict[str, str] | None) -> bytes:
+    """The header of a ``.safetensors`` file: what :func:`read_header` reads.
+
+    Args:
+        tensors: name to (dtype, shape, size in bytes), in the order of the data.
+        metadata: the file's own key-value pairs.
+
+    Raises:
+        InvalidArgument: a dtype that .safetensors lacks, a reserved name, or a header beyond the format's limit.
+    """
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    at = 0
+    for name, (dtype, shape, size) in tensors.items():
+        if dtype not in CODES or name == "__metadata__":
+            raise InvalidArgument(f"tensor {name!r} of type {dtype} cannot be named in a .safetensors header")
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER:
+        raise InvalidArgument(f"a .safetensors header of {len(text)} bytes is above the limit of {MAX_HEADER}")
+    return len(text).to_bytes(8, "little") + text
+
+
+def _piece(path: str, name: str, entry: object, start: int) -> Piece:
+    try:
+        code, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[index]
+        if not all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, first, last)):
+            raise ValueError("a size that is not a count")
+        bits = PACKED_BITS.get(code) or 8 * _width(code)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corruption(f"{path}: malformed entry for tensor {name!r}: {error}") from error
+    if len(shape) > 64 or math.prod(shape) * bits != (last - first) * 8:
+        raise Corruption(f"{path}: tensor {name!r}: shape {shape} of {code} is not {last - first} bytes")
+    dtype = DTYPES.get(code, code)
+    segment = Segment(start + first, start + last, stored_as(dtype))
+    return Piece(segment, (TensorView(name, dtype, tuple(shape), 0),))
+
+
+def _width(code: str) -> int:
+    size = width(DTYPES[code]) if code in DTYPES else None
+    if size is None:
+        raise ValueError(f"unknown dtype {code!r}")
+    return size
+
+
+def _check_complete(path: str, start: int, pieces: list[Piece], size: int) -> None:
+    """Data without holes up to the end of the file, as the format demands."""
+    at = start
+    for piece in sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop)):
+        if piece.segment.start != at:
+            raise Corruption(f"{path}: {piece.segment.start - at} bytes that belong to no tensor, at byte {at}")
+        at = piece.segment.stop
+    if at != size:
+        raise Corruption(f"{path}: {size - at} bytes after the last tensor")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return result

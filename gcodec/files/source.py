@@ -1,0 +1,145 @@
+"""Bytes to read at any place: files, spooled streams, arrays. Reading is by position and safe from several threads."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcodec.errors import InsufficientData
+
+Bytes = NDArray[np.uint8]
+
+
+class Source(Protocol):
+    """``size`` bytes that can be read at any place."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Bytes ``start`` to ``stop`` as a one-dimensional uint8 array, not to be written to."""
+        ...
+
+
+class FileSource:
+    """An open, seekable file, read by position: memory use does not depend on its size, and nothing is mapped."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.name = str(file.name)
+        self._file = file
+        self._lock = threading.Lock()
+        self.size = self._file.seek(0, io.SEEK_END)
+
+    def read(self, start: int, stop: int) -> Bytes:
+        buffer = np.empty(stop - start, np.uint8)
+        view, at = memoryview(buffer), start
+        while at < stop:
+            count = self._read_into(view[at - start :], at)
+            if not count:
+                raise InsufficientData(f"{self.name}: ends at byte {at}, {stop - at} bytes short")
+            at += count
+        return buffer
+
+    def _read_into(self, view: memoryview, at: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [view], at)
+        with self._lock:
+            self._file.seek(at)
+            return self._file.readinto(view)  # type: ignore[attr-defined,no-any-return]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ArraySource:
+    """One-dimensional uint8 arrays, end to end. A read must not cross from one to the next, except for copies."""
+
+    def __init__(self, pieces: Sequence[Bytes]) -> None:
+        self._pieces = [piece for piece in pieces if piece.size]
+        self._starts = [0, *accumulate(piece.size for piece in self._pieces)]
+        self.size = self._starts[-1]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        if not 0 <= start <= stop <= self.size:
+            raise InsufficientData(f"bytes {start} to {stop} of {self.size}")
+        first = bisect_right(self._starts, start) - 1
+        parts = []
+        while start < stop:
+            base = self._starts[first]
+            parts.append(self._pieces[first][start - base : stop - base])
+            start, first = start + parts[-1].size, first + 1
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+
+class SubSource:
+    """The bytes ``start`` to ``stop`` of another source."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self._source, self._start = source, start
+        self.size = stop - start
+
+    def read(self, start: int, stop: int) -> Bytes:
+        if not 0 <= start <= stop <= self.size:
+            raise InsufficientData(f"bytes {start} to {stop} of {self.size}")
+        return self._source.read(self._start + start, self._start + stop)
+
+
+class SourceFile(io.RawIOBase):
+    """A source as a read-only binary file, for libraries that want one (zipfile)."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + (0, self._at, self._source.size)[whence]
+        if at < 0:
+            raise ValueError("negative seek position")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._source.size - self._at)
+        count = left if size is None or size < 0 else min(size, left)
+        data = self._source.read(self._at, self._at + count).tobytes()
+        self._at += count
+        return data
+
+
+def open_source(file: BinaryIO | str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> FileSource:
+    """A source for a path or an open stream; what cannot seek is copied to an unnamed temporary file first.
+
+    Args:
+        file: a path, or a binary stream opened for reading.
+        folder: where the temporary file goes; the system's folder for such files if None.
+    """
+    stream: BinaryIO = open(file, "rb") if isinstance(file, str | os.PathLike) else file  # noqa: SIM115
+    try:
+        if stream.seekable() and stream.tell() == 0:
+            return FileSource(stream)
+    except OSError:
+        pass
+    spool = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the source owns it
+    shutil.copyfileobj(stream, spool, 1 << 20)
+    return FileSource(spool)  # type: ignore[arg-type]

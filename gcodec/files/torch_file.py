@@ -1,0 +1,75 @@
+"""``.pt`` / ``.pth``: a zip with a pickle and one member per storage. Every byte stays in its place."""
+
+from __future__ import annotations
+
+from gcodec.errors import Unsupported
+from gcodec.files.elements import stored_as, width
+from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble, row_major
+from gcodec.files.source import Source
+from gcodec.files.torch_pickle import Storage, Tensor, named_tensors, read_pickle
+from gcodec.files.zips import Member, Zip
+
+PICKLE, STORAGE = "data.pkl", "data/"
+MAX_PICKLE = 1 << 28
+
+
+def is_torch(archive: Zip) -> bool:
+    """Whether the zip has the pickle that ``torch.save`` writes."""
+    return _pickle_member(archive) is not None
+
+
+def plan_torch(path: str, source: Source, archive: Zip, name: str) -> FilePlan:
+    """The plan of a file that ``torch.save`` wrote; tensors are named by their path (``model/fc.weight``).
+
+    Args:
+        name: for the tensor, if the file holds a bare one.
+
+    Raises:
+        Unsupported: the pickle is malformed, or the members are compressed or big-endian.
+    """
+    pickle = _pickle_member(archive)
+    if pickle is None or archive.compressed or pickle.stop - pickle.start > MAX_PICKLE:
+        raise Unsupported(f"{path}: a .pt file as torch.save does not write it")
+    prefix = pickle.name.removesuffix(PICKLE)
+    members = {member.name.removeprefix(prefix): member for member in archive.members}
+    if (order := members.get("byteorder")) and source.read(order.start, order.stop).tobytes() != b"little":
+        raise Unsupported(f"{path}: a .pt file of a big-endian machine")
+    try:
+        root = read_pickle(source.read(pickle.start, pickle.stop).tobytes())
+        tensors = _by_storage(root, name)
+        pieces = [_piece(members[STORAGE + key], views) for key, views in tensors.items()]
+    except (ValueError, KeyError) as error:
+        raise Unsupported(f"{path}: {error}") from error
+    return assemble(path, "torch", source, pieces)
+
+
+def _pickle_member(archive: Zip) -> Member | None:
+    found = [m for m in archive.members if m.name == PICKLE or (m.name.endswith("/" + PICKLE) and m.name.count("/") == 1)]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_storage(root: object, name: str) -> dict[str, list[tuple[str, Tensor]]]:
+    """The tensors on each storage, in the order of the structure."""
+    tensors: dict[str, list[tuple[str, Tensor]]] = {}
+    for path, tensor in named_tensors(root, name):
+        tensors.setdefault(tensor.storage.key, []).append((path, tensor))
+    return tensors
+
+
+def _piece(member: Member, tensors: list[tuple[str, Tensor]]) -> Piece:
+    """A storage as a segment of its own type, or of the first tensor's if it is untyped."""
+    first: Storage = tensors[0][1].storage
+    dtype = stored_as(first.dtype or tensors[0][1].dtype)
+    if dtype and (member.stop - member.start) % (width(dtype) or 1):
+        dtype = None
+    segment = Segment(member.start, member.stop, dtype, member.start, member.crc_at)
+    return Piece(segment, tuple(_view(name, tensor, segment) for name, tensor in tensors))
+
+
+def _view(name: str, tensor: Tensor, segment: Segment) -> TensorView:
+    last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))
+    inside = (last + 1) * (width(tensor.dtype) or 1) <= segment.stop - segment.start
+    if 0 not in tensor.shape and not inside:
+        raise ValueError(f"tensor {name!r} does not fit its storage")
+    stride = None if tensor.stride == row_major(tensor.shape) else tensor.stride
+    return TensorView(name, tensor.dtype, tensor.shape, 0, tensor.offset, stride)

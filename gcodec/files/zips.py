@@ -1,0 +1,104 @@
+"""Zip containers, which ``.npz`` and ``.pt`` are: where each stored member lies, and where its CRC-32 is written."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, cast
+
+from gcodec.errors import Corruption
+from gcodec.files.source import FileSource, Source, SourceFile
+
+MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
+LOCAL, LOCAL_CRC = struct.Struct("<4s22xHH"), 14
+CENTRAL, CENTRAL_CRC = struct.Struct("<4s24xHHH12x"), 16
+
+
+@dataclass(frozen=True)
+class Member:
+    """A stored (not compressed) member: bytes ``start`` to ``stop`` of the zip, and the places of their CRC-32."""
+
+    name: str
+    start: int
+    stop: int
+    crc_at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Zip:
+    """The members of a zip in the order of its directory; ``compressed`` if any of them is."""
+
+    members: tuple[Member, ...]
+    compressed: bool
+
+    @classmethod
+    def read_from(cls, source: Source, path: str) -> Zip:
+        """Reads the directory, and each member's header.
+
+        Raises:
+            Corruption: not a readable zip.
+        """
+        try:
+            with zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as archive:
+                infos, directory = archive.infolist(), archive.start_dir
+            compressed = any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 for info in infos)
+            if compressed:
+                return cls(tuple(Member(info.filename, 0, 0, ()) for info in infos), True)
+            places = _directory_entries(source, directory, len(infos))
+            return cls(tuple(_member(source, *both) for both in zip(infos, places, strict=True)), False)
+        except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError) as error:
+            raise Corruption(f"{path}: not a readable zip file: {error}") from error
+
+
+def stored_copy(source: Source, path: str) -> FileSource:
+    """A zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
+
+    Raises:
+        Corruption: a member does not decompress.
+    """
+    target = tempfile.TemporaryFile()  # noqa: SIM115 - the source owns it
+    try:
+        with (
+            zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as old,
+            zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new,
+        ):
+            for info in old.infolist():
+                fresh = zipfile.ZipInfo(info.filename, info.date_time)
+                with old.open(info) as member, new.open(fresh, "w", force_zip64=info.file_size >= 1 << 31) as copy:
+                    shutil.copyfileobj(member, copy, 1 << 20)
+    except (zipfile.BadZipFile, zipfile.zlib.error, NotImplementedError, EOFError, RuntimeError) as error:  # type: ignore[attr-defined]
+        target.close()
+        raise Corruption(f"{path}: cannot unpack: {error}") from error
+    return FileSource(target)  # type: ignore[arg-type]
+
+
+def _directory_entries(source: Source, at: int, count: int) -> Iterator[int]:
+    """The places of the entries of the central directory."""
+    for _ in range(count):
+        magic, *lengths = CENTRAL.unpack(source.read(at, at + CENTRAL.size).tobytes())
+        if magic != b"PK\x01\x02":
+            raise ValueError(f"no directory entry at byte {at}")
+        yield at
+        at += CENTRAL.size + sum(lengths)
+
+
+def _member(source: Source, info: zipfile.ZipInfo, entry: int) -> Member:
+    local = info.header_offset
+    magic, *lengths = LOCAL.unpack(source.read(local, local + LOCAL.size).tobytes())
+    start = local + LOCAL.size + sum(lengths)
+    stop = start + info.file_size
+    if magic != b"PK\x03\x04" or stop > source.size or info.compress_size != info.file_size:
+        raise ValueError(f"member {info.filename!r} is not where the directory says")
+    candidates = [local + LOCAL_CRC, entry + CENTRAL_CRC]
+    if info.flag_bits & 8:  # a data descriptor, with or without its own magic
+        signed = source.read(stop, min(stop + 4, source.size)).tobytes() == b"PK\x07\x08"
+        candidates.append(stop + 4 if signed else stop)
+    return Member(info.filename, start, stop, tuple(at for at in candidates if _u32(source, at) == info.CRC))
+
+
+def _u32(source: Source, at: int) -> int:
+    return int.from_bytes(source.read(at, min(at + 4, source.size)).tobytes(), "little")

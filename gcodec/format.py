@@ -1,0 +1,242 @@
+"""The frame's prelude: value types, field by field reading and writing (docs/format.md sections 2 and 4). No kernels here.
+
+Block headers are read and written by the kernels themselves (``kernels/encode.py``, ``kernels/decode.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from .codebook import BY_ID, INLINE, Codebook, read_inline
+from .errors import Corruption, InsufficientData, Unsupported
+
+MAGIC = b"\x89GCF"
+VERSION = 1
+HEADER = struct.Struct("<4sBBBBBBBBBBHQQQQ")
+HEADER_BYTES = HEADER.size  #: 48
+CHECKSUM_AT = 40
+CHECKSUM_HOLE = CHECKSUM_AT // 4  #: first of the two words that hold the checksum
+MAX_DIMENSIONS = 32
+MAX_VALUES = 1 << 48
+BLOCK_LOG2 = range(10, 21)
+STREAM_LOG2 = range(6, 13)
+MAX_LEVELS, MAX_PLANES, MAX_PLANE_BITS, MAX_CODEBOOKS = 16, 8, 56, 255
+MODES = ("lossless", "fixed", "near-lossless")
+CONTAINERS = ("numpy", "torch")
+BLOCK_KINDS = ("constant", "raw", "coded")
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """One row of the table of docs/format.md section 2. Sizes in bits."""
+
+    code: int
+    name: str
+    bits: int
+    head_bits: int
+    tail_bits: int
+    mantissa_bits: int
+    exponent_bits: int
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a value."""
+        return self.bits // 8
+
+    @property
+    def uint(self) -> np.dtype:
+        """The numpy unsigned integer of the same width."""
+        return np.dtype(f"uint{self.bits}")
+
+    @property
+    def head_shift(self) -> int:
+        """How far left the head lies in a value."""
+        return max(self.tail_bits - 1, 0)
+
+    @property
+    def head_mask(self) -> int:
+        """2**head_bits - 1."""
+        return (1 << self.head_bits) - 1
+
+    @property
+    def infinity(self) -> int:
+        """Bits of +inf (for types with infinities): the exponent field full, the mantissa empty."""
+        return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
+
+    @property
+    def smallest_normal(self) -> int:
+        """Bits of the smallest normal magnitude."""
+        return 1 << self.mantissa_bits
+
+
+VALUE_TYPES = (
+    ValueType(1, "float32", 32, 8, 24, 23, 8),
+    ValueType(2, "bfloat16", 16, 8, 8, 7, 8),
+    ValueType(3, "float16", 16, 8, 8, 10, 5),
+    ValueType(4, "float64", 64, 11, 53, 52, 11),
+    ValueType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
+    ValueType(6, "float8_e5m2", 8, 8, 0, 2, 5),
+)
+BY_NAME = {t.name: t for t in VALUE_TYPES}
+BY_CODE = {t.code: t for t in VALUE_TYPES}
+
+
+@dataclass(frozen=True)
+class Level:
+    """``drop``: mantissa bits dropped; ``mask``: bit p says that values of this level own an item of plane p."""
+
+    drop: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they name."""
+
+    dtype: ValueType
+    mode: int
+    container: int
+    shape: tuple[int, ...]
+    block_log2: int
+    stream_log2: int
+    widths: tuple[int, ...]
+    levels: tuple[Level, ...]
+    records: tuple[bytes, ...]
+    codebooks: tuple[Codebook, ...]
+
+    @property
+    def n_values(self) -> int:
+        """Product of the shape."""
+        return math.prod(self.shape)
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of the frame."""
+        return -(-self.n_values >> self.block_log2)
+
+    @property
+    def index_at(self) -> int:
+        """Byte position of the index."""
+        size = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
+        return size + sum(map(len, self.records)) + 7 & ~7
+
+    @property
+    def prelude_bytes(self) -> int:
+        """Byte position of the first block."""
+        return self.index_at + 4 * self.n_blocks + 7 & ~7
+
+    def write_to(self, out: np.ndarray, index: np.ndarray) -> None:
+        """Write the prelude, its checksum left zero. ``out``: uint8[frame_bytes]; ``index``: uint32[n_blocks], block sizes."""
+        head = HEADER.pack(
+            MAGIC, VERSION, self.dtype.code, self.mode, self.container, len(self.shape), self.block_log2, self.stream_log2,
+            len(self.records), len(self.levels), len(self.widths), 0, len(out), self.n_values, self.prelude_bytes, 0)
+        body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.widths)
+        body += bytes(x for level in self.levels for x in (level.drop, level.mask))
+        start = head + body + b"".join(self.records)
+        out[: self.prelude_bytes] = 0
+        out[: len(start)] = np.frombuffer(start, np.uint8)
+        out[self.index_at : self.index_at + 4 * self.n_blocks] = index.astype("<u4", copy=False).view(np.uint8)
+
+
+def kept_bits(dtype: ValueType, drop: int) -> int:
+    """Tail bits that remain when ``drop`` mantissa bits are dropped, sign included."""
+    return dtype.tail_bits - min(drop, dtype.tail_bits - 1) if dtype.tail_bits else 0
+
+
+def prelude_size(data: np.ndarray) -> tuple[int, int]:
+    """(prelude_bytes, frame_bytes) of a frame after checking magic, version and that the frame is all there.
+
+    ``data``: uint8. Raises InsufficientData, Corruption, Unsupported.
+    """
+    if len(data) < HEADER_BYTES:
+        raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, here are {len(data)}")
+    fields = HEADER.unpack_from(data)
+    if fields[0] != MAGIC:
+        raise Corruption("not a gcodec frame: the magic number is wrong")
+    if fields[1] != VERSION:
+        raise Unsupported(f"frame version {fields[1]}; this gcodec reads version {VERSION}")
+    frame_bytes, prelude_bytes = fields[12], fields[14]
+    if prelude_bytes < HEADER_BYTES or prelude_bytes % 8 or frame_bytes % 8 or prelude_bytes > frame_bytes:
+        raise Corruption(f"frame header: prelude of {prelude_bytes} bytes in a frame of {frame_bytes}")
+    if frame_bytes > len(data):
+        raise InsufficientData(f"the frame has {frame_bytes} bytes, here are {len(data)}")
+    return prelude_bytes, frame_bytes
+
+
+def read_prelude(data: bytes, known: dict[tuple[int, int], Codebook]) -> tuple[Prelude, np.ndarray]:
+    """Read a prelude whose checksum has been verified. ``known``: codebooks by (id, hash).
+
+    Returns the prelude and the index (int64[n_blocks] sizes). Raises Corruption, Unsupported.
+    """
+    (_, _, code, mode, container, ndim, block_log2, stream_log2, n_codebooks, n_levels, n_planes, reserved, frame_bytes,
+     n_values, prelude_bytes, _) = HEADER.unpack_from(data)
+    if code not in BY_CODE:
+        raise Unsupported(f"frame header: dtype code {code}")
+    dtype = BY_CODE[code]
+    legal = (mode < len(MODES) and container < len(CONTAINERS) and ndim <= MAX_DIMENSIONS and block_log2 in BLOCK_LOG2
+             and stream_log2 in STREAM_LOG2 and stream_log2 <= block_log2 and 1 <= n_levels <= MAX_LEVELS
+             and n_planes <= MAX_PLANES and reserved == 0)
+    if not legal:
+        raise Corruption("frame header: a field is outside its legal values")
+    at = HEADER_BYTES
+    if at + 8 * ndim + n_planes + 2 * n_levels > len(data):
+        raise Corruption("frame header: longer than the prelude")
+    shape = struct.unpack_from(f"<{ndim}Q", data, at)
+    if math.prod(shape) != n_values or n_values >= MAX_VALUES:
+        raise Corruption(f"frame header: shape {shape} does not hold {n_values} values")
+    at += 8 * ndim
+    widths = tuple(data[at : at + n_planes])
+    at += n_planes
+    levels = tuple(Level(data[at + 2 * i], data[at + 2 * i + 1]) for i in range(n_levels))
+    at += 2 * n_levels
+    check_levels(dtype, widths, levels)
+    codebooks, records = [], []
+    for _ in range(n_codebooks):
+        codebook, end = _read_codebook(data, at, n_levels, dtype.head_bits, known)
+        codebooks.append(codebook)
+        records.append(bytes(data[at:end]))
+        at = end
+    prelude = Prelude(dtype, mode, container, shape, block_log2, stream_log2, widths, levels, tuple(records), tuple(codebooks))
+    if prelude.prelude_bytes != prelude_bytes:
+        raise Corruption(f"frame header: prelude of {prelude_bytes} bytes, its parts take {prelude.prelude_bytes}")
+    index = np.frombuffer(data, "<u4", prelude.n_blocks, prelude.index_at).astype(np.int64)
+    if any(data[at : prelude.index_at]) or any(data[prelude.index_at + 4 * len(index) : prelude_bytes]):
+        raise Corruption("frame header: padding is not zero")
+    if (index % 8).any() or prelude_bytes + int(index.sum()) != frame_bytes:
+        raise Corruption("frame index: block sizes do not add up to the frame")
+    return prelude, index
+
+
+def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> None:
+    """The rules of "Planes and levels"; raises Corruption."""
+    drops = [level.drop for level in levels]
+    good = all(1 <= width <= MAX_PLANE_BITS for width in widths)
+    good = good and all(a < b for a, b in zip(drops, drops[1:], strict=False)) and drops[-1] <= dtype.mantissa_bits
+    for level in levels:
+        kept = sum(width for p, width in enumerate(widths) if level.mask >> p & 1)
+        good = good and level.mask >> len(widths) == 0 and kept == kept_bits(dtype, level.drop)
+    if dtype.tail_bits == 0:
+        good = good and not widths and levels == (Level(0, 0),)
+    if not good:
+        raise Corruption(f"frame header: planes {widths} and levels {levels} do not fit {dtype.name}")
+
+
+def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int, known: dict[tuple[int, int], Codebook],
+                   ) -> tuple[Codebook, int]:
+    if at + 4 > len(data):
+        raise Corruption("codebook: ends early")
+    if data[at] == INLINE:
+        return read_inline(data, at, n_levels, head_bits)
+    if data[at] != BY_ID:
+        raise Unsupported(f"codebook record of kind {data[at]}")
+    if at + 16 > len(data) or any(data[at + 1 : at + 4]):
+        raise Corruption("codebook reference: ends early or reserved bytes are not zero")
+    codebook_id, digest = struct.unpack_from("<IQ", data, at + 4)
+    codebook = known.get((codebook_id, digest))
+    if codebook is None or codebook.head_bits != head_bits or len(codebook.ranges) != n_levels:
+        raise Unsupported(f"codebook {codebook_id} with hash {digest:016x} is not known here")
+    return codebook, at + 16

@@ -1,0 +1,15 @@
+"""The kernels: everything that touches values one by one.
+
+The kernel contract
+-------------------
+* Arrays and integers in, arrays and integers out. No Python objects, no torch, no file, no frame header: a kernel takes
+  the numbers that a validated header held.
+* The caller allocates everything, scratch included; a kernel never allocates, raises or prints. Where something can be
+  wrong in the data it returns a status (0 is good), and the binding turns that into an error.
+* A kernel stays inside the arrays it was given whatever the payload says; the binding guarantees the margins each
+  docstring asks for.
+* Arrays are one-dimensional and contiguous unless a docstring says otherwise; values arrive as unsigned integers of
+  their own width (uint8, uint16, uint32, uint64).
+* Integers decide bytes. No floating-point operation is on a path that a byte of a frame depends on.
+* Kernels release the GIL and are cached on disk; the arithmetic that CPU and GPU share is in :mod:`scalar`.
+"""

@@ -1,0 +1,32 @@
+"""How kernels are compiled: one decorator, so that the flags are the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+# numba's cache on disk notices a change in a kernel's own file only, not in the files of the functions it calls. Stamping every
+# kernel with the sources of all of them makes an edit, or an upgrade of the package, recompile what depends on it.
+_SHARED = sorted(Path(__file__).parent.glob("*.py"))
+
+
+@cache
+def _stamp(path: str) -> bytes:
+    """Digest of the file a kernel is in and of all files whose functions it may call."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in (*_SHARED, Path(path)))).digest()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile with the GIL released, cached on disk, without fast-math (integers decide bytes)."""
+    dispatcher = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
+    if hasattr(dispatcher, "_cache"):  # absent under NUMBA_DISABLE_JIT
+        dispatcher._cache._cache_file._source_stamp = _stamp(function.__code__.co_filename)
+    return dispatcher
+
+
+scalar = kernel  #: the same for the small functions that kernels are made of

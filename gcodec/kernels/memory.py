@@ -1,0 +1,50 @@
+"""Unaligned loads and stores on byte arrays, which numba itself does not offer.
+
+``load_u64(a, i)`` reads the eight bytes ``a[i] ... a[i + 7]`` as one little-endian number; ``store_u64`` writes them.
+Nothing is checked: the caller guarantees that the bytes exist.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, bits: int) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    byte = builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [index], inbounds=True)
+    return builder.bitcast(byte, ir.IntType(bits).as_pointer())
+
+
+def _loader(bits: int, result: Any) -> Any:
+    def typer(typingctx: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            at = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+            return builder.load(at, align=1)
+
+        return result(array, types.intp), generate
+
+    return intrinsic(typer)
+
+
+def _storer(bits: int, value_type: Any) -> Any:
+    def typer(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            at = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+            builder.store(args[2], at, align=1)
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, value_type), generate
+
+    return intrinsic(typer)
+
+
+load_u16 = _loader(16, types.uint16)
+load_u32 = _loader(32, types.uint32)
+load_u64 = _loader(64, types.uint64)
+store_u16 = _storer(16, types.uint16)
+store_u32 = _storer(32, types.uint32)
+store_u64 = _storer(64, types.uint64)

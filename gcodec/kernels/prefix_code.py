@@ -1,0 +1,116 @@
+"""Length-limited canonical prefix codes: lengths from counts, and the tables that encode and decode with them."""
+
+from __future__ import annotations
+
+from .jit import kernel
+from .scalar import U32, U64
+
+MAX_LENGTH = 12  #: longest code of the format, bits
+TABLE_SIZE = 1 << MAX_LENGTH
+ESCAPE = 255  #: symbol number of the escape
+NO_CODE = 64  #: length stored for a symbol without a code: four of them can never pass for four codes
+
+
+@kernel
+def package_merge(counts, order, limit, weight, is_leaf, n_items, lengths):
+    """Optimal code lengths of at most ``limit`` bits for symbols of given counts (Larmore and Hirschberg 1990).
+
+    ``counts``: uint64[n], all positive; ``order``: int64[n], indices sorted by (count, index); ``weight``: uint64[2, 2n]
+    ``is_leaf``: uint8[limit, 2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result.
+    2 <= n <= 2**limit. Among equal weights a leaf precedes a package, and leaves follow ``order``: the result is a pure
+    function of the counts.
+    """
+    n = len(order)
+    n_previous = 0
+    for level in range(limit):
+        now, before = level & 1, (level + 1) & 1
+        leaf, package, item = 0, 0, 0
+        while leaf < n or 2 * package + 1 < n_previous:
+            take_leaf = leaf < n
+            pair = U64(0)
+            if 2 * package + 1 < n_previous:
+                pair = U64(weight[before, 2 * package] + weight[before, 2 * package + 1])
+                if take_leaf:
+                    take_leaf = counts[order[leaf]] <= pair
+            if take_leaf:
+                weight[now, item] = counts[order[leaf]]
+                leaf += 1
+            else:
+                weight[now, item] = pair
+                package += 1
+            is_leaf[level, item] = take_leaf
+            item += 1
+        n_items[level] = item
+        n_previous = item
+    for i in range(n):
+        lengths[i] = 0
+    take = 2 * n - 2
+    for level in range(limit - 1, -1, -1):
+        n_leaves = 0
+        for item in range(take):
+            n_leaves += is_leaf[level, item]
+        for i in range(n_leaves):
+            lengths[order[i]] += 1
+        take = 2 * (take - n_leaves)
+
+
+@kernel
+def canonical_codes(lengths, codes):
+    """Canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
+
+    ``lengths``: uint8[256], 0 for no code; ``codes``: uint32[256], result. Returns the Kraft sum in units of 2**-12.
+    """
+    code = 0
+    kraft = 0
+    for length in range(1, MAX_LENGTH + 1):
+        code <<= 1
+        for symbol in range(256):
+            if lengths[symbol] == length:
+                reverse = 0
+                for bit in range(length):
+                    reverse |= ((code >> bit) & 1) << (length - 1 - bit)
+                codes[symbol] = reverse
+                code += 1
+                kraft += 1 << (MAX_LENGTH - length)
+    return kraft
+
+
+@kernel
+def encode_table(lengths, codes, table):
+    """Per symbol ``code | length << 24``, uint32[256]; the escape and symbols without a code get length NO_CODE."""
+    for symbol in range(256):
+        length = lengths[symbol]
+        if length == 0 or symbol == ESCAPE:
+            table[symbol] = U32(NO_CODE << 24)
+        else:
+            table[symbol] = U32(codes[symbol] | (U32(length) << U32(24)))
+
+
+@kernel
+def decode_table(lengths, codes, first_symbol, first_length, table):
+    """Table of 2**12 entries that decodes up to six symbols at once.
+
+    ``lengths``: uint8[256]; ``codes``: uint32[256]; ``first_symbol``, ``first_length``: uint8[4096] scratch;
+    ``table``: uint64[4096], result. An entry is, from its lowest byte: bits used, six symbols, number of symbols. The number is 0
+    where the window starts with the escape.
+    """
+    for symbol in range(256):
+        length = lengths[symbol]
+        if length:
+            for window in range(codes[symbol], TABLE_SIZE, 1 << length):
+                first_symbol[window] = symbol
+                first_length[window] = length
+    for window in range(TABLE_SIZE):
+        entry = U64(0)
+        used = 0
+        number = 0
+        while number < 6:
+            rest = window >> used
+            length = first_length[rest]
+            symbol = first_symbol[rest]
+            if used + length > MAX_LENGTH or symbol == ESCAPE:
+                break
+            used += length
+            number += 1
+            entry |= U64(symbol) << U64(8 * number)
+        table[window] = entry | U64(used) | (U64(number) << U64(56))

@@ -1,0 +1,192 @@
+"""Looking at the data before coding it: histograms of symbols per block, and which blocks share a codebook.
+
+Histograms count relative heads in bins: bin 0 is zero, bin 1 all that lies outside the window, and bin
+``2 + level * window + relative head + center`` the rest, where window and center are :data:`WINDOW` and :data:`CENTER` for one level
+and :data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .jit import kernel
+from .scalar import U32, U64, log2_fixed
+
+WINDOW, CENTER = 256, 128
+LADDER_WINDOW, LADDER_CENTER = 64, 44
+
+
+@kernel
+def mean_head(values, start, stop, head_shift, head_mask):
+    """Sum of the heads of the values that are not zero, and their number."""
+    total = U64(0)
+    number = U64(0)
+    for i in range(start, stop):
+        bits = U64(values[i])
+        total += (bits >> U64(head_shift)) & U64(head_mask)
+        number += bits != 0
+    return np.int64(total), np.int64(number)
+
+
+@kernel
+def count_stream(values, levels, start, stop, reference, head_shift, head_mask, window, center, histogram):
+    """Add the values ``start ... stop`` to a histogram of heads relative to ``reference``."""
+    half = (head_mask + 1) >> 1
+    for i in range(start, stop):
+        bits = U64(values[i])
+        if bits == 0:
+            histogram[0] += 1
+            continue
+        head = np.int64((bits >> U64(head_shift)) & U64(head_mask))
+        place = ((head - reference + half) & head_mask) - half + center
+        if place < 0 or place >= window:
+            histogram[1] += 1
+        else:
+            level = np.int64(levels[i]) if window != WINDOW else 0
+            histogram[2 + level * window + place] += 1
+
+
+@kernel
+def survey(values, levels, n_values, block, stream, every, head_shift, head_mask, window, center,
+           bases, by_block, by_stream):
+    """Histograms of every block from every ``every``-th of its sub-streams.
+
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], read only for ladders; ``bases``: int64[n_blocks], result: mean
+    head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the
+    block's mean head and to each sub-stream's own.
+    """
+    for b in range(len(bases)):
+        end = min(n_values, (b + 1) * block)
+        first = b * block + (b % every) * stream
+        if first >= end:
+            first = b * block
+        total, number = 0, 0
+        for s in range(first, end, every * stream):
+            t, m = mean_head(values, s, min(end, s + stream), head_shift, head_mask)
+            total += t
+            number += m
+        bases[b] = total // max(number, 1)
+        for s in range(first, end, every * stream):
+            stop = min(end, s + stream)
+            t, m = mean_head(values, s, stop, head_shift, head_mask)
+            count_stream(values, levels, s, stop, bases[b], head_shift, head_mask, window, center, by_block[b])
+            count_stream(values, levels, s, stop, t // max(m, 1), head_shift, head_mask, window, center, by_stream[b])
+
+
+@kernel
+def entropy_bits(histogram):
+    """Total bits, in 1/256, of coding a histogram's events at its own entropy."""
+    total = U64(0)
+    bits = U64(0)
+    for i in range(len(histogram)):
+        if histogram[i]:
+            total += U64(histogram[i])
+            bits += U64(histogram[i]) * U64(log2_fixed(histogram[i]))
+    return total * U64(log2_fixed(total)) - bits if total else U64(0)
+
+
+@kernel
+def _cost_table(counts, cost):
+    """Bits (1/256) per event under a code fitted to ``counts`` with a pseudo-count of 1/8 for every bin."""
+    total = U64(0)
+    for i in range(len(counts)):
+        total += U64(counts[i]) * U64(8) + U64(1)
+    whole = log2_fixed(total)
+    for i in range(len(counts)):
+        cost[i] = whole - log2_fixed(U64(counts[i]) * U64(8) + U64(1))
+
+
+@kernel
+def _assign(histograms, n_clusters, cost, choice, spent):
+    """Cheapest cluster of every block (lowest number on ties); returns the total in 1/256 bits."""
+    total = U64(0)
+    for b in range(histograms.shape[0]):
+        for k in range(n_clusters):
+            spent[k] = 0
+        for i in range(histograms.shape[1]):
+            count = U64(histograms[b, i])
+            if count:
+                for k in range(n_clusters):
+                    spent[k] += count * U64(cost[k, i])
+        best = 0
+        for k in range(1, n_clusters):
+            if spent[k] < spent[best]:
+                best = k
+        choice[b] = best
+        total += spent[best]
+    return total
+
+
+@kernel
+def _sum_clusters(histograms, n_clusters, choice, sums):
+    sums[:n_clusters] = 0
+    for b in range(histograms.shape[0]):
+        for i in range(histograms.shape[1]):
+            sums[choice[b], i] += histograms[b, i]
+
+
+@kernel
+def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own):
+    """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
+
+    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of what was
+    counted; ``choice``: int64[n_blocks], result; ``sums``: uint32[max_clusters + 1, n_bins], result, the groups' histograms;
+    ``cost``: int64[max_clusters + 1, n_bins], ``spent``: uint64[max_clusters + 1] and ``own``: uint64[n_blocks], scratch. Returns the
+    number of groups. Integer arithmetic only: the result is the same on every machine.
+    """
+    n_blocks = histograms.shape[0]
+    for b in range(n_blocks):
+        choice[b] = 0
+        own[b] = entropy_bits(histograms[b])
+    _sum_clusters(histograms, 1, choice, sums)
+    _cost_table(sums[0], cost[0])
+    total = _assign(histograms, 1, cost, choice, spent)
+    n = 1
+    while n < max_clusters and n < n_blocks:
+        worst, excess = -1, U64(0)
+        for b in range(n_blocks):
+            mine = U64(0)
+            for i in range(histograms.shape[1]):
+                mine += U64(histograms[b, i]) * U64(cost[choice[b], i])
+            if mine > own[b] and mine - own[b] > excess:
+                worst, excess = b, mine - own[b]
+        if worst < 0 or excess * U64(n_blocks) < table_cost:
+            break
+        sums[n, :] = histograms[worst]
+        _cost_table(sums[n], cost[n])
+        for _ in range(2):
+            _assign(histograms, n + 1, cost, choice, spent)
+            _sum_clusters(histograms, n + 1, choice, sums)
+            for k in range(n + 1):
+                _cost_table(sums[k], cost[k])
+        now = _assign(histograms, n + 1, cost, choice, spent)
+        if now + table_cost >= total:
+            _assign(histograms, n, cost, choice, spent)
+            _sum_clusters(histograms, n, choice, sums)
+            break
+        total = now
+        n += 1
+    return n
+
+
+@kernel
+def total_entropy(histograms):
+    """Sum of :func:`entropy_bits` over the rows of uint32[n_blocks, n_bins], in 1/256 bits."""
+    total = U64(0)
+    for b in range(histograms.shape[0]):
+        total += entropy_bits(histograms[b])
+    return total
+
+
+@kernel
+def choose(histograms, costs, choice):
+    """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``: int64[n_blocks], result."""
+    for b in range(histograms.shape[0]):
+        best = U64(0)
+        for k in range(costs.shape[0]):
+            spent = U64(0)
+            for i in range(costs.shape[1]):
+                spent += U64(histograms[b, i]) * U64(costs[k, i])
+            if k == 0 or spent < best:
+                best = spent
+                choice[b] = k

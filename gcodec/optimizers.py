@@ -1,0 +1,226 @@
+"""Reads a torch optimizer, live or recorded, into what truncation needs, and chooses levels for one parameter.
+
+Only torch's own SGD, Adagrad, RMSprop (not centered), Adam and AdamW have a rule (``gcodec.truncation``). For any
+other optimizer (Muon, Adafactor, Lion, NAdam ...), and for a subclass with a ``step`` of its own, the answer is
+:class:`Unsupported`: encode losslessly, or with a fixed number of mantissa bits. Importing this module does not
+import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcodec import truncation
+from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.truncation import Array, Ladder, Levels, Policy
+
+if TYPE_CHECKING:
+    import torch
+
+ADVICE = "use lossless or mantissa_bits instead"
+
+_ADAM: dict[str, Any] = {
+    "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False,
+    "decoupled_weight_decay": False,
+}
+# The hyperparameters that a step's arithmetic depends on, with torch's defaults (lr must be given). The rest of a
+# parameter group (foreach, fused, capturable, differentiable, initial_lr ...) does not matter here.
+HYPERPARAMETERS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False},
+    "Adagrad": {"lr_decay": 0.0, "weight_decay": 0.0, "eps": 1e-10, "initial_accumulator_value": 0.0,
+                "maximize": False},
+    "RMSprop": {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False,
+                "maximize": False},
+    "AdamW": _ADAM | {"weight_decay": 0.01, "decoupled_weight_decay": True},
+    "Adam": _ADAM,
+}
+STATE = {
+    "SGD": ("momentum_buffer",),
+    "Adagrad": ("step", "sum"),
+    "RMSprop": ("step", "square_avg", "momentum_buffer"),
+    "AdamW": ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+    "Adam": ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizerView:
+    """What truncation needs to know about one parameter's next step.
+
+    Attributes:
+        name: torch's class name, a key of ``HYPERPARAMETERS``.
+        hyper: hyperparameters under torch's names; numbers are floats, flags bools, betas a pair.
+        state: arrays under torch's names (bfloat16 as uint16 bits), and ``"step"``, the number of steps done, as a
+            float; before the first step some or all are absent. Arrays share memory with what they were read from.
+    """
+
+    name: str
+    hyper: Mapping[str, Any]
+    state: Mapping[str, Array | float]
+
+
+def view(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView:
+    """The view of ``param``, one of ``optimizer``'s, before the optimizer's next step.
+
+    Raises:
+        Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
+        InvalidArgument: the optimizer does not hold ``param``.
+    """
+    name = _stock_name(optimizer)
+    for group in optimizer.param_groups:
+        if any(param is held for held in group["params"]):
+            return view_from_dump(name, group, optimizer.state.get(param, {}))
+    raise InvalidArgument("the parameter is not in any of the optimizer's groups")
+
+
+def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]) -> OptimizerView:
+    """The view from a dump's (or anyone's) optimizer name, hyperparameters and state.
+
+    Args:
+        name: torch's class name.
+        hyper: under torch's names; ``lr`` is required, others default as in torch, unknown ones are ignored.
+        state: under torch's names, arrays or tensors or numbers, as they were before the step; absent or None before
+            the first step; unknown ones are ignored.
+
+    Raises:
+        Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
+        InvalidArgument: no ``lr``, or values of the wrong type.
+    """
+    if name not in HYPERPARAMETERS:
+        raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
+    if "lr" not in hyper:
+        raise InvalidArgument("hyperparameters lack lr")
+    known = {"lr": 0.0} | HYPERPARAMETERS[name]
+    read = {key: _like(default, hyper.get(key, default), key) for key, default in known.items()}
+    kept = {key: state[key] for key in STATE[name] if state.get(key) is not None}
+    arrays = {key: float(value) if key == "step" else _array(value) for key, value in kept.items()}
+    return OptimizerView(name, read, arrays)
+
+
+def levels_for(
+    source: OptimizerView | torch.optim.Optimizer, param: Any, grad: Any, *, ladder: Ladder | None = None,
+    loss_scale: float = 1.0, in_group: bool = True, scale: float = 1.0, out: Levels | None = None,
+) -> Levels:
+    """The level of every value of ``grad``, for the step that ``source`` will take on ``param`` next.
+
+    Args:
+        source: a view, or the live optimizer that holds ``param``.
+        param: the parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
+            float64: the one the optimizer updates, so the master weight where there is one.
+        grad: as many values, of any of these types; element i in row-major order belongs to element i of ``param``.
+        ladder, loss_scale, in_group, scale: see :class:`gcodec.truncation.Policy`. Choose levels from the undivided
+            gradient. ``in_group=False`` promises that the step will see this very gradient: not clipped, not added to.
+        out: uint8, C-contiguous, the size of ``grad``; allocated if None.
+
+    Returns:
+        Level indices into the ladder, uint8, in the shape of ``grad`` (``out`` itself, if given).
+
+    Raises:
+        Unsupported: no rule for this optimizer (centered RMSprop too), or a tensor that is not dense CPU memory.
+        InvalidArgument: sizes, types or ranges that have no meaning.
+    """
+    known = source if isinstance(source, OptimizerView) else view(source, param)
+    policy = Policy(ladder, in_group, scale, loss_scale)
+    if known.name not in _RULES:
+        raise Unsupported(f"no truncation rule for the optimizer {known.name}: {ADVICE}")
+    return _RULES[known.name](known, _array(param), _array(grad), policy, out)
+
+
+def _sgd(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+    hyper = _only(known, "lr", "momentum", "dampening", "weight_decay", "nesterov")
+    return truncation.sgd_levels(param, grad, known.state.get("momentum_buffer"), **hyper, policy=policy, out=out)
+
+
+def _adagrad(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+    hyper = _only(known, "lr", "lr_decay", "eps", "weight_decay", "maximize")
+    total = _state(known, "sum", param, known.hyper["initial_accumulator_value"])
+    return truncation.adagrad_levels(param, grad, total, step=_next_step(known), **hyper, policy=policy, out=out)
+
+
+def _rmsprop(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+    if known.hyper["centered"]:
+        raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
+    hyper = _only(known, "lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
+    average, buf = _state(known, "square_avg", param), known.state.get("momentum_buffer")
+    return truncation.rmsprop_levels(param, grad, average, buf, **hyper, policy=policy, out=out)
+
+
+def _adam(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+    hyper = _only(known, "lr", "betas", "eps", "weight_decay", "maximize")
+    moments = [_state(known, key, param) for key in ("exp_avg", "exp_avg_sq")]
+    if known.hyper["amsgrad"]:
+        moments.append(_state(known, "max_exp_avg_sq", param))
+    decoupled = known.hyper["decoupled_weight_decay"]
+    return truncation.adam_levels(
+        param, grad, *moments, step=_next_step(known), **hyper, decoupled=decoupled, policy=policy, out=out
+    )
+
+
+_RULES: dict[str, Callable[[OptimizerView, Array, Array, Policy, Levels | None], Levels]] = {
+    "SGD": _sgd, "Adagrad": _adagrad, "RMSprop": _rmsprop, "Adam": _adam, "AdamW": _adam,
+}
+
+
+def _only(known: OptimizerView, *names: str) -> dict[str, Any]:
+    return {name: known.hyper[name] for name in names}
+
+
+def _next_step(known: OptimizerView) -> int:
+    return int(known.state.get("step", 0)) + 1
+
+
+def _state(known: OptimizerView, key: str, param: Array, initial: float = 0.0) -> Array:
+    """A state array, or what torch will make it in the first step."""
+    array = known.state.get(key)
+    return np.full(param.shape, initial, np.float32) if array is None else array
+
+
+def _like(default: Any, value: Any, key: str) -> Any:
+    """A hyperparameter (a tensor, perhaps) in the type of its default."""
+    try:
+        if isinstance(default, tuple):
+            first, second = value
+            return float(first), float(second)
+        return type(default)(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"hyperparameter {key} cannot be {value!r}") from error
+
+
+def _stock_name(optimizer: torch.optim.Optimizer) -> str:
+    """The name of torch's own class whose step ``optimizer`` runs, wrapped (schedulers, profiler) or not."""
+    import torch
+
+    for name in HYPERPARAMETERS:    # AdamW before Adam, its base
+        stock: Any = getattr(torch.optim, name)
+        if isinstance(optimizer, stock) and _unwrapped(optimizer.step) is _unwrapped(stock.step):
+            return name
+    raise Unsupported(f"no truncation rule for the optimizer {type(optimizer).__name__}: {ADVICE}")
+
+
+def _unwrapped(function: Any) -> Any:
+    return inspect.unwrap(getattr(function, "__func__", function))
+
+
+def _array(values: Any) -> Array:
+    """A numpy array over the memory of an array or tensor; bfloat16 as its uint16 bits."""
+    if isinstance(values, np.ndarray):
+        return values
+    if not hasattr(values, "detach"):
+        raise InvalidArgument(f"need an array or a tensor, not {type(values).__name__}")
+    import torch
+
+    if hasattr(values, "to_local") or values.layout != torch.strided or values.device.type != "cpu":
+        raise Unsupported("levels are chosen here for dense tensors in CPU memory: pass the local part, on the CPU")
+    if values.is_complex():
+        raise Unsupported(f"no truncation rule for complex numbers: {ADVICE}")
+    values = values.detach()
+    if values.dtype == torch.bfloat16:
+        bits: Array = values.view(torch.int16).numpy()
+        return bits.view(np.uint16)
+    array: Array = values.numpy()
+    return array

@@ -1,0 +1,121 @@
+"""What is decided before a block is coded: the codebooks of a frame, which block uses which, and reference heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .codebook import Codebook, bin_costs, from_histogram
+from .errors import InvalidArgument
+from .format import MAX_CODEBOOKS, ValueType
+from .kernels import survey
+
+_SAMPLE_ABOVE = 1 << 17  #: values; smaller arrays are counted in full
+_EVERY = 8  #: of larger ones, every eighth sub-stream
+_MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
+_REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
+_TABLE_BITS = 400  #: what a codebook costs in the frame, about
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How codebooks are made. The defaults are the best known; :data:`LITERAL_GCOMP` follows the paper.
+
+    ``max_length``: longest code, 2 ... 12 bits; ``escape_threshold``: GComp's n_theta, the longest native Huffman code
+    that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``: allow a reference
+    head per sub-stream.
+    """
+
+    max_length: int = 12
+    escape_threshold: int | None = None
+    max_codebooks: int = 8
+    references: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_codebooks <= MAX_CODEBOOKS:
+            raise InvalidArgument(f"max_codebooks={self.max_codebooks} is not in 1 ... {MAX_CODEBOOKS}")
+        if not 2 <= self.max_length <= 12:
+            raise InvalidArgument(f"max_length={self.max_length} is not in 2 ... 12")
+
+
+#: One codebook for everything and an escape for codes beyond n_theta = 11 bits, as in GComp (our choice of n_theta: the paper gives none).
+LITERAL_GCOMP = Coding(max_length=11, escape_threshold=11, max_codebooks=1, references=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``codebooks`` of the frame; per block: ``choice`` (int64, -1 for raw) and ``bases`` (int64); ``references``: whether sub-streams
+    have references of their own; ``histogram``: what was counted, for a codebook's next version."""
+
+    codebooks: tuple[Codebook, ...]
+    choice: np.ndarray
+    bases: np.ndarray
+    references: bool
+    histogram: np.ndarray
+
+
+def window_of(n_levels: int) -> tuple[int, int]:
+    """(window, center) of survey histograms."""
+    return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
+
+
+def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int,
+              lossy: bool, coding: Coding, given: Sequence[Codebook] | None = None) -> Plan:
+    """Decide codebooks and references for an array.
+
+    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``, ``stream``: values; ``given``: codebooks to choose from instead
+    of making new ones.
+    """
+    window, center = window_of(n_levels)
+    n_blocks = -(-len(values) // block)
+    every = _EVERY if len(values) > _SAMPLE_ABOVE else 1
+    bases = np.zeros(n_blocks, np.int64)
+    by_block, by_stream = (np.zeros((n_blocks, 2 + n_levels * window), np.uint32) for _ in range(2))
+    survey.survey(values, levels, len(values), block, stream, every, dtype.head_shift, dtype.head_mask, window, center,
+                  bases, by_block, by_stream)
+    references = coding.references and given is None and _references_pay(by_block, by_stream, stream)
+    counts = by_stream if references else by_block
+    if given is None:
+        codebooks = _make_codebooks(counts, dtype, n_levels, center, every, every == 1 and not lossy, coding)
+    else:
+        codebooks = tuple(given)
+    costs = np.stack([bin_costs(codebook, window, center) for codebook in codebooks]) if codebooks else None
+    choice = np.full(n_blocks, -1, np.int64)
+    if costs is not None:
+        survey.choose(counts, costs, choice)
+    return Plan(codebooks, choice, bases, references, counts.sum(axis=0, dtype=np.uint64))
+
+
+def _references_pay(by_block: np.ndarray, by_stream: np.ndarray, stream: int) -> bool:
+    """Whether heads relative to each sub-stream's mean are cheaper by more than the references cost."""
+    plain, relative = int(survey.total_entropy(by_block)), int(survey.total_entropy(by_stream))
+    n_streams = int(by_block.sum()) / stream
+    return relative / 256 + _REFERENCE_BITS * n_streams < plain / 256
+
+
+def _make_codebooks(counts: np.ndarray, dtype: ValueType, n_levels: int, center: int, every: int, exact: bool,
+                    coding: Coding) -> tuple[Codebook, ...]:
+    """Codebooks for blocks whose histograms are the rows of ``counts``."""
+    used = np.flatnonzero(counts[:, 2:].any(axis=1))  # all-zero blocks need no codebook
+    if not len(used):
+        return ()
+    if len(used) > _MAX_SURVEYED:
+        used = used[np.linspace(0, len(used) - 1, _MAX_SURVEYED).astype(np.int64)]
+        exact = False
+    rows = np.ascontiguousarray(counts[used])
+    live = np.flatnonzero(rows.any(axis=0))
+    narrow = np.ascontiguousarray(rows[:, live])
+    most = min(coding.max_codebooks, len(used))
+    choice, own = np.zeros(len(used), np.int64), np.zeros(len(used), np.uint64)
+    sums = np.zeros((most + 1, len(live)), np.uint32)
+    share = len(used) / len(counts) / every
+    n = survey.cluster(narrow, most, np.uint64(_TABLE_BITS * 256 * share), choice, sums, np.zeros(sums.shape, np.int64),
+                       np.zeros(most + 1, np.uint64), own)
+    whole = np.zeros((n, counts.shape[1]), np.uint32)
+    whole[:, live] = sums[:n]
+    return tuple(
+        from_histogram(row, dtype.head_bits, n_levels, center, exact=exact, max_length=coding.max_length,
+                       escape_threshold=coding.escape_threshold)
+        for row in whole if row.any())

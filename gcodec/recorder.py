@@ -1,0 +1,299 @@
+"""Records real gradients from a training script, and reads the recorded dumps back.
+
+A dump is one ``.safetensors`` file per recorded step: gradient, value and optimizer state of each parameter
+just before the optimizer's step. ``docs/recording.md`` has the layout; this file writes and reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = "gcodec-dump-1"
+GRAD, PARAM = "grad", "param"
+WRAPPERS = ("module.", "_orig_mod.")
+Names = Iterable[str] | Callable[[str], bool]
+IN_NUMPY = frozenset("BOOL U8 I8 U16 I16 U32 I32 U64 I64 F16 F32 F64 C64".split())
+
+
+class Recorder:
+    """Writes a dump at chosen steps of a training loop.
+
+    Call :meth:`record` once per iteration, after ``backward()`` (and a loss scaler's ``unscale_``) and before
+    ``optimizer.step()``. Steps count from 1.
+
+    Args:
+        model: wrapped (DDP, ``torch.compile``) or not; a parameter used in several places is recorded once.
+        optimizer: the one that is about to step.
+        folder: where ``step-000100.safetensors`` and its like go; created if missing.
+        steps: the iterations to record.
+        every: record each multiple of this; may be combined with ``steps``.
+        names: which parameters: shell patterns (``"layers.0.*"``) or a function of the name; all if None.
+
+    Raises:
+        InvalidArgument: nothing to record, a step below 1, or an optimizer without the model's parameters.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        folder: str | os.PathLike[str],
+        *,
+        steps: Iterable[int] | None = None,
+        every: int | None = None,
+        names: Names | None = None,
+    ) -> None:
+        self.steps = frozenset(steps or ())
+        self.every = every
+        if not self.steps and every is None:
+            raise InvalidArgument("nothing to record: give steps=(1, 20, 100) or every=50")
+        if any(step < 1 for step in self.steps) or (every is not None and every < 1):
+            raise InvalidArgument("steps count from 1: steps and every must be positive")
+        self.optimizer = optimizer
+        self.folder = Path(folder)
+        self.step = 0
+        wanted = _selection(names)
+        self._parameters = {n: p for n, p in _named_parameters(model).items() if wanted(n)}
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in held for p in self._parameters.values()):
+            raise InvalidArgument("the optimizer holds none of the model's (selected) parameters")
+
+    def record(self, step: int | None = None) -> Path | None:
+        """Counts one iteration and, if it is to be recorded, writes its dump.
+
+        Args:
+            step: the iteration's number, for a run that was resumed; one more than the last call's if None.
+
+        Returns:
+            The path written, or None at a step that is not recorded.
+
+        Raises:
+            InvalidArgument: no parameter has a gradient, or the optimizer's state cannot be named in a dump.
+        """
+        self.step = self.step + 1 if step is None else step
+        if self.step not in self.steps and (self.every is None or self.step % self.every):
+            return None
+        recorded = {name: p for name, p in self._parameters.items() if p.grad is not None}
+        if not recorded:
+            raise InvalidArgument("no parameter has a gradient: call record() after backward()")
+        path = self.folder / f"step-{self.step:06d}.safetensors"
+        tensors, groups = self._tensors(recorded), self._groups(recorded)
+        write_dump(path, tensors, step=self.step, optimizer=type(self.optimizer).__name__, groups=groups)
+        return path
+
+    def _tensors(self, recorded: dict[str, torch.nn.Parameter]) -> dict[str, Any]:
+        tensors: dict[str, Any] = {}
+        for name, parameter in recorded.items():
+            tensors[f"{GRAD}/{name}"] = parameter.grad
+            tensors[f"{PARAM}/{name}"] = parameter
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if not isinstance(key, str) or "/" in key or key in (GRAD, PARAM):
+                    raise InvalidArgument(f"optimizer state {key!r} cannot be named in a dump")
+                tensors[f"{key}/{name}"] = value
+        return tensors
+
+    def _groups(self, recorded: dict[str, torch.nn.Parameter]) -> list[dict[str, Any]]:
+        name_of = {id(p): name for name, p in recorded.items()}
+        groups = [_hyperparameters(group) for group in self.optimizer.param_groups]
+        for entry, group in zip(groups, self.optimizer.param_groups, strict=True):
+            entry["params"] = [name_of[id(p)] for p in group["params"] if id(p) in name_of]
+        return groups
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One recorded step. Tensors are read from the file when asked for, one at a time.
+
+    They come back as numpy arrays; of types that numpy lacks (bfloat16, float8), as torch tensors on the CPU.
+
+    Attributes:
+        path: the file.
+        step: the iteration, counted from 1.
+        optimizer: torch's class name, such as ``"AdamW"``.
+        groups: hyperparameters of each parameter group, and its parameters' names under ``"params"``.
+        names: the recorded parameters: those of the groups in order, then any that no group holds.
+        keys: every tensor in the file, ``"grad/NAME"`` and so on.
+    """
+
+    path: Path
+    step: int
+    optimizer: str
+    groups: tuple[dict[str, Any], ...]
+    names: tuple[str, ...]
+    keys: frozenset[str]
+
+    def grad(self, name: str) -> Any:
+        """The gradient of parameter ``name``, in its own shape and dtype."""
+        return self.tensor(f"{GRAD}/{name}")
+
+    def param(self, name: str) -> Any:
+        """Parameter ``name`` as it was before the step."""
+        return self.tensor(f"{PARAM}/{name}")
+
+    def state(self, name: str) -> dict[str, Any]:
+        """The optimizer's state of ``name`` before the step, by torch's keys; empty at the first step."""
+        self._require(f"{GRAD}/{name}")
+        return {k: self.tensor(f"{k}/{name}") for k in self.state_kinds if f"{k}/{name}" in self.keys}
+
+    def hyper(self, name: str) -> dict[str, Any]:
+        """The hyperparameters of the group that holds ``name`` (lr, betas, weight_decay ...)."""
+        for group in self.groups:
+            if name in group["params"]:
+                return {key: value for key, value in group.items() if key != "params"}
+        raise InvalidArgument(f"no parameter group of {self.path} holds {name!r}")
+
+    def tensor(self, key: str) -> Any:
+        """The tensor stored under ``key``; raises InvalidArgument if there is none."""
+        self._require(key)
+        with _open(self.path, "numpy") as file:
+            if (dtype := file.get_slice(key).get_dtype()) in IN_NUMPY:
+                return file.get_tensor(key)
+        try:
+            with _open(self.path, "pt") as file:
+                return file.get_tensor(key)
+        except ImportError as error:
+            raise GcodecError(f"{dtype} tensors need torch: pip install 'gcodec[torch]'") from error
+
+    @cached_property
+    def state_kinds(self) -> tuple[str, ...]:
+        """The kinds of optimizer state in the file, such as ``("exp_avg", "exp_avg_sq", "step")``."""
+        return tuple(sorted({key.partition("/")[0] for key in self.keys} - {GRAD, PARAM}))
+
+    def grads(self) -> Iterator[tuple[str, Any]]:
+        """Each name with its gradient, read one at a time."""
+        return ((name, self.grad(name)) for name in self.names)
+
+    def _require(self, key: str) -> None:
+        if key not in self.keys:
+            raise InvalidArgument(f"{self.path} has no tensor {key!r}")
+
+
+def write_dump(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any],
+    *,
+    step: int,
+    optimizer: str,
+    groups: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes one dump, beside its final name first: a reader sees a whole dump or none.
+
+    Args:
+        path: the file; its folder is created if missing.
+        tensors: ``"grad/NAME"`` and so on to tensors, arrays or numbers; other values are left out.
+        step, optimizer, groups: as in :class:`Dump`.
+    """
+    from safetensors.torch import save_file
+
+    metadata = {"format": FORMAT, "optimizer": optimizer, "step": str(step)}
+    metadata["groups"] = json.dumps([dict(group) for group in groups])
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.touch()
+        mode = partial.stat().st_mode
+        save_file(_detached(tensors), partial, metadata=metadata)
+        partial.chmod(mode)  # safetensors creates the file anew, readable by its owner only
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_dump(path: str | os.PathLike[str]) -> Dump:
+    """Opens a dump and reads its header; tensors are read later, as they are asked for.
+
+    Raises:
+        FileNotFoundError: no such file.
+        InvalidArgument: a safetensors file, but not a dump.
+        Unsupported: a dump of another version.
+        Corruption: not a safetensors file, or a dump whose metadata is malformed.
+    """
+    with _open(Path(path), "numpy") as file:
+        metadata, keys = file.metadata() or {}, frozenset(file.keys())
+    layout = metadata.get("format", "")
+    if not layout.startswith("gcodec-dump-"):
+        raise InvalidArgument(f"{path} is not a gcodec dump (its metadata does not say so)")
+    if layout != FORMAT:
+        raise Unsupported(f"{path} is a {layout!r}; this version reads {FORMAT!r}")
+    try:
+        groups = tuple(json.loads(metadata["groups"]))
+        grouped = [name for group in groups for name in group["params"]]
+        ungrouped = {key.partition("/")[2] for key in keys if key.startswith(f"{GRAD}/")}.difference(grouped)
+        step, optimizer = int(metadata["step"]), metadata["optimizer"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corruption(f"{path}: malformed dump metadata: {error}") from error
+    names = (*grouped, *sorted(ungrouped))
+    if not keys.issuperset(f"{kind}/{name}" for name in names for kind in (GRAD, PARAM)):
+        raise Corruption(f"{path}: a parameter lacks its gradient or its value")
+    return Dump(Path(path), step, optimizer, groups, names, keys)
+
+
+def _named_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Names to parameters, each parameter once, without the prefix that a wrapper puts before all of them."""
+    named = dict(model.named_parameters())
+    while prefix := next((w for w in WRAPPERS if named and all(n.startswith(w) for n in named)), ""):
+        named = {name.removeprefix(prefix): parameter for name, parameter in named.items()}
+    return named
+
+
+def _selection(names: Names | None) -> Callable[[str], bool]:
+    if callable(names):
+        return names
+    patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)
+    return lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _detached(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Dense contiguous CPU tensors that share no storage with each other, as safetensors wants them.
+
+    What is no tensor, array or number is left out: None (no momentum yet), lists (the history of L-BFGS).
+    """
+    import numpy as np
+    import torch
+
+    seen: set[int] = set()
+    result = {}
+    for key, value in tensors.items():
+        if not isinstance(value, torch.Tensor | np.ndarray | int | float):
+            continue
+        tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
+        if hasattr(tensor, "to_local"):
+            raise InvalidArgument(f"{key} is sharded over ranks (DTensor): record an unsharded model")
+        tensor = (tensor.to_dense() if tensor.layout != torch.strided else tensor).cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        result[key] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
+    return result
+
+
+def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
+    """The JSON-serializable entries of a parameter group; one-element tensors become floats."""
+    plain = {}
+    for key, value in group.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            if key not in ("params", "param_names"):
+                plain[key] = json.loads(json.dumps(value, default=float))
+    return plain
+
+
+def _open(path: Path, framework: str) -> Any:
+    try:
+        return safe_open(path, framework=framework)
+    except SafetensorError as error:
+        raise Corruption(f"{path} is not a readable safetensors file: {error}") from error

@@ -1,0 +1,94 @@
+"""Which bits a frame keeps: the planes and levels of each mode, and how the kernels are to lay them out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .errors import InvalidArgument
+from .format import MAX_PLANE_BITS, MAX_PLANES, Level, ValueType, kept_bits
+from .kernels import planes
+from .truncation import Ladder
+
+LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """``widths`` and ``levels`` as in the frame header; ``drops``: mantissa bits the encoder rounds away, per level;
+    ``lossy``: whether it rounds at all; ``prune``: denormals and -0 become +0."""
+
+    mode: int
+    widths: tuple[int, ...]
+    levels: tuple[Level, ...]
+    drops: tuple[int, ...]
+    lossy: bool
+    prune: bool
+
+
+def lossless(dtype: ValueType) -> Scheme:
+    """Everything is kept, in one plane."""
+    widths = (dtype.tail_bits,) if dtype.tail_bits else ()
+    return Scheme(LOSSLESS, widths, (Level(0, len(widths)),), (0,), False, False)
+
+
+def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
+    """``mantissa_bits`` mantissa bits are kept. Raises InvalidArgument.
+
+    At least one: without any, a NaN could not be told from infinity.
+    """
+    if dtype.tail_bits == 0:
+        raise InvalidArgument(f"{dtype.name} is lossless only")
+    if not 1 <= mantissa_bits <= dtype.mantissa_bits:
+        raise InvalidArgument(f"mantissa_bits={mantissa_bits}; {dtype.name} can keep 1 ... {dtype.mantissa_bits}")
+    drop = dtype.mantissa_bits - mantissa_bits
+    if drop == 0:
+        return lossless(dtype)
+    return Scheme(FIXED, (kept_bits(dtype, drop),), (Level(drop, 1),), (drop,), True, False)
+
+
+def ladder(dtype: ValueType, steps: Ladder) -> Scheme:
+    """Values keep as many bits as their level says. Raises InvalidArgument."""
+    drops = steps.drops
+    if dtype.tail_bits == 0:
+        raise InvalidArgument(f"{dtype.name} is lossless only")
+    if drops[0] >= dtype.mantissa_bits or drops[-1] > dtype.mantissa_bits:
+        raise InvalidArgument(f"ladder {drops} drops more than the {dtype.mantissa_bits} mantissa bits of {dtype.name}")
+    kept = [kept_bits(dtype, drop) for drop in drops]
+    widths, masks = _even_planes(kept) or _nested_planes(kept)
+    levels = tuple(Level(drop, mask) for drop, mask in zip(drops, masks, strict=True))
+    return Scheme(NEAR_LOSSLESS, widths, levels, drops, True, True)
+
+
+def _even_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]] | None:
+    """Planes of twice the greatest common step, and one of a single step for the odd ones: few items per value."""
+    step = math.gcd(*kept)
+    n_wide = max(kept) // (2 * step)
+    if 2 * step > 8 or n_wide + 1 > MAX_PLANES:
+        return None
+    odd = any(k // step % 2 for k in kept)
+    masks = [(1 << k // (2 * step)) - 1 | (k // step % 2) << n_wide for k in kept]
+    return (2 * step,) * n_wide + ((step,) if odd else ()), masks
+
+
+def _nested_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]]:
+    """One plane per step of the ladder; a level owns items of the first few."""
+    rising = sorted(set(kept))
+    widths = tuple(b - a for a, b in zip([0, *rising], rising, strict=False))
+    if len(widths) > MAX_PLANES or max(widths) > MAX_PLANE_BITS:
+        raise InvalidArgument(f"a ladder that keeps {kept} bits needs more than {MAX_PLANES} planes")
+    return widths, [(1 << rising.index(k) + 1) - 1 for k in kept]
+
+
+def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> int:
+    """The fastest kernels that can handle these planes (``kernels.planes.LAYOUT_...``)."""
+    whole = len(levels) == 1 and widths == (dtype.tail_bits,)
+    if dtype.tail_bits == 0:
+        return planes.LAYOUT_NONE
+    if whole and dtype.tail_bits == 24:
+        return planes.LAYOUT_24
+    if whole and dtype.tail_bits == 8:
+        return planes.LAYOUT_8
+    if dtype.tail_bits <= 32 and max(widths) <= 8:
+        return planes.LAYOUT_NARROW
+    return planes.LAYOUT_GENERAL

@@ -1,0 +1,519 @@
+"""Optimizer-aware truncation: how many mantissa bits of a gradient the next optimizer step cannot feel.
+
+GComp (SoCC '24, mantissa compression and Table 2) sorts gradient values into a few *levels*, each dropping a fixed
+number of mantissa bits, by how many times over the parameter outweighs the gradient's term in its update. Here are
+the ladder of levels, one formula per optimizer on plain arrays (``gcodec.optimizers`` reads them out of a live
+``torch.optim`` object), and the rounding itself.
+
+The rule. Let N be the parameter after the step but for this gradient's term, and U the size of that term (for the
+adaptive methods: |g| times a bound on the update's slope). With p the mantissa bits of the parameter's and of the
+gradient's type, a value gets the highest level l whose drop n_l satisfies, without a division,
+
+    2**(n_l + p_param - p_grad) * U <= |N|
+
+Rounding to nearest at bit n moves a normal g by at most 2**(n - p_grad - 1) |g|, hence the parameter by at most
+2**-(p_param + 1) |N|; plain truncation by at most twice that. Level 0 is the answer where no level satisfies the
+rule, so a ladder whose level 0 drops bits does not carry the bound there. Source and deviations from Table 2:
+docs/algorithms.md, "Optimizer-aware truncation".
+
+Arrays have any shape; param, grad and state have equal sizes and each float32, float64, float16 or, as uint16 bits,
+bfloat16. Hyperparameters are named as in ``torch.optim``. ``out`` is an optional uint8 array; the result has the
+gradient's shape. Level 0 stands where anything is not finite, and everywhere when lr is 0, since the optimizer's
+state still takes the gradient in; the highest level stands where the gradient is zero.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.kernels.jit import kernel, scalar
+
+Array = NDArray[Any]
+Levels = NDArray[np.uint8]
+
+
+class FloatLayout(NamedTuple):
+    """Field widths in bits of a binary floating type, next to its one sign bit."""
+
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def smallest_normal(self) -> float:
+        """The least positive value that is not denormal."""
+        return math.ldexp(1.0, 2 - (1 << (self.exponent_bits - 1)))
+
+
+LAYOUTS = {
+    "float32": FloatLayout(8, 23),
+    "bfloat16": FloatLayout(8, 7),
+    "float16": FloatLayout(5, 10),
+    "float64": FloatLayout(11, 52),
+}
+MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
+
+
+def dtype_name(array: Array) -> str:
+    """Key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 means its bits. InvalidArgument for others."""
+    name = "bfloat16" if array.dtype == np.uint16 else array.dtype.name
+    if name not in LAYOUTS or not array.dtype.isnative:
+        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {array.dtype!r}")
+    return name
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Mantissa bits dropped at each level: 1 to 16 strictly increasing counts, the mildest first.
+
+    ``Ladder((n,))`` is the fixed-bits mode: one level for all. InvalidArgument for anything else.
+    """
+
+    drops: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            drops = tuple(operator.index(n) for n in self.drops)
+        except TypeError as error:
+            raise InvalidArgument(f"a ladder is a tuple of bit counts, not {self.drops!r}") from error
+        if not 1 <= len(drops) <= 16:
+            raise InvalidArgument(f"a ladder has 1 to 16 levels, not {len(drops)}")
+        if drops[0] < 0 or any(after <= before for before, after in pairwise(drops)):
+            raise InvalidArgument(f"drops must be at least 0 and strictly increasing: {drops}")
+        object.__setattr__(self, "drops", drops)
+
+    def check_fits(self, dtype: str) -> None:
+        """InvalidArgument when the ladder drops more bits than type ``dtype`` has in its mantissa."""
+        if self.drops[-1] > MANTISSA_BITS[dtype]:
+            raise InvalidArgument(f"{self} drops more than the {MANTISSA_BITS[dtype]} mantissa bits of {dtype}")
+
+
+# GComp gives float32's only; the others are ours, in proportion.
+PAPER_LADDER = {
+    "float32": Ladder((0, 6, 12, 18)),
+    "bfloat16": Ladder((0, 2, 4, 6)),
+    "float16": Ladder((0, 3, 6, 9)),
+    "float64": Ladder((0, 16, 32, 48)),
+}
+# Ours, the default: with levels coded jointly with exponents, the finer steps save more than they cost.
+FINE_LADDER = {
+    "float32": Ladder((0, 3, 6, 9, 12, 15, 18, 21)),
+    "bfloat16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),
+    "float16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),
+    "float64": Ladder((0, 7, 14, 21, 28, 35, 42, 49)),
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the rule may assume about the gradient it is shown.
+
+    ladder: drops per level; None for ``FINE_LADDER`` of the gradient's type.
+    in_group: other workers' gradients will join this one before the step. An adaptive method's new second moment is
+        then unknown, and bounded below by the old one. False says that this is the gradient the optimizer will see.
+    scale: the rule counts |grad| * scale / loss_scale as this worker's gradient. 1 suits a mean over W workers where
+        each shows its own *undivided* gradient: their errors enter divided by W, and so add up to the bound once.
+        W suits a sum over W workers, and a mean whose terms were divided by W before they came here.
+    loss_scale: the factor on the loss (mixed precision) that is still in ``grad`` and that the step divides by.
+    """
+
+    ladder: Ladder | None = None
+    in_group: bool = True
+    scale: float = 1.0
+    loss_scale: float = 1.0
+
+    @property
+    def gain(self) -> float:
+        """scale / loss_scale; InvalidArgument unless both are positive and finite."""
+        if not (0 < self.scale < math.inf and 0 < self.loss_scale < math.inf):
+            raise InvalidArgument(f"scale and loss_scale must be positive: {self.scale}, {self.loss_scale}")
+        return self.scale / self.loss_scale
+
+    def ladder_for(self, grad: Array) -> Ladder:
+        """The ladder for this gradient; InvalidArgument when it drops more bits than there are."""
+        name = dtype_name(grad)
+        ladder = FINE_LADDER[name] if self.ladder is None else self.ladder
+        ladder.check_fits(name)
+        return ladder
+
+
+DEFAULT = Policy()
+
+
+# Kernels: one fused pass each, without a branch, so that LLVM makes vectors of it. `k` are constants of the working
+# type (float32 or float64); `t` are seven thresholds 2**(n_l + p_param - p_grad), padded with infinity, `top` of them
+# real: seven comparisons cost less than a logarithm. The rule is multiplied through by the denominators.
+#
+# The kernels' own rounding. A U below `floor` (2**-100 in float32) counts as `floor` and a second moment below it as 0,
+# which keeps whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right to a few units of
+# 2**-24; `_run` inflates U by 2**-18. N may cancel, so its error is measured by its parts and subtracted: 2**-20 of
+# their sum is 16 units of 2**-24, for the roundings of the terms and of the D in them. That subtraction also turns
+# every infinity into a NaN, and a NaN fails all comparisons: level 0.
+_U_MARGIN = 1 + 2.0**-18
+_N_MARGIN = 2.0**-20
+_PASS = 7
+
+
+@scalar
+def _count(u: Any, n: Any, t: Any) -> Any:
+    """How many thresholds u passes."""
+    level = np.uint8(0)
+    for j in range(len(t)):
+        level += np.uint8(t[j] * u <= n)
+    return level
+
+
+@scalar
+def _least(a: Any, b: Any) -> Any:
+    """The least |x| over x from a to b, not positive if 0 lies between. NaN if b is."""
+    low = a if a < b else b
+    high = b if a < b else a
+    return low if low > -high else -high
+
+
+@scalar
+def _least_square(g: Any, size: Any, decay: Any, sign: Any, reach: Any, margin: Any, zero: Any) -> Any:
+    """A lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
+    low = abs(sign * g + decay) - (reach * size + margin * abs(decay))
+    low = zero if low < zero else low
+    return low * low
+
+
+@kernel
+def _linear_kernel(out: Any, theta: Any, grad: Any, buf: Any, k: Any, t: Any, top: Any) -> None:
+    """N = keep * theta - carry * buf, U = slope * |g|: ``sgd_levels``."""
+    keep, carry, slope, floor, tiny, margin, _, _ = k
+    for i in range(out.size):
+        x = keep * theta[i]
+        n = abs(x) - margin * abs(x)
+        if buf is not None:
+            y = carry * buf[i]
+            n = abs(x - y) - margin * (abs(x) + abs(y))
+        a = abs(grad[i])
+        u = slope * (tiny if a < tiny else a)
+        u = floor if u < floor else u
+        level = _count(u, n, t)
+        out[i] = top if a == 0 else level
+
+
+@kernel
+def _accumulator_kernel(out: Any, theta: Any, grad: Any, square: Any, buf: Any, k: Any, t: Any, top: Any) -> None:
+    """N = theta - carry * buf - drift * theta / D, U = slope * |g| / D, both times D: ``adagrad_levels``."""
+    carry, drift, slope, sign, decay, reach, old, new, eps, floor, tiny, margin, zero, _ = k
+    for i in range(out.size):
+        a = abs(grad[i])
+        size = tiny if a < tiny else a
+        v = old * square[i] + new * _least_square(grad[i], size, decay * theta[i], sign, reach, margin, zero)
+        v = zero if abs(v) < floor else v
+        d = math.sqrt(v) + eps
+        x = theta[i]
+        parts = abs(x)
+        if buf is not None:
+            y = carry * buf[i]
+            x = x - y
+            parts = parts + abs(y)
+        x = x * d
+        z = drift * theta[i]
+        n = _least(x, x - z) - margin * (parts * d + abs(z))
+        u = slope * size
+        u = floor if u < floor else u
+        level = _count(u, n, t)
+        out[i] = top if a == 0 else level
+
+
+@kernel
+def _adam_kernel(out: Any, theta: Any, grad: Any, mean: Any, square: Any, most: Any, k: Any, t: Any, top: Any) -> None:
+    """N = keep * theta - (carry * m + drift * theta) / D and U of ``adam_levels``, both times D**2."""
+    keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps = k[:14]
+    floor, tiny, margin, zero, one = k[14:]
+    for i in range(out.size):
+        a = abs(grad[i])
+        size = tiny if a < tiny else a
+        v = old * square[i] + new * _least_square(grad[i], size, decay * theta[i], sign, reach, margin, zero)
+        if most is not None:
+            v = (most[i] if v < most[i] else v) + zero * most[i]
+        v = zero if abs(v) < floor else v
+        s = unbias * math.sqrt(v)
+        d = s + eps
+        p = spread * abs(mean[i])
+        f = quarter * p / s
+        f = f if f < one else one
+        u = slope * size * (share * d + p * f)
+        u = floor if u < floor else u
+        x = keep * theta[i] * d
+        y = carry * mean[i]
+        z = drift * theta[i]
+        n = (_least(x, x - (y + z)) - margin * (abs(x) + (abs(y) + abs(z)))) * d
+        level = _count(u, n, t)
+        out[i] = top if a == 0 else level
+
+
+# The binding of the kernels. Narrow types are widened in pieces that stay in cache; constants outside of the range in
+# which the margins above hold move the work to float64, and beyond that leave level 0.
+_RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
+_PIECE = 1 << 16
+
+
+def _run(function: Callable[..., None], arrays: Sequence[Array | None], rate: float, constants: Sequence[float],
+         policy: Policy, out: Levels | None) -> Levels:
+    """Run a kernel over (param, grad, state ...) into ``out``; a learning rate of 0 means level 0."""
+    param, grad = arrays[0], arrays[1]
+    assert param is not None and grad is not None
+    out = _checked_out(arrays, grad, out)
+    work = _working_type(arrays, constants)
+    if rate == 0 or work is None:
+        out.fill(0)
+        return out
+    shift = MANTISSA_BITS[dtype_name(param)] - MANTISSA_BITS[dtype_name(grad)]
+    thresholds = [math.ldexp(1.0, n + shift) for n in policy.ladder_for(grad).drops[1:]]
+    tiny = LAYOUTS[dtype_name(grad)].smallest_normal
+    k = tuple(work(c) for c in (*constants, 1 / _RANGE[work], tiny, _N_MARGIN, 0.0, 1.0))
+    flat = [None if a is None else _readonly(a) for a in arrays]
+    piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
+    for start in range(0, grad.size, piece):
+        part = [None if a is None else _widened(a[start : start + piece], work) for a in flat]
+        _count_levels(function, out.reshape(-1)[start : start + piece], part, k, thresholds, work)
+    return out
+
+
+def _count_levels(function: Callable[..., None], out: Levels, part: Sequence[Array | None], k: tuple[Any, ...],
+                  thresholds: Sequence[float], work: Any) -> None:
+    """Level = thresholds passed, counted seven at a time: ladders of 9 to 16 levels take two or three passes."""
+    for first in range(0, max(len(thresholds), 1), _PASS):
+        real = thresholds[first : first + _PASS]
+        t = tuple(work(x) for x in (*real, *(math.inf,) * (_PASS - len(real))))
+        target = np.empty_like(out) if first else out
+        function(target, *part, k, t, np.uint8(len(real)))
+        if first:
+            out += target
+
+
+def _checked_out(arrays: Sequence[Array | None], grad: Array, out: Levels | None) -> Levels:
+    if any(a is not None and a.size != grad.size for a in arrays):
+        raise InvalidArgument(f"param, grad and state differ in size: {[a.size for a in arrays if a is not None]}")
+    if out is None:
+        return np.empty(grad.shape, np.uint8)
+    if out.dtype != np.uint8 or out.size != grad.size or not out.flags.c_contiguous or not out.flags.writeable:
+        raise InvalidArgument("out must be a writable, C-contiguous uint8 array of the gradient's size")
+    return out
+
+
+def _working_type(arrays: Sequence[Array | None], constants: Sequence[float]) -> Any:
+    wide = "float64" in [dtype_name(a) for a in arrays if a is not None]
+    for work in (np.float64,) if wide else (np.float32, np.float64):
+        if all(c == 0 or 1 / _RANGE[work] <= abs(c) <= _RANGE[work] for c in constants):
+            return work
+    return None
+
+
+def _readonly(array: Array) -> Array:
+    """Flat, aligned and read-only, without a copy where possible: one numba type, so one compilation."""
+    flat = np.require(array, requirements=["C", "A"]).reshape(-1)[:]
+    flat.setflags(write=False)
+    return flat
+
+
+def _widened(array: Array, work: Any) -> Array:
+    if array.dtype == work:
+        return array
+    if array.dtype == np.uint16:
+        array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(invalid="ignore"):     # a signaling NaN
+        wide = array.astype(work, copy=False)
+    wide.setflags(write=False)
+    return wide
+
+
+def sgd_levels(
+    param: Array, grad: Array, buf: Array | None = None, *,
+    lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
+    policy: Policy = DEFAULT, out: Levels | None = None,
+) -> Levels:
+    """Levels for SGD, SGD with momentum and with Nesterov momentum; ``buf`` is None before the first step.
+
+    With h = g + wd * theta (``maximize`` flips g, which no size here depends on), mu and tau:
+
+        plain       theta -= lr * h
+        momentum    b' = mu * b + (1 - tau) * h;  theta -= lr * b'          in the first step b' = h, undampened
+        Nesterov    b' as before;                 theta -= lr * (h + mu * b')
+
+    that is, theta -= lr * (c * h + e * b) with c = 1, 1 - tau, 1 + mu * (1 - tau) and e = 0, mu, mu**2. Exactly,
+    then, U = lr * |c| * |g| and N = (1 - lr * c * wd) * theta - lr * e * b.
+    """
+    _check(lr=lr, momentum=momentum, weight_decay=weight_decay, dampening=abs(dampening))
+    if momentum == 0:
+        buf = None
+    fresh = 1.0 if buf is None else 1.0 - dampening
+    c, e = (1 + momentum * fresh, momentum**2) if nesterov else (fresh, momentum)
+    c = c if momentum else 1.0
+    constants = [1 - lr * c * weight_decay, lr * e, lr * abs(c) * policy.gain * _U_MARGIN]
+    return _run(_linear_kernel, (param, grad, buf), lr, constants, policy, out)
+
+
+def adagrad_levels(
+    param: Array, grad: Array, square_sum: Array, *,
+    step: int, lr: float, lr_decay: float = 0.0, eps: float = 1e-10, weight_decay: float = 0.0,
+    maximize: bool = False, policy: Policy = DEFAULT, out: Levels | None = None,
+) -> Levels:
+    """Levels for step number ``step`` (from 1) of AdaGrad; ``square_sum`` is the accumulator r before it.
+
+    theta -= clr * h / D with h = +-g + wd * theta, D = s + eps, s = sqrt(r + h**2) and
+    clr = lr / (1 + (step - 1) * lr_decay). As D grows with |h|, h / D has a slope of (1 - h**2 / (s * D)) / D: at least 0, at most 1 / D. An error dg in g thus
+    moves theta by at most clr * |dg| / D_low, where D_low is the least D on the way, at the least |h| that rounding g
+    can lead to; in a group, where h may become anything, D_low = sqrt(r) + eps. So U = clr * |g| / D_low. And
+    N = theta - clr * wd * theta / D for some D >= D_low: the rule takes the least |N| over all of them.
+    """
+    _check(lr=lr, lr_decay=lr_decay, eps=eps, weight_decay=weight_decay, before=step - 1)
+    rate = lr / (1 + (step - 1) * lr_decay)
+    shared = [rate * weight_decay, *_shared(rate, weight_decay, maximize, policy, grad)]
+    constants = [0.0, *shared, 1.0, 0.0 if policy.in_group else 1.0, eps]
+    return _run(_accumulator_kernel, (param, grad, square_sum, None), rate, constants, policy, out)
+
+
+def rmsprop_levels(
+    param: Array, grad: Array, square_avg: Array, buf: Array | None = None, *,
+    lr: float, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0, momentum: float = 0.0,
+    maximize: bool = False, policy: Policy = DEFAULT, out: Levels | None = None,
+) -> Levels:
+    """Levels for RMSProp, not centered; ``buf`` is its momentum buffer, None for zeros.
+
+    AdaGrad's argument with v' = alpha * v + (1 - alpha) * h**2 for r + h**2. With momentum, b' = mu * b + h / D and
+    theta -= lr * b': the same term, and N has lr * mu * b less. Unsupported for alpha > 1, where D shrinks as |h|
+    grows. (Centered, D = sqrt(v' - mean'**2) + eps: however large v, rounding g may bring D near eps. No bound.)
+    """
+    _check(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+    if alpha > 1:
+        raise Unsupported(f"no bound for RMSProp with alpha = {alpha} > 1: use lossless or mantissa_bits")
+    buf = buf if momentum else None
+    shared = [lr * weight_decay, *_shared(lr, weight_decay, maximize, policy, grad)]
+    constants = [lr * momentum, *shared, alpha, 0.0 if policy.in_group else 1 - alpha, eps]
+    return _run(_accumulator_kernel, (param, grad, square_avg, buf), lr, constants, policy, out)
+
+
+def adam_levels(
+    param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, max_exp_avg_sq: Array | None = None, *,
+    step: int, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
+    decoupled: bool = False, maximize: bool = False, policy: Policy = DEFAULT, out: Levels | None = None,
+) -> Levels:
+    """Levels for step t = ``step`` (from 1) of Adam, of AdamW (``decoupled``), and of both with amsgrad
+    (``max_exp_avg_sq`` given); the state is that before the step.
+
+    theta' = theta0 - c * (b + a * h) / D, where theta0 = theta, or (1 - lr * wd) * theta if decoupled; h = +-g, plus
+    wd * theta if not; c = lr / (1 - b1**t); b = b1 * m; a = 1 - b1; D = s + eps; s = sqrt(V / (1 - b2**t));
+    V = b2 * v + (1 - b2) * h**2, with amsgrad the greater of that and v_max. With q = sqrt((1 - b2) / (1 - b2**t)),
+    w = (1 - b2) * h**2 / V in [0, 1] and B = q * |b| / D, differentiating gives
+
+        |d theta' / d g| <= c / D * (a * (1 - w * s / D) + B * sqrt(w))           (where v_max rules: c * a / D)
+
+    The bracket is at most a + B; as a parabola in sqrt(w), it is also at most a + B**2 / (4 * a * s / D). D, s and
+    s / D grow with |h|, so their least values on the way (``adagrad_levels``; in a group those at h = 0) bound it all:
+
+        U = c * |g| / D * (a + B * min(1, q * |b| / (4 * a * s)))
+
+    N = theta0 - c * (b + a * wd * theta) / D, wd only if not decoupled; least |N| over all D >= D_low.
+    """
+    b1, b2 = betas
+    _check(lr=lr, beta1=b1, beta2=b2, eps=eps, weight_decay=weight_decay, before=step - 1)
+    if b1 >= 1 or b2 >= 1:
+        raise InvalidArgument(f"betas must be below 1: {betas}")
+    c, a, bias2 = lr / (1 - b1**step), 1 - b1, 1 - b2**step
+    keep, coupled = (1 - lr * weight_decay, 0.0) if decoupled else (1.0, weight_decay)
+    slope, *signed = _shared(c, coupled, maximize, policy, grad)
+    constants = [keep, c * b1, c * a * coupled, slope, a, math.sqrt((1 - b2) / bias2) * b1, 0.25 / a, *signed,
+                 b2, 0.0 if policy.in_group else 1 - b2, 1 / math.sqrt(bias2), eps]
+    arrays = (param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq)
+    return _run(_adam_kernel, arrays, lr, constants, policy, out)
+
+
+def _shared(rate: float, decay: float, maximize: bool, policy: Policy, grad: Array) -> list[float]:
+    """What the adaptive kernels share: slope, sign, decay and reach, how far rounding may move |g| = 1 at most."""
+    top = policy.ladder_for(grad).drops[-1] - MANTISSA_BITS[dtype_name(grad)]
+    gain = policy.gain
+    return [rate * gain * _U_MARGIN, -gain if maximize else gain, decay, gain * (math.ldexp(1.0, top) + _N_MARGIN)]
+
+
+def _check(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise InvalidArgument(f"{name} must be finite and not negative, not {value}")
+
+
+def round_to_levels(
+    x: Array, levels: Array | int, ladder: Ladder, rounding: Literal["nearest", "truncate"] = "nearest",
+    prune: bool = True,
+) -> Array:
+    """What decoding returns for ``x`` encoded at ``levels``: the law that the codec is tested against.
+
+    A level's drop n zeroes the low n mantissa bits: rounded to nearest, ties to even, as an integer addition whose
+    carry may reach the exponent; or cut off. A carry to infinity is not made: that value is cut off. Infinities stay.
+    A NaN is cut off; where that leaves no mantissa bit, the lowest kept one is set (if none is kept, the highest).
+    ``prune`` turns denormals (at any level) and -0 into +0.
+
+    Args:
+        x: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
+        levels: integer array that broadcasts to x's shape, or one level for all.
+
+    Returns:
+        A new array of x's dtype and shape. InvalidArgument for a level or rounding that does not exist.
+    """
+    if rounding not in ("nearest", "truncate"):
+        raise InvalidArgument(f'rounding is "nearest" or "truncate", not {rounding!r}')
+    name = dtype_name(x)
+    ladder.check_fits(name)
+    chosen = np.broadcast_to(np.asarray(levels), x.shape)
+    if chosen.dtype.kind not in "iu" or (chosen.size and not 0 <= chosen.min() <= chosen.max() < len(ladder.drops)):
+        raise InvalidArgument(f"levels are integers from 0 to {len(ladder.drops) - 1}")
+    word = _word(x)
+    drop = np.array(ladder.drops, word)[chosen]
+    bits = np.array(x, order="C").view(word)
+    return _round_bits(bits, drop, LAYOUTS[name], word, rounding == "nearest", prune).view(x.dtype)
+
+
+def _round_bits(bits: Array, drop: Array, layout: FloatLayout, word: Any, nearest: bool, prune: bool) -> Array:
+    one, smallest = word(1), word(1 << layout.mantissa_bits)
+    size = bits & word((1 << (layout.exponent_bits + layout.mantissa_bits)) - 1)
+    infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
+    cut = size >> drop << drop
+    result = cut
+    if nearest:
+        some = (drop > 0).astype(word)
+        half = (one << drop) >> one
+        up = (size + half - some + ((size >> drop) & some)) >> drop << drop
+        result = np.where(up < infinity, up, cut)
+    spared = one << np.minimum(drop, word(layout.mantissa_bits - 1))
+    nan = np.where(cut == infinity, cut | spared, cut)
+    result = np.where(size < infinity, result, np.where(size > infinity, nan, size)) | (bits ^ size)
+    return np.asarray(np.where(size < smallest, word(0), result) if prune else result, word)
+
+
+def _word(x: Array) -> Any:
+    """The unsigned integer type as wide as x's."""
+    return np.dtype(f"u{x.dtype.itemsize}").type
+
+
+def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
+    """How many values of ``a`` and ``b`` are 0, 1, ... ``limit`` and (key ``limit + 1``) more ulps apart.
+
+    The distance counts the steps from one value to the other through all of the type's values, +0 and -0 being one.
+    Two NaNs count as equal, a NaN and a number as far apart. a, b: same dtype and shape, types as everywhere here;
+    all keys are always there. InvalidArgument when a and b do not match or limit is not in 0 .. 1000.
+    """
+    if a.dtype != b.dtype or a.shape != b.shape or not 0 <= limit <= 1000:
+        raise InvalidArgument(f"cannot compare {a.dtype}{a.shape} with {b.dtype}{b.shape} up to {limit}")
+    layout, word = LAYOUTS[dtype_name(a)], _word(a)
+    sign = word(1 << (layout.exponent_bits + layout.mantissa_bits))
+    infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
+    x, y = (np.ascontiguousarray(z).reshape(-1).view(word) for z in (a, b))
+    low, high = np.minimum(x & ~sign, y & ~sign), np.maximum(x & ~sign, y & ~sign)
+    apart = np.where((x ^ y) & sign, high + low, high - low)
+    apart = np.where(high > infinity, np.where(low > infinity, word(0), ~word(0)), apart)
+    counts = np.bincount(np.minimum(apart, word(limit + 1)).astype(np.int64), minlength=limit + 2)
+    return {ulps: int(count) for ulps, count in enumerate(counts)}

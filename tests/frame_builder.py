@@ -1,0 +1,1109 @@
+"""Frames made by hand from `docs/format.md` alone: valid ones that no encoder would write, and spoilt ones.
+
+`build_frame` draws a valid frame, and says which values it holds. `mutations` spoils one field of a valid
+frame at a time and sets all checksums right again, so that a decoder has to look at the field itself. § stands
+before the number of a section of the page.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tests.reference import (
+    ESCAPE,
+    VALUE_TYPES,
+    ZERO,
+    Bits,
+    BlockKind,
+    Kind,
+    Known,
+    ValueType,
+    checksum,
+    packed_bytes,
+    read_prelude,
+    round_up,
+)
+
+# --------------------------------------------------------------------------------- Packed arrays and paddings
+
+
+def to_bytes(bits: str, spare: Random | None = None) -> bytes:
+    """Bits from position 0 on as bytes; spare bits, which readers ignore (§1), are zero or from `spare`."""
+    size = -(-len(bits) // 8)
+    value = int(bits[::-1], 2) if bits else 0
+    if spare is not None:
+        value |= spare.getrandbits(8 * size - len(bits)) << len(bits)
+    return value.to_bytes(size, "little")
+
+
+def to_bits(item: int, width: int) -> str:
+    """An item of a packed array, least significant bit first (§1)."""
+    return f"{item:0{width}b}"[::-1] if width else ""
+
+
+def pack(items: Iterable[int], width: int, spare: Random | None = None) -> bytes:
+    """A packed array (§1)."""
+    return to_bytes("".join(to_bits(item, width) for item in items), spare)
+
+
+def padded(data: bytes, multiple: int, fill: int = 0) -> bytes:
+    return data + bytes([fill]) * (round_up(len(data), multiple) - len(data))
+
+
+# --------------------------------------------------------------------------------------- The parts of a frame
+
+HEADER = struct.Struct("<IBBBBBBBBBBHQQQQ")
+BLOCK_HEADER = struct.Struct("<BBHIQ")
+EXTENSION = struct.Struct("<IIHBBB3s")
+LevelRow: TypeAlias = tuple[int, int]       # drop, plane mask
+
+
+def sealed_block(block: bytes, b: int) -> bytes:
+    """Block b with the checksum that belongs to it (§6)."""
+    if len(block) < 16 or len(block) % 4:
+        return block
+    total = checksum(block, (b + 1) * 0x9E3779B97F4A7C15, own_words=(2, 3))
+    return block[:8] + total.to_bytes(8, "little") + block[16:]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The parts of a frame (§4)."""
+
+    dtype: int
+    mode: int
+    container: int
+    block_log2: int
+    stream_log2: int
+    n_values: int
+    shape: tuple[int, ...]
+    planes: tuple[int, ...]
+    levels: tuple[LevelRow, ...]
+    records: tuple[bytes, ...]
+    blocks: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, frame: bytes, known: Known) -> Draft:
+        """The parts of a valid frame."""
+        p = read_prelude(frame, known)
+        levels = tuple((level.drop, level.mask) for level in p.levels)
+        records = tuple(codebook.record for codebook in p.codebooks)
+        blocks = tuple(frame[where] for where in p.blocks)
+        return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
+                   levels, records, blocks)
+
+    @property
+    def kind(self) -> ValueType:
+        return VALUE_TYPES[self.dtype]
+
+    @property
+    def all_inline(self) -> bool:
+        return all(record[0] == 0 for record in self.records)
+
+    @property
+    def any_coded(self) -> bool:
+        return any(block[0] == 2 for block in self.blocks)
+
+    def seal(
+        self,
+        *,
+        index: Sequence[int] | None = None,
+        fill: tuple[int, int] = (0, 0),
+        surplus: int = 0,
+        seal_blocks: bool = True,
+        **header: int,
+    ) -> bytes:
+        """The frame, all that follows from its parts filled in.
+
+        What is named in `header` is taken from there instead. `index` replaces the index, `fill` the bytes
+        of the two paddings; the prelude ends in `surplus` bytes of zeros.
+        """
+        blocks = [sealed_block(block, b) if seal_blocks else block for b, block in enumerate(self.blocks)]
+        body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.planes)
+        body += b"".join(bytes(level) for level in self.levels) + b"".join(self.records)
+        body = padded(body, 8, fill[0])
+        sizes = [len(block) for block in blocks] if index is None else index
+        body = padded(body + struct.pack(f"<{len(sizes)}I", *sizes), 8, fill[1]) + bytes(surplus)
+        prelude_bytes = 48 + len(body)
+        fields = {
+            "magic": int.from_bytes(b"\x89GCF", "little"),
+            "version": 1,
+            "dtype": self.dtype,
+            "mode": self.mode,
+            "container": self.container,
+            "ndim": len(self.shape),
+            "block_log2": self.block_log2,
+            "stream_log2": self.stream_log2,
+            "n_codebooks": len(self.records),
+            "n_levels": len(self.levels),
+            "n_planes": len(self.planes),
+            "reserved": 0,
+            "frame_bytes": prelude_bytes + sum(len(block) for block in blocks),
+            "n_values": self.n_values,
+            "prelude_bytes": prelude_bytes,
+            "checksum": 0,
+        }
+        unknown = header.keys() - fields.keys()
+        if unknown:
+            raise TypeError(f"no such fields: {unknown}")
+        fields.update(header)
+        frame = HEADER.pack(*fields.values()) + body + b"".join(blocks)
+        covered = fields["prelude_bytes"] if 48 <= fields["prelude_bytes"] <= len(frame) else prelude_bytes
+        total = checksum(frame[: covered // 4 * 4], 0, own_words=(10, 11))
+        return frame[:40] + total.to_bytes(8, "little") + frame[48:]
+
+
+@dataclass(frozen=True)
+class Inline:
+    """The parts of an inline record (§5); lengths stand as they do there, zero and escape first."""
+
+    ranges: tuple[tuple[int, int], ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: bytes) -> Inline:
+        ranges = tuple(struct.iter_unpack("<HH", record[4 : 4 + 4 * record[1]]))
+        nibbles = [nibble for byte in record[4 + 4 * record[1] :] for nibble in (byte & 15, byte >> 4)]
+        return cls(ranges, tuple(nibbles[: 2 + sum(count for _, count in ranges)]))
+
+    def record(self, reserved: int = 0, fill: int = 0, spare: Random | None = None) -> bytes:
+        start = struct.pack("<BBH", 0, len(self.ranges), reserved)
+        ranges = b"".join(struct.pack("<HH", *row) for row in self.ranges)
+        return padded(start + ranges + pack(self.lengths, 4, spare), 4, fill)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the symbols in the order of the lengths."""
+        return [ZERO, ESCAPE, *range(1, len(self.lengths) - 1)]
+
+    def meaning(self, symbol: int) -> tuple[int, int]:
+        """Level and relative head of a symbol but zero and escape; the head is not yet reduced mod 2^H."""
+        before = 1
+        for level, (first, count) in enumerate(self.ranges):
+            if symbol < before + count:
+                return level, first + symbol - before
+            before += count
+        raise ValueError(symbol)
+
+    def codes(self) -> dict[int, str]:
+        """Canonical codes by symbol, first bit first: as in RFC 1951, by the number of codes of each length."""
+        length_of = dict(zip(self.numbers, self.lengths, strict=True))
+        next_code = [0] * 14
+        for length in range(1, 13):
+            next_code[length + 1] = (next_code[length] + self.lengths.count(length)) << 1
+        codes = {}
+        for symbol in sorted(length_of):
+            length = length_of[symbol]
+            if length:
+                codes[symbol] = f"{next_code[length]:0{length}b}"
+                next_code[length] += 1
+        return codes
+
+
+def by_id(record: bytes, number: int, H: int) -> tuple[bytes, dict[tuple[int, int], bytes]]:
+    """A record of kind 1 (§5) that means an inline one, and what a decoder must hold to read it."""
+    name = number, checksum(record, seed=H)
+    return struct.pack("<B3sIQ", 1, b"", *name), {name: record}
+
+
+@dataclass(frozen=True)
+class Coded:
+    """The parts of a coded block (§6, §7)."""
+
+    codebook: int
+    base: int
+    n_values: int
+    planes: bytes
+    streams: tuple[bytes, ...]
+    references: tuple[int, ...]
+    min_stream_bytes: int
+    length_width: int
+    reference_width: int
+    run_symbol: int
+
+    @classmethod
+    def of(cls, block: bytes, stream_log2: int) -> Coded:
+        _, codebook, base, n_values, _ = BLOCK_HEADER.unpack_from(block)
+        fields = EXTENSION.unpack_from(block, 16)
+        symbol_bytes, plane_bytes, min_stream_bytes, length_width, reference_width, run_symbol, _ = fields
+        n_streams = -(-n_values // 2**stream_log2)
+
+        def packed(at: int, width: int) -> list[int]:
+            bits = int.from_bytes(block[at : at + packed_bytes(n_streams, width)], "little")
+            return [bits >> s * width & (1 << width) - 1 for s in range(n_streams)]
+
+        at = 32 + plane_bytes
+        lengths_at = at + symbol_bytes
+        streams = []
+        for length in packed(lengths_at, length_width):
+            streams.append(block[at : at + min_stream_bytes + length])
+            at += len(streams[-1])
+        references = packed(lengths_at + packed_bytes(n_streams, length_width), reference_width)
+        return cls(codebook, base, n_values, block[32 : 32 + plane_bytes], tuple(streams), tuple(references),
+                   min_stream_bytes, length_width, reference_width, run_symbol)
+
+    def block(
+        self,
+        *,
+        symbol_bytes: int | None = None,
+        plane_bytes: int | None = None,
+        surplus: bytes = b"",
+        reserved: bytes = b"",
+        fill: int = 0,
+        spare: Random | None = None,
+    ) -> bytes:
+        """The block; its checksum is left open. `surplus` comes after the sub-streams."""
+        streams = b"".join(self.streams) + surplus
+        symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
+        plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
+        extension = EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
+                                   self.reference_width, self.run_symbol, reserved)
+        lengths = pack([len(stream) - self.min_stream_bytes for stream in self.streams], self.length_width, spare)
+        references = pack(self.references, self.reference_width, spare)
+        start = BLOCK_HEADER.pack(2, self.codebook, self.base, self.n_values, 0)
+        return padded(start + extension + self.planes + streams + lengths + references, 8, fill)
+
+    def restreamed(self, s: int, stream: bytes) -> Coded:
+        """With another sub-stream s, the lengths being given in full."""
+        streams = (*self.streams[:s], stream, *self.streams[s + 1 :])
+        return replace(self, streams=streams, min_stream_bytes=0, length_width=16)
+
+
+def plain_block(number: int, n_values: int, body: bytes, codebook: int = 0, base: int = 0) -> bytes:
+    """A constant or raw block (§6); its checksum is left open."""
+    return padded(BLOCK_HEADER.pack(number, codebook, base, n_values, 0) + body, 8)
+
+
+# ----------------------------------------------------------------------------------------------- Valid frames
+
+
+class Built(NamedTuple):
+    """A valid frame, its values as integers of W bits, and the codebooks that a decoder must hold to read it."""
+
+    frame: bytes
+    bits: Bits
+    codebooks: dict[tuple[int, int], bytes]
+
+
+def build_frame(
+    rng: Random,
+    *,
+    dtype: int | None = None,
+    n_values: int | None = None,
+    block_log2: int | None = None,
+    stream_log2: int | None = None,
+    levels: tuple[Sequence[int], Sequence[LevelRow]] | None = None,
+    n_codebooks: int | None = None,
+    kinds: Sequence[BlockKind] = ("constant", "raw", "coded", "coded", "coded", "coded"),
+    named: bool = False,
+    spare_bits: bool = False,
+) -> Built:
+    """A valid frame of random values, and of a random shape in all that is not given.
+
+    `levels` are the planes and the levels; `kinds` the kinds of block to choose from; `named` lets codebooks be
+    given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore.
+    """
+    dtype = rng.choice(list(VALUE_TYPES)) if dtype is None else dtype
+    kind = VALUE_TYPES[dtype]
+    if block_log2 is None:
+        block_log2 = rng.choice([10, 10, 10, 11, rng.randint(10, 20)])
+    if stream_log2 is None:
+        stream_log2 = rng.randint(6, min(12, block_log2))
+    if n_values is None:
+        below = rng.choice([1, 2, 30, 100, 1000, 2500, 4000])
+        n_values = rng.choice([rng.randrange(below), min(2, below) << 10, 1])
+    planes, rows = random_levels(rng, kind) if levels is None else levels
+    spare = rng if spare_bits else None
+
+    inline = [random_codebook(rng, kind, len(rows)) for _ in range(pick_count(rng, n_codebooks))]
+    records = [codebook.record(spare=spare) for codebook in inline]
+    known: dict[tuple[int, int], bytes] = {}
+    for c, record in enumerate(records):
+        if named and rng.random() < 0.7:
+            records[c], held = by_id(record, rng.choice([256, 2**32 - 1, rng.randrange(256, 2**32)]), kind.H)
+            known |= held
+
+    values: list[int] = []
+    blocks = []
+    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare)
+    possible = [name for name in kinds if inline or name != "coded"]
+    while len(values) < n_values:
+        block, new = writer.block(rng.choice(possible), min(1 << block_log2, n_values - len(values)))
+        blocks.append(block)
+        values += new
+    draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
+                  random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks))
+    return Built(draft.seal(), np.array(values, kind.container), known)
+
+
+def pick_count(rng: Random, n_codebooks: int | None) -> int:
+    if n_codebooks is not None:
+        return n_codebooks
+    return rng.choice([0, 255]) if rng.random() < 0.05 else rng.choice([1, 1, 1, 2, 3, rng.randint(1, 12)])
+
+
+def random_shape(rng: Random, n_values: int) -> tuple[int, ...]:
+    """Dimensions whose product is n_values (§4)."""
+    if n_values == 0:
+        shape = [0, *(rng.randrange(5) for _ in range(rng.randrange(3)))]
+    else:
+        shape = []
+        while n_values > 1:
+            divisors = [d for d in range(2, min(n_values, 50) + 1) if n_values % d == 0] or [n_values]
+            shape.append(rng.choice([*divisors, n_values]))
+            n_values //= shape[-1]
+    ones = rng.choice([0, 0, 0, 1, 2, 32 - len(shape)])
+    shape += [1] * ones
+    rng.shuffle(shape)
+    return tuple(shape)
+
+
+def random_levels(rng: Random, kind: ValueType) -> tuple[list[int], list[LevelRow]]:
+    """Planes, of which some may be in no level's mask, and 1 ... 16 levels (§4)."""
+    if kind.T == 0:
+        return [], [(0, 0)]
+    while True:
+        match rng.randrange(3):
+            case 0:     # any
+                planes = [rng.randint(1, rng.choice([3, 12, 56])) for _ in range(rng.randint(1, 8))]
+            case 1:     # powers of two, of which many levels can be made
+                planes = [1 << p for p in range(rng.randint(1, 6)) if 1 << p < kind.T]
+                planes.append(max(1, kind.T - sum(planes)))
+            case _:     # chunks that add up to some number of kept bits
+                kept = rng.randint(1, kind.T)
+                cuts = sorted({0, kept, *(rng.randrange(1, kept + 1) for _ in range(rng.randrange(8)))})
+                planes = [high - low for low, high in pairwise(cuts)]
+        rng.shuffle(planes)
+        masks: dict[int, list[int]] = {}
+        for mask in range(1, 1 << len(planes)):
+            masks.setdefault(sum(width for p, width in enumerate(planes) if mask >> p & 1), []).append(mask)
+        drops = [drop for drop in range(kind.M + 1) if kept_bits(kind, drop) in masks]
+        if drops and len(planes) <= 8:
+            break
+    most = min(16, len(drops))
+    chosen = sorted(rng.sample(drops, rng.choice([1, most, rng.randint(1, most)])))
+    return planes, [(drop, rng.choice(masks[kept_bits(kind, drop)])) for drop in chosen]
+
+
+def random_codebook(rng: Random, kind: ValueType, n_levels: int) -> Inline:
+    """A codebook of 2 ... 256 symbols (§5)."""
+    n_symbols = rng.choice([0, 1, 5, 254, rng.randrange(255), rng.randrange(40)])
+    cuts = sorted(rng.randint(0, n_symbols) for _ in range(n_levels - 1))
+    counts = [high - low for low, high in pairwise([0, *cuts, n_symbols])]
+    top = (1 << kind.H) - 1
+    firsts = [rng.choice([0, top, max(0, top - count // 2), rng.randint(0, top)]) for count in counts]
+    return Inline(tuple(zip(firsts, counts, strict=True)), tuple(random_lengths(rng, 2 + n_symbols)))
+
+
+def random_lengths(rng: Random, n: int) -> list[int]:
+    """Lengths of a complete code over some of n symbols (§5)."""
+    coded = rng.choice([2, n, rng.randint(2, n)])
+    deep = rng.random() < 0.5
+    leaves = [1, 1]
+    while len(leaves) < coded:
+        splittable = [leaf for leaf in leaves if leaf < 12]
+        leaf = max(splittable) if deep and rng.random() < 0.8 else rng.choice(splittable)
+        leaves.remove(leaf)
+        leaves += [leaf + 1, leaf + 1]
+    lengths = leaves + [0] * (n - coded)
+    rng.shuffle(lengths)
+    return lengths
+
+
+@dataclass(frozen=True)
+class BlockWriter:
+    """Draws blocks (§6) of a frame; each comes with its values."""
+
+    rng: Random
+    kind: ValueType
+    stream_log2: int
+    planes: tuple[int, ...]
+    levels: tuple[LevelRow, ...]
+    codebooks: list[Inline]
+    spare: Random | None
+
+    def block(self, name: BlockKind, n_values: int) -> tuple[bytes, list[int]]:
+        W = self.kind.W
+        match name:
+            case "constant":
+                value = self.rng.choice([0, 1 << W - 1, self.rng.getrandbits(W)])
+                return plain_block(0, n_values, pack([value], W)), [value] * n_values
+            case "raw":
+                values = [self.rng.getrandbits(W) for _ in range(n_values)]
+                return plain_block(1, n_values, pack(values, W)), values
+            case "coded":
+                return self.coded(n_values)
+
+    def coded(self, n_values: int) -> tuple[bytes, list[int]]:
+        """A coded block (§7)."""
+        rng, H = self.rng, self.kind.H
+        c = rng.randrange(len(self.codebooks))
+        codebook = self.codebooks[c]
+        codes = codebook.codes()
+        base = rng.choice([0, (1 << H) - 1, rng.getrandbits(H)])
+        run_symbol = rng.choice([ZERO, rng.randint(0, len(codebook.lengths) - 2)])
+        reference_width = rng.choice([0, H, rng.randint(0, H)])
+        symbols = list(codes)
+        match rng.randrange(4):
+            case 0:
+                weights = [1.0 for _ in symbols]
+            case 1:
+                weights = [2.0 ** -len(codes[symbol]) for symbol in symbols]
+            case _:     # one symbol everywhere, often the escape
+                most = ESCAPE if ESCAPE in codes and rng.random() < 0.6 else rng.choice(symbols)
+                weights = [50.0 if symbol == most else 1 / len(symbols) for symbol in symbols]
+        share_of_runs = rng.choice([0, 0.2, 1])
+
+        values: list[int] = []
+        streams, references = [], []
+        items: list[list[int]] = [[] for _ in self.planes]
+        for start in range(0, n_values, 1 << self.stream_log2):
+            count = min(1 << self.stream_log2, n_values - start)
+            references.append(rng.getrandbits(reference_width))
+            run = rng.random() < share_of_runs
+            chosen = [run_symbol] * count if run else rng.choices(symbols, weights, k=count)
+            text = []
+            for symbol in chosen:
+                level, head = 0, rng.getrandbits(H)
+                if symbol not in (ZERO, ESCAPE):
+                    level, relative = codebook.meaning(symbol)
+                    head = (base + references[-1] + relative) % (1 << H)
+                if not run:
+                    text.append(codes[symbol] + (to_bits(head, H) if symbol == ESCAPE else ""))
+                values.append(0 if symbol == ZERO else self.value(head, level, items))
+            streams.append(to_bytes("".join(text), self.spare))
+
+        shortest = min(len(stream) for stream in streams)
+        min_stream_bytes = rng.choice([0, shortest, rng.randint(0, shortest)])
+        needed = max(len(stream) - min_stream_bytes for stream in streams).bit_length()
+        length_width = rng.choice([needed, 16, rng.randint(needed, 16)])
+        planes = [pack(chunks, width, self.spare) for chunks, width in zip(items, self.planes, strict=True)]
+        parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references), min_stream_bytes,
+                      length_width, reference_width, run_symbol)
+        return parts.block(spare=self.spare), values
+
+    def value(self, head: int, level: int, items: list[list[int]]) -> int:
+        """A value of this head and level, its tail drawn at random; the chunks go to the planes in `items` (§4)."""
+        kind, (drop, mask) = self.kind, self.levels[level]
+        if kind.T == 0:
+            return head
+        left = kept_bits(kind, drop)
+        kept = self.rng.choice([self.rng.getrandbits(left), (1 << left) - 1])
+        tail = kept << kind.T - left
+        for p, width in enumerate(self.planes):
+            if mask >> p & 1:
+                left -= width
+                items[p].append(kept >> left & (1 << width) - 1)
+        sign = tail >> kind.T - 1
+        return sign << kind.W - 1 | head << kind.T - 1 | tail - (sign << kind.T - 1)
+
+
+def kept_bits(kind: ValueType, drop: int) -> int:
+    """k of a level (§4)."""
+    return kind.T - min(drop, kind.T - 1)
+
+
+# ---------------------------------------------------------------------------------------------- Spoilt frames
+
+
+class Mutation(NamedTuple):
+    """A frame with one thing wrong, and the kind of refusal that it must meet (§8)."""
+
+    name: str           # the field, as the tables of the page call it, and what became of it
+    frame: bytes
+    expected: Kind
+
+
+Spoilt: TypeAlias = Iterator[tuple[str, bytes, Kind]]
+Spoiler: TypeAlias = Callable[[Draft, Random], Spoilt]
+
+# What can be spoilt, by name. A spoiler yields nothing for a frame that lacks what it spoils.
+SPOILERS: dict[str, Spoiler] = {}
+
+
+def spoils(name: str) -> Callable[[Spoiler], Spoiler]:
+    def register(spoiler: Spoiler) -> Spoiler:
+        assert name not in SPOILERS, name
+        SPOILERS[name] = spoiler
+        return spoiler
+
+    return register
+
+
+def mutations(frame: bytes, rng: Random, codebooks: Known | None = None) -> Iterator[Mutation]:
+    """All that can be spoilt in a valid frame, one thing at a time, with all checksums set right again.
+
+    `codebooks` holds the codebooks that the frame names by id. Where it can be done a spoilt frame is consistent
+    in all but the one thing: a value out of range is followed by as many items as it says, for example. What
+    cannot be spoilt in this frame, such as a coded block where there is none, is left out.
+    """
+    draft = Draft.of(frame, codebooks or {})
+    for name, spoiler in SPOILERS.items():
+        for how, spoilt, expected in spoiler(draft, rng):
+            yield Mutation(f"{name}: {how}", spoilt, expected)
+
+
+def flipped(data: bytes, at: int, rng: Random) -> bytes:
+    """With another byte at `at`."""
+    return data[:at] + bytes([data[at] ^ rng.randint(1, 255)]) + data[at + 1 :]
+
+
+# Header (§4). Fields that only announce how many items follow are spoilt together with the items.
+
+
+@spoils("magic")
+def spoil_magic(draft: Draft, rng: Random) -> Spoilt:
+    for at in range(4):
+        magic = int.from_bytes(flipped(b"\x89GCF", at, rng), "little")
+        yield f"byte {at}", draft.seal(magic=magic), "corruption"
+
+
+@spoils("version")
+def spoil_version(draft: Draft, rng: Random) -> Spoilt:
+    for version in 0, 2, rng.randint(3, 255):
+        yield f"{version}", draft.seal(version=version), "unsupported"
+
+
+@spoils("dtype")
+def spoil_dtype(draft: Draft, rng: Random) -> Spoilt:
+    for dtype in 0, 7, rng.randint(8, 255):
+        yield f"{dtype}", draft.seal(dtype=dtype), "unsupported"
+
+
+@spoils("mode")
+def spoil_mode(draft: Draft, rng: Random) -> Spoilt:
+    for mode in 3, rng.randint(4, 255):
+        yield f"{mode}", draft.seal(mode=mode), "corruption"
+
+
+@spoils("container")
+def spoil_container(draft: Draft, rng: Random) -> Spoilt:
+    for container in 2, rng.randint(3, 255):
+        yield f"{container}", draft.seal(container=container), "corruption"
+
+
+@spoils("ndim")
+def spoil_ndim(draft: Draft, rng: Random) -> Spoilt:
+    for ndim in 33, 255:
+        shape = draft.shape + (1,) * (ndim - len(draft.shape))
+        yield f"{ndim}", replace(draft, shape=shape).seal(), "corruption"
+
+
+@spoils("block_log2")
+def spoil_block_log2(draft: Draft, rng: Random) -> Spoilt:
+    for block_log2 in 9, 21, 0, 255:
+        yield f"{block_log2}", draft.seal(block_log2=block_log2), "corruption"
+
+
+@spoils("stream_log2")
+def spoil_stream_log2(draft: Draft, rng: Random) -> Spoilt:
+    for stream_log2 in sorted({5, 13, 0, 255} | set(range(draft.block_log2 + 1, 13))):
+        yield f"{stream_log2}", draft.seal(stream_log2=stream_log2), "corruption"
+
+
+@spoils("n_codebooks")
+def spoil_n_codebooks(draft: Draft, rng: Random) -> Spoilt:
+    if draft.records:
+        yield "one less", draft.seal(n_codebooks=len(draft.records) - 1), "corruption"
+
+
+def with_levels(draft: Draft, planes: Sequence[int], levels: Sequence[LevelRow]) -> Draft:
+    """With other levels, of which inline codebooks know, too; new ones have no symbols."""
+    records = []
+    for record in draft.records:
+        codebook = Inline.of(record)
+        ranges = codebook.ranges[: len(levels)] + ((0, 0),) * (len(levels) - len(codebook.ranges))
+        lengths = codebook.lengths[: 2 + sum(count for _, count in ranges)]
+        records.append(Inline(ranges, lengths).record())
+    return replace(draft, planes=tuple(planes), levels=tuple(levels), records=tuple(records))
+
+
+@spoils("n_levels")
+def spoil_n_levels(draft: Draft, rng: Random) -> Spoilt:
+    if not draft.all_inline:
+        return
+    yield "0", with_levels(replace(draft, records=()), [], []).seal(), "corruption"
+    if draft.kind.T > 16:
+        planes = [1, 1, 2, 4, 8, draft.kind.T - 16]
+        by_sum = {sum(w for p, w in enumerate(planes) if mask >> p & 1): mask for mask in range(64)}
+        levels = [(drop, by_sum[draft.kind.T - drop]) for drop in range(17)]
+    else:
+        planes, levels = list(draft.planes), [draft.levels[0]] * 17
+    yield "17", with_levels(draft, planes, levels).seal(), "corruption"
+
+
+@spoils("n_planes")
+def spoil_n_planes(draft: Draft, rng: Random) -> Spoilt:
+    for n_planes in 9, 255:
+        planes = draft.planes + (1,) * (n_planes - len(draft.planes))
+        yield f"{n_planes}", replace(draft, planes=planes).seal(), "corruption"
+
+
+@spoils("reserved")
+def spoil_reserved(draft: Draft, rng: Random) -> Spoilt:
+    for reserved in 1, 1 << 15, rng.randint(2, 2**16 - 1):
+        yield f"{reserved}", draft.seal(reserved=reserved), "corruption"
+
+
+@spoils("frame_bytes")
+def spoil_frame_bytes(draft: Draft, rng: Random) -> Spoilt:
+    size = len(draft.seal())
+    for frame_bytes in 0, 8, 40, size - 8, size - 4, size - 1:
+        yield f"{frame_bytes} of {size}", draft.seal(frame_bytes=frame_bytes), "corruption"
+    for more in 1, 4, 8, 800:
+        yield f"{more} more, held", draft.seal(frame_bytes=size + more) + bytes(more), "corruption"
+    for more in 8, 2**32, 2**63:
+        yield f"{more} more", draft.seal(frame_bytes=size + more), "insufficient"
+    yield "2^64 - 8", draft.seal(frame_bytes=2**64 - 8), "insufficient"
+
+
+@spoils("n_values")
+def spoil_n_values(draft: Draft, rng: Random) -> Spoilt:
+    for n_values in draft.n_values - 1, draft.n_values + 1, 2**48 - 1, 2**63, 2**64 - 1:
+        if n_values >= 0:
+            yield f"{n_values}", draft.seal(n_values=n_values), "corruption"
+    for n_values in 2**48, 2**48 + draft.n_values, 2**63, 2**64 - 1:
+        spoilt = replace(draft, n_values=n_values, shape=(n_values,))
+        yield f"and shape: {n_values}", spoilt.seal(), "corruption"
+
+
+@spoils("prelude_bytes")
+def spoil_prelude_bytes(draft: Draft, rng: Random) -> Spoilt:
+    frame = draft.seal()
+    (prelude_bytes,) = struct.unpack_from("<Q", frame, 32)
+    changed = [prelude_bytes + change for change in (-8, -4, 1, 8)]
+    for other in 0, 8, 40, *changed, len(frame) + 8, 2**64 - 8:
+        yield f"{other} for {prelude_bytes}", draft.seal(prelude_bytes=other), "corruption"
+    yield "8 bytes more between index and blocks", draft.seal(surplus=8), "corruption"
+    yield "4 bytes more between index and blocks", draft.seal(surplus=4), "corruption"
+
+
+@spoils("checksum")
+def spoil_checksum(draft: Draft, rng: Random) -> Spoilt:
+    frame = draft.seal()
+    for at in 40, 47, rng.randrange(41, 47):
+        yield f"byte {at}", flipped(frame, at, rng), "corruption"
+    yield "none", frame[:40] + bytes(8) + frame[48:], "corruption"
+
+
+# The rest of the prelude (§4).
+
+
+@spoils("shape")
+def spoil_shape(draft: Draft, rng: Random) -> Spoilt:
+    if draft.shape:
+        d = rng.randrange(len(draft.shape))
+        for longer in 1, 2**63:
+            other = list(draft.shape)
+            other[d] += longer
+            if 0 not in other or 0 not in draft.shape:
+                yield f"dimension {d} + {longer}", replace(draft, shape=tuple(other)).seal(), "corruption"
+    shape = (2**32, 2**32)          # a product that is right modulo 2^64 only
+    if draft.n_values:
+        odd = rng.randrange(3, 2**32, 2)
+        shape = (draft.n_values, odd, pow(odd, -1, 2**64))
+    yield "2^64 times around", replace(draft, shape=shape).seal(), "corruption"
+    shape = (0,) if draft.n_values else ()
+    yield f"{shape} for {draft.n_values} values", replace(draft, shape=shape).seal(), "corruption"
+
+
+@spoils("plane widths")
+def spoil_planes(draft: Draft, rng: Random) -> Spoilt:
+    if draft.kind.T and len(draft.planes) < 8:
+        for width in 0, 57, 255:
+            planes = (*draft.planes, width)
+            yield f"{width}, in no mask", replace(draft, planes=planes).seal(), "corruption"
+    for p, width in enumerate(draft.planes):
+        if any(mask >> p & 1 for _, mask in draft.levels):
+            for other in width - 1, width + 1:
+                planes = (*draft.planes[:p], other, *draft.planes[p + 1 :])
+                yield f"plane {p}: {other} for {width}", replace(draft, planes=planes).seal(), "corruption"
+
+
+@spoils("levels")
+def spoil_levels(draft: Draft, rng: Random) -> Spoilt:
+    if draft.kind.T == 0:
+        return
+    for level, (drop, mask) in enumerate(draft.levels):
+
+        def other(row: LevelRow, level: int = level) -> bytes:
+            return replace(draft, levels=(*draft.levels[:level], row, *draft.levels[level + 1 :])).seal()
+
+        if len(draft.planes) < 8:
+            yield f"level {level}: a plane too many", other((drop, mask | 1 << len(draft.planes))), "corruption"
+        yield f"level {level}: no plane", other((drop, 0)), "corruption"
+        if kept_bits(draft.kind, drop + 1) != kept_bits(draft.kind, drop):
+            yield f"level {level}: drops one more", other((drop + 1, mask)), "corruption"
+    drop, mask = draft.levels[-1]
+    for beyond in draft.kind.M + 1, 255:
+        levels = (*draft.levels[:-1], (beyond, mask))
+        yield f"drop {beyond}", replace(draft, levels=levels).seal(), "corruption"
+        if draft.all_inline and not draft.any_coded:
+            yield f"drop {beyond} only", with_levels(draft, [1], [(beyond, 1)]).seal(), "corruption"
+    if draft.all_inline and len(draft.levels) < 16:
+        for level in 0, len(draft.levels) - 1:
+            levels = (*draft.levels, draft.levels[level])
+            yield f"level {level} again", with_levels(draft, draft.planes, levels).seal(), "corruption"
+
+
+@spoils("levels of a type without tail")
+def spoil_no_levels(draft: Draft, rng: Random) -> Spoilt:
+    if draft.kind.T == 0:
+        yield "a plane", replace(draft, planes=(1,)).seal(), "corruption"
+        for row in (1, 0), (0, 1), (0, 128):
+            yield f"{row}", replace(draft, levels=(row,)).seal(), "corruption"
+        if draft.all_inline:
+            for row in (0, 0), (1, 0):
+                yield f"second level {row}", with_levels(draft, [], [(0, 0), row]).seal(), "corruption"
+
+
+@spoils("padding of the prelude")
+def spoil_padding(draft: Draft, rng: Random) -> Spoilt:
+    for where, fill in ("after codebooks", (255, 0)), ("after index", (0, 255)):
+        spoilt = draft.seal(fill=fill)
+        if spoilt != draft.seal():
+            yield where, spoilt, "corruption"
+
+
+@spoils("index")
+def spoil_index(draft: Draft, rng: Random) -> Spoilt:
+    sizes = [len(block) for block in draft.blocks]
+    for change in 8, -8, 4, -4, 2**31:
+        for b in {0, len(sizes) - 1} & set(range(len(sizes))):
+            other = [size + change * (i == b) for i, size in enumerate(sizes)]
+            yield f"block {b}: {change:+}", draft.seal(index=other), "corruption"
+    for change in 8, 4:
+        if len(sizes) > 1:
+            other = [sizes[0] + change, sizes[1] - change, *sizes[2:]]
+            yield f"{change} bytes to block 0 from block 1", draft.seal(index=other), "corruption"
+    for size in 0, 8, 16:
+        for b, block in enumerate(draft.blocks[:2]):
+            blocks = (*draft.blocks[:b], block[:size], *draft.blocks[b + 1 :])
+            yield f"block {b} of {size} bytes", replace(draft, blocks=blocks).seal(), "corruption"
+    if sizes:
+        blocks = draft.blocks[:-1]
+        yield "a block too few", replace(draft, blocks=blocks).seal(), "corruption"
+        blocks = (*blocks, draft.blocks[-1] + bytes(4))
+        yield "4 bytes more", replace(draft, blocks=blocks).seal(), "corruption"
+    block = plain_block(0, 1, bytes(8))
+    for more in 1, 2, 3:
+        blocks = draft.blocks + (block,) * more
+        yield f"{more} blocks too many", replace(draft, blocks=blocks).seal(), "corruption"
+
+
+# Codebooks (§5).
+
+
+def with_record(draft: Draft, c: int, record: bytes) -> bytes:
+    return replace(draft, records=(*draft.records[:c], record, *draft.records[c + 1 :])).seal()
+
+
+def inline_records(draft: Draft, rng: Random, most: int = 2) -> Iterator[tuple[int, Inline]]:
+    """Some of the inline codebooks with their positions."""
+    inline = [c for c, record in enumerate(draft.records) if record[0] == 0]
+    for c in rng.sample(inline, min(most, len(inline))):
+        yield c, Inline.of(draft.records[c])
+
+
+def with_lengths(codebook: Inline, change: dict[int, int]) -> Inline:
+    """With other lengths; keys are positions in the order of the record."""
+    return replace(codebook, lengths=tuple(change.get(i, n) for i, n in enumerate(codebook.lengths)))
+
+
+@spoils("codebook kind")
+def spoil_codebook_kind(draft: Draft, rng: Random) -> Spoilt:
+    for c, record in list(enumerate(draft.records))[:3]:
+        for number in 2, rng.randint(3, 255):
+            spoilt = bytes([number]) + record[1:]
+            yield f"codebook {c}: {number}", with_record(draft, c, spoilt), "unsupported"
+
+
+@spoils("codebook n_levels")
+def spoil_codebook_n_levels(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in inline_records(draft, rng):
+        more = replace(codebook, ranges=(*codebook.ranges, (0, 0)))
+        yield "one more", with_record(draft, c, more.record()), "corruption"
+        count = codebook.ranges[-1][1]
+        less = Inline(codebook.ranges[:-1], codebook.lengths[: len(codebook.lengths) - count])
+        yield "one less", with_record(draft, c, less.record()), "corruption"
+
+
+@spoils("codebook reserved")
+def spoil_codebook_reserved(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in inline_records(draft, rng):
+        for reserved in 1, 1 << 15:
+            yield f"{reserved}", with_record(draft, c, codebook.record(reserved=reserved)), "corruption"
+
+
+@spoils("first of a range")
+def spoil_first(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in inline_records(draft, rng):
+        for level, (first, count) in enumerate(codebook.ranges):
+            row = first + (1 << draft.kind.H), count
+            ranges = (*codebook.ranges[:level], row, *codebook.ranges[level + 1 :])
+            spoilt = replace(codebook, ranges=ranges).record()
+            yield f"level {level}: 2^H more", with_record(draft, c, spoilt), "corruption"
+
+
+@spoils("count of a range")
+def spoil_count(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in inline_records(draft, rng):
+        for total in 255, 256, 300:
+            level = rng.randrange(len(codebook.ranges))
+            first, count = codebook.ranges[level]
+            more = total - (len(codebook.lengths) - 2)
+            ranges = (*codebook.ranges[:level], (first, count + more), *codebook.ranges[level + 1 :])
+            spoilt = Inline(ranges, codebook.lengths + (0,) * more).record()
+            yield f"level {level}: {total} in all", with_record(draft, c, spoilt), "corruption"
+        ranges = ((0, 65535), *codebook.ranges[1:])
+        yield "65535", with_record(draft, c, replace(codebook, ranges=ranges).record()), "corruption"
+
+
+@spoils("code lengths")
+def spoil_lengths(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in inline_records(draft, rng):
+        lengths = codebook.lengths
+        free = [i for i, length in enumerate(lengths) if length == 0]
+        deepest = lengths.index(max(lengths))
+
+        def other(change: dict[int, int], c: int = c, codebook: Inline = codebook) -> bytes:
+            return with_record(draft, c, with_lengths(codebook, change).record())
+
+        for length in 13, 14, 15:
+            yield f"{length}", other({deepest: length}), "corruption"
+            if free:
+                yield f"{length} for a symbol without code", other({free[0]: length}), "corruption"
+        if free and lengths[deepest] == 12:
+            yield "two of 13 for one of 12", other({deepest: 13, free[0]: 13}), "corruption"
+        nothing = dict.fromkeys(range(len(lengths)), 0)
+        yield "no codes", other(nothing), "corruption"
+        yield "one code", other(nothing | {deepest: 1}), "corruption"
+        yield "a code less", other({deepest: 0}), "corruption"
+        if lengths[deepest] < 12:
+            yield "one longer", other({deepest: lengths[deepest] + 1}), "corruption"
+        if lengths[deepest] > 1:
+            yield "one shorter", other({deepest: lengths[deepest] - 1}), "corruption"
+        if free:
+            yield "a code more", other({free[-1]: 12}), "corruption"
+
+
+@spoils("padding of a codebook")
+def spoil_codebook_padding(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in inline_records(draft, rng, most=8):
+        spoilt = codebook.record(fill=rng.randint(1, 255))
+        if spoilt != draft.records[c] and len(codebook.lengths) % 8 not in (0, 7):
+            yield f"codebook {c}", with_record(draft, c, spoilt), "corruption"
+
+
+@spoils("codebook by id")
+def spoil_by_id(draft: Draft, rng: Random) -> Spoilt:
+    for c, record in enumerate(draft.records):
+        if record[0] == 1:
+            for at in 1, 2, 3:
+                yield f"reserved byte {at}", with_record(draft, c, flipped(record, at, rng)), "corruption"
+            for at in rng.randrange(4, 8), 8, 15:
+                what = "id" if at < 8 else "hash"
+                yield f"{what}, byte {at}", with_record(draft, c, flipped(record, at, rng)), "unsupported"
+
+
+# Blocks (§6).
+
+
+def with_block(draft: Draft, b: int, block: bytes) -> bytes:
+    return replace(draft, blocks=(*draft.blocks[:b], block, *draft.blocks[b + 1 :])).seal()
+
+
+def some_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2)) -> Iterator[tuple[int, bytes]]:
+    """A block of each kind, with its position."""
+    for kind in kinds:
+        found = [b for b, block in enumerate(draft.blocks) if block[0] == kind]
+        if found:
+            b = rng.choice(found)
+            yield b, draft.blocks[b]
+
+
+def with_fields(block: bytes, **change: int) -> bytes:
+    """A block with other fields in its header."""
+    names = "kind", "codebook", "base", "n_values", "checksum"
+    fields = dict(zip(names, BLOCK_HEADER.unpack_from(block), strict=True)) | change
+    return BLOCK_HEADER.pack(*fields.values()) + block[16:]
+
+
+@spoils("block kind")
+def spoil_block_kind(draft: Draft, rng: Random) -> Spoilt:
+    for b, block in some_blocks(draft, rng):
+        for kind in 3, 255, rng.randint(4, 254):
+            yield f"{kind} for {block[0]}", with_block(draft, b, with_fields(block, kind=kind)), "unsupported"
+
+
+@spoils("block codebook")
+def spoil_block_codebook(draft: Draft, rng: Random) -> Spoilt:
+    for b, block in some_blocks(draft, rng):
+        n = len(draft.records)
+        for codebook in (n, 255) if block[0] == 2 else (1, 255):
+            spoilt = with_fields(block, codebook=codebook)
+            yield f"{codebook} of {n}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
+
+
+@spoils("block base")
+def spoil_base(draft: Draft, rng: Random) -> Spoilt:
+    for b, block in some_blocks(draft, rng):
+        (base,) = struct.unpack_from("<H", block, 2)
+        for other in (base + (1 << draft.kind.H), 65535) if block[0] == 2 else (1, 256, 65535):
+            spoilt = with_fields(block, base=other)
+            yield f"{other}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
+
+
+@spoils("block n_values")
+def spoil_block_n_values(draft: Draft, rng: Random) -> Spoilt:
+    for b, block in some_blocks(draft, rng):
+        (n_values,) = struct.unpack_from("<I", block, 4)
+        for other in 0, n_values - 1, n_values + 1, 2**32 - 1:
+            spoilt = with_fields(block, n_values=other)
+            yield f"{other} for {n_values}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
+        for more in 1, -1:          # with a body that fits
+            if block[0] == 1:
+                body = pack([0] * (n_values + more), draft.kind.W)
+                spoilt = plain_block(1, n_values + more, body)
+                yield f"{more:+} and body", with_block(draft, b, spoilt), "corruption"
+
+
+@spoils("block checksum")
+def spoil_block_checksum(draft: Draft, rng: Random) -> Spoilt:
+    frame = draft.seal()
+    start = len(frame) - sum(len(block) for block in draft.blocks)
+    for b, block in enumerate(draft.blocks):
+        if b in (0, len(draft.blocks) - 1):
+            for at in 8, 15, rng.randrange(1, len(block)):
+                yield f"block {b}, byte {at}", flipped(frame, start + at, rng), "corruption"
+        start += len(block)
+    sealed = [sealed_block(block, b) for b, block in enumerate(draft.blocks)]
+    if len(sealed) > 2 or (len(sealed) == 2 and draft.n_values % (1 << draft.block_log2) == 0):
+        blocks = (sealed[1], sealed[0], *sealed[2:])
+        yield "blocks 0 and 1 swapped", replace(draft, blocks=blocks).seal(seal_blocks=False), "corruption"
+    blocks = tuple(sealed_block(block, b + 1) for b, block in enumerate(draft.blocks))
+    if blocks:
+        yield "seed of the next block", replace(draft, blocks=blocks).seal(seal_blocks=False), "corruption"
+
+
+@spoils("block body")
+def spoil_body(draft: Draft, rng: Random) -> Spoilt:
+    for b, block in some_blocks(draft, rng):
+        yield f"8 bytes more, kind {block[0]}", with_block(draft, b, block + bytes(8)), "corruption"
+        yield f"8 bytes less, kind {block[0]}", with_block(draft, b, block[:-8]), "corruption"
+
+
+@spoils("padding of a block")
+def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
+    for b, block in some_blocks(draft, rng):
+        if block[0] == 2:
+            spoilt = Coded.of(block, draft.stream_log2).block(fill=255)
+            changed = spoilt != Coded.of(block, draft.stream_log2).block()
+        else:
+            (n_values,) = struct.unpack_from("<I", block, 4)
+            size = 16 + draft.kind.W // 8 * (n_values if block[0] == 1 else 1)
+            spoilt, changed = padded(block[:size], 8, fill=255), size % 8 != 0
+        if changed:
+            yield f"kind {block[0]}", with_block(draft, b, spoilt), "corruption"
+
+
+# Coded blocks (§7).
+
+
+def some_coded(draft: Draft, rng: Random) -> Iterator[tuple[int, Coded]]:
+    for b, block in some_blocks(draft, rng, kinds=(2,)):
+        yield b, Coded.of(block, draft.stream_log2)
+
+
+def spoilt_block(draft: Draft, b: int, how: str, block: bytes) -> tuple[str, bytes, Kind]:
+    return how, with_block(draft, b, block), "corruption"
+
+
+@spoils("symbol_bytes")
+def spoil_symbol_bytes(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        size = sum(len(stream) for stream in coded.streams)
+        for other in size - 8, size + 8, 2**31, 2**32 - 1:
+            if other >= 0:
+                yield spoilt_block(draft, b, f"{other} for {size}", coded.block(symbol_bytes=other))
+        for more in 1, 8:
+            yield spoilt_block(draft, b, f"{more} bytes of no sub-stream", coded.block(surplus=bytes(more)))
+
+
+@spoils("plane_bytes")
+def spoil_plane_bytes(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        size = len(coded.planes)
+        for other in size - 8, size + 8, 2**31, 2**32 - 1:
+            if other >= 0:
+                yield spoilt_block(draft, b, f"{other} for {size}", coded.block(plane_bytes=other))
+        longer = replace(coded, planes=coded.planes + b"\0")
+        yield spoilt_block(draft, b, "and planes: one byte more", longer.block())
+        if size:
+            shorter = replace(coded, planes=coded.planes[:-1])
+            yield spoilt_block(draft, b, "and planes: one byte less", shorter.block())
+
+
+@spoils("min_stream_bytes")
+def spoil_min_stream_bytes(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        block = coded.block()
+        for other in coded.min_stream_bytes - 1, coded.min_stream_bytes + 1, 65535:
+            if other >= 0:
+                spoilt = block[:24] + struct.pack("<H", other) + block[26:]
+                yield spoilt_block(draft, b, f"{other} for {coded.min_stream_bytes}", spoilt)
+
+
+@spoils("length_width")
+def spoil_length_width(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        for width in 17, 32, 255:
+            yield spoilt_block(draft, b, f"{width}", replace(coded, length_width=width).block())
+
+
+@spoils("reference_width")
+def spoil_reference_width(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        for width in draft.kind.H + 1, 16, 255:
+            yield spoilt_block(draft, b, f"{width}", replace(coded, reference_width=width).block())
+
+
+@spoils("run_symbol")
+def spoil_run_symbol(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        if draft.records[coded.codebook][0] == 0:
+            n_symbols = len(Inline.of(draft.records[coded.codebook]).lengths) - 2
+            for symbol in sorted({n_symbols + 1, ESCAPE}):
+                spoilt = replace(coded, run_symbol=symbol).block()
+                yield spoilt_block(draft, b, f"{symbol} with {n_symbols} symbols", spoilt)
+
+
+@spoils("coded reserved")
+def spoil_coded_reserved(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        for at in range(3):
+            reserved = flipped(bytes(3), at, rng)
+            yield spoilt_block(draft, b, f"byte {at}", coded.block(reserved=reserved))
+
+
+@spoils("sub-stream")
+def spoil_streams(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        long = [s for s, stream in enumerate(coded.streams) if len(stream) >= 2]
+        for s in rng.sample(long, min(3, len(long))):
+            stream = coded.streams[s]
+            yield spoilt_block(draft, b, f"{s}: a byte less", coded.restreamed(s, stream[:-1]).block())
+            yield spoilt_block(draft, b, f"{s}: a byte more", coded.restreamed(s, stream + b"\0").block())
+            if s + 1 in long:
+                next_stream = stream[-1:] + coded.streams[s + 1]
+                moved = coded.restreamed(s, stream[:-1]).restreamed(s + 1, next_stream)
+                yield spoilt_block(draft, b, f"{s}: a byte to the next", moved.block())
+        if coded.n_values > 8 and not coded.streams[0]:
+            yield spoilt_block(draft, b, "0: a byte where there was a run", coded.restreamed(0, b"\0").block())

@@ -1,0 +1,461 @@
+"""A second decoder of the frame format, written from `docs/format.md` alone.
+
+It shares no line with gcodec, so that what the two agree on is what the page says. It is laid out in the
+order of the page, whose section numbers stand as § in the docstrings, and it prefers the page's wording to
+speed: codes are looked up as strings of 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Bits: TypeAlias = npt.NDArray[np.unsignedinteger]       # values as integers of W bits
+U64: TypeAlias = npt.NDArray[np.uint64]
+Known: TypeAlias = Mapping[tuple[int, int], bytes]      # inline records of codebooks by (id, hash)
+Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
+
+
+class Refused(Exception):  # noqa: N818 - the page's word
+    """A frame that a decoder must refuse (§8), and the kind of refusal."""
+
+    def __init__(self, kind: Kind, why: str) -> None:
+        super().__init__(f"{kind}: {why}")
+        self.kind = kind
+
+
+def require(condition: bool, what: str, otherwise: Kind = "corruption") -> None:
+    """Refuse the frame unless `what` holds."""
+    if not condition:
+        raise Refused(otherwise, f"must hold: {what}")
+
+
+# --------------------------------------------------------------------------------------------- §1 Conventions
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The next multiple; `round_up(x, 8)` is the ⌈x⌉₈ of §1."""
+    return -(-n // multiple) * multiple
+
+
+def packed_bytes(n: int, width: int) -> int:
+    """Size of a packed array of n items of `width` bits (§1)."""
+    return -(-n * width // 8)
+
+
+def unpack(data: bytes, n: int, width: int) -> U64:
+    """The items of a packed array (§1): least significant bit first; spare bits are ignored."""
+    items = np.zeros(n, np.uint64)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=n * width, bitorder="little").reshape(n, width)
+    for j in range(width):
+        items |= bits[:, j].astype(np.uint64) << np.uint64(j)
+    return items
+
+
+class Reader:
+    """Takes fields off the front of some bytes; all integers are unsigned and little-endian (§1)."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, n: int) -> bytes:
+        require(n <= len(self.data) - self.at, "every part lies within what contains it")
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def u(self, bits: Literal[8, 16, 32, 64]) -> int:
+        return int.from_bytes(self.take(bits // 8), "little")
+
+    def items(self, n: int, width: int) -> list[int]:
+        """A packed array."""
+        return [int(item) for item in unpack(self.take(packed_bytes(n, width)), n, width)]
+
+    def reserved(self, n: int) -> None:
+        """Reserved fields and padding bytes are zero (§1)."""
+        require(not any(self.take(n)), "reserved fields and padding are zero")
+
+    def pad(self, multiple: int) -> None:
+        self.reserved(round_up(self.at, multiple) - self.at)
+
+
+# --------------------------------------------------------------------------------------------- §2 Value types
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A row of the table in §2: a value has W bits, H in the head, T in the tail; M are mantissa."""
+
+    name: str
+    W: int
+    H: int
+    T: int
+    M: int
+
+    @property
+    def container(self) -> np.dtype[np.unsignedinteger]:
+        return np.dtype(f"<u{self.W // 8}")
+
+
+VALUE_TYPES = {
+    1: ValueType("float32", 32, 8, 24, 23),
+    2: ValueType("bfloat16", 16, 8, 8, 7),
+    3: ValueType("float16", 16, 8, 8, 10),
+    4: ValueType("float64", 64, 11, 53, 52),
+    5: ValueType("float8_e4m3fn", 8, 8, 0, 3),
+    6: ValueType("float8_e5m2", 8, 8, 0, 2),
+}
+
+
+def join(kind: ValueType, head: U64, tail: U64) -> U64:
+    """Values from heads and tails (§2)."""
+    if kind.T == 0:
+        return head
+    sign, rest = tail >> np.uint64(kind.T - 1), tail & np.uint64(2 ** (kind.T - 1) - 1)
+    return (sign << np.uint64(kind.W - 1)) | (head << np.uint64(kind.T - 1)) | rest
+
+
+# ------------------------------------------------------------------------------------------------ §3 Checksum
+
+
+def checksum(data: bytes, seed: int, own_words: Sequence[int] = ()) -> int:
+    """The checksum of the 32-bit words of `data`; those that hold the checksum itself count as zero (§3)."""
+    words = np.frombuffer(data, "<u4").astype(np.uint64)
+    words[list(own_words)] = 0
+    i = np.arange(len(words), dtype=np.uint64)
+    m = (i + np.uint64(1)) * np.uint64(0x9E3779B1) % np.uint64(2**32) | np.uint64(1)
+    return (seed + int((words * m).sum())) % 2**64
+
+
+# --------------------------------------------------------------------------------------------------- §4 Frame
+
+MAGIC = b"\x89GCF"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level (§4), `kept` being its k: the number of tail bits in the planes of its mask."""
+
+    drop: int
+    mask: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """Everything before the blocks (§4), read and checked."""
+
+    kind: ValueType
+    mode: int
+    container: int
+    block_log2: int
+    stream_log2: int
+    n_values: int
+    shape: tuple[int, ...]
+    planes: tuple[int, ...]
+    levels: tuple[Level, ...]
+    codebooks: tuple[Codebook, ...]
+    blocks: tuple[slice, ...]
+
+    def values_in(self, b: int) -> int:
+        """How many values block b holds (§4)."""
+        return min(2**self.block_log2, self.n_values - (b << self.block_log2))
+
+
+def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude:
+    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§8)."""
+    # What may be looked at before the checksum is verified, in the order of §8.
+    require(len(data) >= 48, "there are 48 bytes", "insufficient")
+    fields = Reader(data)
+    require(fields.take(4) == MAGIC, "magic")
+    require(fields.u(8) == 1, "version is 1", "unsupported")
+    dtype, mode, container, ndim, block_log2, stream_log2 = (fields.u(8) for _ in range(6))
+    n_codebooks, n_levels, n_planes = (fields.u(8) for _ in range(3))
+    reserved = fields.u(16)
+    frame_bytes, n_values, prelude_bytes, stored = (fields.u(64) for _ in range(4))
+    require(len(data) >= frame_bytes, "there are frame_bytes", "insufficient")
+    require(frame_bytes % 8 == 0, "frame_bytes is a multiple of 8")
+    require(prelude_bytes % 8 == 0, "prelude_bytes is a multiple of 8")
+    require(48 <= prelude_bytes <= frame_bytes, "header and prelude lie within the frame")
+    prelude = data[:prelude_bytes]
+    require(checksum(prelude, 0, own_words=(10, 11)) == stored, "checksum of the prelude")
+
+    require(dtype in VALUE_TYPES, "dtype is a code of section 2", "unsupported")
+    kind = VALUE_TYPES[dtype]
+    require(mode <= 2, "mode is 0 ... 2")
+    require(container <= 1, "container is 0 or 1")
+    require(ndim <= 32, "ndim is 0 ... 32")
+    require(10 <= block_log2 <= 20, "block_log2 is 10 ... 20")
+    require(6 <= stream_log2 <= min(12, block_log2), "stream_log2 is 6 ... 12, at most block_log2")
+    require(1 <= n_levels <= 16, "n_levels is 1 ... 16")
+    require(n_planes <= 8, "n_planes is 0 ... 8")
+    require(reserved == 0, "reserved is 0")
+
+    rest = Reader(prelude, at=48)
+    shape = tuple(rest.u(64) for _ in range(ndim))
+    product = 1
+    for dimension in shape:
+        product *= dimension
+    require(n_values == product, "n_values is the product of the shape")
+    require(n_values < 2**48, "n_values is below 2^48")
+    within = limit is None or n_values * kind.W // 8 <= limit
+    require(within, "the array is within the caller's limit", "limit")
+
+    planes, levels = read_levels(rest, kind, n_planes, n_levels)
+    codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
+    rest.pad(8)
+
+    n_blocks = -(-n_values // 2**block_log2)
+    index = Reader(rest.take(4 * n_blocks))
+    rest.pad(8)
+    require(rest.at == prelude_bytes, "prelude_bytes is where the prelude ends")
+    blocks = []
+    start = prelude_bytes
+    for _ in range(n_blocks):
+        size = index.u(32)
+        require(size % 8 == 0, "the size of a block is a multiple of 8")
+        blocks.append(slice(start, start + size))
+        start += size
+    require(start == frame_bytes, "prelude_bytes and the sizes of the blocks add up to frame_bytes")
+    return Prelude(kind, mode, container, block_log2, stream_log2, n_values, shape, planes, levels, codebooks,
+                   tuple(blocks))
+
+
+def read_levels(
+    rest: Reader, kind: ValueType, n_planes: int, n_levels: int
+) -> tuple[tuple[int, ...], tuple[Level, ...]]:
+    """Planes and levels (§4)."""
+    planes = tuple(rest.u(8) for _ in range(n_planes))
+    require(all(1 <= width <= 56 for width in planes), "the width of a plane is 1 ... 56")
+    levels = []
+    for _ in range(n_levels):
+        drop, mask = rest.u(8), rest.u(8)
+        require(mask < 2**n_planes, "masks name existing planes only")
+        levels.append(Level(drop, mask, sum(width for p, width in enumerate(planes) if mask >> p & 1)))
+    if kind.T == 0:
+        require(n_planes == 0, "a type without tail has no planes")
+        require(levels == [Level(0, 0, 0)], "a type without tail has one level, which drops nothing")
+    else:
+        drops = [level.drop for level in levels]
+        require(drops == sorted(set(drops)), "drops rise strictly with the level")
+        require(drops[-1] <= kind.M, "drops are at most M")
+        for level in levels:
+            k = kind.T - min(level.drop, kind.T - 1)
+            require(level.kept == k, "the planes of a level hold the bits that it does not drop")
+    return planes, tuple(levels)
+
+
+# ------------------------------------------------------------------------------------------------ §5 Codebook
+
+ZERO = 0
+ESCAPE = 255
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """A prefix code (§5), and the record in the frame that it was read from."""
+
+    record: bytes
+    symbols: dict[int, tuple[int, int]]     # symbol: (level, relative head), without zero and escape
+    codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol
+
+
+def read_codebook(rest: Reader, kind: ValueType, n_levels: int, known: Known) -> Codebook:
+    """A record of either kind (§5)."""
+    start = rest.at
+    match rest.u(8):
+        case 0:
+            codebook = read_inline(rest.data[start:], kind, n_levels)
+            rest.at = start + len(codebook.record)
+            return codebook
+        case 1:
+            rest.reserved(3)
+            name = rest.u(32), rest.u(64)
+            require(name in known, "a codebook of this id and hash is held", "unsupported")
+            inline = known[name]
+            # Its hash may be that for another H, which is the seed; byte 1 of the record is its n_levels.
+            meant_here = checksum(inline, seed=kind.H) == name[1] and inline[1] == n_levels
+            require(meant_here, "the codebook is for the H and n_levels of the frame", "unsupported")
+            meant = read_inline(inline, kind, n_levels)
+            return Codebook(rest.data[start : rest.at], meant.symbols, meant.codes)
+        case _:
+            raise Refused("unsupported", "reserved kind of codebook")
+
+
+def read_inline(data: bytes, kind: ValueType, n_levels: int) -> Codebook:
+    """The inline record (§5) that `data` begins with."""
+    record = Reader(data)
+    require(record.u(8) == 0, "the kind of an inline record is 0")
+    require(record.u(8) == n_levels, "n_levels of the codebook is that of the frame")
+    record.reserved(2)
+    ranges = [(record.u(16), record.u(16)) for _ in range(n_levels)]
+    require(all(first < 2**kind.H for first, _ in ranges), "first is below 2^H")
+    n_symbols = sum(count for _, count in ranges)
+    require(n_symbols <= 254, "the counts add up to 254 at most")
+    lengths = record.items(2 + n_symbols, 4)
+    require(max(lengths) <= 12, "code lengths are 0 ... 12")
+    record.pad(4)
+
+    symbols: dict[int, tuple[int, int]] = {}
+    for level, (first, count) in enumerate(ranges):
+        for j in range(count):
+            symbols[len(symbols) + 1] = level, (first + j) % 2**kind.H
+    length_of = dict(zip([ZERO, ESCAPE, *symbols], lengths, strict=True))
+    return Codebook(data[: record.at], symbols, canonical({s: n for s, n in length_of.items() if n > 0}))
+
+
+def canonical(lengths: dict[int, int]) -> dict[str, int]:
+    """The canonical code for lengths by symbol (§5)."""
+    require(sum(2 ** (12 - n) for n in lengths.values()) == 2**12, "the code is complete")
+    codes: dict[str, int] = {}
+    code = previous = 0
+    for length, symbol in sorted((n, s) for s, n in lengths.items()):
+        code <<= length - previous
+        codes[f"{code:0{length}b}"] = symbol
+        code += 1
+        previous = length
+    return codes
+
+
+# --------------------------------------------------------------------------------------------------- §6 Block
+
+BlockKind: TypeAlias = Literal["constant", "raw", "coded"]
+
+
+def read_block(prelude: Prelude, b: int, block: bytes) -> tuple[BlockKind, U64]:
+    """Block b (§6): its kind and its values."""
+    fields = Reader(block)
+    kind, codebook, base, n_values = fields.u(8), fields.u(8), fields.u(16), fields.u(32)
+    stored = fields.u(64)
+    seed = (b + 1) * 0x9E3779B97F4A7C15
+    require(checksum(block, seed, own_words=(2, 3)) == stored, "checksum of the block")
+    require(kind <= 2, "kind of block is 0, 1 or 2", "unsupported")
+    require(n_values == prelude.values_in(b), "n_values of the block is what follows from that of the frame")
+    value_bytes, container = prelude.kind.W // 8, prelude.kind.container
+    match kind:
+        case 0:
+            require(codebook == base == 0, "a constant block has neither codebook nor base")
+            value = np.frombuffer(fields.take(value_bytes), container)
+            values = np.repeat(value, n_values).astype(np.uint64)
+        case 1:
+            require(codebook == base == 0, "a raw block has neither codebook nor base")
+            values = np.frombuffer(fields.take(n_values * value_bytes), container).astype(np.uint64)
+        case _:
+            require(codebook < len(prelude.codebooks), "codebook is below n_codebooks")
+            require(base < 2**prelude.kind.H, "base is below 2^H")
+            values = read_coded(prelude, prelude.codebooks[codebook], base, n_values, fields)
+    fields.pad(8)
+    require(fields.at == len(block), "the size of the block is 16 and its body, rounded up to 8")
+    kinds: tuple[BlockKind, ...] = ("constant", "raw", "coded")
+    return kinds[kind], values
+
+
+# --------------------------------------------------------------------------------------------- §7 Coded block
+
+
+def read_coded(prelude: Prelude, codebook: Codebook, base: int, n_values: int, body: Reader) -> U64:
+    """The values of a coded block from its body (§7)."""
+    kind = prelude.kind
+    symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
+    length_width, reference_width, run_symbol = body.u(8), body.u(8), body.u(8)
+    body.reserved(3)
+    require(length_width <= 16, "length_width is 0 ... 16")
+    require(reference_width <= kind.H, "reference_width is 0 ... H")
+    require(run_symbol <= len(codebook.symbols), "run_symbol is zero or a symbol of the ranges")
+
+    per_stream = 2**prelude.stream_log2
+    n_streams = -(-n_values // per_stream)
+    planes = Reader(body.take(plane_bytes))
+    streams = Reader(body.take(symbol_bytes))
+    lengths = [min_stream_bytes + length for length in body.items(n_streams, length_width)]
+    references = body.items(n_streams, reference_width)
+    require(sum(lengths) == symbol_bytes, "symbol_bytes is the sum of the lengths of the sub-streams")
+
+    # From symbols to heads and levels. `masks` says which planes hold an item of the value, none for zero.
+    level_of = np.zeros(256, np.uint8)
+    relative_head = np.zeros(256, np.uint64)
+    for number, (level, relative) in codebook.symbols.items():
+        level_of[number], relative_head[number] = level, relative
+    symbols: list[int] = []
+    escaped: list[int] = []
+    for s, length in enumerate(lengths):
+        count = min(per_stream, n_values - s * per_stream)
+        if length == 0:
+            symbols += [run_symbol] * count
+        else:
+            read_stream(streams.take(length), count, kind.H, codebook.codes, symbols, escaped)
+    symbol = np.array(symbols, np.intp)
+    reference = np.repeat(np.array(references, np.uint64), per_stream)[:n_values]
+    heads = (np.uint64(base) + reference + relative_head[symbol]) % np.uint64(2**kind.H)
+    heads[symbol == ESCAPE] = escaped
+    heads[symbol == ZERO] = 0
+    levels = level_of[symbol]
+    masks = np.array([level.mask for level in prelude.levels], np.uint8)[levels]
+    masks[symbol == ZERO] = 0
+
+    # From planes to tails.
+    kept = np.zeros(n_values, np.uint64)
+    for p, width in enumerate(prelude.planes):
+        owners = np.flatnonzero(masks >> p & 1)
+        items = unpack(planes.take(packed_bytes(len(owners), width)), len(owners), width)
+        kept[owners] = kept[owners] << np.uint64(width) | items
+    require(planes.at == plane_bytes, "plane_bytes is the sum of the sizes of the planes")
+    tails = kept << np.array([kind.T - level.kept for level in prelude.levels], np.uint64)[levels]
+    return join(kind, heads, tails)
+
+
+def read_stream(
+    data: bytes, count: int, H: int, codes: Mapping[str, int], symbols: list[int], escaped: list[int]
+) -> None:
+    """Append the symbols of a sub-stream (§7) to `symbols`, and the heads behind escapes to `escaped`."""
+    bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]  # bits[i] is the bit at position i
+    at = 0
+    for _ in range(count):
+        end = at + 1
+        while (symbol := codes.get(bits[at:end])) is None:
+            end += 1
+            require(end <= len(bits), "a sub-stream has a code for each of its values")
+        at = end
+        symbols.append(symbol)
+        if symbol == ESCAPE:
+            at += H
+            require(at <= len(bits), "the head that follows an escape lies within the sub-stream")
+            escaped.append(int(bits[end:at][::-1], 2))
+    require(-(-at // 8) == len(data), "a sub-stream ends in its last byte")
+
+
+# -------------------------------------------------------------------------------------------- The whole frame
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An array: `bits` are its values in row-major order, as integers of W bits."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    mode: int
+    container: int
+    bits: Bits
+    n_blocks: int
+    kinds: list[BlockKind]
+
+
+def decode(data: bytes, codebooks: Known | None = None, *, limit: int | None = None) -> Decoded:
+    """The array in a frame, or `Refused` (§8).
+
+    `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5). An
+    array of more than `limit` bytes is refused.
+    """
+    prelude = read_prelude(data, codebooks or {}, limit)
+    kinds: list[BlockKind] = []
+    parts = [np.empty(0, np.uint64)]
+    for b, where in enumerate(prelude.blocks):
+        kind, values = read_block(prelude, b, data[where])
+        kinds.append(kind)
+        parts.append(values)
+    bits = np.concatenate(parts).astype(prelude.kind.container)
+    return Decoded(prelude.kind.name, prelude.shape, prelude.mode, prelude.container, bits, len(kinds), kinds)

@@ -1,0 +1,468 @@
+"""What the recorder writes is what the optimizer had: a dump alone is enough to repeat the step."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.recorder import Dump, Recorder, read_dump, write_dump
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+OPTIMIZERS = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 5e-4}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("Adagrad", {"lr": 0.01, "lr_decay": 1e-3}),
+    ("Adadelta", {"lr": 1.0}),
+    ("RMSprop", {"lr": 0.01}),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True}),
+    ("Adam", {"lr": 1e-3, "weight_decay": 0.01}),
+    ("Adam", {"lr": 1e-3, "amsgrad": True}),
+    ("AdamW", {"lr": 1e-3, "betas": (0.8, 0.95)}),
+    ("Adamax", {"lr": 1e-3}),
+    ("NAdam", {"lr": 1e-3}),
+    ("RAdam", {"lr": 1e-3}),
+    ("ASGD", {"lr": 1e-3}),
+    ("Rprop", {"lr": 1e-3}),
+    ("Adafactor", {"lr": 1e-2}),
+    ("Muon", {"lr": 1e-3}),
+]
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+
+
+def backward(model: nn.Module, seed: int = 0, inputs: int = 6) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    model.zero_grad()
+    model(torch.randn(5, inputs, generator=generator)).square().sum().backward()
+
+
+def gradient(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def make_sgd(model: nn.Module, **options) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, **options})
+
+
+def record(model: nn.Module, optimizer: torch.optim.Optimizer, folder, **options) -> Dump:
+    """The dump of one step, read back."""
+    path = Recorder(model, optimizer, folder, steps=[1], **options).record()
+    assert path
+    return read_dump(path)
+
+
+def repeat_step(dump: Dump) -> dict[str, torch.Tensor]:
+    """The parameters after the step, from nothing but the dump."""
+    parameters = {name: nn.Parameter(torch.from_numpy(dump.param(name))) for name in dump.names}
+    optimizer = getattr(torch.optim, dump.optimizer)([{"params": [p]} for p in parameters.values()], lr=1.0)
+    for (name, parameter), group in zip(parameters.items(), optimizer.param_groups, strict=True):
+        group.update(dump.hyper(name))
+        parameter.grad = torch.from_numpy(dump.grad(name))
+        if state := dump.state(name):
+            optimizer.state[parameter] = {key: torch.as_tensor(value) for key, value in state.items()}
+    optimizer.step()
+    return {name: parameter.detach() for name, parameter in parameters.items()}
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS, ids=lambda value: str(value))
+def test_a_dump_repeats_the_step(name, options, tmp_path):
+    model = make_model()
+    optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+    recorder = Recorder(model, optimizer, tmp_path, every=1)
+    for step in range(1, 4):
+        backward(model, seed=step)
+        path = recorder.record()
+        optimizer.step()
+        assert path
+        dump = read_dump(path)
+        assert (dump.step, dump.optimizer, dump.names) == (step, name, ("0.weight", "2.weight"))
+        assert {key: dump.hyper("0.weight")[key] for key in options} == json.loads(json.dumps(options))
+        for parameter, after in zip(model.parameters(), repeat_step(dump).values(), strict=True):
+            assert torch.equal(parameter, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_values_keep_their_bits(dtype, tmp_path):
+    model = make_model().to(dtype)
+    optimizer = make_sgd(model)
+    recorder = Recorder(model, optimizer, tmp_path, steps=[2])
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.ones(2, 6, dtype=dtype)).sum().backward()
+        before = [tensor.detach().clone() for p in model.parameters() for tensor in (gradient(p), p)]
+        momenta = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
+        path = recorder.record()
+        optimizer.step()
+    assert path
+    dump = read_dump(path)
+    recorded = [tensor for name in dump.names for tensor in (dump.grad(name), dump.param(name))]
+    recorded += [dump.state(name)["momentum_buffer"] for name in dump.names]
+    assert dtype == torch.bfloat16 or all(isinstance(array, np.ndarray) for array in recorded)
+    for expected, found in zip([*before, *momenta], recorded, strict=True):
+        found = torch.as_tensor(found)
+        assert found.dtype == dtype
+        assert torch.equal(expected, found)
+
+
+def test_state_appears_after_the_first_step(tmp_path):
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    recorder = Recorder(model, optimizer, tmp_path, steps=(1, 3))
+    paths = []
+    for step in range(1, 5):
+        backward(model, seed=step)
+        paths.append(recorder.record())
+        optimizer.step()
+    expected = [tmp_path / f"step-{step:06d}.safetensors" for step in (1, 3)]
+    assert paths == [expected[0], None, expected[1], None]
+    first, third = map(read_dump, expected)
+    assert first.state("0.weight") == {}
+    assert first.state_kinds == ()
+    assert third.state_kinds == ("exp_avg", "exp_avg_sq", "step")
+    state = third.state("0.weight")
+    assert state["step"].shape == ()
+    assert state["step"] == 2
+    assert state["exp_avg_sq"].shape == third.param("0.weight").shape
+
+
+def test_steps_every_and_resumed_counts_combine(tmp_path):
+    model = make_model()
+    recorder = Recorder(model, make_sgd(model), tmp_path, steps=[1, 103], every=50)
+    backward(model)
+    recorder.record()
+    for step in range(99, 105):
+        recorder.record(step) if step == 99 else recorder.record()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"step-{step:06d}.safetensors" for step in (1, 100, 103)
+    ]
+
+
+def test_groups_keep_their_hyperparameters(tmp_path):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    weights = [p for p in model.parameters() if p.ndim == 2]
+    biases = [p for p in model.parameters() if p.ndim == 1]
+    groups = [
+        {"params": weights, "weight_decay": 0.1, "tag": object(), "scales": torch.ones(2)},
+        {"params": biases, "lr": torch.tensor(0.25), "note": "bias"},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.5, betas=(0.7, 0.9))
+    backward(model)
+    dump = record(model, optimizer, tmp_path)
+    assert [group["params"] for group in dump.groups] == [["0.weight", "1.weight"], ["0.bias", "1.bias"]]
+    weight, bias = dump.hyper("0.weight"), dump.hyper("1.bias")
+    assert (weight["lr"], weight["weight_decay"], weight["betas"]) == (0.5, 0.1, [0.7, 0.9])
+    assert (bias["lr"], bias["note"], bias["weight_decay"]) == (0.25, "bias", 0.01)
+    assert not {"tag", "scales", "params"} & weight.keys()
+
+
+def test_parameters_without_gradient_or_optimizer(tmp_path):
+    model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in ("used", "frozen", "alone")})
+    model["frozen"].requires_grad_(False)
+    used, frozen, _ = model.parameters()
+    optimizer = torch.optim.SGD([used, frozen], lr=0.1)
+    model["used"](model["frozen"](model["alone"](torch.ones(1, 2)))).sum().backward()
+    dump = record(model, optimizer, tmp_path)
+    assert dump.names == ("used.weight", "alone.weight")
+    assert dump.groups[0]["params"] == ["used.weight"]
+    assert dict(dump.grads()).keys() == set(dump.names)
+    with pytest.raises(InvalidArgument, match=r"alone\.weight"):
+        dump.hyper("alone.weight")
+    with pytest.raises(InvalidArgument, match=r"frozen\.weight"):
+        dump.state("frozen.weight")
+
+
+class Tied(nn.Module):
+    """An embedding that is also the output head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def test_a_tied_parameter_is_recorded_once(tmp_path):
+    model = Tied()
+    optimizer = make_sgd(model)
+    model(torch.arange(3)).sum().backward()
+    dump = record(model, optimizer, tmp_path)
+    assert dump.names == ("embedding.weight",)
+    assert np.array_equal(dump.grad("embedding.weight"), gradient(model.head.weight).numpy())
+
+
+def test_views_transposes_and_sparse_gradients(tmp_path):
+    flat = torch.arange(24.0)
+    model = nn.ParameterDict({
+        "transposed": nn.Parameter(torch.arange(12.0).view(3, 4).t()),
+        "first": nn.Parameter(flat[:12].view(3, 4)),
+        "second": nn.Parameter(flat[12:].view(3, 4)),
+        "overlapping": nn.Parameter(flat[6:18]),
+        "scalar": nn.Parameter(torch.tensor(3.0)),
+        "empty": nn.Parameter(torch.zeros(0, 3)),
+        "sparse": nn.Parameter(torch.ones(4, 2)),
+    })
+    for parameter in model.values():
+        parameter.grad = torch.rand_like(parameter)
+    model["first"].grad = torch.ones(1, 1).expand(3, 4)
+    model["sparse"].grad = torch.eye(4, 2).to_sparse()
+    dump = record(model, make_sgd(model), tmp_path)
+    assert len(dump.names) == len(model)
+    for name, parameter in model.items():
+        assert np.array_equal(dump.param(name), parameter.detach().numpy())
+        assert np.array_equal(dump.grad(name), parameter.grad.to_dense().numpy())
+
+
+@pytest.mark.parametrize(("names", "expected"), [
+    (None, ("0.weight", "2.weight")),
+    (["0.*"], ("0.weight",)),
+    ("2.*", ("2.weight",)),
+    (lambda name: "2" in name, ("2.weight",)),
+    (iter(["0.*", "2.*"]), ("0.weight", "2.weight")),
+], ids=str)
+def test_names_select_parameters(names, expected, tmp_path):
+    model = make_model()
+    backward(model)
+    dump = record(model, make_sgd(model), tmp_path, names=names)
+    assert dump.names == expected
+
+
+class Wrapper(nn.Module):
+    """As DistributedDataParallel names things."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs):
+        return self.module(inputs)
+
+
+class HalfWrapper(Wrapper):
+    """Not a wrapper: ``module`` is one part of it, so its name has to stay."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.other = nn.Linear(3, 3, bias=False)
+
+
+@pytest.mark.parametrize(("wrap", "names"), [
+    (Wrapper, ("0.weight", "2.weight")),
+    (lambda model: Wrapper(Wrapper(model)), ("0.weight", "2.weight")),
+    (lambda model: nn.ModuleDict({"_orig_mod": model}), ("0.weight", "2.weight")),
+    (HalfWrapper, ("module.0.weight", "module.2.weight")),
+], ids=["ddp", "twice", "compiled", "part"])
+def test_wrappers_leave_no_trace_in_names(wrap, names, tmp_path):
+    model = make_model()
+    backward(model)
+    wrapped = wrap(model)
+    assert record(wrapped, make_sgd(wrapped), tmp_path).names == names
+
+
+def test_distributed_data_parallel(tmp_path):
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("torch without gloo")
+    meeting_place = (tmp_path / "store").as_uri()
+    distributed.init_process_group("gloo", init_method=meeting_place, rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(make_model(), gradient_as_bucket_view=True)
+        backward(model)
+        dump = record(model, make_sgd(model), tmp_path)
+        assert dump.names == ("0.weight", "2.weight")
+        for name, parameter in model.module.named_parameters():
+            assert np.array_equal(dump.grad(name), parameter.grad.numpy())
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_lists_and_none_in_the_state_are_left_out(tmp_path):
+    model = make_model()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    backward(model)
+    optimizer.step(lambda: model(torch.ones(1, 6)).sum())
+    dump = record(model, optimizer, tmp_path)
+    assert dump.state("0.weight")["n_iter"].shape == ()
+    assert "old_dirs" not in dump.state_kinds
+
+
+def test_numbers_in_the_state_keep_their_precision(tmp_path):
+    model = make_model()
+    optimizer = make_sgd(model)
+    backward(model)
+    optimizer.state[next(model.parameters())] = {"step": 7, "decay": 0.1, "momentum_buffer": None}
+    state = record(model, optimizer, tmp_path).state("0.weight")
+    assert state == {"step": 7, "decay": 0.1}
+    assert state["decay"].dtype == np.float64
+
+
+# Writing
+
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    def fail(tensors, path, metadata):
+        path.write_bytes(b"half a dump")
+        raise OSError("disk full")
+
+    model = make_model()
+    backward(model)
+    recorder = Recorder(model, make_sgd(model), tmp_path, every=1)
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        recorder.record()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dump_is_replaced_whole(tmp_path, monkeypatch):
+    model = make_model()
+    backward(model)
+    optimizer = make_sgd(model)
+    path = record(model, optimizer, tmp_path).path
+    old = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", lambda *_, **__: (_ for _ in ()).throw(OSError("no")))
+        with pytest.raises(OSError, match="no"):
+            record(model, optimizer, tmp_path)
+    assert path.read_bytes() == old
+    optimizer.step()
+    record(model, optimizer, tmp_path)
+    assert path.read_bytes() != old
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no permission bits")
+def test_a_dump_has_the_permissions_of_any_new_file(tmp_path):
+    plain = tmp_path / "plain"
+    plain.touch()
+    write_dump(tmp_path / "dump", {}, step=1, optimizer="SGD", groups=[])
+    assert (tmp_path / "dump").stat().st_mode == plain.stat().st_mode
+
+
+def test_recording_changes_nothing(tmp_path):
+    runs = []
+    for folder in (tmp_path, None):
+        model = make_model()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(3):
+            backward(model, seed=step)
+            if folder:
+                Recorder(model, optimizer, folder, every=1).record()
+            optimizer.step()
+        runs.append([parameter.detach() for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_numpy_arrays_can_be_written_too(tmp_path):
+    tensors = {"grad/a": np.arange(3, dtype=np.float32), "param/a": np.ones(3, np.float32)}
+    path = tmp_path / "deep" / "dump"
+    write_dump(path, tensors, step=5, optimizer="SGD", groups=[{"lr": 1, "params": ["a"]}])
+    dump = read_dump(path)
+    assert (dump.step, dump.optimizer, dump.hyper("a")) == (5, "SGD", {"lr": 1})
+    assert np.array_equal(dump.grad("a"), tensors["grad/a"])
+
+
+# Refusals
+
+@pytest.mark.parametrize("options", [{}, {"steps": []}, {"steps": [0]}, {"every": 0}, {"every": -5}], ids=str)
+def test_a_recorder_that_never_records_is_refused(options, tmp_path):
+    model = make_model()
+    with pytest.raises(InvalidArgument):
+        Recorder(model, make_sgd(model), tmp_path, **options)
+
+
+def test_an_optimizer_of_another_model_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match="optimizer holds none"):
+        Recorder(make_model(), make_sgd(make_model()), tmp_path, every=1)
+    model = make_model()
+    with pytest.raises(InvalidArgument, match="optimizer holds none"):
+        Recorder(model, make_sgd(model), tmp_path, every=1, names=["no.such.*"])
+
+
+def test_recording_before_backward_is_refused(tmp_path):
+    model = make_model()
+    with pytest.raises(InvalidArgument, match="backward"):
+        Recorder(model, make_sgd(model), tmp_path, every=1).record()
+
+
+@pytest.mark.parametrize("key", ["grad", "param", "a/b", 3], ids=str)
+def test_state_that_cannot_be_named_is_refused(key, tmp_path):
+    model = make_model()
+    optimizer = make_sgd(model)
+    backward(model)
+    optimizer.state[next(model.parameters())] = {key: torch.zeros(1)}
+    with pytest.raises(InvalidArgument, match="cannot be named"):
+        Recorder(model, optimizer, tmp_path, every=1).record()
+
+
+GOOD = {"format": "gcodec-dump-1", "optimizer": "SGD", "step": "1", "groups": '[{"params": ["a"]}]'}
+
+
+@pytest.mark.parametrize(("metadata", "error"), [
+    (None, InvalidArgument),
+    ({"format": "pt"}, InvalidArgument),
+    ({**GOOD, "format": "gcodec-dump-2"}, Unsupported),
+    ({**GOOD, "step": "one"}, Corruption),
+    ({**GOOD, "groups": "["}, Corruption),
+    ({**GOOD, "groups": "3"}, Corruption),
+    ({**GOOD, "groups": "[3]"}, Corruption),
+    ({**GOOD, "groups": "[{}]"}, Corruption),
+    ({**GOOD, "groups": '[{"params": [["a"]]}]'}, Corruption),
+    ({**GOOD, "groups": '[{"params": ["a", "b"]}]'}, Corruption),
+    ({key: value for key, value in GOOD.items() if key != "optimizer"}, Corruption),
+], ids=str)
+def test_what_is_not_a_dump_is_refused(metadata, error, tmp_path):
+    zeros = np.zeros(2, np.float32)
+    save_file({"grad/a": zeros, "param/a": zeros}, tmp_path / "file", metadata)
+    with pytest.raises(error):
+        read_dump(tmp_path / "file")
+
+
+def test_a_gradient_without_its_parameter_is_refused(tmp_path):
+    save_file({"grad/a": np.zeros(2, np.float32)}, tmp_path / "file", GOOD)
+    with pytest.raises(Corruption):
+        read_dump(tmp_path / "file")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 40, -1])
+def test_a_truncated_dump_is_refused(keep, tmp_path):
+    zeros = np.zeros(2, np.float32)
+    save_file({"grad/a": zeros, "param/a": zeros}, tmp_path / "file", GOOD)
+    assert read_dump(tmp_path / "file").names == ("a",)
+    (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:keep])
+    with pytest.raises(Corruption):
+        read_dump(tmp_path / "file")
+
+
+def test_a_missing_file_and_a_missing_tensor(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_dump(tmp_path / "none")
+    write_dump(tmp_path / "file", {}, step=1, optimizer="SGD", groups=[])
+    with pytest.raises(InvalidArgument, match="grad/a"):
+        read_dump(tmp_path / "file").grad("a")
+
+
+def test_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
+    values = torch.ones(2, dtype=torch.bfloat16)
+    write_dump(tmp_path / "file", {"grad/a": values, "param/a": values}, step=1, optimizer="SGD", groups=[])
+    dump = read_dump(tmp_path / "file")
+    assert dump.grad("a").dtype == torch.bfloat16
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(GcodecError, match=r"pip install 'gcodec\[torch\]'"):
+        dump.grad("a")

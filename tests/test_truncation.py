@@ -1,0 +1,370 @@
+"""Laws of the ladder, of the choice of levels on plain arrays, and of the rounding."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcodec import truncation
+from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.truncation import (
+    FINE_LADDER,
+    LAYOUTS,
+    MANTISSA_BITS,
+    PAPER_LADDER,
+    Ladder,
+    Policy,
+    adagrad_levels,
+    adam_levels,
+    dtype_name,
+    rmsprop_levels,
+    round_to_levels,
+    sgd_levels,
+    ulp_histogram,
+)
+
+WORDS = {"float32": np.uint32, "bfloat16": np.uint16, "float16": np.uint16, "float64": np.uint64}
+FLOATS = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16, "float64": np.float64}
+ADAM_STATE = {"step": 7, "lr": 1e-3}
+
+
+def from_bits(dtype, bits):
+    """An array of type ``dtype`` with these bit patterns."""
+    return np.array(bits, WORDS[dtype]).view(FLOATS[dtype])
+
+
+def to_bits(x):
+    """The bit patterns of an array, as Python integers."""
+    return x.view(WORDS[dtype_name(x)]).tolist()
+
+
+def wild(rng, n, low=-30, high=10):
+    """float32 values of both signs with exponents anywhere from ``low`` to ``high``; one in ten is zero."""
+    x = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(low, high, n)) * (rng.random(n) > 0.1)
+    return x.astype(np.float32)
+
+
+# The ladder
+
+@pytest.mark.parametrize("drops", [(), (0, 0), (3, 2), (-1, 4), tuple(range(17)), (0, 1.5), ("a",), 7, (0, None)])
+def test_a_ladder_is_strictly_increasing_counts(drops):
+    with pytest.raises(InvalidArgument):
+        Ladder(drops)
+
+
+def test_a_ladder_is_a_value():
+    assert Ladder([np.int64(0), 6]) == Ladder((0, 6))
+    assert eval(repr(Ladder((0, 6)))) == Ladder((0, 6))
+    assert len({Ladder((0, 6)), Ladder((0, 6)), Ladder((0, 7))}) == 2
+
+
+def test_the_presets():
+    assert PAPER_LADDER["float32"].drops == (0, 6, 12, 18)
+    assert FINE_LADDER["float32"].drops == tuple(range(0, 22, 3))
+    for name in LAYOUTS:
+        for ladder, n_levels in ((PAPER_LADDER[name], 4), (FINE_LADDER[name], 8)):
+            ladder.check_fits(name)
+            assert ladder.drops[0] == 0
+            assert len(ladder.drops) == n_levels
+
+
+def test_layouts_agree_with_numpy():
+    for name in ("float32", "float16", "float64"):
+        info = np.finfo(name)
+        assert MANTISSA_BITS[name] == info.nmant
+        assert LAYOUTS[name].smallest_normal == float(info.smallest_normal)
+    assert LAYOUTS["bfloat16"].smallest_normal == LAYOUTS["float32"].smallest_normal
+
+
+@pytest.mark.parametrize(("name", "drop"), [("float32", 24), ("bfloat16", 8), ("float16", 11), ("float64", 53)])
+def test_a_ladder_drops_no_more_than_the_mantissa(name, drop):
+    x = from_bits(name, [0])
+    with pytest.raises(InvalidArgument):
+        round_to_levels(x, 0, Ladder((drop,)))
+    with pytest.raises(InvalidArgument):
+        sgd_levels(np.ones(1, np.float32), x, lr=1.0, policy=Policy(Ladder((0, drop))))
+
+
+# The rule, against exact arithmetic
+
+def exact_level(ladder, shift, n, u, slack=Fraction(0)):
+    """The highest level that satisfies the rule, by definition."""
+    fits = [level for level, drop in enumerate(ladder.drops) if Fraction(2) ** (drop + shift) * u * (1 + slack) <= n]
+    return max(fits, default=0)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 10), st.floats(0, 0.99), st.floats(0, 1.5), st.floats(0, 2),
+       st.booleans(), st.booleans(), st.sampled_from([FINE_LADDER["float32"], Ladder(tuple(range(2, 18)))]))
+def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, nesterov, first, ladder):
+    rng = np.random.default_rng(seed)
+    theta, g, buf = wild(rng, 24), wild(rng, 24), wild(rng, 24)
+    levels = sgd_levels(theta, g, None if first else buf, lr=lr, momentum=mu, dampening=tau, weight_decay=decay,
+                        nesterov=nesterov, policy=Policy(ladder))
+    lr, mu, tau, decay = (Fraction(x) for x in (lr, mu, tau, decay))
+    for i, level in enumerate(levels):
+        h_in_buffer = 1 if first or mu == 0 else 1 - tau
+        c = 1 + mu * h_in_buffer if nesterov and mu else h_in_buffer
+        e = 0 if first else mu**2 if nesterov else mu
+        x, y = Fraction(float(theta[i])), Fraction(float(buf[i]))
+        parts = abs(x) + lr * abs(c) * decay * abs(x) + lr * e * abs(y)
+        n, u = abs(x - lr * (c * decay * x + e * y)), lr * abs(c) * abs(Fraction(float(g[i])))
+        if u == 0:
+            assert level == len(ladder.drops) - 1 or c == 0
+        else:
+            low = exact_level(ladder, 0, n - parts / 2**19, u, Fraction(1, 2**17))
+            assert low <= level <= exact_level(ladder, 0, n, u)
+
+
+@pytest.mark.parametrize("param_type", LAYOUTS)
+@pytest.mark.parametrize("grad_type", LAYOUTS)
+def test_precisions_shift_the_rule(param_type, grad_type):
+    shift = MANTISSA_BITS[param_type] - MANTISSA_BITS[grad_type]
+    ladder = FINE_LADDER[grad_type]
+    for e in range(0, 70, 3):
+        g = 2.0 ** -(e + 5)
+        g_array = np.array([g if grad_type != "float16" else max(g, 2.0**-14)])
+        array = g_array.astype(np.float32) if grad_type != "float64" else g_array
+        x = (array.view(np.uint32) >> 16).astype(np.uint16) if grad_type == "bfloat16" else array.astype(
+            FLOATS[grad_type])
+        theta = from_bits("bfloat16", [0x3F80]) if param_type == "bfloat16" else np.ones(1, FLOATS[param_type])
+        level = int(sgd_levels(theta, x, lr=0.9)[0])
+        assert level == exact_level(ladder, shift, Fraction(1), Fraction(0.9) * Fraction(float(array[0])))
+
+
+def test_every_rule_widens_narrow_types_exactly():
+    rng = np.random.default_rng(1)
+    n = (1 << 16) + 77          # more than one piece
+    narrow = [(np.abs(wild(rng, n)).view(np.uint32) >> 16).astype(np.uint16) for _ in range(4)]
+    wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in narrow]
+    shifted = Policy(scale=2.0**-16)        # makes up for the 16 bits that the wider parameter has more
+    for (rule, levels), other in zip(
+        all_rules(*narrow).items(), all_rules(wide[0], narrow[1], *wide[2:], shifted).values(), strict=True
+    ):
+        assert np.array_equal(levels, other), rule
+        assert len(np.unique(levels)) == 8, rule
+
+
+def test_a_ladder_of_sixteen_levels_is_one_of_four_refined():
+    rng = np.random.default_rng(2)
+    arrays = [wild(rng, 1000) for _ in range(3)] + [np.abs(wild(rng, 1000))]
+    fine = Ladder(tuple(range(2, 18)))
+    coarse = Ladder((2, 7, 10, 17))
+
+    def levels(ladder):
+        return adam_levels(*arrays, step=3, lr=0.01, policy=Policy(ladder, in_group=False))
+
+    steps = levels(fine)
+    want = sum((steps >= fine.drops.index(drop)).astype(np.uint8) for drop in coarse.drops[1:])
+    same = levels(coarse) == want       # the reach of the top level is the same
+    assert same.all()
+    assert len(np.unique(steps)) == 16
+
+
+def all_rules(theta, g, s, m, policy=truncation.DEFAULT, lr=0.01):
+    """Levels by every rule, for state arrays s (squares) and m."""
+    return {
+        "sgd": sgd_levels(theta, g, lr=lr, policy=policy),
+        "momentum": sgd_levels(theta, g, m, lr=lr, momentum=0.9, policy=policy),
+        "adagrad": adagrad_levels(theta, g, s, lr=lr, step=3, policy=policy),
+        "rmsprop": rmsprop_levels(theta, g, s, m, lr=lr, momentum=0.9, policy=policy),
+        "adam": adam_levels(theta, g, m, s, lr=lr, step=3, policy=policy),
+        "amsgrad": adam_levels(theta, g, m, np.zeros_like(s), s, lr=lr, step=3, policy=policy),
+    }
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_level_0_where_anything_is_not_finite(bad, in_group):
+    one, policy = np.ones(4, np.float32), Policy(in_group=in_group)
+    for place in range(4):
+        arrays = [one * x for x in np.float32([1, 1e-12, 1, 1])]
+        assert all((levels > 0).all() for levels in all_rules(*arrays, policy).values())
+        arrays[place] = np.full(4, bad, np.float32)
+        for rule, levels in all_rules(*arrays, policy).items():
+            uses = {"sgd": (0, 1), "momentum": (0, 1, 3), "adagrad": (0, 1, 2)}.get(rule, (0, 1, 2, 3))
+            assert place not in uses or not levels.any(), (rule, place)
+
+
+def test_zero_gradients_have_the_highest_level_and_lr_0_has_level_0():
+    zero, one = np.zeros(3, np.float32), np.ones(3, np.float32)
+    for theta in (zero, one):
+        assert all((levels == 7).all() for levels in all_rules(theta, -zero, one, one).values())
+    assert not any(levels.any() for levels in all_rules(one, one * np.float32(1e-20), one, one, lr=0.0).values())
+
+
+def test_nothing_but_zero_is_free_when_the_parameter_is_zero():
+    zero, tiny = np.zeros(3, np.float32), np.full(3, 1e-45, np.float32)
+    assert not any(levels.any() for levels in all_rules(zero, tiny, zero, zero).values())
+
+
+def test_constants_outside_of_float32_still_decide():
+    one, g = np.ones(2, np.float32), np.full(2, 1e10, np.float32)
+    assert (sgd_levels(one, g, lr=1e-40) == 7).all()
+    assert not sgd_levels(one, g, lr=1e-300, weight_decay=1e300).any()
+    assert not sgd_levels(one, one, lr=1e-310).any()
+
+
+def test_loss_scale_divides_and_scale_multiplies():
+    rng = np.random.default_rng(3)
+    theta, g, m, s = wild(rng, 500), wild(rng, 500), wild(rng, 500), np.abs(wild(rng, 500))
+    for in_group in (True, False):
+        plain = all_rules(theta, g, s, m, Policy(in_group=in_group))
+        scaled = all_rules(theta, g * np.float32(1024), s, m, Policy(in_group=in_group, loss_scale=1024))
+        summed = all_rules(theta, g / np.float32(4), s, m, Policy(in_group=in_group, scale=4))
+        assert all(np.array_equal(plain[rule], scaled[rule]) for rule in plain)
+        assert all(np.array_equal(plain[rule], summed[rule]) for rule in plain)
+
+
+def test_other_layouts_of_memory_and_a_given_output():
+    rng = np.random.default_rng(4)
+    theta, g, buf = (wild(rng, 600).reshape(20, 30) for _ in range(3))
+    options = {"lr": 0.1, "momentum": 0.9}
+    want = sgd_levels(theta, g, buf, **options)
+    assert want.shape == g.shape
+    assert want.dtype == np.uint8
+    turned = sgd_levels(np.asfortranarray(theta), np.asfortranarray(g), buf, **options)
+    assert np.array_equal(turned, want)
+    frozen = np.frombuffer(b"x" + g.tobytes(), np.uint8)[1:].view(np.float32)     # read-only and not aligned
+    assert np.array_equal(sgd_levels(theta, frozen, buf, **options), want.reshape(-1))
+    out = np.empty(600, np.uint8)
+    assert sgd_levels(theta, g, buf, **options, out=out) is out
+    assert np.array_equal(out, want.reshape(-1))
+    assert sgd_levels(theta[:0], g[:0], **options).shape == (0, 30)
+    assert sgd_levels(theta[0, 0:1].reshape(()), g[0, 0:1].reshape(()), **options).shape == ()
+
+
+ONE = np.ones(2, np.float32)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: sgd_levels(ONE, np.ones(3, np.float32), lr=1),
+    lambda: sgd_levels(ONE, np.ones(2, np.int32), lr=1),
+    lambda: sgd_levels(ONE, ONE.astype(">f4"), lr=1),
+    lambda: sgd_levels(ONE, ONE, lr=-1),
+    lambda: sgd_levels(ONE, ONE, lr=math.nan),
+    lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(2, np.int8)),
+    lambda: sgd_levels(ONE, ONE, lr=1, out=np.empty(4, np.uint8)[::2]),
+    lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(scale=0)),
+    lambda: sgd_levels(ONE, ONE, lr=1, policy=Policy(loss_scale=math.inf)),
+    lambda: adam_levels(ONE, ONE, ONE, ONE, step=0, lr=1),
+    lambda: adam_levels(ONE, ONE, ONE, ONE, step=1, lr=1, betas=(0.9, 1.0)),
+    lambda: adagrad_levels(ONE, ONE, ONE, step=1, lr=1, eps=-1),
+    lambda: round_to_levels(ONE, 1, Ladder((3,))),
+    lambda: round_to_levels(ONE, -1, Ladder((3,))),
+    lambda: round_to_levels(ONE, 0.0, Ladder((3,))),
+    lambda: round_to_levels(ONE, 0, Ladder((3,)), rounding="up"),
+    lambda: ulp_histogram(ONE, ONE.astype(np.float64)),
+    lambda: ulp_histogram(ONE, ONE[:1]),
+    lambda: ulp_histogram(ONE, ONE, limit=-1),
+])
+def test_what_has_no_meaning_is_refused(call):
+    with pytest.raises(InvalidArgument):
+        call()
+
+
+def test_rmsprop_with_a_growing_average_has_no_rule():
+    with pytest.raises(Unsupported, match="lossless"):
+        rmsprop_levels(ONE, ONE, ONE, lr=1, alpha=1.01)
+
+
+# Rounding
+
+def value_of(size, layout):
+    """The number that a magnitude's bits stand for."""
+    exponent, mantissa = size >> layout.mantissa_bits, size & ((1 << layout.mantissa_bits) - 1)
+    if exponent:
+        mantissa += 1 << layout.mantissa_bits
+    return mantissa * Fraction(2) ** (max(exponent, 1) - (1 << (layout.exponent_bits - 1)) + 1 - layout.mantissa_bits)
+
+
+def unit_of(size, drop, layout):
+    """The distance between the values with ``drop`` low bits zero, at this magnitude."""
+    return value_of(1, layout) * 2 ** (drop + max(size >> layout.mantissa_bits, 1) - 1)
+
+
+@given(st.sampled_from(sorted(LAYOUTS)), st.data())
+def test_rounding_is_that_of_exact_arithmetic(name, data):
+    layout = LAYOUTS[name]
+    width = layout.exponent_bits + layout.mantissa_bits
+    infinity = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits
+    sizes = data.draw(st.lists(st.one_of(st.integers(0, infinity - 1), st.integers(infinity - 9, infinity - 1),
+                                         st.integers(0, 1 << 9)), min_size=1, max_size=20))
+    sign = data.draw(st.integers(0, 1)) << width
+    drop = data.draw(st.integers(0, layout.mantissa_bits))
+    x = from_bits(name, [size | sign for size in sizes])
+    for rounding in ("nearest", "truncate"):
+        result = to_bits(round_to_levels(x, 0, Ladder((drop,)), rounding, prune=False))
+        pruned = to_bits(round_to_levels(x, 0, Ladder((drop,)), rounding))
+        for size, bits, short in zip(sizes, result, pruned, strict=True):
+            unit = unit_of(size, drop, layout)
+            quotient = value_of(size, layout) / unit
+            units = round(quotient)         # Python rounds halves to even
+            exponent = size >> layout.mantissa_bits
+            if drop == layout.mantissa_bits and quotient == Fraction(3, 2) and exponent % 2 == 0:
+                units = 1                   # the lowest bit that is left is the exponent's
+            if rounding == "truncate" or units * unit > value_of(infinity - 1, layout):
+                units = math.floor(quotient)
+            assert value_of(bits ^ sign, layout) == units * unit
+            assert bits & sign == sign
+            assert short == (0 if size < 1 << layout.mantissa_bits else bits)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+def test_nothing_becomes_infinite_and_infinity_and_nan_stay(name, rounding):
+    layout = LAYOUTS[name]
+    infinity, sign = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits, 1 << (
+        layout.exponent_bits + layout.mantissa_bits)
+    for drop in range(layout.mantissa_bits + 1):
+        nans = [infinity | 1, infinity | (1 << (layout.mantissa_bits - 1)), sign - 1]
+        x = from_bits(name, [infinity - 1, infinity, *nans, infinity | sign, *(nan | sign for nan in nans)])
+        bits = to_bits(round_to_levels(x, 0, Ladder((drop,)), rounding))
+        low = (1 << drop) - 1
+        assert bits[0] == (infinity - 1) & ~low
+        assert bits[1] == infinity
+        assert bits[5] == infinity | sign
+        assert all(infinity < nan < sign for nan in bits[2:5])
+        assert [nan | sign for nan in bits[2:5]] == bits[6:]
+        if drop < layout.mantissa_bits:
+            assert all(nan & low == 0 for nan in bits)
+        if drop == 0:
+            assert bits == to_bits(x)
+
+
+def test_levels_choose_each_value_own_drop():
+    x = np.float32([1 + 2**-23, 1.75, 1.25, -1.5, -0.0, 1e-40, 3.0])
+    levels = np.uint8([0, 1, 1, 2, 1, 0, 0])
+    result = round_to_levels(x, levels, Ladder((0, 22, 23)))
+    assert result.tolist() == [1 + 2**-23, 2.0, 1.0, -2.0, 0.0, 0.0, 3.0]
+    assert not np.signbit(result[4])
+    grid = round_to_levels(np.asfortranarray(x[:6].reshape(2, 3)), levels[:6].reshape(2, 3), Ladder((0, 22, 23)))
+    assert np.array_equal(grid.reshape(-1), result[:6])
+    assert round_to_levels(np.float32(1.75).reshape(()), 1, Ladder((0, 22))).item() == 2.0
+
+
+# The histogram
+
+def test_ulps_are_steps_through_the_values():
+    one = np.float32(1)
+    up = np.nextafter(one, np.float32(2))
+    tiny = np.float32(1e-45)
+    a = np.float32([1, 1, 1, 0.0, -tiny, 1, np.nan, np.nan, np.inf, 5])
+    b = np.float32([1, up, np.nextafter(up, np.float32(2)), -0.0, tiny, -1, np.nan, 1, np.inf, 6])
+    assert ulp_histogram(a, b) == {0: 4, 1: 1, 2: 2, 3: 3}
+    assert ulp_histogram(b, a, limit=0) == {0: 4, 1: 6}
+    assert ulp_histogram(a[:0], b[:0]) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ulps_in_every_type(name):
+    layout = LAYOUTS[name]
+    top = 1 << (layout.exponent_bits + layout.mantissa_bits)
+    infinity = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits
+    a = from_bits(name, [5, 5, 5, infinity, infinity + 1])
+    b = from_bits(name, [5, 6, 4 | top, infinity | top, 3])
+    assert ulp_histogram(a, b, limit=9) == dict.fromkeys(range(11), 0) | {0: 1, 1: 1, 9: 1, 10: 2}
