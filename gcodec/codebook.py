@@ -270,8 +270,11 @@ class Tables:
     first: np.ndarray  #: int64[K, 16]
     count: np.ndarray  #: int64[K, 16]
     number: np.ndarray  #: int64[K, 16], number of each range's first symbol
-    owns: np.ndarray  #: uint8[K, 8, 256]
-    shift: np.ndarray  #: uint8[K, 8, 256]
+    symbol_of: np.ndarray  #: uint8[K, 4096], symbol by level * 256 + relative head; empty rows where nothing needs it
+    mark_of: np.ndarray  #: uint8[K, 256], planes that a symbol's values own an item of
+    shift: np.ndarray  #: uint8[K, 8, 256], where in the tail that item lies
+    uniform: np.ndarray  #: int64[8], the same where all symbols agree, else -1
+    head_of: np.ndarray  #: uint16[K, 256], relative heads
     run_symbols: np.ndarray  #: int64[K], the symbol with the shortest code
 
 
@@ -279,30 +282,46 @@ def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[
     """Tables for the kernels. ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T."""
     n = len(codebooks)
     first, count, number = (np.zeros((n, 16), np.int64) for _ in range(3))
-    owns, shift = np.zeros((n, 8, 256), np.uint8), np.zeros((n, 8, 256), np.uint8)
+    mark_of, shift = np.zeros((n, 256), np.uint8), np.zeros((n, 8, 256), np.uint8)
+    head_of = np.zeros((n, 256), np.uint16)
+    joint = len(masks) > 1
+    symbol_of = np.full((n, 4096 if joint else 0), ESCAPE, np.uint8)
     lengths = np.frombuffer(b"".join(c.lengths for c in codebooks), np.uint8).reshape(n, 256)
     run_symbols = np.zeros(n, np.int64)
+    marks, shifts = level_tables(widths, masks, tail_bits)
     for k, codebook in enumerate(codebooks):
-        for level, (start, size) in enumerate(codebook.ranges):
-            first[k, level], count[k, level] = start, size
-            number[k, level] = 1 + sum(size for _, size in codebook.ranges[:level])
-        own_by_level, shift_by_level = level_tables(widths, masks, tail_bits)
-        levels = codebook.meanings[0]
-        owns[k] = own_by_level[:, levels]
-        shift[k] = shift_by_level[:, levels]
-        regular = lengths[k, :ESCAPE]
-        run_symbols[k] = np.where(regular > 0, regular, NO_CODE)[: codebook.n_symbols + 1].argmin()
-    return Tables(np.array([c.n_symbols for c in codebooks], np.int64), lengths, first, count, number, owns, shift,
-                  run_symbols)
+        levels, heads = codebook.meanings
+        mark_of[k], shift[k], head_of[k] = marks[levels], shifts[:, levels], heads
+        start = 1
+        for level, (begin, size) in enumerate(codebook.ranges):
+            first[k, level], count[k, level], number[k, level] = begin, size, start
+            if joint:
+                symbol_of[k, level << 8 | heads[start : start + size] & 255] = np.arange(start, start + size)
+            start += size
+        regular = lengths[k, : codebook.n_symbols + 1]
+        run_symbols[k] = np.where(regular > 0, regular, NO_CODE).argmin()
+    return Tables(np.array([c.n_symbols for c in codebooks], np.int64), lengths, first, count, number, symbol_of, mark_of,
+                  shift, uniform_shifts(marks, shifts), head_of, run_symbols)
 
 
 def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which planes each level owns items of, and where they lie: two uint8[8, n_levels + 1]; the last column (index -1) is zero's."""
-    owns, shift = (np.zeros((8, len(masks) + 1), np.uint8) for _ in range(2))
+    """Which planes each level owns items of (uint8[n_levels + 1]), and where in the tail they lie (uint8[8, n_levels + 1]); the last
+    column (index -1) is zero's."""
+    marks, shift = np.zeros(len(masks) + 1, np.uint8), np.zeros((8, len(masks) + 1), np.uint8)
+    marks[:-1] = masks
     for level, mask in enumerate(masks):
         below = tail_bits
         for plane, width in enumerate(widths):
             if mask >> plane & 1:
                 below -= width
-                owns[plane, level], shift[plane, level] = 1, below
-    return owns, shift
+                shift[plane, level] = below
+    return marks, shift
+
+
+def uniform_shifts(marks: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Per plane the shift that all levels with an item there share, int64[8]; -1 where they differ."""
+    uniform = np.zeros(8, np.int64)
+    for plane in range(8):
+        values = set(shift[plane][marks >> plane & 1 == 1].tolist())
+        uniform[plane] = -1 if len(values) > 1 else next(iter(values), 0)
+    return uniform

@@ -21,7 +21,7 @@ from .kernels import blocks, decode as decoding, encode as encoding, planes
 from .kernels.streams import STREAM_PAD, checksum
 from .planning import Coding, Plan, make_plan
 from .scheme import Scheme
-from .tensors import Values, new_output, output_bits, values_of
+from .tensors import Values, kernel_view, new_output, output_bits, values_of
 from .truncation import FINE_LADDER, Ladder
 
 STREAM_LOG2 = 8  #: values per sub-stream this encoder writes
@@ -64,25 +64,35 @@ def margin(stream: int, head_bits: int) -> int:
 
 
 class Scratch:
-    """The working memory of one thread: arrays of one block, as the kernels' docstrings name them."""
+    """The working memory of one thread: arrays of one block, as the kernels' docstrings name them.
 
-    def __init__(self, dtype: ValueType, block: int, stream: int, layout: int, decode: bool) -> None:
-        n_streams = -(-block // stream)
-        self.symbols = np.empty(n_streams * (stream + STREAM_PAD) + 64, np.uint8)
-        wide = layout == planes.LAYOUT_GENERAL
-        self.tail = np.empty(block if layout >= planes.LAYOUT_NARROW else 0, np.uint64 if wide else np.uint32)
-        self.items = np.empty((8, block + 8 if layout == planes.LAYOUT_NARROW else 0), np.uint8)
+    What a layout does not use is None, and is compiled away.
+    """
+
+    def __init__(self, dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> None:
+        n_streams, more = -(-block // stream), planes.GROUP
+        narrow = layout == planes.LAYOUT_NARROW
+        strided = n_streams * (stream + STREAM_PAD) + more
+        self.symbols = np.empty(strided, np.uint8)
+        self.words = np.empty(stream + more, np.uint32) if narrow or layout == planes.LAYOUT_24 else None
+        self.dense = np.empty(stream + more, np.uint32) if layout == planes.LAYOUT_24 else None
+        self.lone = np.empty(stream + more, np.uint8) if layout == planes.LAYOUT_8 else None
+        self.bytes = np.empty(2 * (stream + more), np.uint8) if narrow else None
+        self.marks = np.empty(strided, np.uint8) if narrow else None
+        self.items = np.empty((8, block + more), np.uint8) if narrow else None
+        general = layout == planes.LAYOUT_GENERAL
+        self.general = np.empty(block if decode else 0, np.uint64) if general else None
+        self.bare = np.empty(0, np.uint8) if layout == planes.LAYOUT_NONE else None
         self.n_items = np.zeros(8, np.int64)
         self.stream_bytes = np.empty(n_streams, np.uint32)
         self.references = np.empty(n_streams, np.uint16)
         if decode:
             self.starts = np.empty(n_streams, np.int64)
-            self.bases = np.empty(n_streams, np.uint64 if dtype.bits == 64 else np.uint32)
+            self.bases = np.empty(n_streams, np.uint16)
             self.escapes = np.empty(block, np.int64)
             self.escape_heads = np.empty(block, np.uint16)
         else:
-            self.heads = np.empty(block, np.uint16)
-            self.rounded = np.empty(block, dtype.uint)
+            self.rounded = np.empty(block, dtype.uint) if lossy else None
 
 
 def _split_work(n_blocks: int, threads: int) -> list[tuple[int, int]]:
@@ -221,22 +231,24 @@ def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: 
     tables = stack(plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits)
     encode_tables, codes, escape_lengths = _encode_tables(plan.codebooks)
     sizes = np.zeros(prelude.n_blocks, np.uint32)
-    drops = np.array(scheme.drops + (0,) * (16 - len(scheme.drops)), np.uint8)
+    drops = np.zeros(256, np.uint8)
+    drops[: len(scheme.drops)] = scheme.drops
     widths = np.array(scheme.widths, np.int64)
+    some_levels = levels if len(scheme.levels) > 1 else None
     per_block = block * dtype.itemsize + blocks.BLOCK_HEADER
-    starts: dict[int, int] = {}
 
     def work(begin: int, end: int) -> tuple[int, int]:
-        scratch = Scratch(dtype, block, stream, layout, decode=False)
+        scratch = Scratch(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
         part = [begin for begin, _ in parts].index(begin)
-        at = starts[begin] = prelude.prelude_bytes + begin * per_block + part * trial
+        at = prelude.prelude_bytes + begin * per_block + part * trial
         stop = encoding.encode_blocks(
-            values.bits, levels, len(values.bits), block, stream, begin, end, scheme.lossy, len(scheme.levels) == 1,
-            drops, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal), nearest, scheme.prune, plan.choice,
-            plan.bases, plan.references, dtype.head_bits, dtype.head_shift, tables.first, tables.count, tables.number,
-            encode_tables, codes, escape_lengths, tables.run_symbols, layout, len(widths), widths, tables.owns,
-            tables.shift, dtype.tail_bits, scratch.rounded, scratch.references, scratch.heads, scratch.symbols,
-            scratch.tail, scratch.items, scratch.n_items, scratch.stream_bytes, buffer, at, sizes)
+            values.bits, some_levels, len(values.bits), block, stream, begin, end, drops, np.uint64(dtype.infinity),
+            np.uint64(dtype.smallest_normal), nearest, scheme.prune, plan.choice, plan.bases, plan.references,
+            dtype.head_bits, dtype.head_shift, tables.first, tables.count, tables.number, tables.symbol_of, encode_tables,
+            codes, escape_lengths, tables.run_symbols, len(widths), widths, tables.mark_of, tables.shift, tables.uniform,
+            dtype.tail_bits, scratch.rounded, scratch.references, scratch.symbols, scratch.words, scratch.dense,
+            scratch.lone, scratch.bytes, scratch.marks, scratch.items, scratch.n_items, scratch.general, scratch.stream_bytes,
+            buffer, at, sizes)
         return at, stop
 
     parts = _split_work(prelude.n_blocks, threads)
@@ -284,9 +296,9 @@ class Frame:
             raise InvalidArgument(f"data must be a bytes-like object: {error}") from None
         prelude_bytes, frame_bytes = fmt.prelude_size(buffer)
         stored = int.from_bytes(buffer[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8].tobytes(), "little")
-        if int(checksum(buffer, 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))) != stored:
+        if int(checksum(kernel_view(buffer), 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))) != stored:
             raise Corruption("frame header: the checksum is wrong")
-        self.data = buffer[:frame_bytes]
+        self.data = kernel_view(buffer[:frame_bytes])
         self.prelude, self.sizes = fmt.read_prelude(buffer[:prelude_bytes].tobytes(), known or {})
         self.offsets = prelude_bytes + np.cumsum(self.sizes) - self.sizes
 
@@ -294,7 +306,11 @@ class Frame:
         """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). Raises Corruption, Unsupported."""
         prelude = self.prelude
         dtype, block, stream = prelude.dtype, 1 << prelude.block_log2, 1 << prelude.stream_log2
-        tables, lookup, relative = self._tables()
+        tables = stack(prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits)
+        lookup = np.empty((len(prelude.codebooks), 4096), np.uint64)
+        for k, codebook in enumerate(prelude.codebooks):
+            lookup[k] = codebook.decode_table
+        narrow_head_of = tables.head_of.astype(np.uint8)
         layout = schemes.layout_of(dtype, prelude.widths, prelude.levels)
         widths = np.array(prelude.widths, np.int64)
         over = margin(stream, dtype.head_bits)
@@ -305,9 +321,10 @@ class Frame:
         def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
             status, at = decoding.decode_blocks(
                 data, offsets, self.sizes, first, last, prelude.n_values, block, stream, dtype.head_bits,
-                dtype.head_shift, tables.n_symbols, tables.lengths, lookup, relative, layout, len(widths), widths,
-                tables.owns, tables.shift, dtype.tail_bits, scratch.references, scratch.bases, scratch.symbols,
-                scratch.tail, scratch.items, scratch.n_items, scratch.stream_bytes, scratch.starts, scratch.escapes,
+                dtype.head_shift, tables.n_symbols, tables.lengths, lookup, tables.head_of, narrow_head_of, len(widths),
+                widths, tables.mark_of, tables.shift, tables.uniform, dtype.tail_bits, scratch.references, scratch.bases,
+                scratch.symbols, scratch.words, scratch.dense, scratch.lone, scratch.bytes, scratch.marks, scratch.items,
+                scratch.n_items, scratch.general, scratch.bare, scratch.stream_bytes, scratch.starts, scratch.escapes,
                 scratch.escape_heads, out, begin * block)
             if status == blocks.BAD_KIND:
                 raise Unsupported(f"block {at} is of a kind that this version does not know")
@@ -328,17 +345,6 @@ class Frame:
                 some(middle, last, padded, self.offsets - start, scratch)
 
         _run(work, end - begin, threads)
-
-    def _tables(self) -> tuple[Tables, np.ndarray, np.ndarray]:
-        prelude = self.prelude
-        tables = stack(prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], prelude.dtype.tail_bits)
-        n = len(prelude.codebooks)
-        lookup = np.empty((n, 4096), np.uint64)
-        relative = np.zeros((n, 256), np.uint64 if prelude.dtype.bits == 64 else np.uint32)
-        for k, codebook in enumerate(prelude.codebooks):
-            lookup[k] = codebook.decode_table
-            relative[k] = codebook.meanings[1].astype(np.uint64) << np.uint64(prelude.dtype.head_shift)
-        return tables, lookup, relative
 
 
 _LIKE = {None: None, "numpy": 0, "torch": 1}

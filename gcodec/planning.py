@@ -73,8 +73,9 @@ def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels
     every = _EVERY if len(values) > _SAMPLE_ABOVE else 1
     bases = np.zeros(n_blocks, np.int64)
     by_block, by_stream = (np.zeros((n_blocks, 2 + n_levels * window), np.uint32) for _ in range(2))
-    survey.survey(values, levels, len(values), block, stream, every, dtype.head_shift, dtype.head_mask, window, center,
-                  bases, by_block, by_stream)
+    one, whole = (np.zeros((n_levels, 1 << dtype.head_bits), np.uint32) for _ in range(2))
+    survey.survey(values, levels if n_levels > 1 else None, len(values), block, stream, every, dtype.head_shift,
+                  dtype.head_mask, window, center, one, whole, bases, by_block, by_stream)
     references = coding.references and given is None and _references_pay(by_block, by_stream, stream)
     counts = by_stream if references else by_block
     if given is None:

@@ -26,6 +26,23 @@ class Values:
     container: int
 
 
+def kernel_view(array: np.ndarray) -> np.ndarray:
+    """The same memory, marked writable: to numba a read-only array is another type, and every kernel would be compiled twice.
+
+    Kernels do not write to their inputs.
+    """
+    return array if array.flags.writeable else np.asarray(_Pointer(array))
+
+
+class _Pointer:
+    """Memory by address, for :func:`kernel_view`; numpy keeps this object, and it the array, alive."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+
+
 def is_torch(x: Any) -> bool:
     """Whether ``x`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
@@ -55,7 +72,7 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     flat = np.ascontiguousarray(array).reshape(-1)
-    return Values(flat.view(BY_NAME[name].uint), BY_NAME[name], array.shape, NUMPY)
+    return Values(kernel_view(flat.view(BY_NAME[name].uint)), BY_NAME[name], array.shape, NUMPY)
 
 
 def _torch_values(x: Any, dtype: str | None) -> Values:

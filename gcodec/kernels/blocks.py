@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import planes
 from .jit import kernel
-from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64
+from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U16, U32, U64, round_magnitude
-from .streams import STREAM_PAD, checksum, decode_streams, encode_streams
+from .streams import STREAM_PAD
+from .vector import lookup
 
 CONSTANT, RAW, CODED = 0, 1, 2  #: block kinds
 BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes
@@ -23,11 +23,11 @@ OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES = range(
 @kernel
 def load_value(data, at, out, i):
     """``out[i]`` = the value at byte ``at``."""
-    if out.itemsize == 1:
+    if width_of(out) == 8:
         out[i] = data[at]
-    elif out.itemsize == 2:
+    elif width_of(out) == 16:
         out[i] = load_u16(data, at)
-    elif out.itemsize == 4:
+    elif width_of(out) == 32:
         out[i] = load_u32(data, at)
     else:
         out[i] = load_u64(data, at)
@@ -36,30 +36,56 @@ def load_value(data, at, out, i):
 @kernel
 def store_value(out, at, values, i):
     """Write ``values[i]`` at byte ``at``."""
-    if values.itemsize == 1:
+    if width_of(values) == 8:
         out[at] = U8(values[i])
-    elif values.itemsize == 2:
+    elif width_of(values) == 16:
         store_u16(out, at, U16(values[i]))
-    elif values.itemsize == 4:
+    elif width_of(values) == 32:
         store_u32(out, at, U32(values[i]))
     else:
         store_u64(out, at, U64(values[i]))
 
 
 @kernel
-def round_values(values, levels, n, drops, single, infinity, smallest_normal, nearest, prune, out):
-    """Drop mantissa bits by level. ``drops``: uint8[16]; ``single``: all values are of level 0 and ``levels`` is not read;
-    ``infinity``, ``smallest_normal``: bits of these magnitudes; ``prune``: denormals and -0 become +0. Infinities and NaNs are
-    of level 0 whatever ``levels`` says."""
-    sign_bit = U64(1) << U64(8 * values.itemsize - 1)
-    for i in range(n):
-        bits = U64(values[i])
-        magnitude = bits & ~sign_bit
-        drop = drops[0] if single or magnitude >= U64(infinity) else drops[levels[i]]
-        if prune and magnitude < U64(smallest_normal):
-            out[i] = U64(0)
-        else:
-            out[i] = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & sign_bit)
+def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
+    """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``: uint8[256], by level;
+    ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in :func:`scalar.round_magnitude`, and
+    whether denormals and -0 become +0; ``chunk``: uint8[64], scratch. Infinities and NaNs are of level 0 whatever ``levels`` says."""
+    width = width_of(values)
+    if width == 64:
+        for i in range(n):
+            bits = U64(values[i])
+            magnitude = bits & ~(U64(1) << U64(63))
+            drop = drops[0]
+            if levels is not None:
+                drop = drops[levels[i]] if magnitude < U64(infinity) else drop
+            rounded = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & (U64(1) << U64(63)))
+            out[i] = U64(0) if prune and magnitude < U64(smallest_normal) else rounded
+        return
+    sign_bit = U32(1 << (width - 1))
+    top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
+    for begin in range(0, n, 64):
+        count = min(64, n - begin)
+        for i in range(64):
+            chunk[i] = drops[0]
+        if levels is not None:
+            for i in range(count):
+                chunk[i] = levels[begin + i]
+            lookup(drops, 0, chunk, 0, chunk, 0)
+        for i in range(count):
+            bits = U32(values[begin + i])
+            magnitude = bits & ~sign_bit
+            drop = U32(chunk[i]) if magnitude < top else first
+            drop &= U32(31)
+            low = U32(U32(U32(1) << drop) - U32(1))
+            kept = U32(magnitude & ~low)
+            if nearest:
+                odd = U32(magnitude >> drop) & U32(low != 0)
+                rounded = U32(U32(magnitude + (low >> U32(1)) + odd) & ~low)
+                kept = rounded if (magnitude < top) & (rounded < top) else kept
+            kept = U32(kept | U32(low + U32(1))) if (magnitude > top) & (kept == top) else kept
+            kept |= bits & sign_bit
+            out[begin + i] = U32(0) if prune & (magnitude < least) else kept
 
 
 @kernel
@@ -104,37 +130,57 @@ def find_references(values, n, stream, head_shift, head_mask, references):
 
 
 @kernel
-def find_symbols(values, levels, n, stream, single, infinity, base, references, head_shift, head_mask, first, count,
-                 number, heads, symbols):
-    """Symbol of every value. ``first``, ``count``, ``number``: int64[16], the codebook's ranges and the number of their first
-    symbols; ``heads``: uint16[n] and ``symbols``: uint8, strided, results. Infinities and NaNs are of level 0."""
+def find_symbols(values, levels, n, stream, infinity, base, references, head_shift, head_mask, first, count, number,
+                 symbol_of, symbols):
+    """Symbol of every value, and 0 behind the last up to a multiple of 64.
+
+    ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges and the number of their
+    first symbols; ``symbol_of``: uint8[16 * 256], symbol by level and relative head, for 8 head bits; ``symbols``: uint8,
+    strided, result. Infinities and NaNs are of level 0.
+    """
     n_streams = (n + stream - 1) // stream
-    mask = U32(head_mask)
-    magnitude_mask = ~(U64(1) << U64(8 * values.itemsize - 1))
+    width = width_of(values)
+    magnitude_mask = (U64(1) << U64(width - 1)) - U64(1)
     for s in range(n_streams):
         reference = base + np.int64(references[s])
         begin = s * stream
         place = s * (stream + STREAM_PAD)
         length = min(stream, n - begin)
-        if single:
+        if levels is None:
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
-            for i in range(length):
-                bits = values[begin + i]
-                head = U32(U32(bits >> head_shift) & mask)
-                heads[begin + i] = head
-                offset = U32(head - origin) & mask
-                symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
-                symbols[place + i] = symbol if bits else U32(0)
+            if width == 32:
+                for i in range(length):
+                    bits = U32(values[begin + i])
+                    offset = U32((bits >> U32(23)) - origin) & U32(255)
+                    symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
+                    symbols[place + i] = U8(symbol if bits else U32(0))
+            elif width == 16:
+                for i in range(length):
+                    bits = U16(values[begin + i])
+                    offset = U16((bits >> U16(7)) - U16(origin)) & U16(255)
+                    symbol = U16(offset + U16(1)) if offset < U16(limit) else U16(ESCAPE)
+                    symbols[place + i] = U8(symbol if bits else U16(0))
+            else:
+                for i in range(length):
+                    bits = U64(values[begin + i])
+                    head = U32(bits >> U64(head_shift)) & U32(head_mask)
+                    offset = U32(head - origin) & U32(head_mask)
+                    symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
+                    symbols[place + i] = U8(symbol if bits else U32(0))
         else:
             for i in range(length):
-                bits = values[begin + i]
-                level = levels[begin + i] if (U64(bits) & magnitude_mask) < U64(infinity) else U8(0)
-                head = np.int64(U64(bits) >> U64(head_shift)) & head_mask
-                heads[begin + i] = head
-                offset = (head - reference - first[level]) & head_mask
-                symbol = number[level] + offset if offset < count[level] else ESCAPE
-                symbols[place + i] = symbol if bits else 0
+                bits = U64(values[begin + i])
+                level = U32(levels[begin + i]) if (bits & magnitude_mask) < U64(infinity) else U32(0)
+                head = np.int64(bits >> U64(head_shift)) & head_mask
+                if width < 64:
+                    symbol = symbol_of[(level << U32(8)) | U32((head - reference) & 255)]
+                else:
+                    offset = (head - reference - first[level]) & head_mask
+                    symbol = U8(number[level] + offset) if offset < count[level] else U8(ESCAPE)
+                symbols[place + i] = symbol if bits else U8(0)
+        for i in range(length, (length + 63) & ~63):
+            symbols[place + i] = 0
 
 
 @kernel
@@ -163,23 +209,3 @@ def unpack_numbers(data, at, n, width, numbers):
         bit = i * width
         window = load_u64(data, at + (bit >> 3)) >> U64(bit & 7)
         numbers[i] = window & U64((1 << width) - 1)
-
-
-@kernel
-def split(layout, values, symbols, n, stream, n_planes, widths, owns, shift, tail_bits, tail, items, n_items, out, at):
-    """All planes of a block, by the layout's kernels. Returns the end."""
-    if layout == planes.LAYOUT_24:
-        return planes.split_24(values, n, out, at)
-    if layout == planes.LAYOUT_8:
-        return planes.split_8(values, n, out, at)
-    if layout == planes.LAYOUT_NONE:
-        return at
-    planes.tails(values, n, tail_bits, tail)
-    if layout == planes.LAYOUT_NARROW:
-        planes.split_narrow(tail, symbols, n, stream, owns, shift, n_planes, items, n_items)
-        for p in range(n_planes):
-            at = planes.pack_bytes(items[p], n_items[p], widths[p], out, at)
-        return at
-    for p in range(n_planes):
-        at = planes.split_plane(tail, symbols, n, stream, owns[p], shift[p], widths[p], out, at)
-    return at

@@ -10,52 +10,78 @@ from .blocks import (
     OK, RAW, SEED, load_value, unpack_numbers,
 )
 from .jit import kernel
-from .memory import load_u16, load_u32, load_u64
-from .scalar import U64
+from .memory import load_u16, load_u32, load_u64, width_of
+from .scalar import U8, U32, U64
 from .streams import STREAM_PAD, checksum, decode_streams
 
 
 @kernel
-def count_items(symbols, n, stream, owns, n_planes, n_items):
-    """Number of items of every plane. ``owns``: uint8[8, 256]; ``n_items``: int64[8], result."""
-    n_streams = (n + stream - 1) // stream
-    for p in range(n_planes):
-        total = 0
-        own = owns[p]
-        for s in range(n_streams):
-            place = s * (stream + STREAM_PAD)
-            for i in range(place, place + min(stream, n - s * stream)):
-                total += own[symbols[i]]
-        n_items[p] = total
+def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
+    """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
+    n_items[:] = 0
+    if marks is not None:
+        planes.find_marks(symbols, n, stream, mark_of, marks)
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        for i in range(count, (count + 63) & ~63):
+            symbols[place + i] = 0
+            if marks is not None:
+                marks[place + i] = 0
+        for p in range(n_planes):
+            total = U32(0)
+            if marks is not None:
+                for i in range(place, place + count):
+                    total += U32((marks[i] >> U8(p)) & U8(1))
+            else:
+                for i in range(place, place + count):
+                    total += U32((mark_of[symbols[i]] >> U8(p)) & U8(1))
+            n_items[p] += np.int64(total)
 
 
 @kernel
-def merge(layout, data, at, symbols, n, stream, n_planes, widths, owns, shift, head_shift, head_mask, tail_bits,
-          rel, bases, tail, items, n_items, out):
-    """All values of a block from its planes and symbols, by the layout's kernels."""
-    if layout == planes.LAYOUT_24:
-        planes.merge_24(data, at, n_items[0], symbols, n, stream, rel, bases, head_mask << head_shift, out)
-        return
-    if layout == planes.LAYOUT_8:
-        planes.merge_8(data, at, n_items[0], symbols, n, stream, rel, bases, head_mask << head_shift, out)
-        return
-    if layout == planes.LAYOUT_NARROW:
-        for p in range(n_planes):
-            planes.unpack_bytes(data, at, n_items[p], widths[p], items[p])
-            at += (n_items[p] * widths[p] + 7) >> 3
-        planes.merge_narrow(items, symbols, n, stream, owns, shift, n_planes, tail)
-    elif layout == planes.LAYOUT_GENERAL:
-        tail[:n] = 0
-        for p in range(n_planes):
-            planes.merge_plane(data, at, symbols, n, stream, owns[p], shift[p], widths[p], tail)
-            at += (n_items[p] * widths[p] + 7) >> 3
-    planes.merge_values(tail, symbols, n, stream, rel, bases, head_mask << head_shift, tail_bits, out)
+def count_single(symbols, n, stream, n_items):
+    """The same for a single plane of which all values but zeros own an item."""
+    total = 0
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        for i in range(count, (count + 63) & ~63):
+            symbols[place + i] = 0
+        total += planes.count_marked(symbols, place, count)
+    n_items[0] = total
 
 
 @kernel
-def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, lengths, table, rel, layout, n_planes,
-                 widths, owns, shift, tail_bits, references, bases, symbols, tail, items, n_items, stream_bytes,
-                 starts, escapes, escape_heads, out):
+def merge(data, at, symbols, n, stream, n_planes, widths, mark_of, shift, uniform, head_of, narrow_head_of, head_shift, head_mask,
+          tail_bits, bases, words, dense, lone, bytes_, marks, items, n_items, general, bare, out):
+    """All values of a block from its planes and symbols; which scratch is there says which layout it is."""
+    if general is not None:
+        for i in range(n):
+            general[i] = U64(0)
+        for p in range(n_planes):
+            planes.merge_plane(data, at, symbols, n, stream, mark_of, p, shift[p], widths[p], general)
+            at += (n_items[p] * widths[p] + 7) >> 3
+        planes.merge_values(general, symbols, n, stream, head_of, bases, head_shift, head_mask, tail_bits, out)
+        return
+    if items is not None:
+        planes.merge_narrow(data, at, symbols, marks, n, stream, n_planes, widths, narrow_head_of, shift, uniform, bases, words,
+                            bytes_, items, n_items, out)
+        return
+    if dense is not None:
+        planes.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, words, dense, out)
+        return
+    if lone is not None:
+        planes.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
+        return
+    if bare is not None:
+        planes.merge_values(None, symbols, n, stream, head_of, bases, head_shift, head_mask, tail_bits, out)
+
+
+@kernel
+def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, lengths, table, head_of, narrow_head_of, n_planes,
+                 widths, mark_of, shift, uniform, tail_bits, references, bases, symbols, words, dense, lone, bytes_, marks, items,
+                 n_items, general, bare, stream_bytes, starts, escapes, escape_heads, out):
     """One coded block at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
     head_mask = (1 << head_bits) - 1
     base = np.int64(load_u16(data, at + 2))
@@ -87,19 +113,24 @@ def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, le
         return BAD_STREAM
     unpack_numbers(data, references_at, n_streams, reference_width, references)
     for s in range(n_streams):
-        bases[s] = ((base + np.int64(references[s])) & head_mask) << head_shift
+        bases[s] = (base + np.int64(references[s])) & head_mask
     n_escapes = decode_streams(data, starts, stream_bytes, n, stream, run_symbol, table, lengths, lengths[255],
                                head_bits, symbols, escapes, escape_heads)
     if n_escapes < 0:
         return BAD_STREAM
-    count_items(symbols, n, stream, owns, n_planes, n_items)
+    if dense is not None or lone is not None:
+        count_single(symbols, n, stream, n_items)
+    if items is not None:
+        count_items(symbols, n, stream, n_planes, mark_of, marks, n_items)
+    if general is not None:
+        count_items(symbols, n, stream, n_planes, mark_of, marks, n_items)
     total = 0
     for p in range(n_planes):
         total += (n_items[p] * widths[p] + 7) >> 3
     if total != plane_bytes:
         return BAD_PLANES
-    merge(layout, data, at + CODED_HEADER, symbols, n, stream, n_planes, widths, owns, shift, head_shift, head_mask,
-          tail_bits, rel, bases, tail, items, n_items, out)
+    merge(data, at + CODED_HEADER, symbols, n, stream, n_planes, widths, mark_of, shift, uniform, head_of, narrow_head_of,
+          head_shift, head_mask, tail_bits, bases, words, dense, lone, bytes_, marks, items, n_items, general, bare, out)
     for k in range(n_escapes):
         s = escapes[k] // (stream + STREAM_PAD)
         i = s * stream + escapes[k] - s * (stream + STREAM_PAD)
@@ -110,15 +141,17 @@ def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, le
 
 @kernel
 def decode_blocks(data, offsets, sizes, begin, end, n_values, block, stream, head_bits, head_shift, n_symbols, lengths,
-                  tables, rel, layout, n_planes, widths, owns, shift, tail_bits, references, bases, symbols, tail,
-                  items, n_items, stream_bytes, starts, escapes, escape_heads, out, out_first):
+                  tables, head_of, narrow_head_of, n_planes, widths, mark_of, shift, uniform, tail_bits, references, bases,
+                  symbols, words, dense, lone, bytes_, marks, items, n_items, general, bare, stream_bytes, starts, escapes,
+                  escape_heads, out, out_first):
     """Decode blocks ``begin ... end``; value i of the frame goes to ``out[i - out_first]``.
 
     ``data``: uint8, readable for ``block_margin`` bytes (see codec) after the last of these blocks; ``offsets``: int64 and
     ``sizes``: int64, both [n_blocks], checked to lie inside the frame; ``n_symbols``: int64[n_codebooks]; ``lengths``:
-    uint8[n_codebooks, 256]; ``tables``: uint64[n_codebooks, 4096]; ``rel``: [n_codebooks, 256]. Returns (status, block).
+    uint8[n_codebooks, 256]; ``tables``: uint64[n_codebooks, 4096]; ``head_of``: uint16 and ``narrow_head_of``: uint8,
+    both [n_codebooks, 256], relative heads. Returns (status, block).
     """
-    width = out.itemsize
+    width = width_of(out) // 8
     for b in range(begin, end):
         at, size = offsets[b], sizes[b]
         start = b * block
@@ -152,9 +185,9 @@ def decode_blocks(data, offsets, sizes, begin, end, n_values, block, stream, hea
             if size < CODED_HEADER or c >= len(n_symbols):
                 return BAD_FIELD, b
             status = decode_coded(
-                data, at, size, n, stream, head_bits, head_shift, n_symbols[c], lengths[c], tables[c], rel[c], layout,
-                n_planes, widths, owns[c], shift[c], tail_bits, references, bases, symbols, tail, items, n_items,
-                stream_bytes, starts, escapes, escape_heads, block_out)
+                data, at, size, n, stream, head_bits, head_shift, n_symbols[c], lengths[c], tables[c], head_of[c],
+                narrow_head_of[c], n_planes, widths, mark_of[c], shift[c], uniform, tail_bits, references, bases, symbols, words,
+                dense, lone, bytes_, marks, items, n_items, general, bare, stream_bytes, starts, escapes, escape_heads, block_out)
             if status != OK:
                 return status, b
     return OK, end

@@ -10,12 +10,17 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
+
+
+def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    """LLVM: the address ``offset`` bytes into an array's data."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [offset])
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, bits: int) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    byte = builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [index], inbounds=True)
+    byte = pointer(context, builder, array_type, array, index)
     return builder.bitcast(byte, ir.IntType(bits).as_pointer())
 
 
@@ -48,3 +53,14 @@ load_u64 = _loader(64, types.uint64)
 store_u16 = _storer(16, types.uint16)
 store_u32 = _storer(32, types.uint32)
 store_u64 = _storer(64, types.uint64)
+
+
+def width_of(values: Any) -> int:
+    """Bits of an array's elements; inside a kernel a constant, unlike ``values.itemsize``."""
+    return 8 * int(values.itemsize)
+
+
+@overload(width_of)
+def _width_of(values):
+    width = values.dtype.bitwidth
+    return lambda values: width

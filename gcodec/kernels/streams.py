@@ -43,11 +43,11 @@ def is_run(symbols, start, n, symbol):
 
 
 @kernel
-def encode_streams(symbols, heads, n, stream, table, escape_code, escape_length, head_bits, run_symbol,
+def encode_streams(symbols, values, n, stream, table, escape_code, escape_length, head_bits, head_shift, run_symbol,
                    out, at, stream_bytes):
     """Write the codes of a block's symbols, sub-stream by sub-stream.
 
-    ``symbols``: uint8, strided as above; ``heads``: uint16[n], raw heads (read at escapes only); ``table``: uint32[256] of
+    ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
     :func:`encode_table`; ``out``: uint8, room for ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``:
     uint32[n_streams], result. Returns the position after the last byte, or -1 where a symbol has no code and the codebook no
     escape.
@@ -90,7 +90,8 @@ def encode_streams(symbols, heads, n, stream, table, escape_code, escape_length,
             if length == U64(64):
                 if escape_length == 0:
                     return -1
-                code = U64(escape_code) | (U64(heads[i + offset]) << U64(escape_length))
+                head = (U64(values[i + offset]) >> U64(head_shift)) & U64((1 << head_bits) - 1)
+                code = U64(escape_code) | (head << U64(escape_length))
                 length = U64(escape_length + head_bits)
             window |= code << filled
             filled += length

@@ -17,60 +17,72 @@ LADDER_WINDOW, LADDER_CENTER = 64, 44
 
 
 @kernel
-def mean_head(values, start, stop, head_shift, head_mask):
-    """Sum of the heads of the values that are not zero, and their number."""
-    total = U64(0)
-    number = U64(0)
+def count_stream(values, levels, start, stop, head_shift, head_mask, counts):
+    """Count some values by level and head: ``counts``: uint32[n_levels, 2**H], zeroed by the caller. Returns (number of
+    zeros, sum of the others' heads, lowest and highest head among them)."""
+    n_zeros, total, low, high = 0, 0, head_mask, 0
     for i in range(start, stop):
         bits = U64(values[i])
-        total += (bits >> U64(head_shift)) & U64(head_mask)
-        number += bits != 0
-    return np.int64(total), np.int64(number)
+        if bits == U64(0):
+            n_zeros += 1
+            continue
+        head = np.int64(bits >> U64(head_shift)) & head_mask
+        level = 0 if levels is None else np.int64(levels[i])
+        counts[level, head] += U32(1)
+        total += head
+        low, high = min(low, head), max(high, head)
+    return n_zeros, total, low, high
 
 
 @kernel
-def count_stream(values, levels, start, stop, reference, head_shift, head_mask, window, center, histogram):
-    """Add the values ``start ... stop`` to a histogram of heads relative to ``reference``."""
+def add_shifted(counts, low, high, reference, head_mask, window, center, histogram, clear):
+    """Add counts by head (columns ``low ... high``) to a histogram of heads relative to ``reference``; ``clear`` zeroes them."""
     half = (head_mask + 1) >> 1
-    for i in range(start, stop):
-        bits = U64(values[i])
-        if bits == 0:
-            histogram[0] += 1
-            continue
-        head = np.int64((bits >> U64(head_shift)) & U64(head_mask))
-        place = ((head - reference + half) & head_mask) - half + center
-        if place < 0 or place >= window:
-            histogram[1] += 1
-        else:
-            level = np.int64(levels[i]) if window != WINDOW else 0
-            histogram[2 + level * window + place] += 1
+    for level in range(counts.shape[0]):
+        for head in range(low, high + 1):
+            number = counts[level, head]
+            if number:
+                place = ((head - reference + half) & head_mask) - half + center
+                if place < 0 or place >= window:
+                    histogram[1] += number
+                else:
+                    histogram[2 + level * window + place] += number
+                if clear:
+                    counts[level, head] = 0
 
 
 @kernel
 def survey(values, levels, n_values, block, stream, every, head_shift, head_mask, window, center,
-           bases, by_block, by_stream):
+           one, whole, bases, by_block, by_stream):
     """Histograms of every block from every ``every``-th of its sub-streams.
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], read only for ladders; ``bases``: int64[n_blocks], result: mean
-    head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the
-    block's mean head and to each sub-stream's own.
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``one``, ``whole``: uint32[n_levels, 2**H],
+    scratch, zero before and after; ``bases``: int64[n_blocks], result: mean head of what was seen; ``by_block``, ``by_stream``:
+    uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the block's mean head and to each sub-stream's own.
     """
     for b in range(len(bases)):
         end = min(n_values, (b + 1) * block)
         first = b * block + (b % every) * stream
         if first >= end:
             first = b * block
-        total, number = 0, 0
-        for s in range(first, end, every * stream):
-            t, m = mean_head(values, s, min(end, s + stream), head_shift, head_mask)
-            total += t
-            number += m
+        total, number, lowest, highest = 0, 0, head_mask, 0
+        for start in range(first, end, every * stream):
+            stop = min(end, start + stream)
+            n_zeros, heads, low, high = count_stream(values, levels, start, stop, head_shift, head_mask, one)
+            by_block[b, 0] += U32(n_zeros)
+            by_stream[b, 0] += U32(n_zeros)
+            n_others = stop - start - n_zeros
+            if n_others == 0:
+                continue
+            for level in range(one.shape[0]):
+                for head in range(low, high + 1):
+                    whole[level, head] += one[level, head]
+            add_shifted(one, low, high, heads // n_others, head_mask, window, center, by_stream[b], True)
+            total += heads
+            number += n_others
+            lowest, highest = min(lowest, low), max(highest, high)
         bases[b] = total // max(number, 1)
-        for s in range(first, end, every * stream):
-            stop = min(end, s + stream)
-            t, m = mean_head(values, s, stop, head_shift, head_mask)
-            count_stream(values, levels, s, stop, bases[b], head_shift, head_mask, window, center, by_block[b])
-            count_stream(values, levels, s, stop, t // max(m, 1), head_shift, head_mask, window, center, by_stream[b])
+        add_shifted(whole, lowest, highest, bases[b], head_mask, window, center, by_block[b], True)
 
 
 @kernel
@@ -119,7 +131,9 @@ def _assign(histograms, n_clusters, cost, choice, spent):
 
 @kernel
 def _sum_clusters(histograms, n_clusters, choice, sums):
-    sums[:n_clusters] = 0
+    for k in range(n_clusters):
+        for i in range(sums.shape[1]):
+            sums[k, i] = 0
     for b in range(histograms.shape[0]):
         for i in range(histograms.shape[1]):
             sums[choice[b], i] += histograms[b, i]
@@ -152,7 +166,8 @@ def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own
                 worst, excess = b, mine - own[b]
         if worst < 0 or excess * U64(n_blocks) < table_cost:
             break
-        sums[n, :] = histograms[worst]
+        for i in range(histograms.shape[1]):
+            sums[n, i] = histograms[worst, i]
         _cost_table(sums[n], cost[n])
         for _ in range(2):
             _assign(histograms, n + 1, cost, choice, spent)

@@ -1,0 +1,193 @@
+"""Groups of 64 bytes or 16 words at a time: the steps that LLVM does not vectorize by itself.
+
+``pack_24`` and ``unpack_24`` are byte shuffles that every target has. Compressing, expanding and 256-entry look-ups use AVX-512 (VBMI
+and VBMI2) where the code is compiled for it, and otherwise plain loops; the results are the same. All of them read and write
+whole groups, so arrays need up to 64 bytes of margin behind the last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba.core import config, types
+from numba.extending import intrinsic
+
+from .jit import kernel
+from .memory import pointer
+
+_BYTE, _WORD, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_BYTES, _WORDS = ir.VectorType(_BYTE, 64), ir.VectorType(_WORD, 16)
+
+
+def _has(*features: str) -> bool:
+    """Whether kernels are compiled for a CPU with these features: the host's, or what NUMBA_CPU_FEATURES says."""
+    if config.CPU_FEATURES is not None:
+        return all(f"+{feature}" in config.CPU_FEATURES.split(",") for feature in features)
+    host = get_host_cpu_features()
+    return all(host.get(feature, False) for feature in features)
+
+
+#: Masked compress and expand of bytes and words, and byte permutes over two registers.
+HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
+
+
+def _vector(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=1)
+
+
+def _constant(kind: Any, values: list[int]) -> Any:
+    return ir.Constant(kind, values)
+
+
+def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
+    module = builder.module
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
+    return builder.call(function, args)
+
+
+def _intrinsic(result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]) -> Any:
+    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i, bits)`` is the address
+    of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
+
+    def body(typingctx: Any, *args: Any) -> Any:
+        kinds = [a if isinstance(a, types.Array) else types.intp for a in args]
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            def at(i: int, bits: int) -> Any:
+                offset = builder.mul(values[i + 1], ir.Constant(_INDEX, bits // 8))
+                return pointer(context, builder, signature.args[i], values[i], offset)
+
+            value = generate(builder, values, at)
+            return context.get_dummy_value() if value is None else value
+
+        return result(*kinds), codegen
+
+    parameters = ", ".join(f"a{i}" for i in range(n_args))
+    scope: dict[str, Any] = {"body": body}
+    exec(f"def typer(typingctx, {parameters}): return body(typingctx, {parameters})", scope)  # intrinsics need named arguments
+    return intrinsic(scope["typer"])
+
+
+def _generate_pack_24(builder: Any, args: list[Any], at: Any) -> None:
+    words = builder.bitcast(_vector(builder, at(0, 32), _WORDS), _BYTES)
+    picks = _constant(ir.VectorType(_WORD, 48), [4 * (k // 3) + k % 3 for k in range(48)])
+    _store(builder, builder.shuffle_vector(words, words, picks), at(2, 8))
+
+
+def _generate_unpack_24(builder: Any, args: list[Any], at: Any) -> None:
+    packed = _vector(builder, at(0, 8), ir.VectorType(_BYTE, 48))
+    zero = _constant(packed.type, [0] * 48)
+    picks = _constant(ir.VectorType(_WORD, 64), [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)])
+    _store(builder, builder.shuffle_vector(packed, zero, picks), at(2, 32))
+
+
+#: pack_24(src uint32, i, dst uint8, k): the low three bytes of 16 words, 48 bytes.
+pack_24 = _intrinsic(types.void, 4, _generate_pack_24)
+#: unpack_24(src uint8, i, dst uint32, k): inverse.
+unpack_24 = _intrinsic(types.void, 4, _generate_unpack_24)
+
+
+def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
+    """<n x i1>: which of n bytes have any of ``bits`` set."""
+    kind = ir.VectorType(_BYTE, n)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), builder.trunc(bits, _BYTE), ir.Constant(_WORD, 0))
+    all_bits = builder.shuffle_vector(one, one, _constant(ir.VectorType(_WORD, n), [0] * n))
+    tested = builder.and_(_vector(builder, address, kind), all_bits)
+    return builder.icmp_unsigned("!=", tested, _constant(kind, [0] * n))
+
+
+def _count(builder: Any, mask: Any, n: int) -> Any:
+    number = builder.bitcast(mask, ir.IntType(n))
+    return builder.zext(_call(builder, f"llvm.ctpop.i{n}", number.type, [number]), _INDEX) if n < 64 else _call(
+        builder, "llvm.ctpop.i64", number.type, [number])
+
+
+def _mover(verb: str, bits: int) -> Any:
+    """compress: dst[k ...] = those of a group of src[i ...] that are marked; expand: the inverse, zero where not marked."""
+    n = 64 if bits == 8 else 16
+    kind = ir.VectorType(ir.IntType(bits), n)
+
+    def generate(builder: Any, args: list[Any], at: Any) -> Any:
+        mask = _mask(builder, at(2, 8), args[4], n)
+        moved = _call(builder, f"llvm.x86.avx512.mask.{verb}.v{n}i{bits}", kind,
+                      [_vector(builder, at(0, bits), kind), _constant(kind, [0] * n), mask])
+        _store(builder, moved, at(5, bits))
+        return _count(builder, mask, n)
+
+    return _intrinsic(types.intp, 7, generate)
+
+
+def _generate_lookup(builder: Any, args: list[Any], at: Any) -> None:
+    source = _vector(builder, at(2, 8), _BYTES)
+    quarters = [_vector(builder, builder.gep(at(0, 8), [ir.Constant(_INDEX, 64 * q)]), _BYTES) for q in range(4)]
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    low = _call(builder, name, _BYTES, [quarters[0], source, quarters[1]])
+    high = _call(builder, name, _BYTES, [quarters[2], source, quarters[3]])
+    upper = builder.icmp_signed("<", source, _constant(_BYTES, [0] * 64))
+    _store(builder, builder.select(upper, high, low), at(4, 8))
+
+
+if HAS_AVX512:
+    #: compress_8(src, i, mask, j, bits, dst, k) -> number moved: 64 bytes, marked where ``mask[j ...] & bits``.
+    compress_8 = _mover("compress", 8)
+    #: expand_8(src, i, mask, j, bits, dst, k) -> number taken from src.
+    expand_8 = _mover("expand", 8)
+    #: The same for 16 words (uint32), the mask in bytes.
+    compress_32 = _mover("compress", 32)
+    expand_32 = _mover("expand", 32)
+    #: lookup(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
+    lookup = _intrinsic(types.void, 6, _generate_lookup)
+else:
+
+    @kernel
+    def compress_8(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = k
+        for lane in range(64):
+            dst[at] = src[i + lane]
+            at += (mask[j + lane] & bits) != 0
+        return at - k
+
+    @kernel
+    def expand_8(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = i
+        for lane in range(64):
+            own = (mask[j + lane] & bits) != 0
+            dst[k + lane] = src[at] * own
+            at += own
+        return at - i
+
+    @kernel
+    def compress_32(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = k
+        for lane in range(16):
+            dst[at] = src[i + lane]
+            at += (mask[j + lane] & bits) != 0
+        return at - k
+
+    @kernel
+    def expand_32(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = i
+        for lane in range(16):
+            own = (mask[j + lane] & bits) != 0
+            dst[k + lane] = src[at] * own
+            at += own
+        return at - i
+
+    @kernel
+    def lookup(table, zero, src, i, dst, k):
+        """As above, in a loop."""
+        for lane in range(64):
+            dst[k + lane] = table[src[i + lane]]
