@@ -60,7 +60,7 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
 
 def margin(stream: int, head_bits: int) -> int:
     """Bytes past a block that the decoder may read."""
-    return stream * (12 + head_bits) // 8 + 64
+    return (stream + STREAM_PAD) * (12 + head_bits) // 8 + 64
 
 
 class Scratch:
@@ -72,7 +72,7 @@ class Scratch:
     def __init__(self, dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> None:
         n_streams, more = -(-block // stream), planes.GROUP
         narrow = layout == planes.LAYOUT_NARROW
-        strided = n_streams * (stream + STREAM_PAD) + more
+        strided = n_streams * (stream + STREAM_PAD) + 2 * more
         self.symbols = np.empty(strided, np.uint8)
         self.words = np.empty(stream + more, np.uint32) if narrow or layout == planes.LAYOUT_24 else None
         self.dense = np.empty(stream + more, np.uint32) if layout == planes.LAYOUT_24 else None
@@ -88,6 +88,7 @@ class Scratch:
         self.references = np.empty(n_streams, np.uint16)
         if decode:
             self.starts = np.empty(n_streams, np.int64)
+            self.lanes = np.empty((2, 4), np.int64)
             self.bases = np.empty(n_streams, np.uint16)
             self.escapes = np.empty(block, np.int64)
             self.escape_heads = np.empty(block, np.uint16)
@@ -324,7 +325,7 @@ class Frame:
                 dtype.head_shift, tables.n_symbols, tables.lengths, lookup, tables.head_of, narrow_head_of, len(widths),
                 widths, tables.mark_of, tables.shift, tables.uniform, dtype.tail_bits, scratch.references, scratch.bases,
                 scratch.symbols, scratch.words, scratch.dense, scratch.lone, scratch.bytes, scratch.marks, scratch.items,
-                scratch.n_items, scratch.general, scratch.bare, scratch.stream_bytes, scratch.starts, scratch.escapes,
+                scratch.n_items, scratch.general, scratch.bare, scratch.stream_bytes, scratch.starts, scratch.lanes, scratch.escapes,
                 scratch.escape_heads, out, begin * block)
             if status == blocks.BAD_KIND:
                 raise Unsupported(f"block {at} is of a kind that this version does not know")

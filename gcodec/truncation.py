@@ -152,11 +152,11 @@ DEFAULT = Policy()
 # type (float32 or float64); `t` are seven thresholds 2**(n_l + p_param - p_grad), padded with infinity, `top` of them
 # real: seven comparisons cost less than a logarithm. The rule is multiplied through by the denominators.
 #
-# The kernels' own rounding. A U below `floor` (2**-100 in float32) counts as `floor` and a second moment below it as 0,
-# which keeps whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right to a few units of
-# 2**-24; `_run` inflates U by 2**-18. N may cancel, so its error is measured by its parts and subtracted: 2**-20 of
-# their sum is 16 units of 2**-24, for the roundings of the terms and of the D in them. That subtraction also turns
-# every infinity into a NaN, and a NaN fails all comparisons: level 0.
+# The kernels' own rounding. A U below `floor` (2**-100 in float32) counts as `floor` and a second moment below it as
+# 0, which keeps whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of
+# positive terms, right to a few units of 2**-24; U is inflated by 2**-18. N may cancel, so its error is measured by
+# its parts and subtracted: 2**-20 of their sum is 16 units of 2**-24, for the roundings of the terms and of the D in
+# them. That subtraction also turns every infinity into a NaN, and a NaN fails all comparisons: level 0.
 _U_MARGIN = 1 + 2.0**-18
 _N_MARGIN = 2.0**-20
 _PASS = 7
@@ -210,7 +210,7 @@ def _accumulator_kernel(out: Any, theta: Any, grad: Any, square: Any, buf: Any, 
     carry, drift, slope, sign, decay, reach, old, new, eps, floor, tiny, margin, zero, _ = k
     for i in range(out.size):
         a = abs(grad[i])
-        size = tiny if a < tiny else a
+        size = tiny + tiny if a < tiny else a
         v = old * square[i] + new * _least_square(grad[i], size, decay * theta[i], sign, reach, margin, zero)
         v = zero if abs(v) < floor else v
         d = math.sqrt(v) + eps
@@ -236,7 +236,7 @@ def _adam_kernel(out: Any, theta: Any, grad: Any, mean: Any, square: Any, most: 
     floor, tiny, margin, zero, one = k[14:]
     for i in range(out.size):
         a = abs(grad[i])
-        size = tiny if a < tiny else a
+        size = tiny + tiny if a < tiny else a
         v = old * square[i] + new * _least_square(grad[i], size, decay * theta[i], sign, reach, margin, zero)
         if most is not None:
             v = (most[i] if v < most[i] else v) + zero * most[i]
@@ -366,10 +366,11 @@ def adagrad_levels(
     """Levels for step number ``step`` (from 1) of AdaGrad; ``square_sum`` is the accumulator r before it.
 
     theta -= clr * h / D with h = +-g + wd * theta, D = s + eps, s = sqrt(r + h**2) and
-    clr = lr / (1 + (step - 1) * lr_decay). As D grows with |h|, h / D has a slope of (1 - h**2 / (s * D)) / D: at least 0, at most 1 / D. An error dg in g thus
-    moves theta by at most clr * |dg| / D_low, where D_low is the least D on the way, at the least |h| that rounding g
-    can lead to; in a group, where h may become anything, D_low = sqrt(r) + eps. So U = clr * |g| / D_low. And
-    N = theta - clr * wd * theta / D for some D >= D_low: the rule takes the least |N| over all of them.
+    clr = lr / (1 + (step - 1) * lr_decay). As D grows with |h|, h / D has a slope of (1 - h**2 / (s * D)) / D, which is
+    at least 0 and at most 1 / D. An error dg in g thus moves theta by at most clr * |dg| / D_low, where D_low is the
+    least D on the way, at the least |h| that rounding g can lead to; in a group, where h may become anything,
+    D_low = sqrt(r) + eps. So U = clr * |g| / D_low. And N = theta - clr * wd * theta / D for some D >= D_low: the rule
+    takes the least |N| over all of them.
     """
     _check(lr=lr, lr_decay=lr_decay, eps=eps, weight_decay=weight_decay, before=step - 1)
     rate = lr / (1 + (step - 1) * lr_decay)
@@ -434,10 +435,15 @@ def adam_levels(
 
 
 def _shared(rate: float, decay: float, maximize: bool, policy: Policy, grad: Array) -> list[float]:
-    """What the adaptive kernels share: slope, sign, decay and reach, how far rounding may move |g| = 1 at most."""
-    top = policy.ladder_for(grad).drops[-1] - MANTISSA_BITS[dtype_name(grad)]
+    """What the adaptive kernels share: slope, sign, decay and reach, the farthest that rounding may move |g| = 1.
+
+    Truncation at bit n takes less than q = 2**(n - p_grad) units from a mantissa that stays at least 1, so at most
+    q / (1 + q) of the value; rounding to nearest moves it by q / 2. (A denormal loses up to q of the smallest normal
+    value; the kernels count it as two of those.)
+    """
+    q = math.ldexp(1.0, policy.ladder_for(grad).drops[-1] - MANTISSA_BITS[dtype_name(grad)])
     gain = policy.gain
-    return [rate * gain * _U_MARGIN, -gain if maximize else gain, decay, gain * (math.ldexp(1.0, top) + _N_MARGIN)]
+    return [rate * gain * _U_MARGIN, -gain if maximize else gain, decay, gain * (q / (1 + q) + _N_MARGIN)]
 
 
 def _check(**numbers: float) -> None:

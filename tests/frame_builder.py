@@ -1,8 +1,8 @@
 """Frames made by hand from `docs/format.md` alone: valid ones that no encoder would write, and spoilt ones.
 
 `build_frame` draws a valid frame, and says which values it holds. `mutations` spoils one field of a valid
-frame at a time and sets all checksums right again, so that a decoder has to look at the field itself. § stands
-before the number of a section of the page.
+frame at a time and sets all checksums right again, so that a decoder has to look at the field itself. § is a
+section of the page.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Inline:
         raise ValueError(symbol)
 
     def codes(self) -> dict[int, str]:
-        """Canonical codes by symbol, first bit first: as in RFC 1951, by the number of codes of each length."""
+        """Canonical codes by symbol, first bit first (§5): from the number of codes of each length."""
         length_of = dict(zip(self.numbers, self.lengths, strict=True))
         next_code = [0] * 14
         for length in range(1, 13):
@@ -265,7 +265,8 @@ class Coded:
         plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
         extension = EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
                                    self.reference_width, self.run_symbol, reserved)
-        lengths = pack([len(stream) - self.min_stream_bytes for stream in self.streams], self.length_width, spare)
+        above = [len(stream) - self.min_stream_bytes for stream in self.streams]
+        lengths = pack(above, self.length_width, spare)
         references = pack(self.references, self.reference_width, spare)
         start = BLOCK_HEADER.pack(2, self.codebook, self.base, self.n_values, 0)
         return padded(start + extension + self.planes + streams + lengths + references, 8, fill)
@@ -285,7 +286,7 @@ def plain_block(number: int, n_values: int, body: bytes, codebook: int = 0, base
 
 
 class Built(NamedTuple):
-    """A valid frame, its values as integers of W bits, and the codebooks that a decoder must hold to read it."""
+    """A valid frame, its values as integers of W bits, and the codebooks that it names by id."""
 
     frame: bytes
     bits: Bits
@@ -307,8 +308,8 @@ def build_frame(
 ) -> Built:
     """A valid frame of random values, and of a random shape in all that is not given.
 
-    `levels` are the planes and the levels; `kinds` the kinds of block to choose from; `named` lets codebooks be
-    given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore.
+    `levels` are the planes and the levels; `kinds` the kinds of block to choose from; `named` lets codebooks
+    be given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore.
     """
     dtype = rng.choice(list(VALUE_TYPES)) if dtype is None else dtype
     kind = VALUE_TYPES[dtype]
@@ -485,12 +486,12 @@ class BlockWriter:
         needed = max(len(stream) - min_stream_bytes for stream in streams).bit_length()
         length_width = rng.choice([needed, 16, rng.randint(needed, 16)])
         planes = [pack(chunks, width, self.spare) for chunks, width in zip(items, self.planes, strict=True)]
-        parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references), min_stream_bytes,
-                      length_width, reference_width, run_symbol)
+        parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references),
+                      min_stream_bytes, length_width, reference_width, run_symbol)
         return parts.block(spare=self.spare), values
 
     def value(self, head: int, level: int, items: list[list[int]]) -> int:
-        """A value of this head and level, its tail drawn at random; the chunks go to the planes in `items` (§4)."""
+        """A value of this head and level, its kept bits drawn at random; `items` gains their chunks (§4)."""
         kind, (drop, mask) = self.kind, self.levels[level]
         if kind.T == 0:
             return head
@@ -540,9 +541,9 @@ def spoils(name: str) -> Callable[[Spoiler], Spoiler]:
 def mutations(frame: bytes, rng: Random, codebooks: Known | None = None) -> Iterator[Mutation]:
     """All that can be spoilt in a valid frame, one thing at a time, with all checksums set right again.
 
-    `codebooks` holds the codebooks that the frame names by id. Where it can be done a spoilt frame is consistent
-    in all but the one thing: a value out of range is followed by as many items as it says, for example. What
-    cannot be spoilt in this frame, such as a coded block where there is none, is left out.
+    `codebooks` holds the codebooks that the frame names by id. Where it can be done, a spoilt frame is
+    consistent in all but the one thing: for example, a count out of range is followed by as many items as it
+    says. What cannot be spoilt in this frame, such as a coded block where there is none, is left out.
     """
     draft = Draft.of(frame, codebooks or {})
     for name, spoiler in SPOILERS.items():
@@ -705,7 +706,7 @@ def spoil_shape(draft: Draft, rng: Random) -> Spoilt:
             other[d] += longer
             if 0 not in other or 0 not in draft.shape:
                 yield f"dimension {d} + {longer}", replace(draft, shape=tuple(other)).seal(), "corruption"
-    shape = (2**32, 2**32)          # a product that is right modulo 2^64 only
+    shape: tuple[int, ...] = (2**32, 2**32)         # a product that is right modulo 2^64 only
     if draft.n_values:
         odd = rng.randrange(3, 2**32, 2)
         shape = (draft.n_values, odd, pow(odd, -1, 2**64))
@@ -737,7 +738,8 @@ def spoil_levels(draft: Draft, rng: Random) -> Spoilt:
             return replace(draft, levels=(*draft.levels[:level], row, *draft.levels[level + 1 :])).seal()
 
         if len(draft.planes) < 8:
-            yield f"level {level}: a plane too many", other((drop, mask | 1 << len(draft.planes))), "corruption"
+            row = drop, mask | 1 << len(draft.planes)
+            yield f"level {level}: a plane that does not exist", other(row), "corruption"
         yield f"level {level}: no plane", other((drop, 0)), "corruption"
         if kept_bits(draft.kind, drop + 1) != kept_bits(draft.kind, drop):
             yield f"level {level}: drops one more", other((drop + 1, mask)), "corruption"
@@ -904,13 +906,14 @@ def spoil_codebook_padding(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("codebook by id")
 def spoil_by_id(draft: Draft, rng: Random) -> Spoilt:
-    for c, record in enumerate(draft.records):
-        if record[0] == 1:
-            for at in 1, 2, 3:
-                yield f"reserved byte {at}", with_record(draft, c, flipped(record, at, rng)), "corruption"
-            for at in rng.randrange(4, 8), 8, 15:
-                what = "id" if at < 8 else "hash"
-                yield f"{what}, byte {at}", with_record(draft, c, flipped(record, at, rng)), "unsupported"
+    named = [c for c, record in enumerate(draft.records) if record[0] == 1]
+    for c in rng.sample(named, min(2, len(named))):
+        record = draft.records[c]
+        for at in 1, 2, 3:
+            yield f"reserved byte {at}", with_record(draft, c, flipped(record, at, rng)), "corruption"
+        for at in rng.randrange(4, 8), 8, 15:
+            what = "id" if at < 8 else "hash"
+            yield f"{what}, byte {at}", with_record(draft, c, flipped(record, at, rng)), "unsupported"
 
 
 # Blocks (§6).
@@ -1106,4 +1109,4 @@ def spoil_streams(draft: Draft, rng: Random) -> Spoilt:
                 moved = coded.restreamed(s, stream[:-1]).restreamed(s + 1, next_stream)
                 yield spoilt_block(draft, b, f"{s}: a byte to the next", moved.block())
         if coded.n_values > 8 and not coded.streams[0]:
-            yield spoilt_block(draft, b, "0: a byte where there was a run", coded.restreamed(0, b"\0").block())
+            yield spoilt_block(draft, b, "0: a byte and not a run", coded.restreamed(0, b"\0").block())

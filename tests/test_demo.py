@@ -270,7 +270,7 @@ def test_the_table_shows_every_row():
     for cell in ("Sizes", "zlib-6", "3.20 MB", "80.0", "2.00", "16.00", "4.00", "1.0 kB", "near-lossless"):
         assert cell in printed
     assert [row.style for row in table.rows] == [None, "bold", "bold"]
-    assert [row.end_section for row in table.rows] == [False, True, True]
+    assert [row.end_section for row in table.rows] == [False, True, False]
 
 
 # The corpus

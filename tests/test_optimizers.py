@@ -18,7 +18,7 @@ from gcodec.truncation import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder, 
 
 torch = pytest.importorskip("torch")
 
-N = 48
+N = 256
 LR = st.sampled_from([1.0, 0.1, 1e-3, 3e-5])
 DECAY = st.sampled_from([0.0, 0.0, 1e-4, 0.1, 2.0])
 EPS = st.sampled_from([1e-8, 1e-8, 1e-15, 1e-2, 0.0])
@@ -45,8 +45,8 @@ every_rule = pytest.mark.parametrize(("name", "choices"), CASES, ids=lambda x: x
 SEEDS = st.integers(0, 2**32 - 1)
 # Exponents of theta and of gradients: near each other, as in training, and anywhere.
 SCALES = st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((-30, 30), (-45, 25)), ((0, 1), (-2, 3))])
-POLICIES = st.builds(Policy, st.sampled_from([FINE_LADDER["float32"], PAPER_LADDER["float32"], Ladder((0, 22, 23))]),
-                     st.booleans())
+LADDERS = [FINE_LADDER["float32"], PAPER_LADDER["float32"], Ladder((0, *range(9, 24)))]
+POLICIES = st.builds(Policy, st.sampled_from(LADDERS), st.booleans())
 
 
 def wild(rng, scale, n=N):
@@ -94,11 +94,11 @@ def without_gradient(name, hyper, theta, state, grad, end, end_state):
     return end - gradient_term(name, hyper, end_state, grad.astype(np.float64))
 
 
+@np.errstate(all="ignore")      # 0 / 0 where eps is 0, the same with every gradient
 def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46):
     """A step with ``rounded`` ends within bound * |N| of one with ``exact``, in double precision."""
     ends = [after(name, hyper, theta, state, grad) for grad in (exact, rounded)]
-    with np.errstate(all="ignore"):
-        n = without_gradient(name, hyper, theta, state, exact, *ends[0])
+    n = without_gradient(name, hyper, theta, state, exact, *ends[0])
     start = np.abs(theta.astype(np.float64))
     noise = spare * (start + np.abs(ends[0][0]) + np.abs(ends[0][0] - n))     # that of double precision itself
     apart = np.abs(ends[0][0] - ends[1][0])
@@ -107,8 +107,8 @@ def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46)
     return ends[0][0] - n
 
 
-def trajectory(name, hyper, rng, scales, steps):
-    """(theta, state before the step, gradient) of each of several consecutive float32 steps."""
+def situations(name, hyper, rng, scales, steps):
+    """(theta, state before the step, gradient), float32: of consecutive steps, then of one from an arbitrary state."""
     theta, state = wild(rng, scales[0]), {}
     if name == "Adagrad":
         state = {"step": 0.0, "sum": np.full(N, hyper["initial_accumulator_value"], np.float32)}
@@ -116,15 +116,15 @@ def trajectory(name, hyper, rng, scales, steps):
         grad = wild(rng, scales[1])
         yield theta, state, grad
         end, kept = after(name, hyper, theta, state, grad, torch.float32)
-        ok = np.isfinite(end)
-        for key, value in kept.items():
-            kept[key] = value if key == "step" else np.where(ok, value, 1).astype(np.float32)
-        theta, state = np.where(ok, end, 1).astype(np.float32), kept
-
-
-def known_as(name, hyper, state):
-    """The view of a state as ``trajectory`` gives it."""
-    return view_from_dump(name, hyper, state)
+        fine = np.isfinite(end)
+        state = {key: float(value) if key == "step" else np.where(fine, value, 1).astype(np.float32)
+                 for key, value in kept.items()}
+        theta = np.where(fine, end, 1).astype(np.float32)
+    for key in state:
+        squares = key in ("sum", "square_avg", "exp_avg_sq", "max_exp_avg_sq")
+        state[key] = float(rng.integers(2000)) if key == "step" else wild(rng, scales[1]) ** (2 if squares else 1)
+    grad = wild(rng, scales[1])
+    yield theta, state, grad
 
 
 # The bound
@@ -137,10 +137,73 @@ def test_a_step_moves_by_at_most_half_an_ulp_of_n(name, choices, rounding):
     @settings(max_examples=20)
     @given(choices, SEEDS, SCALES, POLICIES)
     def law(hyper, seed, scales, policy):
-        for theta, state, grad in trajectory(name, hyper, np.random.default_rng(seed), scales, 3):
-            levels = levels_for(known_as(name, hyper, state), theta, grad, ladder=policy.ladder,
+        for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 2):
+            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, ladder=policy.ladder,
                                 in_group=policy.in_group)
             rounded = round_to_levels(grad, levels, policy.ladder, rounding)
             check_step(name, hyper, theta, state, grad, rounded, bound)
+
+    law()
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+@pytest.mark.parametrize(("name", "hyper"), [
+    ("Adagrad", {"lr_decay": 0.0, "initial_accumulator_value": 0.0}),
+    ("RMSprop", {"alpha": 0.9}),
+    ("Adam", {"betas": (0.5, 0.9), "amsgrad": False}),
+])
+def test_the_least_second_moment_on_the_way_counts(name, hyper, rounding):
+    """Decay all but cancels the gradient, there is no past, and rounding takes their sum through zero."""
+    rng = np.random.default_rng(6)
+    n = 20000
+    theta = np.exp2(rng.uniform(-2, 2, n)).astype(np.float32)
+    grad = -(theta * (1 + np.exp2(rng.uniform(-17, -1, n)) * rng.choice([-1.0, 1.0], n))).astype(np.float32)
+    state = {"step": 0.0, "sum": np.zeros(n, np.float32)} if name == "Adagrad" else {}
+    bound = 2.0**-24 if rounding == "nearest" else 2.0**-23
+    for lr in (2.0**-23, 2.0**-24, 2.0**-25.5):
+        options = hyper | {"lr": lr, "weight_decay": 1.0, "eps": 1e-10, "maximize": False}
+        for ladder in LADDERS:
+            levels = levels_for(view_from_dump(name, options, state), theta, grad, ladder=ladder, in_group=False)
+            rounded = round_to_levels(grad, levels, ladder, rounding)
+            check_step(name, options, theta, state, grad, rounded, bound)
+
+
+@every_rule
+def test_workers_errors_add_up_to_the_bound_once(name, choices):
+    """Each chooses levels for its own undivided gradient; the gather's second rounding costs as much again."""
+
+    @settings(max_examples=20)
+    @given(choices, SEEDS, SCALES, st.integers(2, 4), st.sampled_from(LADDERS), st.sampled_from([1.0, 8.0]))
+    def law(hyper, seed, scales, workers, ladder, loss_scale):
+        rng = np.random.default_rng(seed)
+        for theta, state, first in situations(name, hyper, rng, scales, 2):
+            known = view_from_dump(name, hyper, state)
+            others = [first * np.float32(-1.25), *(wild(rng, scales[1]) for _ in range(workers - 2))]
+            grads = [np.where(rng.random(N) < 0.5, other, wild(rng, scales[1])) for other in [first, *others]]
+            coded = []
+            for grad in grads:
+                scaled = grad * np.float32(loss_scale)
+                levels = levels_for(known, theta, scaled, ladder=ladder, loss_scale=loss_scale)
+                coded.append(round_to_levels(scaled, levels, ladder) / np.float32(loss_scale))
+            exact, mean = (np.mean(grads_, axis=0, dtype=np.float64) for grads_ in (grads, coded))
+            check_step(name, hyper, theta, state, exact, mean, 2.0**-24)
+            levels = levels_for(known, theta, mean, in_group=False)
+            again = round_to_levels(mean, levels, FINE_LADDER["float64"])
+            check_step(name, hyper, theta, state, mean, again, 2.0**-24)
+
+    law()
+
+
+@every_rule
+def test_summed_gradients_need_the_number_of_workers_as_scale(name, choices):
+    """Four workers whose gradients are added, not averaged, and all round the same way."""
+
+    @settings(max_examples=20)
+    @given(choices, SEEDS, SCALES)
+    def law(hyper, seed, scales):
+        for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 1):
+            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, scale=4)
+            rounded = round_to_levels(grad, levels, FINE_LADDER["float32"])
+            check_step(name, hyper, theta, state, 4 * grad, 4 * rounded, 2.0**-24)
 
     law()

@@ -98,7 +98,7 @@ def exact_level(ladder, shift, n, u, slack=Fraction(0)):
     return max(fits, default=0)
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 10), st.floats(0, 0.99), st.floats(0, 1.5), st.floats(0, 2),
+@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 10), st.just(0.0) | st.floats(1e-3, 1.1), st.floats(0, 1.5), st.floats(0, 2),
        st.booleans(), st.booleans(), st.sampled_from([FINE_LADDER["float32"], Ladder(tuple(range(2, 18)))]))
 def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, nesterov, first, ladder):
     rng = np.random.default_rng(seed)
@@ -118,6 +118,21 @@ def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, ne
         else:
             low = exact_level(ladder, 0, n - parts / 2**19, u, Fraction(1, 2**17))
             assert low <= level <= exact_level(ladder, 0, n, u)
+
+
+def test_levels_stay_safe_where_rounding_noise_decides():
+    rng = np.random.default_rng(5)
+    n = 4000
+    theta = wild(rng, n, -3, 3)
+    cancels = rng.random(n) < 0.5
+    buf = np.where(cancels, theta / 0.09 * (1 + rng.normal(0, 2**-23, n)), 0).astype(np.float32)
+    close = np.abs(theta) / 0.1 / 2**16 * (1 + rng.integers(-3, 4, n) * 2.0**-24)
+    g = np.where(cancels, np.abs(theta) * np.exp2(rng.uniform(-50, -30, n)), close).astype(np.float32)
+    ladder = Ladder(tuple(range(8, 23)))
+    levels = sgd_levels(theta, g, buf, lr=0.1, momentum=0.9, policy=Policy(ladder))
+    lr, mu = Fraction(0.1), Fraction(0.9)
+    for x, y, z, level in zip(theta.tolist(), buf.tolist(), g.tolist(), levels, strict=True):
+        assert level <= exact_level(ladder, 0, abs(Fraction(x) - lr * mu * Fraction(y)), lr * Fraction(z)) or z == 0
 
 
 @pytest.mark.parametrize("param_type", LAYOUTS)

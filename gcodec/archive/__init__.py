@@ -5,7 +5,7 @@ from __future__ import annotations
 from gcodec.archive.dicts import load_file, save_file
 from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry
 from gcodec.archive.reader import ArchiveReader
-from gcodec.archive.writer import ArchiveWriter, Policy
+from gcodec.archive.writer import ArchiveWriter, EncodingPolicy
 
 __all__ = [
     "ArchiveReader",
@@ -13,7 +13,7 @@ __all__ = [
     "Blob",
     "Chunk",
     "FileEntry",
-    "Policy",
+    "EncodingPolicy",
     "SegmentEntry",
     "load_file",
     "save_file",

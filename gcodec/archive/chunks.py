@@ -39,11 +39,11 @@ def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any]) -> Packed:
         dtype: the codec's type of its values, None for plain bytes.
         options: for ``gcodec.encode``; if there are any the part may be changed.
     """
-    best = Packed(STORED, memoryview(data), data)
+    best = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
         best = _packed_frame(data, dtype, options)
     if dtype is None or data.size <= SMALL:
-        text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored)
+        text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
         if len(text) < len(best.payload):
             best = Packed(ZSTD, text, best.restored)
     return best
@@ -75,15 +75,16 @@ def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any]) -> Packed
     frame = codec.encode(bits, dtype=dtype, threads=1, **options)
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
     if len(frame) >= data.size:
-        return Packed(STORED, memoryview(restored), restored)
+        return Packed(STORED, restored.data, restored)
     return Packed(FRAME, frame, restored)
 
 
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
-    stated = zstandard.frame_content_size(payload)
+    stated = zstandard.frame_content_size(payload.data)
     if stated != chunk.size:
         raise Corruption(f"a Zstandard frame of {stated} bytes where {chunk.size} were expected")
-    text = zstandard.ZstdDecompressor().decompress(payload, max_output_size=chunk.size, allow_extra_data=False)
+    decompressor = zstandard.ZstdDecompressor()
+    text = decompressor.decompress(payload.data, max_output_size=chunk.size, allow_extra_data=False)
     return np.frombuffer(text, np.uint8)
 
 

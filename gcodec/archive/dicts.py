@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.archive.arrays import as_bytes, is_torch
 from gcodec.archive.entries import FileEntry
 from gcodec.archive.reader import ArchiveReader
-from gcodec.archive.writer import ArchiveWriter
+from gcodec.archive.writer import ArchiveWriter, Part, EncodingPolicy
 from gcodec.errors import InvalidArgument, LimitExceeded
 from gcodec.files.elements import FLOATS, stored_as, width
 from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
@@ -51,7 +51,7 @@ def save_file(
         OSError: the file cannot be written.
     """
     plan = plan_tensors(tensors, metadata, dtype)
-    policy = None
+    policy: EncodingPolicy | None = None
     if levels:
         policy = Levels(plan, levels, encode_options)
     elif mantissa_bits is not None:
@@ -87,18 +87,21 @@ def load_file(
         OSError: it cannot be read.
     """
     with ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes) as archive:
-        wanted = list(archive.tensors()) if names is None else [archive.find(name) for name in names]
-        segments = {(entry.path, tensor.segment): entry.segments[tensor.segment] for entry, tensor in wanted}
+        if names is None:
+            wanted = {_key(archive, entry, tensor): (entry, tensor) for entry, tensor in archive.tensors()}
+        else:
+            wanted = {name: archive.find(name) for name in names}
+        segments = {(entry.path, tensor.segment): entry.segments[tensor.segment] for entry, tensor in wanted.values()}
         total = sum(segment.bytes for segment in segments.values())
         if max_output_bytes is not None and total > max_output_bytes:
             raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
         data = {key: _no_bytes() for key in segments}
         result = {}
-        for entry, tensor in wanted:
+        for name, (entry, tensor) in wanted.items():
             key = (entry.path, tensor.segment)
             if data[key].size != segments[key].bytes:
                 data[key] = archive.segment_bytes(entry, tensor)
-            result[_key(archive, entry, tensor)] = archive.array(entry, tensor, data[key], like=like)
+            result[name] = archive.array(entry, tensor, data[key], like=like)
         return result
 
 
@@ -134,8 +137,8 @@ class MantissaBits:
         if not 0 <= self.bits <= max(FLOATS.values()):
             raise InvalidArgument(f"mantissa_bits must be 0 to {max(FLOATS.values())}, not {self.bits}")
 
-    def options(self, segment: int, start: int, stop: int) -> dict[str, Any]:
-        whole = self.plan.segments[segment]
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        whole = self.plan.segments[part.segment]
         dtype = whole.dtype or ""
         if self.bits >= FLOATS[dtype] or whole.stop - whole.start <= (width(dtype) or 0):
             return {}
@@ -153,11 +156,11 @@ class Levels:
                 raise InvalidArgument(f"levels for {name!r}, but there is no such tensor")
             self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
 
-    def options(self, segment: int, start: int, stop: int) -> dict[str, Any]:
-        if segment not in self._levels:
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        if part.segment not in self._levels:
             return {}
-        size = width(self._plan.segments[segment].dtype or "") or 1
-        return {"levels": self._levels[segment][start // size : stop // size], **self._more}
+        size = width(self._plan.segments[part.segment].dtype or "") or 1
+        return {"levels": self._levels[part.segment][part.start // size : part.stop // size], **self._more}
 
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths, place_blobs
+from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths, place_blobs, well_formed
 from gcodec.archive.layout import CODECS, FRAME, MAX_PART, MIN_FRAME, STORED
 from gcodec.errors import Corruption, Unsupported
 from gcodec.files.elements import FLOATS, width
@@ -101,7 +101,8 @@ def _blob_to_json(blob: Blob) -> dict[str, Any]:
 
 
 def _blob_from_json(value: object, where: str) -> Blob:
-    return Blob(*_blob_fields(*_fields(value, where, ("bytes", "hash", "chunks")), where))
+    size, hash_, chunks = _fields(value, where, ("bytes", "hash", "chunks"))
+    return Blob(*_blob_fields(size, hash_, chunks, where))
 
 
 def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
@@ -141,7 +142,8 @@ def _chunk_from_json(value: object, where: str) -> Chunk:
 
 
 def _tensor_to_json(tensor: TensorView) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape, "segment": tensor.segment}
+    entry: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype}
+    entry |= {"shape": tensor.shape, "segment": tensor.segment}
     if tensor.offset:
         entry["offset"] = tensor.offset
     if tensor.stride is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from pathlib import Path
 from types import TracebackType
@@ -34,9 +33,9 @@ class Staging:
         """
         check_free(path, force=self._force)
         if path.exists() and not path.is_file():
-            return open(path, "wb")
+            return path.open("wb")
         partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")
-        file = open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666), "wb")
+        file = partial.open("xb")
         self._files.append((path, partial, file))
         return file
 
@@ -100,7 +99,7 @@ def _rename(partial: Path, path: Path, force: bool) -> None:
     """Gives the file its name; if it must not replace another, also not one that has just appeared."""
     if not force:
         try:
-            os.link(partial, path)
+            path.hardlink_to(partial)
         except FileExistsError:
             raise GcodecError(f"{path}: exists already; use force (-f) to replace it") from None
         except OSError:  # a file system without hard links
@@ -108,4 +107,4 @@ def _rename(partial: Path, path: Path, force: bool) -> None:
         else:
             partial.unlink()
             return
-    os.replace(partial, path)
+    partial.replace(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -140,8 +140,8 @@ class ArchiveReader:
         self._check_limit(entry.size, entry.path)
         verbatim = _Verbatim(self.parts(entry.verbatim, f"{entry.path}: verbatim bytes"))
         names = {tensor.segment: tensor.name for tensor in reversed(entry.tensors)}
-        blobs = [(s, f"{entry.path}:{names.get(n, f'segment {n}')}") for n, s in enumerate(entry.segments)]
-        parts = self._parts_of(blobs)
+        labels = [f"{entry.path}:{names.get(number, f'segment {number}')}" for number in range(len(entry.segments))]
+        parts = self._parts_of(list(zip(entry.segments, labels, strict=True)))
         for segment in entry.segments:
             yield from verbatim.take(segment.skip)
             left = segment.bytes
@@ -186,13 +186,13 @@ class ArchiveReader:
         at = blob.offset + sum(c.stored + padding(c.stored) for c in blob.chunks[:number])
         return self._source.read(at, at + blob.chunks[number].stored)
 
-    def _parts_of(self, blobs: list[tuple[Blob, str]]) -> Iterator[Bytes]:
+    def _parts_of(self, blobs: Sequence[tuple[Blob, str]]) -> Iterator[Bytes]:
         results = ordered_map(self._pool, self._unpacked, _chunks_of(blobs), self._threads + 1)
         for blob, where in blobs:
             hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
             for number in range(len(blob.chunks)):
                 part = next(results)
-                hash_.update(part)
+                hash_.update(part.data)
                 if number == last:
                     _check_hash(hash_.hexdigest(), blob, where)
                 yield part
@@ -255,7 +255,7 @@ class _Verbatim:
         yield from self._parts
 
 
-def _chunks_of(blobs: list[tuple[Blob, str]]) -> Iterator[tuple[int, Chunk, str]]:
+def _chunks_of(blobs: Sequence[tuple[Blob, str]]) -> Iterator[tuple[int, Chunk, str]]:
     for blob, where in blobs:
         at = blob.offset
         for chunk in blob.chunks:

@@ -19,7 +19,7 @@ import zstandard
 from gcodec.archive.chunks import Packed, pack
 from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths
 from gcodec.archive.index import index_to_json
-from gcodec.archive.layout import MAX_INDEX, STORED, TRAILER, ZSTD, Trailer, fits_index, header_bytes, padding
+from gcodec.archive.layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
 from gcodec.archive.output import Staging
 from gcodec.archive.pipeline import ordered_map, thread_count
 from gcodec.errors import GcodecError, InvalidArgument
@@ -30,23 +30,23 @@ from gcodec.files.source import Bytes
 PART_BYTES = 1 << 24
 
 
-class Policy(Protocol):
-    """Says how the values of a file are encoded."""
-
-    def options(self, segment: int, start: int, stop: int) -> dict[str, Any]:
-        """Arguments of ``gcodec.encode`` for bytes ``start`` to ``stop`` of a segment; none means lossless.
-
-        Called from several threads at once.
-        """
-        ...
-
-
 class Part(NamedTuple):
     """Bytes ``start`` to ``stop`` of the ``segment``-th segment of a file."""
 
     segment: int
     start: int
     stop: int
+
+
+class EncodingPolicy(Protocol):
+    """Says how the values of a file are encoded."""
+
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """Arguments of ``gcodec.encode`` for a part of a segment; none means lossless.
+
+        Called from several threads at once. ``data``: the part's bytes.
+        """
+        ...
 
 
 class ArchiveWriter:
@@ -83,7 +83,7 @@ class ArchiveWriter:
         self.bytes_written = 0
         self._write(header_bytes())
 
-    def add(self, plan: FilePlan, policy: Policy | None = None) -> FileEntry:
+    def add(self, plan: FilePlan, policy: EncodingPolicy | None = None) -> FileEntry:
         """Adds a file.
 
         Args:
@@ -138,13 +138,13 @@ class ArchiveWriter:
         finally:
             self.abort()
 
-    def _add_segments(self, plan: FilePlan, policy: Policy | None) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
+    def _add_segments(self, plan: FilePlan, policy: EncodingPolicy | None) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
         """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
 
         def work(part: Part) -> Packed:
             segment = plan.segments[part.segment]
             data = plan.source.read(segment.start + part.start, segment.start + part.stop)
-            return pack(data, segment.dtype, policy.options(*part) if policy and segment.dtype else {})
+            return pack(data, segment.dtype, policy.options(part, data) if policy and segment.dtype else {})
 
         results = ordered_map(self._pool, work, self._parts(plan), self._threads + 1)
         entries, crcs, end = [], {}, 0
@@ -168,7 +168,7 @@ class ArchiveWriter:
         hash_, chunks, done = xxhash.xxh3_64(), [], 0
         while done < size:
             packed = next(results)
-            hash_.update(packed.restored)
+            hash_.update(packed.restored.data)
             if crc:
                 crc.update(packed.restored)
             chunks.append(Chunk(packed.codec, len(packed.payload), packed.restored.size))
@@ -192,10 +192,10 @@ class _Crc:
     """The running CRC-32 of a zip member, from its first byte to the end of its segment."""
 
     def __init__(self, plan: FilePlan, segment: Segment) -> None:
-        self.value = zlib.crc32(plan.source.read(segment.crc_from, segment.start))
+        self.value = zlib.crc32(plan.source.read(segment.crc_from, segment.start).data)
 
     def update(self, data: Bytes) -> None:
-        self.value = zlib.crc32(data, self.value)
+        self.value = zlib.crc32(data.data, self.value)
 
 
 def _verbatim(plan: FilePlan, crcs: dict[int, int]) -> bytearray:

@@ -82,12 +82,11 @@ def summarize(rows: Iterable[Row], title: str | None = None) -> Table:
     for column in NUMBER_COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     smallest = _smallest(rows)
-    before = None
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before and before.dump != row.dump:
+            table.add_section()
         style = "bold" if row.compressed_bytes == smallest[row.dump, row.mode] else None
-        names = _names(row, before)
-        table.add_row(*names, *_numbers(row), style=style, end_section=after is None or after.dump != row.dump)
-        before = row
+        table.add_row(*_names(row, before), *_numbers(row), style=style)
     return table
 
 

@@ -13,7 +13,7 @@ NUMPY_NAMES = frozenset(
     "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
 )
 #: Types that numpy lacks; without ml_dtypes they are handled as unsigned integers of the same width.
-RAW_BITS = {
+RAW_BITS: dict[str, np.dtype] = {
     "bfloat16": np.dtype("<u2"),
     "float8_e4m3fn": np.dtype("u1"),
     "float8_e5m2": np.dtype("u1"),
@@ -43,10 +43,10 @@ def numpy_dtype(name: str) -> np.dtype | None:
     if not TYPE_STRING.fullmatch(name):
         return None
     try:
-        dtype = np.dtype(name)
+        dtype: np.dtype = np.dtype(name)
     except (TypeError, ValueError):
         return None
-    return None if dtype.hasobject or dtype.itemsize == 0 else dtype
+    return dtype if dtype.itemsize and not dtype.hasobject else None
 
 
 def width(name: str) -> int | None:
@@ -63,7 +63,7 @@ def name_of(dtype: np.dtype) -> str:
         return "structured"
     if dtype.name in NUMPY_NAMES and dtype.newbyteorder("<") == dtype:
         return dtype.name
-    return dtype.str
+    return str(dtype.str)
 
 
 def stored_as(name: str) -> str | None:

@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,33 +32,42 @@ class Source(Protocol):
 
 
 class FileSource:
-    """An open, seekable file, read by position: memory use does not depend on its size, and nothing is mapped."""
+    """An open, seekable file, read by position: memory use does not depend on its size, and nothing is mapped.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.name = str(file.name)
-        self._file = file
+    The file's own position is where the source begins, and stays there. ``close`` closes the file if ``owned``.
+    """
+
+    def __init__(self, file: BinaryIO, *, owned: bool = True) -> None:
+        self.name = str(getattr(file, "name", "stream"))
+        self._file, self._owned, self._descriptor = file, owned, _descriptor(file)
         self._lock = threading.Lock()
-        self.size = self._file.seek(0, io.SEEK_END)
+        self._base = file.tell()
+        self.size = max(0, file.seek(0, io.SEEK_END) - self._base)
+        file.seek(self._base)
 
     def read(self, start: int, stop: int) -> Bytes:
         buffer = np.empty(stop - start, np.uint8)
-        view, at = memoryview(buffer), start
+        view, at = buffer.data, start
         while at < stop:
-            count = self._read_into(view[at - start :], at)
+            count = self._read_into(view[at - start :], self._base + at)
             if not count:
                 raise InsufficientData(f"{self.name}: ends at byte {at}, {stop - at} bytes short")
             at += count
         return buffer
 
     def _read_into(self, view: memoryview, at: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._file.fileno(), [view], at)
+        if self._descriptor is not None:
+            return os.preadv(self._descriptor, [view], at)
         with self._lock:
             self._file.seek(at)
-            return self._file.readinto(view)  # type: ignore[attr-defined,no-any-return]
+            data = self._file.read(len(view))
+            self._file.seek(self._base)
+        view[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
-        self._file.close()
+        if self._owned:
+            self._file.close()
 
 
 class ArraySource:
@@ -127,19 +136,30 @@ class SourceFile(io.RawIOBase):
         return data
 
 
-def open_source(file: BinaryIO | str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> FileSource:
-    """A source for a path or an open stream; what cannot seek is copied to an unnamed temporary file first.
+def _descriptor(file: BinaryIO) -> int | None:
+    """The number of an open file that can be read by position, if it has one here."""
+    try:
+        return file.fileno() if hasattr(os, "preadv") else None
+    except OSError:
+        return None
+
+
+def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
+    """A source for a path or an open stream, from where it stands; what cannot seek is copied to a temporary file.
 
     Args:
-        file: a path, or a binary stream opened for reading.
-        folder: where the temporary file goes; the system's folder for such files if None.
+        file: a path, or a binary stream opened for reading, which ``close`` leaves open.
     """
-    stream: BinaryIO = open(file, "rb") if isinstance(file, str | os.PathLike) else file  # noqa: SIM115
+    opened = isinstance(file, str | os.PathLike)
+    stream = open(file, "rb") if isinstance(file, str | os.PathLike) else file  # noqa: SIM115 - the source closes it
     try:
-        if stream.seekable() and stream.tell() == 0:
-            return FileSource(stream)
+        if stream.seekable():
+            return FileSource(stream, owned=opened)
     except OSError:
         pass
-    spool = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the source owns it
+    spool = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
     shutil.copyfileobj(stream, spool, 1 << 20)
-    return FileSource(spool)  # type: ignore[arg-type]
+    spool.seek(0)
+    if opened:
+        stream.close()
+    return FileSource(spool)

@@ -44,7 +44,7 @@ def plan_torch(path: str, source: Source, archive: Zip, name: str) -> FilePlan:
 
 
 def _pickle_member(archive: Zip) -> Member | None:
-    found = [m for m in archive.members if m.name == PICKLE or (m.name.endswith("/" + PICKLE) and m.name.count("/") == 1)]
+    found = [m for m in archive.members if m.name.rpartition("/")[2] == PICKLE and m.name.count("/") <= 1]
     return found[0] if len(found) == 1 else None
 
 

@@ -146,7 +146,7 @@ def _check_opcodes(data: bytes) -> None:
     """Refuses what would make the unpickler allocate more than the data warrants, or run for long."""
     for opcode, argument, _ in pickletools.genops(data):
         memo = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
-        if memo and not 0 <= int(argument) <= len(data):
+        if memo and not 0 <= int(str(argument)) <= len(data):
             raise ValueError(f"memo slot {argument}")
         if opcode.name in ("EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "INST", "OBJ"):
             raise ValueError(f"opcode {opcode.name}")
@@ -165,8 +165,7 @@ class _Reader(pickle.Unpickler):
 
 def _rebuild_tensor(storage: Storage, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
     """``torch._utils._rebuild_tensor_v2`` and its like: (storage, offset, size, stride, requires_grad, hooks)."""
-    dtype = storage.dtype or "uint8"
-    return _tensor(storage, dtype, offset, size, stride)
+    return _tensor(storage, getattr(storage, "dtype", None) or "uint8", offset, size, stride)
 
 
 def _rebuild_tensor_v3(
@@ -176,7 +175,7 @@ def _rebuild_tensor_v3(
     return _tensor(storage, dtype.__name__, offset, size, stride)
 
 
-def _tensor(storage: Storage, dtype: str, offset: int, size: Any, stride: Any) -> Tensor:
+def _tensor(storage: object, dtype: str, offset: int, size: Any, stride: Any) -> Tensor:
     numbers = (offset, *size, *stride)
     if not isinstance(storage, Storage) or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
         raise ValueError("a tensor's geometry")
@@ -189,7 +188,8 @@ def _rebuild_parameter(data: object, *rest: object) -> object:
     return data
 
 
-def _rebuild_from_type(function: Callable[..., object], type_: object, args: tuple[object, ...], *rest: object) -> object:
+def _rebuild_from_type(function: Callable[..., object], type_: object, args: Any, *rest: object) -> object:
+    """``torch._tensor._rebuild_from_type_v2``, for subclasses of tensors: (function, type, arguments, state)."""
     return function(*args)
 
 

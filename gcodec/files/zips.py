@@ -6,9 +6,10 @@ import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from gcodec.errors import Corruption
 from gcodec.files.source import FileSource, Source, SourceFile
@@ -60,7 +61,7 @@ def stored_copy(source: Source, path: str) -> FileSource:
     Raises:
         Corruption: a member does not decompress.
     """
-    target = tempfile.TemporaryFile()  # noqa: SIM115 - the source owns it
+    target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
     try:
         with (
             zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as old,
@@ -70,10 +71,11 @@ def stored_copy(source: Source, path: str) -> FileSource:
                 fresh = zipfile.ZipInfo(info.filename, info.date_time)
                 with old.open(info) as member, new.open(fresh, "w", force_zip64=info.file_size >= 1 << 31) as copy:
                     shutil.copyfileobj(member, copy, 1 << 20)
-    except (zipfile.BadZipFile, zipfile.zlib.error, NotImplementedError, EOFError, RuntimeError) as error:  # type: ignore[attr-defined]
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError) as error:
         target.close()
         raise Corruption(f"{path}: cannot unpack: {error}") from error
-    return FileSource(target)  # type: ignore[arg-type]
+    target.seek(0)
+    return FileSource(target)
 
 
 def _directory_entries(source: Source, at: int, count: int) -> Iterator[int]:

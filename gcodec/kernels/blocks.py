@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, width_of
+from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U16, U32, U64, round_magnitude
 from .streams import STREAM_PAD
@@ -66,14 +66,16 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
     top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
     for begin in range(0, n, 64):
         count = min(64, n - begin)
+        some, result = view(values, begin, count), view(out, begin, count)
         for i in range(64):
             chunk[i] = drops[0]
         if levels is not None:
+            some_levels = view(levels, begin, count)
             for i in range(count):
-                chunk[i] = levels[begin + i]
+                chunk[i] = some_levels[i]
             lookup(drops, 0, chunk, 0, chunk, 0)
         for i in range(count):
-            bits = U32(values[begin + i])
+            bits = U32(some[i])
             magnitude = bits & ~sign_bit
             drop = U32(chunk[i]) if magnitude < top else first
             drop &= U32(31)
@@ -85,7 +87,7 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
                 kept = rounded if (magnitude < top) & (rounded < top) else kept
             kept = U32(kept | U32(low + U32(1))) if (magnitude > top) & (kept == top) else kept
             kept |= bits & sign_bit
-            out[begin + i] = U32(0) if prune & (magnitude < least) else kept
+            result[i] = U32(0) if prune & (magnitude < least) else kept
 
 
 @kernel
@@ -111,8 +113,10 @@ def find_references(values, n, stream, head_shift, head_mask, references):
     for s in range(n_streams):
         total = U64(0)
         number = U64(0)
-        for i in range(s * stream, min(n, (s + 1) * stream)):
-            bits = U64(values[i])
+        count = min(stream, n - s * stream)
+        some = view(values, s * stream, count)
+        for i in range(count):
+            bits = U64(some[i])
             total += (bits >> U64(head_shift)) & U64(head_mask)
             number += bits != 0
         mean = np.int64(total) // max(np.int64(number), 1)
@@ -146,41 +150,43 @@ def find_symbols(values, levels, n, stream, infinity, base, references, head_shi
         begin = s * stream
         place = s * (stream + STREAM_PAD)
         length = min(stream, n - begin)
+        some, result = view(values, begin, length), view(symbols, place, (length + 63) & ~63)
         if levels is None:
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
             if width == 32:
                 for i in range(length):
-                    bits = U32(values[begin + i])
+                    bits = U32(some[i])
                     offset = U32((bits >> U32(23)) - origin) & U32(255)
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
-                    symbols[place + i] = U8(symbol if bits else U32(0))
+                    result[i] = U8(symbol if bits else U32(0))
             elif width == 16:
                 for i in range(length):
-                    bits = U16(values[begin + i])
+                    bits = U16(some[i])
                     offset = U16((bits >> U16(7)) - U16(origin)) & U16(255)
                     symbol = U16(offset + U16(1)) if offset < U16(limit) else U16(ESCAPE)
-                    symbols[place + i] = U8(symbol if bits else U16(0))
+                    result[i] = U8(symbol if bits else U16(0))
             else:
                 for i in range(length):
-                    bits = U64(values[begin + i])
+                    bits = U64(some[i])
                     head = U32(bits >> U64(head_shift)) & U32(head_mask)
                     offset = U32(head - origin) & U32(head_mask)
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
-                    symbols[place + i] = U8(symbol if bits else U32(0))
+                    result[i] = U8(symbol if bits else U32(0))
         else:
+            some_levels = view(levels, begin, length)
             for i in range(length):
-                bits = U64(values[begin + i])
-                level = U32(levels[begin + i]) if (bits & magnitude_mask) < U64(infinity) else U32(0)
+                bits = U64(some[i])
+                level = U32(some_levels[i]) if (bits & magnitude_mask) < U64(infinity) else U32(0)
                 head = np.int64(bits >> U64(head_shift)) & head_mask
                 if width < 64:
                     symbol = symbol_of[(level << U32(8)) | U32((head - reference) & 255)]
                 else:
                     offset = (head - reference - first[level]) & head_mask
                     symbol = U8(number[level] + offset) if offset < count[level] else U8(ESCAPE)
-                symbols[place + i] = symbol if bits else U8(0)
-        for i in range(length, (length + 63) & ~63):
-            symbols[place + i] = 0
+                result[i] = symbol if bits else U8(0)
+        for i in range(length, len(result)):
+            result[i] = 0
 
 
 @kernel

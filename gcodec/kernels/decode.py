@@ -10,7 +10,7 @@ from .blocks import (
     OK, RAW, SEED, load_value, unpack_numbers,
 )
 from .jit import kernel
-from .memory import load_u16, load_u32, load_u64, width_of
+from .memory import load_u16, load_u32, load_u64, view, width_of
 from .scalar import U8, U32, U64
 from .streams import STREAM_PAD, checksum, decode_streams
 
@@ -31,11 +31,13 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
         for p in range(n_planes):
             total = U32(0)
             if marks is not None:
-                for i in range(place, place + count):
-                    total += U32((marks[i] >> U8(p)) & U8(1))
+                some = view(marks, place, count)
+                for i in range(count):
+                    total += U32((some[i] >> U8(p)) & U8(1))
             else:
-                for i in range(place, place + count):
-                    total += U32((mark_of[symbols[i]] >> U8(p)) & U8(1))
+                some = view(symbols, place, count)
+                for i in range(count):
+                    total += U32((mark_of[some[i]] >> U8(p)) & U8(1))
             n_items[p] += np.int64(total)
 
 
@@ -81,7 +83,7 @@ def merge(data, at, symbols, n, stream, n_planes, widths, mark_of, shift, unifor
 @kernel
 def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, lengths, table, head_of, narrow_head_of, n_planes,
                  widths, mark_of, shift, uniform, tail_bits, references, bases, symbols, words, dense, lone, bytes_, marks, items,
-                 n_items, general, bare, stream_bytes, starts, escapes, escape_heads, out):
+                 n_items, general, bare, stream_bytes, starts, lanes, escapes, escape_heads, out):
     """One coded block at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
     head_mask = (1 << head_bits) - 1
     base = np.int64(load_u16(data, at + 2))
@@ -115,7 +117,7 @@ def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, le
     for s in range(n_streams):
         bases[s] = (base + np.int64(references[s])) & head_mask
     n_escapes = decode_streams(data, starts, stream_bytes, n, stream, run_symbol, table, lengths, lengths[255],
-                               head_bits, symbols, escapes, escape_heads)
+                               head_bits, lanes, symbols, escapes, escape_heads)
     if n_escapes < 0:
         return BAD_STREAM
     if dense is not None or lone is not None:
@@ -142,7 +144,7 @@ def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, le
 @kernel
 def decode_blocks(data, offsets, sizes, begin, end, n_values, block, stream, head_bits, head_shift, n_symbols, lengths,
                   tables, head_of, narrow_head_of, n_planes, widths, mark_of, shift, uniform, tail_bits, references, bases,
-                  symbols, words, dense, lone, bytes_, marks, items, n_items, general, bare, stream_bytes, starts, escapes,
+                  symbols, words, dense, lone, bytes_, marks, items, n_items, general, bare, stream_bytes, starts, lanes, escapes,
                   escape_heads, out, out_first):
     """Decode blocks ``begin ... end``; value i of the frame goes to ``out[i - out_first]``.
 
@@ -162,7 +164,7 @@ def decode_blocks(data, offsets, sizes, begin, end, n_values, block, stream, hea
         if checksum(data, at, size >> 2, 2, seed) != load_u64(data, at + 8):
             return BAD_CHECKSUM, b
         kind = data[at]
-        block_out = out[start - out_first : start - out_first + n]
+        block_out = view(out, start - out_first, n)
         if kind > CODED:
             return BAD_KIND, b
         if load_u32(data, at + 4) != n:
@@ -187,7 +189,7 @@ def decode_blocks(data, offsets, sizes, begin, end, n_values, block, stream, hea
             status = decode_coded(
                 data, at, size, n, stream, head_bits, head_shift, n_symbols[c], lengths[c], tables[c], head_of[c],
                 narrow_head_of[c], n_planes, widths, mark_of[c], shift[c], uniform, tail_bits, references, bases, symbols, words,
-                dense, lone, bytes_, marks, items, n_items, general, bare, stream_bytes, starts, escapes, escape_heads, block_out)
+                dense, lone, bytes_, marks, items, n_items, general, bare, stream_bytes, starts, lanes, escapes, escape_heads, block_out)
             if status != OK:
                 return status, b
     return OK, end

@@ -10,7 +10,7 @@ from .blocks import (
     round_values, store_value,
 )
 from .jit import kernel
-from .memory import store_u16, store_u32, store_u64, width_of
+from .memory import store_u16, store_u32, store_u64, view, view_if_any, width_of
 from .scalar import U8, U16, U32, U64
 from .streams import checksum, encode_streams
 
@@ -87,11 +87,11 @@ def encode_blocks(values, levels, n_values, block, stream, begin, end, drops, in
     for b in range(begin, end):
         start = b * block
         n = min(block, n_values - start)
-        block_values = values[start : start + n]
-        block_levels = None if levels is None else levels[start : start + n]
+        block_values = view(values, start, n)
+        block_levels = view_if_any(levels, start, n)
         if rounded is not None:
             round_values(block_values, block_levels, n, drops, infinity, smallest_normal, nearest, prune, symbols, rounded)
-            block_values = rounded[:n]
+            block_values = view(rounded, 0, n)
         store_u32(out, at, U32(0))
         store_u32(out, at + 4, U32(n))
         stop = -1

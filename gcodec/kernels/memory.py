@@ -11,6 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
+from numba.np.arrayobj import populate_array
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
@@ -55,6 +56,23 @@ store_u32 = _storer(32, types.uint32)
 store_u64 = _storer(64, types.uint64)
 
 
+@intrinsic
+def view(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
+    """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs LLVM the
+    vectorization of a loop. The array must outlive the view."""
+    kind = types.Array(array.dtype, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        item_bytes = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
+        at = pointer(context, builder, signature.args[0], args[0], builder.mul(args[1], item_bytes))
+        result = context.make_array(kind)(context, builder)
+        populate_array(result, data=builder.bitcast(at, result.data.type), shape=[args[2]], strides=[item_bytes],
+                       itemsize=item_bytes, meminfo=None)
+        return result._getvalue()
+
+    return kind(array, types.intp, types.intp), generate
+
+
 def width_of(values: Any) -> int:
     """Bits of an array's elements; inside a kernel a constant, unlike ``values.itemsize``."""
     return 8 * int(values.itemsize)
@@ -64,3 +82,15 @@ def width_of(values: Any) -> int:
 def _width_of(values):
     width = values.dtype.bitwidth
     return lambda values: width
+
+
+def view_if_any(array: Any, start: int, count: int) -> Any:
+    """:func:`view`, or None of None."""
+    return None if array is None else array[start : start + count]
+
+
+@overload(view_if_any)
+def _view_if_any(array, start, count):
+    if isinstance(array, types.NoneType):
+        return lambda array, start, count: None
+    return lambda array, start, count: view(array, start, count)

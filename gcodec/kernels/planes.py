@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u32, load_u64, store_u32, store_u64, width_of
+from .memory import load_u32, load_u64, store_u32, store_u64, view, width_of
 from .scalar import U8, U16, U32, U64
 from .streams import STREAM_PAD
 from .vector import compress_8, compress_32, expand_8, expand_32, lookup, pack_24, unpack_24
@@ -29,9 +29,10 @@ GROUP = 64  #: bytes that the vector steps move at a time: the margin of every s
 @kernel
 def count_marked(symbols, place, count):
     """How many of ``count`` symbols are not zero."""
+    some = view(symbols, place, count)
     number = U32(0)
-    for i in range(place, place + count):
-        number += U32(symbols[i] != 0)
+    for i in range(count):
+        number += U32(some[i] != 0)
     return np.int64(number)
 
 
@@ -43,8 +44,9 @@ def split_24(values, symbols, n, stream, words, dense, out, at):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        some = view(values, first, count)
         for i in range(count):
-            bits = U32(values[first + i])
+            bits = U32(some[i])
             words[i] = (bits & U32(0x7FFFFF)) | ((bits >> U32(8)) & U32(0x800000))
         number = count_marked(symbols, place, count)
         if number == count:
@@ -79,12 +81,13 @@ def merge_24(data, at, symbols, n, stream, first_head, bases, words, dense, out)
                 k += expand_32(dense, k, symbols, place + i, 255, words, i)
         at += 3 * number
         origin = U32(np.int64(bases[s]) + first_head + 255)
+        some, result = view(symbols, place, count), view(out, first, count)
         for i in range(count):
-            symbol = U32(symbols[place + i])
+            symbol = U32(some[i])
             tail = U32(words[i])
             head = U32(U32(symbol + origin) << U32(23)) & U32(0x7F800000)
             value = head | (tail & U32(0x7FFFFF)) | U32(U32(tail << U32(8)) & U32(0x80000000))
-            out[first + i] = value if symbol else U32(0)
+            result[i] = value if symbol else U32(0)
 
 
 @kernel
@@ -94,8 +97,9 @@ def split_8(values, symbols, n, stream, bytes_, out, at):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        some = view(values, first, count)
         for i in range(count):
-            bits = U16(values[first + i])
+            bits = U16(some[i])
             bytes_[i] = U8((bits & U16(0x7F)) | ((bits >> U16(8)) & U16(0x80)))
         for i in range(0, count, 64):
             at += compress_8(bytes_, i, symbols, place + i, 255, out, at)
@@ -112,12 +116,13 @@ def merge_8(data, at, symbols, n, stream, first_head, bases, bytes_, out):
         for i in range(0, count, 64):
             at += expand_8(data, at, symbols, place + i, 255, bytes_, i)
         origin = U16(np.int64(bases[s]) + first_head + 255)
+        some, result = view(symbols, place, count), view(out, first, count)
         for i in range(count):
-            symbol = U16(symbols[place + i])
+            symbol = U16(some[i])
             tail = U16(bytes_[i])
             head = U16(U16(symbol + origin) << U16(7)) & U16(0x7F80)
             value = head | (tail & U16(0x7F)) | U16(U16(tail << U16(8)) & U16(0x8000))
-            out[first + i] = value if symbol else U16(0)
+            result[i] = value if symbol else U16(0)
 
 
 @kernel
@@ -132,13 +137,14 @@ def find_marks(symbols, n, stream, mark_of, marks):
 @kernel
 def tails_32(values, start, count, words):
     """Tails of some 32- or 16-bit values (types with 8 head bits)."""
+    some = view(values, start, count)
     if width_of(values) == 32:
         for i in range(count):
-            bits = U32(values[start + i])
+            bits = U32(some[i])
             words[i] = (bits & U32(0x7FFFFF)) | ((bits >> U32(8)) & U32(0x800000))
     else:
         for i in range(count):
-            bits = U32(values[start + i])
+            bits = U32(some[i])
             words[i] = (bits & U32(0x7F)) | ((bits >> U32(8)) & U32(0x80))
 
 
@@ -197,7 +203,7 @@ def merge_narrow(data, at, symbols, marks, n, stream, n_planes, widths, head_of,
                 for i in range(count):
                     words[i] |= U32(bytes_[i]) << left
             else:
-                own = bytes_[stream + GROUP :]
+                own = view(bytes_, stream + GROUP, stream + GROUP)
                 for i in range(0, count, 64):
                     lookup(shift[p], 0, symbols, place + i, own, i)
                 for i in range(count):
@@ -205,18 +211,19 @@ def merge_narrow(data, at, symbols, marks, n, stream, n_planes, widths, head_of,
         for i in range(0, count, 64):
             lookup(head_of, 0, symbols, place + i, bytes_, i)
         base = U32(bases[s])
+        some, result = view(symbols, place, count), view(out, first, count)
         if width_of(out) == 32:
             for i in range(count):
                 tail = U32(words[i])
                 head = U32(U32(U32(bytes_[i]) + base) << U32(23)) & U32(0x7F800000)
                 value = head | (tail & U32(0x7FFFFF)) | U32(U32(tail << U32(8)) & U32(0x80000000))
-                out[first + i] = value if symbols[place + i] else U32(0)
+                result[i] = value if some[i] else U32(0)
         else:
             for i in range(count):
                 tail = U32(words[i])
                 head = U32(U32(U32(bytes_[i]) + base) << U32(7)) & U32(0x7F80)
                 value = head | (tail & U32(0x7F)) | U32(U32(tail << U32(8)) & U32(0x8000))
-                out[first + i] = value if symbols[place + i] else U32(0)
+                result[i] = value if some[i] else U32(0)
 
 
 @kernel

@@ -8,7 +8,7 @@ from .scalar import U32, U64
 MAX_LENGTH = 12  #: longest code of the format, bits
 TABLE_SIZE = 1 << MAX_LENGTH
 ESCAPE = 255  #: symbol number of the escape
-NO_CODE = 64  #: length stored for a symbol without a code: four of them can never pass for four codes
+NO_CODE = 64  #: length stored for a symbol without a code: more than the encoder appends at once
 
 
 @kernel
@@ -77,13 +77,13 @@ def canonical_codes(lengths, codes):
 
 @kernel
 def encode_table(lengths, codes, table):
-    """Per symbol ``code | length << 24``, uint32[256]; the escape and symbols without a code get length NO_CODE."""
+    """Per symbol ``code << 8 | length``, uint32[256]; the escape and symbols without a code get length NO_CODE."""
     for symbol in range(256):
         length = lengths[symbol]
         if length == 0 or symbol == ESCAPE:
-            table[symbol] = U32(NO_CODE << 24)
+            table[symbol] = U32(NO_CODE)
         else:
-            table[symbol] = U32(codes[symbol] | (U32(length) << U32(24)))
+            table[symbol] = U32((codes[symbol] << U32(8)) | U32(length))
 
 
 @kernel

@@ -1,0 +1,86 @@
+"""What sizes are compared with: the local order-0 bound, and the layout of the GComp paper. Definitions: docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gcodec.format import ValueType, kept_bits
+from gcodec.truncation import Ladder
+
+BLOCK = 1 << 14  #: values; each block has statistics of its own
+NO_DROPS = Ladder((0,))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A size in bits: ``symbols`` is entropy, ``kept`` are sign and mantissa bits stored as they are."""
+
+    symbols: float
+    kept: int
+
+    @property
+    def bytes(self) -> float:
+        """The whole, in bytes."""
+        return (self.symbols + self.kept) / 8
+
+
+def entropy_bits(symbols: np.ndarray) -> float:
+    """Bits that an ideal order-0 code spends on all of ``symbols`` (integers >= 0): n times their entropy."""
+    counts = np.bincount(symbols)
+    counts = counts[counts > 0]
+    return float(symbols.size * math.log2(symbols.size) - (counts * np.log2(counts)).sum()) if symbols.size else 0.0
+
+
+def local_bits(symbols: np.ndarray, block: int = BLOCK) -> float:
+    """:func:`entropy_bits`, block by block."""
+    return sum(entropy_bits(symbols[start : start + block]) for start in range(0, symbols.size, block))
+
+
+def heads_of(bits: np.ndarray, dtype: ValueType) -> np.ndarray:
+    """The head (exponent) of each value plus 1, and 0 for the value whose bits are all zero: int64."""
+    heads = (bits >> bits.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
+    return np.where(bits == 0, 0, heads + 1)
+
+
+def joint_symbols(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None) -> np.ndarray:
+    """(head, level) as one number, 0 for zero: int64. ``levels``: uint8, None if there is one level only."""
+    heads = heads_of(bits, dtype)
+    if levels is None:
+        return heads
+    return np.where(heads == 0, 0, heads + levels.astype(np.int64) * (dtype.head_mask + 1))
+
+
+def order0_bound(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None = None,
+                 ladder: Ladder = NO_DROPS) -> Bound:
+    """The local order-0 bound of values as they are stored (rounded and pruned already).
+
+    Args:
+        bits: uintW[n].
+        levels: each value's index into ``ladder``, uint8[n]; None puts all at level 0.
+        ladder: mantissa bits dropped per level; fixed-bits mode is a ladder of one.
+
+    Returns:
+        The sum over blocks of 16 Ki values of n times the entropy of (head, level), zero being a symbol of its own; and
+        the sign and kept mantissa bits of the values that are not zero.
+    """
+    kept = np.array([kept_bits(dtype, drop) for drop in ladder.drops])
+    nonzero = bits != 0
+    stored = int(np.count_nonzero(nonzero)) * int(kept[0]) if levels is None else int(kept[levels[nonzero]].sum())
+    return Bound(local_bits(joint_symbols(bits, dtype, levels)), stored)
+
+
+def paper_layout(bits: np.ndarray, dtype: ValueType, levels: np.ndarray, ladder: Ladder) -> Bound:
+    """The GComp paper's layout at its most favorable: an ideal code from one table of exponents for the whole dump, zeros
+    and denormals pruned at the price of a symbol, and for each other value its level (2 bits for 4 levels), its sign and
+    its kept mantissa. No header, no padding, no table.
+
+    Args: as in :func:`order0_bound`, but values not yet rounded: truncation leaves the exponents alone.
+    """
+    exponents = (bits >> bits.dtype.type(dtype.mantissa_bits)).astype(np.int64) & (1 << dtype.exponent_bits) - 1
+    normal = exponents != 0
+    level_bits = math.ceil(math.log2(len(ladder.drops)))
+    kept = np.array([level_bits + 1 + dtype.mantissa_bits - drop for drop in ladder.drops])
+    return Bound(entropy_bits(exponents), int(kept[levels[normal]].sum()))

@@ -1,0 +1,218 @@
+"""What is measured: the values of recorded dumps and of any tensor file, as flat arrays, with their levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from gcodec.errors import GcodecError, InvalidArgument, Unsupported
+from gcodec.files import open_source, plan_file
+from gcodec.files.elements import stored_as
+from gcodec.format import BY_NAME, ValueType
+from gcodec.optimizers import levels_for, view_from_dump
+from gcodec.recorder import GRAD, PARAM, Dump, read_dump
+from gcodec.truncation import FINE_LADDER, PAPER_LADDER, Array
+
+GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
+LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """Values to compress.
+
+    Attributes:
+        name: what they are, such as ``"cnn step 100 gradients"``.
+        dtype: the codec's name of their type.
+        bits: their bits, row-major, tensor after tensor: uintW[n].
+        levels: ladder name (``LADDERS``) to the level of every value, uint8[n]; without an optimizer's rule, empty.
+        model, step, group: where they were recorded; empty and 0 for other files.
+        level_seconds: time that the fine ladder's levels took, on one core.
+    """
+
+    name: str
+    dtype: str
+    bits: np.ndarray
+    levels: dict[str, np.ndarray] = field(default_factory=dict)
+    model: str = ""
+    step: int = 0
+    group: str = ""
+    level_seconds: float = 0.0
+
+    @property
+    def type(self) -> ValueType:
+        """The codec's description of the type."""
+        return BY_NAME[self.dtype]
+
+    @property
+    def values(self) -> np.ndarray:
+        """The values as numpy has them: of their type, or (bfloat16, float8) as bits."""
+        return self.bits.view(self.dtype) if self.dtype in ("float16", "float32", "float64") else self.bits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self.bits.nbytes
+
+
+def cast(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values as the bits of another type, rounded to nearest even: uintW."""
+    values = np.ascontiguousarray(values, dtype=np.float32)
+    if dtype == "bfloat16":
+        word = values.view(np.uint32)
+        rounded = (word + np.uint32(0x7FFF) + (word >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+        return np.where(np.isnan(values), word >> np.uint32(16) | np.uint32(64), rounded).astype(np.uint16)
+    if dtype not in ("float16", "float32"):
+        raise InvalidArgument(f"no cast from float32 to {dtype}")
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False).view(BY_NAME[dtype].uint)
+
+
+def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[str] | None = None,
+              with_levels: bool = True) -> Input:
+    """The gradients of a dump (or of its parameters ``names``), with the levels their optimizer's rule gives them.
+
+    ``dtype``: a cast of the gradients; parameters and state stay as recorded, as with mixed precision.
+    """
+    names = dump.names if names is None else names
+    bits = [cast(dump.grad(name), dtype).reshape(-1) for name in names]
+    levels: dict[str, np.ndarray] = {}
+    seconds = 0.0
+    if with_levels:
+        for ladder in LADDERS:
+            parts, took = _levels(dump, names, bits, dtype, ladder)
+            levels[ladder] = np.concatenate(parts)
+            seconds = seconds or took
+    label = f"{model} step {dump.step} {GRADIENTS}"
+    return Input(label, dtype, np.concatenate(bits), levels, model, dump.step, GRADIENTS, seconds)
+
+
+def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str,
+            ladder: str) -> tuple[list[np.ndarray], float]:
+    """Levels of each parameter's gradient, and the seconds they took without reading and compiling."""
+    steps = LADDERS[ladder][dtype]
+    parts, seconds = [], 0.0
+    for index, (name, word) in enumerate(zip(names, bits, strict=True)):
+        grad = word if dtype == "bfloat16" else word.view(dtype)
+        known = view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name))
+        param = dump.param(name)
+        if index == 0:
+            levels_for(known, param, grad, ladder=steps)  # compiles
+        start = perf_counter()
+        parts.append(levels_for(known, param, grad, ladder=steps).reshape(-1))
+        seconds += perf_counter() - start
+    return parts, seconds
+
+
+def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input:
+    """The parameters of a dump, or its optimizer state without scalars, cast to ``dtype``."""
+    kinds = (PARAM,) if group == PARAMETERS else tuple(kind for kind in dump.state_kinds if kind != "step")
+    keys = [key for kind in kinds for key in (f"{kind}/{name}" for name in dump.names) if key in dump.keys]
+    if not keys:
+        raise InvalidArgument(f"{dump.path} holds no {group}")
+    bits = np.concatenate([cast(dump.tensor(key), dtype).reshape(-1) for key in keys])
+    return Input(f"{model} step {dump.step} {group}", dtype, bits, {}, model, dump.step, group)
+
+
+def joined(inputs: Iterable[Input], name: str, at_least: int = 0) -> Input:
+    """Inputs of one type end to end, and then again, until there are ``at_least`` bytes: something to time.
+
+    Levels are kept if all have them.
+    """
+    parts = list(inputs)
+    if len({part.dtype for part in parts}) != 1:
+        raise InvalidArgument("inputs to join must be of one type, and at least one")
+    parts *= max(1, -(-at_least // max(1, sum(part.nbytes for part in parts))))
+    ladders = set.intersection(*(set(part.levels) for part in parts))
+    levels = {ladder: np.concatenate([part.levels[ladder] for part in parts]) for ladder in ladders}
+    seconds = sum(part.level_seconds for part in parts)
+    bits = np.concatenate([part.bits for part in parts])
+    return replace(parts[0], name=name, bits=bits, levels=levels, level_seconds=seconds)
+
+
+def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
+    """(model, dump) for every dump in ``folder`` and its subfolders, which are named for their models, by step.
+
+    The committed corpus's flat layout, ``MODEL-step-000020.safetensors``, is understood too.
+    """
+    found = []
+    for path in sorted(folder.rglob("*step-*.safetensors")):
+        model = path.name.partition("-step-")[0] if "-step-" in path.name else path.parent.name
+        found.append((model, read_dump(path)))
+    if not found:
+        raise InvalidArgument(f"{folder} holds no dumps (step-000001.safetensors and so on)")
+    return sorted(found, key=lambda pair: (pair[0], pair[1].step))
+
+
+def read_file(path: Path) -> list[Input]:
+    """The floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
+
+    Raises:
+        InvalidArgument: there are none.
+    """
+    if (dump := _as_dump(path)) is not None:
+        return _of_dump(dump, path.stem)
+    source = open_source(path)
+    try:
+        plan = plan_file(path.name, source)
+        parts: dict[str, list[np.ndarray]] = {}
+        for segment in plan.segments:
+            if (dtype := stored_as(segment.dtype) if segment.dtype else None) and segment.stop > segment.start:
+                data = source.read(segment.start, segment.stop)
+                parts.setdefault(dtype, []).append(data.view(BY_NAME[dtype].uint))
+    finally:
+        source.close()
+    if not parts:
+        raise InvalidArgument(f"{path}: no floating-point tensors to measure")
+    return [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits)) for dtype, bits in parts.items()]
+
+
+def _as_dump(path: Path) -> Dump | None:
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        return read_dump(path)
+    except InvalidArgument:
+        return None
+
+
+def _of_dump(dump: Dump, stem: str) -> list[Input]:
+    """Gradients (with levels where the optimizer has a rule), parameters and state of a dump, each type apart."""
+    found: list[Input] = []
+    for group, kinds in ((GRADIENTS, (GRAD,)), (PARAMETERS, (PARAM,)), (STATE, dump.state_kinds)):
+        by_type: dict[str, list[tuple[str, Any]]] = {}
+        for kind in kinds:
+            for name in dump.names:
+                if f"{kind}/{name}" in dump.keys and kind != "step":
+                    dtype, bits = _bits_of(dump.tensor(f"{kind}/{name}"))
+                    if dtype in BY_NAME and bits.size:
+                        by_type.setdefault(dtype, []).append((name, bits))
+        for dtype, parts in by_type.items():
+            bits = np.concatenate([part for _, part in parts])
+            levels = _levels_where_ruled(dump, dtype, parts) if group == GRADIENTS else {}
+            found.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group))
+    return found
+
+
+def _levels_where_ruled(dump: Dump, dtype: str, parts: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
+    names, bits = [name for name, _ in parts], [part for _, part in parts]
+    try:
+        return {ladder: np.concatenate(_levels(dump, names, bits, dtype, ladder)[0]) for ladder in LADDERS}
+    except (Unsupported, InvalidArgument, KeyError):
+        return {}
+
+
+def _bits_of(tensor: Any) -> tuple[str, Array]:
+    """Type and bits of a numpy array or torch tensor."""
+    from gcodec.tensors import values_of
+
+    try:
+        values = values_of(tensor)
+    except GcodecError:
+        return "", np.empty(0, np.uint8)
+    return values.dtype.name, values.bits

@@ -1,0 +1,274 @@
+"""Sizes and speeds of gcodec in each mode beside the peers: the one place where benchmarks and demo get them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gcodec.demo.inputs import Input, joined
+from gcodec.demo.peers import PEERS, Peer
+from gcodec.demo.report import Row
+from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, paper_bound, settings_for
+from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave, machine
+
+OURS, COPY, NO_MODE = "gcodec", "memory copy", "uncompressed"
+MEGA = 1 << 20
+Key = tuple[str, str]  #: mode and codec
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a codec made of one input. ``bound`` and ``paper``: bytes of the local order-0 bound and of the GComp paper's
+    layout (docs/benchmarks.md), for gcodec's own rows, else None."""
+
+    data: str
+    model: str
+    step: int
+    group: str
+    dtype: str
+    mode: str
+    codec: str
+    values: int
+    original_bytes: int
+    compressed_bytes: int
+    bound: float | None = None
+    paper: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Bytes before / bytes after."""
+        return self.original_bytes / self.compressed_bytes
+
+    @property
+    def overhead(self) -> float | None:
+        """Percent above the bound."""
+        return None if not self.bound else 100 * (self.compressed_bytes / self.bound - 1)
+
+    @property
+    def saving(self) -> float | None:
+        """Percent below the paper's layout."""
+        return None if not self.paper else 100 * (1 - self.compressed_bytes / self.paper)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a measurement does.
+
+    Attributes:
+        peers: the other codecs, all installed.
+        at_least: bytes of the array that is timed: the inputs end to end, repeated if they are smaller; 0 times nothing.
+        rounds, budget: see :func:`gcodec.demo.timing.interleave`.
+        threads: rows of gcodec on several threads beside the one on one.
+        fresh: a row of gcodec that allocates its results, too.
+        settings: gcodec's modes on an input.
+        advance: called after each step with what was done.
+    """
+
+    peers: Sequence[Peer] = PEERS
+    at_least: int = 32 * MEGA
+    rounds: int = 7
+    budget: float = 2.0
+    threads: Sequence[int] = (2,)
+    fresh: bool = False
+    settings: Callable[[Input], list[Setting]] = settings_for
+    advance: Callable[[str], None] = lambda what: None
+
+    def steps(self, parts: int) -> int:
+        """About how often ``advance`` will be called for so many inputs."""
+        timed = len(self.peers) + 4 + len(self.threads)
+        return parts * (len(self.peers) + 3) + (self.rounds * timed if self.at_least else 0)
+
+
+@dataclass
+class Result:
+    """Rows for the table (inputs added up), the sizes of each input, and what went wrong: ``failures`` of gcodec's, ``notes``
+    on peers. ``level_speed``: GB/s at which the fine ladder's levels were chosen, on one core, 0 if none were."""
+
+    rows: list[Row] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    level_speed: float = 0.0
+
+    def extend(self, other: Result) -> None:
+        """Adds another result's entries."""
+        self.rows += other.rows
+        self.sizes += other.sizes
+        self.failures += other.failures
+        self.notes += [note for note in other.notes if note not in self.notes]
+
+
+def compete(title: str, parts: Sequence[Input], plan: Plan) -> Result:
+    """Compresses each of ``parts`` (of one type) with everything, and times everything on all of them end to end.
+
+    Every round trip is verified, both on the inputs and on what is timed. A peer that fails is noted and left out.
+    """
+    result = Result()
+    for part in parts:
+        result.sizes += _sizes(part, plan, result)
+    keys = list(dict.fromkeys((size.mode, size.codec) for size in result.sizes))
+    seconds = _times(joined(parts, title, plan.at_least), keys, plan, result) if plan.at_least else {}
+    result.rows = _rows(title, parts, result.sizes, seconds)
+    chosen = sum(part.level_seconds for part in parts)
+    result.level_speed = sum(part.nbytes for part in parts) / chosen / GIGA if chosen else 0.0
+    return result
+
+
+def _sizes(part: Input, plan: Plan, result: Result) -> list[Size]:
+    """Each codec on one input, by itself."""
+    found: list[Size] = []
+
+    def add(mode: str, codec: str, size: int, bound: float | None = None, paper: float | None = None) -> None:
+        found.append(Size(part.name, part.model, part.step, part.group, part.dtype, mode, codec, part.bits.size, part.nbytes,
+                          size, bound, paper))
+
+    for setting in plan.settings(part):
+        try:
+            paper = paper_bound(part).bytes if setting.mode == NEAR_LOSSLESS else None
+            add(setting.mode, OURS, setting.task().verify(), setting.bound().bytes, paper)
+        except RoundTripError as error:
+            result.failures.append(f"{part.name}, {setting.mode}: {error}")
+        plan.advance(f"{part.name}: {OURS}")
+    for peer in plan.peers:
+        task = _bind(peer, part, result)
+        if task and (size := _checked(peer, task, part, result)):
+            add(LOSSLESS, peer.name, size)
+        plan.advance(f"{part.name}: {peer.name}")
+    return found
+
+
+def _bind(peer: Peer, part: Input, result: Result) -> Task | None:
+    try:
+        task = peer.bind(part)
+    except Exception as error:  # a peer's own trouble must not end the measurement
+        return _note(result, f"{peer.name} left out: {type(error).__name__}: {error}")
+    return task or _note(result, f"{peer.name} does not take {part.dtype}")
+
+
+def _checked(peer: Peer, task: Task, part: Input, result: Result) -> int:
+    try:
+        return task.verify()
+    except Exception as error:
+        _note(result, f"{peer.name} fails on {part.name}: {type(error).__name__}: {str(error)[:200]}")
+        return 0
+
+
+def _note(result: Result, text: str) -> None:
+    if text not in result.notes:
+        result.notes.append(text)
+
+
+def _times(data: Input, keys: Sequence[Key], plan: Plan, result: Result) -> dict[Key, tuple[float, float]]:
+    """Seconds per byte of encoding and decoding, for every codec that got through the inputs."""
+    tasks: dict[Key, Task] = {(NO_MODE, COPY): copy_task(data.bits)}
+    for setting in plan.settings(data):
+        tasks[setting.mode, OURS] = setting.task()
+        for threads in plan.threads:
+            tasks[setting.mode, f"{OURS}, {threads} threads"] = setting.task(threads)
+        if plan.fresh:
+            tasks[setting.mode, f"{OURS}, new arrays"] = setting.task(reuse=False)
+    for peer in plan.peers:
+        if (LOSSLESS, peer.name) in keys and (task := _bind(peer, data, result)):
+            tasks[LOSSLESS, peer.name] = task
+    good = {key: task for key, task in tasks.items() if _still_good(key, task, data, result)}
+    names = {f"{mode}: {codec}": (mode, codec) for mode, codec in good}
+    timings = interleave({name: good[key] for name, key in names.items()}, plan.rounds, plan.budget, plan.advance)
+    return {key: (timings[name].encode / data.nbytes, timings[name].decode / data.nbytes) for name, key in names.items()}
+
+
+def _still_good(key: Key, task: Task, data: Input, result: Result) -> bool:
+    try:
+        task.verify()
+    except Exception as error:
+        if key[1].startswith(OURS):
+            result.failures.append(f"{data.name}, {key}: {error}")
+        else:
+            _note(result, f"{key[1]} fails on {data.name}: {type(error).__name__}: {str(error)[:200]}")
+        return False
+    return True
+
+
+def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size], seconds: dict[Key, tuple[float, float]]) -> list[Row]:
+    """One row per mode and codec: the inputs' sizes added up, the seconds scaled to that size."""
+    before, values = sum(part.nbytes for part in parts), sum(part.bits.size for part in parts)
+    after: dict[Key, int] = {}
+    count: dict[Key, int] = {}
+    for size in sizes:
+        key = size.mode, size.codec
+        after[key] = after.get(key, 0) + size.compressed_bytes
+        count[key] = count.get(key, 0) + 1
+    ordered = [(NO_MODE, COPY)] if seconds else []
+    for mode, codec in after:
+        variants = [key for key in seconds if key[0] == mode and codec == OURS and key[1].startswith(f"{OURS},")]
+        ordered += [(mode, codec), *variants]
+    rows = []
+    for mode, codec in ordered:
+        source = (mode, codec.partition(",")[0]) if codec.startswith(OURS) else (mode, codec)
+        stored = before if codec == COPY else after[source]
+        if codec != COPY and count[source] != len(parts):
+            continue
+        encode, decode = seconds.get((mode, codec), (0.0, 0.0))
+        rows.append(Row(title, mode, codec, before, stored, values, encode * before or None, decode * before or None))
+    return rows
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Rows with their speeds, also as shares of the memory copy of the same run; above them, machine and command."""
+    rows = list(rows)
+    copies = {row.dump: row for row in rows if row.codec == COPY}
+    columns = ("data", "mode", "codec", "original_bytes", "compressed_bytes", "values", "percent", "bits_per_value",
+               "encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")
+    table = []
+    for row in rows:
+        copy = copies.get(row.dump)
+        shares = [_share(row.encode_speed, copy and copy.encode_speed), _share(row.decode_speed, copy and copy.decode_speed)]
+        table.append((row.dump, row.mode, row.codec, row.original_bytes, row.compressed_bytes, row.values,
+                      f"{row.percent:.3f}", f"{row.bits_per_value:.4f}", _number(row.encode_speed),
+                      _number(row.decode_speed), *shares))
+    write_table(path, columns, table)
+
+
+def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
+    """Each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout, both in percent."""
+    columns = ("data", "model", "step", "group", "dtype", "mode", "codec", "values", "original_bytes", "compressed_bytes",
+               "percent", "bound_bytes", "overhead_percent", "paper_bytes", "saving_percent")
+    write_table(path, columns, [
+        (s.data, s.model, s.step, s.group, s.dtype, s.mode, s.codec, s.values, s.original_bytes, s.compressed_bytes,
+         f"{100 / s.ratio:.3f}", _number(s.bound, 0), _number(s.overhead), _number(s.paper, 0), _number(s.saving))
+        for s in sizes])
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A CSV file with two lines of comment: machine and command."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        file.write(f"# machine: {machine()}\n# command: {command()}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The comment lines and the rows of what :func:`write_table` wrote."""
+    lines = path.read_text().splitlines()
+    comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    return comments, list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def command() -> str:
+    """The command line of this process, with the names of folders shortened to their last part."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    start = f"python -m {module.name.removesuffix('.__main__')}" if module else os.path.basename(sys.argv[0])  # noqa: PTH119
+    return " ".join([start, *sys.argv[1:]])
+
+
+def _share(speed: float | None, copy: float | None) -> str:
+    return f"{speed / copy:.4f}" if speed and copy else ""
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

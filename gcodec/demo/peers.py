@@ -1,0 +1,229 @@
+"""The compressors that gcodec is measured beside: one entry each. All lossless, one thread, each used as its own manual says.
+
+A peer that is not installed, or does not take a type, is left out. What is known to trip each up stands at its entry.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from gcodec.demo.inputs import Input
+from gcodec.demo.timing import Task
+from gcodec.kernels.jit import kernel
+
+_PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A compressor and level.
+
+    Attributes:
+        name: as tables show it.
+        package: what to ``pip install``; empty if it is always there.
+        bind: the task on an input, or None if the type is not supported; imports the package.
+    """
+
+    name: str
+    package: str
+    bind: Callable[[Input], Task | None]
+
+    @property
+    def installed(self) -> bool:
+        """Whether its package is there."""
+        return not self.package or installed_version(self.package) is not None
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, None if it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def available(peers: Iterable[Peer]) -> tuple[list[Peer], list[str]]:
+    """The installed ones, and the packages of the others."""
+    peers = list(peers)
+    missing = dict.fromkeys(peer.package for peer in peers if not peer.installed)
+    return [peer for peer in peers if peer.installed], list(missing)
+
+
+def _raw(data: Input) -> np.ndarray:
+    return data.bits.view(np.uint8)
+
+
+def _zlib(level: int) -> Callable[[Input], Task]:
+    def bind(data: Input) -> Task:
+        raw = _raw(data)
+        return Task(lambda: zlib.compress(raw, level), lambda x: zlib.decompress(x, bufsize=raw.size), data.bits)
+
+    return bind
+
+
+def _zstd(level: int, checksum: bool = False) -> Callable[[Input], Task]:
+    """Without a checksum unless asked for one: the default of the Python package, not of the command line."""
+
+    def bind(data: Input) -> Task:
+        raw = _raw(data)
+        encoder = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
+        return Task(lambda: encoder.compress(raw), zstandard.ZstdDecompressor().decompress, data.bits)
+
+    return bind
+
+
+@kernel
+def _shuffle(words: Any, planes: Any) -> None:
+    """Byte k of every value to plane k. ``words``: uintW[n]; ``planes``: uint8[W / 8, n]."""
+    for start in range(0, words.size, _PIECE):
+        stop = min(start + _PIECE, words.size)
+        for k in range(planes.shape[0]):
+            for i in range(start, stop):
+                planes[k, i] = words[i] >> (8 * k) & 255
+
+
+@kernel
+def _unshuffle(planes: Any, words: Any) -> None:
+    """The inverse of :func:`_shuffle`."""
+    for start in range(0, words.size, _PIECE):
+        stop = min(start + _PIECE, words.size)
+        words[start:stop] = 0
+        for k in range(planes.shape[0]):
+            for i in range(start, stop):
+                words[i] |= words.dtype.type(planes[k, i]) << (8 * k)
+
+
+def _shuffled_zstd(level: int) -> Callable[[Input], Task]:
+    """The shuffle is compiled and writes into memory that exists: what a user who cared would do."""
+
+    def bind(data: Input) -> Task:
+        planes = np.zeros((data.bits.itemsize, data.bits.size), np.uint8)
+        back = np.zeros_like(data.bits)
+        encoder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+
+        def encode() -> bytes:
+            _shuffle(data.bits, planes)
+            return encoder.compress(planes)
+
+        def decode(encoded: bytes) -> np.ndarray:
+            _unshuffle(np.frombuffer(decoder.decompress(encoded), np.uint8).reshape(planes.shape), back)
+            return back
+
+        return Task(encode, decode, data.bits)
+
+    return bind
+
+
+def _lz4(data: Input) -> Task:
+    """The frame format, which other tools read; its block checksums are off by default."""
+    import lz4.frame
+
+    raw = _raw(data)
+    return Task(lambda: lz4.frame.compress(raw), lz4.frame.decompress, data.bits)
+
+
+def _blosc2(level: int) -> Callable[[Input], Task]:
+    def bind(data: Input) -> Task:
+        import blosc2
+
+        raw, back = _raw(data), np.zeros(data.nbytes, np.uint8)
+        options = {"codec": blosc2.Codec.ZSTD, "clevel": level, "filters": [blosc2.Filter.SHUFFLE], "nthreads": 1,
+                   "typesize": data.bits.itemsize}
+
+        def decode(encoded: bytes) -> np.ndarray:
+            blosc2.decompress2(encoded, dst=back, nthreads=1)
+            return back
+
+        return Task(lambda: blosc2.compress2(raw, **options), decode, data.bits)
+
+    return bind
+
+
+def _pcodec(level: int) -> Callable[[Input], Task | None]:
+    """Knows no bfloat16, which it gets as 16-bit integers. Without a payload checksum."""
+
+    def bind(data: Input) -> Task | None:
+        from pcodec import ChunkConfig, standalone
+
+        if data.bits.itemsize == 1:
+            return None
+        values, back, config = data.values, np.zeros_like(data.values), ChunkConfig(compression_level=level)
+
+        def decode(encoded: bytes) -> np.ndarray:
+            standalone.simple_decompress_into(encoded, back)
+            return back
+
+        return Task(lambda: standalone.simple_compress(values, config), decode, data.bits)
+
+    return bind
+
+
+def _zipnn(data: Input) -> Task | None:
+    """Overwrites what it compresses, so each time gets a copy, made outside of the measured time. Bad data aborts the process
+    (bench/corruption.py therefore uses another one)."""
+    import zipnn
+
+    if data.dtype not in ("float32", "bfloat16", "float16"):
+        return None
+    codec = zipnn.ZipNN(input_format="byte", bytearray_dtype=data.dtype, threads=1)
+    raw, copies = _raw(data), [bytearray()]
+
+    def prepare() -> None:
+        copies[0] = bytearray(raw)
+
+    return Task(lambda: codec.compress(copies[0]), codec.decompress, data.bits, prepare)
+
+
+def _openzl(mantissa: str, exponent: str) -> Callable[[Input], Task | None]:
+    """Takes arrays of unsigned integers only, and forgets graph and format version after every call. Both of its checksums are
+    on by default."""
+
+    def bind(data: Input) -> Task | None:
+        import openzl.ext as zl
+
+        nodes = {"float32": zl.nodes.Float32Deconstruct, "bfloat16": zl.nodes.BFloat16Deconstruct,
+                 "float16": zl.nodes.Float16Deconstruct}
+        if data.dtype not in nodes:
+            return None
+        compressor = zl.Compressor()
+        compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+        graphs = getattr(zl.graphs, mantissa)(), getattr(zl.graphs, exponent)()
+        compressor.select_starting_graph(nodes[data.dtype]()(compressor, *graphs))
+        context, decoder = zl.CCtx(), zl.DCtx()
+
+        def encode() -> bytes:
+            context.ref_compressor(compressor)
+            context.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+            return bytes(context.compress([zl.Input(zl.Type.Numeric, data.bits)]))
+
+        def decode(encoded: bytes) -> np.ndarray:
+            return np.asarray(decoder.decompress(encoded)[0].content.as_nparray())
+
+        return Task(encode, decode, data.bits)
+
+    return bind
+
+
+#: In the order of the tables.
+PEERS = (
+    Peer("zlib-6", "", _zlib(6)),
+    Peer("zstd-1", "", _zstd(1)),
+    Peer("zstd-3", "", _zstd(3)),
+    Peer("shuffle+zstd-1", "", _shuffled_zstd(1)),
+    Peer("shuffle+zstd-3", "", _shuffled_zstd(3)),
+    Peer("lz4", "lz4", _lz4),
+    Peer("Blosc2 shuffle+zstd-1", "blosc2", _blosc2(1)),
+    Peer("pcodec-8", "pcodec", _pcodec(8)),
+    Peer("ZipNN", "zipnn", _zipnn),
+    Peer("OpenZL entropy", "openzl", _openzl("Compress", "Entropy")),
+    Peer("OpenZL LZ", "openzl", _openzl("Compress", "Compress")),
+)
+#: Only where corruption is measured.
+CHECKED = (Peer("zstd-1, checksum", "", _zstd(1, checksum=True)),)

@@ -1,0 +1,94 @@
+"""gcodec's modes as the benchmarks run them: arguments for ``encode``, and the values that must come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
+from gcodec.demo.inputs import LADDERS, Input
+from gcodec.demo.timing import Task
+from gcodec.truncation import MANTISSA_BITS, Ladder, round_to_levels
+
+LOSSLESS, NEAR_LOSSLESS = "lossless", "near-lossless"
+#: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.
+FIXED_BITS = {"float32": 7, "bfloat16": 3, "float16": 5, "float64": 23}
+_SPARE = 1 << 20  #: bytes beyond the largest frame with which the encoder writes in place
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A mode on one input.
+
+    Attributes:
+        mode: its name in tables.
+        arguments: for :func:`gcodec.encode`.
+        result: the values that decoding gives, by the laws of ``gcodec.truncation`` and not by the codec: uintW[n].
+        levels, ladder: what :func:`gcodec.demo.bounds.order0_bound` takes.
+    """
+
+    data: Input
+    mode: str
+    arguments: dict[str, Any]
+    result: np.ndarray
+    levels: np.ndarray | None = None
+    ladder: Ladder = NO_DROPS
+
+    def bound(self) -> Bound:
+        """The local order-0 bound of the values as stored."""
+        return order0_bound(self.result, self.data.type, self.levels, self.ladder)
+
+    def task(self, threads: int = 1, reuse: bool = True) -> Task:
+        """Encoding and decoding with this many threads, into memory that exists already if ``reuse``."""
+        data = self.data
+        more: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.arguments}
+        back: dict[str, Any] = {"threads": threads}
+        if reuse:
+            room = gcodec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
+            more["out"], back["out"] = np.zeros(room, np.uint8), np.zeros_like(data.values)
+
+        def encode() -> Any:
+            return gcodec.encode(data.bits, **more)
+
+        def decode(encoded: Any) -> Any:
+            return gcodec.decode(encoded, **back)
+
+        return Task(encode, decode, self.result)
+
+
+def lossless(data: Input) -> Setting:
+    """Bit for bit."""
+    return Setting(data, LOSSLESS, {}, data.bits)
+
+
+def near_lossless(data: Input, ladder: str = "fine") -> Setting:
+    """By the optimizer's rule; the levels have been computed (``data.levels``)."""
+    steps, levels = LADDERS[ladder][data.dtype], data.levels[ladder]
+    result = round_to_levels(data.values, levels, steps).view(data.bits.dtype)
+    return Setting(data, NEAR_LOSSLESS, {"levels": levels, "ladder": steps}, result, levels, steps)
+
+
+def fixed_bits(data: Input, kept: int | None = None) -> Setting:
+    """``kept`` mantissa bits, by default those of ``FIXED_BITS``."""
+    kept = FIXED_BITS[data.dtype] if kept is None else kept
+    steps = Ladder((MANTISSA_BITS[data.dtype] - kept,))
+    result = round_to_levels(data.values, 0, steps, prune=False).view(data.bits.dtype)
+    return Setting(data, f"{kept} mantissa bits", {"mantissa_bits": kept}, result, None, steps)
+
+
+def settings_for(data: Input) -> list[Setting]:
+    """Lossless, near-lossless where there are levels, and fixed bits where the type has them."""
+    found = [lossless(data)]
+    if "fine" in data.levels:
+        found.append(near_lossless(data))
+    if data.dtype in FIXED_BITS:
+        found.append(fixed_bits(data))
+    return found
+
+
+def paper_bound(data: Input) -> Bound:
+    """The GComp paper's layout of a gradient, at the same error rule."""
+    return paper_layout(data.bits, data.type, data.levels["paper"], LADDERS["paper"][data.dtype])

@@ -1,0 +1,136 @@
+"""Bits per exponent and per mantissa under several strategies: the rows of the GComp paper's Figures 12 and 14.
+
+Ours is measured from whole frames: headers, indices, codebooks and padding count as bits of exponents. All others are
+ideal: the bits of their codes alone. Zeros cost their code and no mantissa; sign bits are left out everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec.codebook import huffman_lengths
+from gcodec.codec import encode_values
+from gcodec.demo.bounds import heads_of, joint_symbols, local_bits
+from gcodec.demo.inputs import LADDERS, Input
+from gcodec.demo.settings import near_lossless
+from gcodec.planning import Coding, Plan
+from gcodec.scheme import lossless
+from gcodec.tensors import values_of
+
+N_THETA = 11  #: longest native code that GComp's optimized table keeps, in bits; the paper names no number
+
+_NO_LEVELS = np.zeros(0, np.uint8)
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Huffman code over symbols: ``lengths`` in bits, 0 for a symbol without a code; what has none is sent as ``escape`` bits
+    and the symbol itself, ``raw`` bits."""
+
+    lengths: np.ndarray
+    escape: int
+    raw: int
+
+    def bits(self, counts: np.ndarray) -> float:
+        """Bits that symbols counted so cost."""
+        width = max(len(counts), len(self.lengths))
+        counts, lengths = (np.pad(a.astype(np.int64), (0, width - len(a))) for a in (counts, self.lengths))
+        return float((counts * np.where(lengths > 0, lengths, self.escape + self.raw)).sum())
+
+
+def native(counts: np.ndarray, raw: int) -> Table:
+    """Huffman's own code. A symbol that was not counted would be escaped, at a length no shorter than any code's."""
+    lengths = np.zeros(len(counts), np.int64)
+    lengths[counts > 0] = huffman_lengths(counts[counts > 0]) if np.count_nonzero(counts) > 1 else 1
+    return Table(lengths, int(lengths.max(initial=1)), raw)
+
+
+def optimized(counts: np.ndarray, raw: int, n_theta: int = N_THETA) -> Table:
+    """GComp's: symbols with a native code longer than ``n_theta`` bits, and all unseen ones, share an escape."""
+    kept = (counts > 0) & (native(counts, raw).lengths <= n_theta)
+    weights = np.append(counts[kept], max(1, int(counts[~kept].sum())))
+    codes = huffman_lengths(weights) if len(weights) > 1 else np.ones(1, np.int64)
+    lengths = np.zeros(len(counts), np.int64)
+    lengths[kept] = codes[:-1]
+    return Table(lengths, int(codes[-1]), raw)
+
+
+def exponent_rows(data: Sequence[Input]) -> Rows:
+    """Figure 12 for the gradients of one model at rising steps."""
+    rows: Rows = []
+    before: Input | None = None
+    stale: np.ndarray | None = None
+    for part in data:
+        heads = heads_of(part.bits, part.type)
+        counts, raw = np.bincount(heads), part.type.head_bits
+        tails = np.count_nonzero(part.bits) * part.type.tail_bits
+        frame, reused = 8 * len(gcodec.encode(part.bits, dtype=part.dtype)), _reused(before, part)
+        strategies = {
+            "native Huffman, one table": native(counts, raw).bits(counts),
+            "optimized (GComp), one table": optimized(counts, raw).bits(counts),
+            "optimized, table of the step before": None if stale is None else optimized(stale, raw).bits(counts),
+            "ours, whole frame": frame - tails,
+            "ours, codebooks of the step before": None if reused is None else reused - tails,
+            "order-0 bound, blocks of 16 Ki": local_bits(heads),
+        }
+        rows += _rows(part, {name: bits for name, bits in strategies.items() if bits is not None})
+        before, stale = part, counts
+    return rows
+
+
+def _reused(before: Input | None, part: Input) -> float | None:
+    """Bits of a frame that is coded with the codebooks made for the step before."""
+    if before is None:
+        return None
+    plans: list[Plan] = []
+    scheme = lossless(part.type)
+    encode_values(values_of(before.bits, before.dtype), scheme, _NO_LEVELS, True, Coding(), None, plan_sink=plans)
+    frame = encode_values(values_of(part.bits, part.dtype), scheme, _NO_LEVELS, True, Coding(), None,
+                          given=plans[0].codebooks)
+    return 8.0 * len(frame)
+
+
+def mantissa_rows(data: Sequence[Input]) -> Rows:
+    """Figure 14 for the gradients of one model at rising steps."""
+    rows: Rows = []
+    for part in data:
+        dtype, paper = part.type, LADDERS["paper"][part.dtype]
+        normal = part.bits[heads_of(part.bits, dtype) > 1]
+        dropped = np.array(paper.drops)[part.levels["paper"][heads_of(part.bits, dtype) > 1]]
+        rows += _rows(part, {
+            "native Huffman, per byte": _huffman_bytes(normal, dtype.mantissa_bits),
+            "optimized (GComp): 4 levels, 2 bits each": float((2 + dtype.mantissa_bits - dropped).sum()),
+            "ours, 4 levels, joint with exponent": _joint(part, "paper"),
+            "ours, 8 levels, joint with exponent": _joint(part, "fine"),
+        })
+    return rows
+
+
+def _huffman_bytes(words: np.ndarray, mantissa_bits: int) -> float:
+    """Bits of mantissas as bytes, from the lowest up, each place with its own Huffman code."""
+    total = 0.0
+    mantissa = words & words.dtype.type((1 << mantissa_bits) - 1)
+    for shift in range(0, mantissa_bits, 8):
+        counts = np.bincount((mantissa >> words.dtype.type(shift)).astype(np.uint8), minlength=1)
+        total += native(counts, 8).bits(counts)
+    return total
+
+
+def _joint(part: Input, ladder: str) -> float:
+    """Kept mantissa bits, and what the levels add to the local entropy of the exponents."""
+    setting = near_lossless(part, ladder)
+    heads, joint = heads_of(setting.result, part.type), joint_symbols(setting.result, part.type, setting.levels)
+    nonzero = np.count_nonzero(setting.result)
+    return setting.bound().kept - nonzero + local_bits(joint) - local_bits(heads)
+
+
+def _rows(part: Input, bits: dict[str, float]) -> Rows:
+    return [{"model": part.model, "step": part.step, "strategy": name, "bits_per_value": value / part.bits.size}
+            for name, value in bits.items()]

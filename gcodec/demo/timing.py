@@ -1,0 +1,146 @@
+"""Side-by-side timing: round trips verified first, then all candidates in turn, several times over. Knows no codec."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from gcodec.errors import GcodecError
+
+GIGA = 1e9  #: bytes in a "GB" of a rate
+
+
+class RoundTripError(GcodecError):
+    """A codec did not give back what it has to."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One codec on one input.
+
+    Attributes:
+        encode: gives the encoded bytes (bytes-like; may lie in a buffer that the next call overwrites).
+        decode: encoded bytes to the values (bytes-like).
+        result: what ``decode`` must give, bit for bit.
+        prepare: called before each ``encode``, never timed.
+    """
+
+    encode: Callable[[], Any]
+    decode: Callable[[Any], Any]
+    result: np.ndarray
+    prepare: Callable[[], None] = _nothing
+
+    def verify(self) -> int:
+        """Encodes and decodes once; the encoded size in bytes. Raises RoundTripError."""
+        self.prepare()
+        encoded = self.encode()
+        size = len(encoded)
+        if not same_bytes(self.decode(encoded), self.result):
+            raise RoundTripError(f"decoding {size} bytes does not give the {self.result.nbytes} bytes that it must")
+        return size
+
+
+@dataclass
+class Timing:
+    """Seconds of each pass over the input, in the order they were taken."""
+
+    encode_seconds: list[float] = field(default_factory=list)
+    decode_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def encode(self) -> float:
+        """Median seconds of an encoding."""
+        return median(self.encode_seconds)
+
+    @property
+    def decode(self) -> float:
+        """Median seconds of a decoding."""
+        return median(self.decode_seconds)
+
+
+def same_bytes(decoded: Any, expected: np.ndarray) -> bool:
+    """Whether a bytes-like object or array holds exactly the bytes of ``expected``."""
+    if isinstance(decoded, np.ndarray):
+        decoded = np.ascontiguousarray(decoded).reshape(-1).view(np.uint8)
+    raw = np.frombuffer(decoded, np.uint8)
+    return raw.size == expected.nbytes and bool(np.array_equal(raw, expected.reshape(-1).view(np.uint8)))
+
+
+def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0,
+               advance: Callable[[str], None] | None = None) -> dict[str, Timing]:
+    """Times all tasks in turn, ``rounds`` times over; their round trips must have been verified.
+
+    Args:
+        rounds: passes over the whole set; neighbors in time see the same neighbors on the machine.
+        budget: seconds after which a task sits out the remaining rounds; each gets one at least.
+        advance: called with a task's name after each of its turns.
+    """
+    timings = {name: Timing() for name in tasks}
+    spent = dict.fromkeys(tasks, 0.0)
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, task in tasks.items():
+                if spent[name] < budget:
+                    spent[name] += _turn(task, timings[name])
+                if advance:
+                    advance(name)
+    finally:
+        if enabled:
+            gc.enable()
+    return timings
+
+
+def _turn(task: Task, timing: Timing) -> float:
+    """One encoding and one decoding; the seconds they took."""
+    task.prepare()
+    start = perf_counter()
+    encoded = task.encode()
+    middle = perf_counter()
+    task.decode(encoded)
+    end = perf_counter()
+    timing.encode_seconds.append(middle - start)
+    timing.decode_seconds.append(end - middle)
+    return end - start
+
+
+def copy_task(values: np.ndarray) -> Task:
+    """The copy that every codec's speed is compared with: into memory that exists already, both ways."""
+    there, back = (np.zeros(values.nbytes, np.uint8) for _ in range(2))
+    source = values.reshape(-1).view(np.uint8)
+
+    def encode() -> np.ndarray:
+        np.copyto(there, source)
+        return there
+
+    def decode(encoded: np.ndarray) -> np.ndarray:
+        np.copyto(back, encoded)
+        return back
+
+    return Task(encode, decode, source)
+
+
+def machine() -> str:
+    """The processor, its cores that this process may use, and the versions that matter to a speed."""
+    name = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{name}, {cores} cores, {system}, Python {platform.python_version()}, numpy {np.__version__}"

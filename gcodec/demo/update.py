@@ -1,0 +1,47 @@
+"""What near-lossless gradients do to a training run: torch's own optimizer step, taken with and without them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from gcodec.demo.extras import missing
+from gcodec.recorder import Dump
+from gcodec.truncation import ulp_histogram
+
+try:
+    import torch
+except ImportError as error:
+    raise missing("torch") from error
+
+LIMIT = 2  #: ulps that are counted one by one; key LIMIT + 1 is everything beyond
+
+
+def update_ulps(dump: Dump, decoded: Mapping[str, np.ndarray]) -> Counter[int]:
+    """How many parameters of a dump end up how many ulps from where the exact gradients would have put them.
+
+    ``decoded``: name to gradient as decoded, float32 of the parameter's shape.
+    """
+    counts: Counter[int] = Counter()
+    for name in dump.names:
+        exact, near = (step(dump, name, gradient) for gradient in (dump.grad(name), decoded[name]))
+        counts.update(ulp_histogram(exact, near, LIMIT))
+    return counts
+
+
+def step(dump: Dump, name: str, gradient: np.ndarray) -> np.ndarray:
+    """Parameter ``name`` after the recorded optimizer's next step with this gradient."""
+    parameter = torch.nn.Parameter(_tensor(dump.param(name)))
+    parameter.grad = _tensor(gradient)
+    optimizer = getattr(torch.optim, dump.optimizer)([{"params": [parameter], **dump.hyper(name)}])
+    state = {key: _tensor(value) for key, value in dump.state(name).items()}
+    if state:
+        optimizer.state[parameter] = state
+    optimizer.step()
+    return np.asarray(parameter.detach().numpy())
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))  # a copy: the step writes to it

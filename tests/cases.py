@@ -1,0 +1,473 @@
+"""What every law meets: arrays of every type, shape and nature, and the modes to encode them in.
+
+An array is held as the integers that its values' bits make (``Case.bits``), so that NaN payloads and types that numpy
+lacks are nothing special. Each is drawn from a seed of its own name: adding one changes none of the others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors import safe_open
+
+from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, Ladder
+from gcodec.truncation import round_to_levels
+from tests.reference import VALUE_TYPES, ValueType
+
+Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
+Array: TypeAlias = npt.NDArray[Any]
+
+KINDS = {kind.name: kind for kind in VALUE_TYPES.values()}
+#: What numpy has no type for: arrays of it are given to gcodec as unsigned integers and their type's name.
+BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+STREAM = 1 << 8     #: values per sub-stream, as this encoder writes them
+CORPUS = Path(__file__).resolve().parent / "corpus"
+
+
+def block_of(kind: ValueType) -> int:
+    """Values per block, as this encoder writes them."""
+    return 1 << (15 if kind.W == 8 else 14)
+
+
+# ------------------------------------------------------------------------------------------------- Bit patterns
+
+
+def infinity(kind: ValueType) -> int:
+    """Bits of a full exponent field over an empty mantissa: +inf, but for float8_e4m3fn, which has none."""
+    return (1 << kind.W - 1) - (1 << kind.M)
+
+
+def from_floats(kind: ValueType, values: Array) -> Bits:
+    """The nearest, or nearly nearest, values of a type."""
+    with np.errstate(over="ignore", under="ignore"):
+        if kind.name not in BITS_ONLY:
+            return values.astype(kind.name).view(kind.container)
+        if kind.name == "bfloat16":
+            wide = values.astype(np.float32).view(np.uint32)
+            return ((wide + np.uint32(0x8000)) >> np.uint32(16)).astype(np.uint16)
+        half = values.astype(np.float16).view(np.uint16)
+    if kind.name == "float8_e5m2":
+        return (half >> 8).astype(np.uint8)
+    magnitude = np.clip(((half & 0x7FFF) >> 7).astype(np.int64) - (8 << 3), 0, 0x7E)     # its bias is 7, a half's 15
+    return (magnitude | (half >> 8 & 0x80)).astype(np.uint8)
+
+
+def to_floats(kind: ValueType, bits: Bits) -> Array:
+    """Values as float64, exactly."""
+    match kind.name:
+        case "bfloat16":
+            floats: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        case "float8_e5m2":
+            floats = (bits.astype(np.uint16) << np.uint16(8)).view(np.float16)
+        case "float8_e4m3fn":
+            size = bits.astype(np.int64) & 0x7F
+            fraction = np.where(size >= 8, 8 + (size & 7), size & 7)
+            floats = np.ldexp(fraction.astype(np.float64), np.maximum(size >> 3, 1) - 10) * np.where(bits >> 7, -1, 1)
+            floats[size == 0x7F] = np.nan
+        case name:
+            floats = bits.view(name)
+    with np.errstate(invalid="ignore"):     # a signaling NaN
+        return floats.astype(np.float64)
+
+
+def noise(kind: ValueType, rng: np.random.Generator, n: int) -> Bits:
+    """Bits that are 0 or 1 alike."""
+    return rng.integers(0, 1 << kind.W, n, kind.container.type, endpoint=False) if kind.W < 64 else rng.integers(
+        0, (1 << 64) - 1, n, np.uint64, endpoint=True)
+
+
+def specials(kind: ValueType) -> Bits:
+    """Every corner of a type, with both signs."""
+    one, inf, sign, quiet = 1 << kind.M, infinity(kind), 1 << kind.W - 1, 1 << kind.M - 1
+    sizes = [0, 1, 2, one >> 1, one - 1, one, one + 1, 2 * one, inf >> 1, inf - 1, inf, inf + 1, inf + 2, inf | quiet,
+             inf | quiet | 1, inf | quiet - 1, sign - 1]
+    return np.array([size | s for s in (0, sign) for size in sizes if size < sign], kind.container)
+
+
+# -------------------------------------------------------------------------------------------------------- Cases
+
+Maker: TypeAlias = Callable[[ValueType, np.random.Generator], Bits]
+MAKERS: dict[str, Maker] = {}
+
+
+def case(name: str) -> Callable[[Maker], Maker]:
+    """Add to the arrays that every law meets, for every type."""
+    def register(maker: Maker) -> Maker:
+        assert name not in MAKERS, name
+        MAKERS[name] = maker
+        return maker
+
+    return register
+
+
+@dataclass(frozen=True)
+class Case:
+    """One array of the table: ``dtype`` and ``name`` say which."""
+
+    dtype: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, {self.name}"
+
+    @property
+    def kind(self) -> ValueType:
+        """The value type, as the page describes it."""
+        return KINDS[self.dtype]
+
+    @cached_property
+    def bits(self) -> Bits:
+        """The values' bits, in the array's shape; read-only."""
+        bits = MAKERS[self.name](self.kind, np.random.default_rng(zlib.crc32(str(self).encode())))
+        assert bits.dtype == self.kind.container
+        bits.setflags(write=False)
+        return bits
+
+    def array(self) -> Array:
+        """A writable numpy array to encode: of floats where numpy has the type, else of their bits."""
+        bits = self.bits.copy()
+        return bits if self.dtype in BITS_ONLY else bits.view(self.dtype)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What ``encode`` has to be told besides."""
+        return {"dtype": self.dtype} if self.dtype in BITS_ONLY else {}
+
+
+def pieces(*parts: Bits) -> Bits:
+    """One after another."""
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def gaussian(kind: ValueType, rng: np.random.Generator, n: int, zeros: float = 0.0, scale: float = 0.01) -> Bits:
+    """Like a gradient: normal values, a share of them zero."""
+    values = rng.standard_normal(n) * scale * (rng.random(n) >= zeros)
+    return from_floats(kind, values + 0.0)
+
+
+@case("empty")
+def _empty(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.zeros(0, kind.container)
+
+
+@case("empty of three dimensions")
+def _empty_3d(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.zeros((3, 0, 2), kind.container)
+
+
+@case("0-d")
+def _scalar(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return gaussian(kind, rng, 1, scale=1.0).reshape(())
+
+
+@case("one value")
+def _one(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return noise(kind, rng, 1)
+
+
+@case("two values")
+def _two(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.array([0, 1 << kind.W - 1], kind.container)
+
+
+@case("three dimensions")
+def _three_dimensions(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return gaussian(kind, rng, 7 * 11 * 13).reshape(7, 11, 13)
+
+
+@case("many dimensions")
+def _many_dimensions(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return gaussian(kind, rng, 64).reshape((1, 2) * 6 + (1,) * 8)
+
+
+@case("every corner of the type")
+def _specials(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return specials(kind)
+
+
+@case("corners among gaussian values")
+def _specials_among(kind: ValueType, rng: np.random.Generator) -> Bits:
+    bits = pieces(gaussian(kind, rng, 1500, zeros=0.2), np.repeat(specials(kind), 2))
+    return rng.permutation(bits)
+
+
+@case("all zero")
+def _zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.zeros(block_of(kind) + 1, kind.container)
+
+
+@case("all minus zero")
+def _minus_zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.full(300, 1 << kind.W - 1, kind.container)
+
+
+@case("zero and minus zero")
+def _both_zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return rng.choice([0, 1 << kind.W - 1], 700).astype(kind.container)
+
+
+@case("one constant")
+def _constant(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.repeat(gaussian(kind, rng, 1, scale=1.0), 2 * block_of(kind))
+
+
+@case("a constant NaN")
+def _constant_nan(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.full(77, infinity(kind) + 1, kind.container)
+
+
+@case("all but one zero")
+def _all_but_one_zero(kind: ValueType, rng: np.random.Generator) -> Bits:
+    bits = np.zeros(block_of(kind) + 300, kind.container)
+    bits[block_of(kind) - 1] = from_floats(kind, np.array([1.5]))[0]
+    return bits
+
+
+@case("the last value differs")
+def _last_differs(kind: ValueType, rng: np.random.Generator) -> Bits:
+    bits = np.full(1000, infinity(kind) >> 1, kind.container)
+    bits[-1] += 1
+    return bits
+
+
+@case("rows of zeros")
+def _sparse_rows(kind: ValueType, rng: np.random.Generator) -> Bits:
+    rows = gaussian(kind, rng, 60 * 96).reshape(60, 96)
+    rows[rng.random(60) < 0.8] = 0
+    return rows
+
+
+@case("blocks of zeros")
+def _zero_blocks(kind: ValueType, rng: np.random.Generator) -> Bits:
+    zeros = np.zeros(block_of(kind), kind.container)
+    return pieces(zeros, gaussian(kind, rng, 700), zeros[700:], zeros)
+
+
+@case("noise")
+def _noise(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return noise(kind, rng, 900)
+
+
+@case("a block and more of noise")
+def _block_of_noise(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return noise(kind, rng, block_of(kind) + 100)
+
+
+@case("gaussian")
+def _gaussian(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return gaussian(kind, rng, 3000)
+
+
+@case("gaussian, three in ten zero")
+def _gaussian_zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return gaussian(kind, rng, 3000, zeros=0.3)
+
+
+@case("uniform")
+def _uniform(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return from_floats(kind, rng.uniform(-1, 1, 1200))
+
+
+@case("sorted")
+def _sorted(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return from_floats(kind, np.sort(rng.standard_normal(2500)))
+
+
+@case("counting up")
+def _counting(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return from_floats(kind, np.arange(1300.0))
+
+
+@case("every head")
+def _every_head(kind: ValueType, rng: np.random.Generator) -> Bits:
+    heads = rng.permutation(np.arange(1 << kind.H, dtype=np.uint64))
+    if kind.T == 0:
+        return heads.astype(kind.container)
+    tails = noise(kind, rng, len(heads)) & kind.container.type((1 << kind.W - 1) | (1 << kind.T - 1) - 1)
+    return tails | (heads << np.uint64(kind.T - 1)).astype(kind.container)
+
+
+@case("few far from the rest")
+def _outliers(kind: ValueType, rng: np.random.Generator) -> Bits:
+    bits = gaussian(kind, rng, block_of(kind) + 1)
+    far = rng.random(len(bits)) < 0.004
+    return np.where(far, noise(kind, rng, len(bits)), bits).astype(kind.container)
+
+
+@case("scale by row")
+def _row_scales(kind: ValueType, rng: np.random.Generator) -> Bits:
+    reach = {5: 10, 4: 5}.get(kind.W - 1 - kind.M, 70)
+    rows = rng.standard_normal((24, STREAM)) * np.exp2(rng.integers(-reach, reach, (24, 1)))
+    return from_floats(kind, rows)
+
+
+@case("scale by block")
+def _block_scales(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return pieces(gaussian(kind, rng, block_of(kind), scale=1e-3), gaussian(kind, rng, 1200, scale=8.0))
+
+
+@case("denormal")
+def _denormals(kind: ValueType, rng: np.random.Generator) -> Bits:
+    small = noise(kind, rng, 600) & kind.container.type((1 << kind.W - 1) | (1 << kind.M) - 1)
+    return pieces(small, gaussian(kind, rng, 200))
+
+
+@case("runs of equal sub-streams")
+def _runs(kind: ValueType, rng: np.random.Generator) -> Bits:
+    rows = from_floats(kind, rng.uniform(1, 1.999, (12, STREAM)))
+    rows[2:5], rows[7] = 0, from_floats(kind, rng.standard_normal(STREAM))
+    rows[9, 3] = infinity(kind)
+    return rows.reshape(-1)[:-5]
+
+
+def _of_length(blocks: int, values: int) -> Maker:
+    return lambda kind, rng: gaussian(kind, rng, blocks * block_of(kind) + values, zeros=0.1)
+
+
+MAKERS |= {
+    "255 values": _of_length(0, STREAM - 1),
+    "256 values": _of_length(0, STREAM),
+    "257 values": _of_length(0, STREAM + 1),
+    "a block less one": _of_length(1, -1),
+    "a block": _of_length(1, 0),
+    "a block and one": _of_length(1, 1),
+    "three blocks and a bit": _of_length(3, 300),
+}
+
+
+@cache
+def recorded() -> dict[str, Array]:
+    """Gradients from ``tests/corpus``: "transformer-step-000400/head.weight" and so on, float32."""
+    found = {}
+    for path in sorted(CORPUS.glob("*.safetensors")):
+        with safe_open(path, "np") as dump:
+            for key in sorted(dump.keys()):
+                if key.startswith("grad/"):
+                    found[f"{path.stem}/{key.removeprefix('grad/')}"] = dump.get_tensor(key)
+    return found
+
+
+def _of_record(name: str) -> Maker:
+    def make(kind: ValueType, rng: np.random.Generator) -> Bits:
+        grad = recorded()[name]
+        rows = max(1, 4000 // max(grad[0].size, 1)) if grad.ndim > 1 else len(grad)
+        scale = 1.0 if kind.W - 1 - kind.M > 5 else 2.0 ** 12       # narrow types need loss scaling
+        return from_floats(kind, grad[:rows].astype(np.float64) * scale)
+
+    return make
+
+
+for _name in ("cnn-step-000020/blocks.3.conv2.weight", "cnn-step-000600/head.weight",
+              "transformer-step-000020/embedding.weight", "transformer-step-000400/head.weight",
+              "transformer-step-000400/norm.weight"):
+    MAKERS[f"recorded {_name}"] = _of_record(_name)
+
+CASES = tuple(Case(dtype, name) for dtype in KINDS for name in MAKERS)
+#: Cases whose frames are short enough to spoil bit by bit.
+SHORT = ("empty", "empty of three dimensions", "0-d", "one value", "two values", "every corner of the type",
+         "all zero", "255 values", "runs of equal sub-streams", "denormal")
+
+
+
+# Arrays that are worth a second thread, for the laws that ask for one: not in CASES.
+
+
+@case("gaussian of 17 blocks")
+def _large_gaussian(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return gaussian(kind, rng, 17 * block_of(kind) + 77, zeros=0.2)
+
+
+@case("mixture of 17 blocks")
+def _large_mixture(kind: ValueType, rng: np.random.Generator) -> Bits:
+    """Raw, constant and coded blocks of several scales, in no order."""
+    n = block_of(kind)
+    makers = [lambda: noise(kind, rng, n), lambda: np.zeros(n, kind.container), lambda: gaussian(kind, rng, n),
+              lambda: gaussian(kind, rng, n, zeros=0.7, scale=1e-3), lambda: gaussian(kind, rng, n, scale=4.0)]
+    return pieces(*(makers[i]() for i in rng.integers(0, len(makers), 17)), gaussian(kind, rng, 9))
+
+
+LARGE = tuple(Case(dtype, name) for dtype in KINDS for name in MAKERS if name.endswith("17 blocks"))
+
+
+# -------------------------------------------------------------------------------------------------------- Modes
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to encode. ``options`` go to ``encode``; with a ladder every value gets a level, at random."""
+
+    name: str
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def arguments(self, which: Case) -> dict[str, Any]:
+        """All keywords of ``encode`` for a case."""
+        options = which.options | self.options
+        if "ladder" in options:
+            options["levels"] = levels_at_random(which.bits, len(options["ladder"].drops))
+        return options
+
+
+def levels_at_random(bits: Bits, n_levels: int) -> npt.NDArray[np.uint8]:
+    """Levels in runs and one by one, infinities and NaNs included; of the shape of ``bits``."""
+    rng = np.random.default_rng(bits.size + n_levels)
+    single = rng.integers(0, n_levels, bits.size, np.uint8)
+    runs = np.repeat(rng.integers(0, n_levels, bits.size // 50 + 1, np.uint8), 50)[: bits.size]
+    return np.where(rng.random(bits.size) < 0.3, single, runs).astype(np.uint8).reshape(bits.shape)
+
+
+LOSSLESS = Mode("lossless", {})
+
+
+@cache
+def modes(dtype: str) -> tuple[Mode, ...]:
+    """All modes of a type."""
+    kind = KINDS[dtype]
+    codings = [LOSSLESS, Mode("lossless with GComp's code", {"coding": LITERAL_GCOMP}),
+               Mode("lossless with short codes", {"coding": Coding(max_length=4, max_codebooks=2, references=False)})]
+    if kind.T == 0:
+        return tuple(codings)
+    half, M = kind.M // 2, kind.M
+    ladders = {"fine ladder": FINE_LADDER[dtype], "paper's ladder": PAPER_LADDER[dtype],
+               "uneven ladder": Ladder((1, M // 3 + 1, M - 1, M)), "ladder of one level": Ladder((half,)),
+               "longest ladder": Ladder(tuple(range(max(0, M - 14), M + 1)))}
+    lossy = [Mode("1 mantissa bit", {"mantissa_bits": 1}),
+             Mode("half the mantissa", {"mantissa_bits": half}),
+             Mode("half the mantissa, truncated", {"mantissa_bits": half, "rounding": "truncate"}),
+             Mode("all mantissa bits but one", {"mantissa_bits": M - 1}),
+             Mode("all mantissa bits", {"mantissa_bits": M}),
+             *(Mode(name, {"ladder": ladder}) for name, ladder in ladders.items()),
+             Mode("fine ladder, truncated", {"ladder": FINE_LADDER[dtype], "rounding": "truncate"}),
+             Mode("GComp", {"ladder": PAPER_LADDER[dtype], "rounding": "truncate", "coding": LITERAL_GCOMP})]
+    return (*codings, *lossy)
+
+
+def promised(kind: ValueType, bits: Bits, options: dict[str, Any]) -> Bits:
+    """What decoding must return for values encoded with these keywords (``gcodec.truncation.round_to_levels``)."""
+    rounding = options.get("rounding", "nearest")
+    if options.get("mantissa_bits") is not None:
+        ladder, levels, prune = Ladder((kind.M - options["mantissa_bits"],)), np.zeros(bits.shape, np.uint8), False
+        if ladder.drops == (0,):
+            return bits
+    elif options.get("levels") is not None:
+        ladder, levels, prune = options.get("ladder") or FINE_LADDER[kind.name], options["levels"], True
+    else:
+        return bits
+    finite = (bits & kind.container.type((1 << kind.W - 1) - 1)) < infinity(kind)
+    values = bits if kind.name in BITS_ONLY else bits.view(kind.name)
+    return round_to_levels(values, np.where(finite, levels, 0), ladder, rounding, prune).view(kind.container)
+
+
+every_case = pytest.mark.parametrize("which", CASES, ids=str)
+every_case_and_mode = pytest.mark.parametrize(
+    ("which", "mode"), [(which, mode) for which in CASES for mode in modes(which.dtype)], ids=str)

@@ -1,0 +1,260 @@
+"""The second decoder against frames made by hand: what is valid decodes, and what is not is refused."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.frame_builder import (
+    SPOILERS,
+    Built,
+    Coded,
+    Draft,
+    Inline,
+    build_frame,
+    by_id,
+    mutations,
+)
+from tests.reference import ESCAPE, VALUE_TYPES, BlockKind, Refused, checksum, decode
+
+KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded")
+
+
+def kind_of_refusal(frame: bytes, codebooks: dict[tuple[int, int], bytes] | None = None) -> str | None:
+    try:
+        decode(frame, codebooks)
+    except Refused as refused:
+        return refused.kind
+    return None
+
+
+@functools.cache
+def corpus() -> tuple[Built, ...]:
+    """Frames of all value types and kinds of block, small and not, and at random."""
+    frames = []
+    for seed, (dtype, kind) in enumerate(itertools.product(VALUE_TYPES, KINDS)):
+        for n_values in 1 + seed, 1025 + 100 * seed:
+            rng = Random(f"{dtype} {kind} {n_values}")
+            frames.append(build_frame(rng, dtype=dtype, n_values=n_values, block_log2=10, kinds=[kind]))
+    frames += [build_frame(Random(seed), named=seed % 4 == 0, spare_bits=seed % 2 == 0) for seed in range(80)]
+    frames += [build_frame(Random(n), dtype=1, n_values=0, n_codebooks=n) for n in (0, 255)]
+    sixteen = [1, 2, 4, 8, 9], [(drop, 16 + 15 - drop) for drop in range(16)]
+    frames += [build_frame(Random(seed), dtype=1, n_values=500, levels=sixteen) for seed in range(5)]
+    return tuple(frames)
+
+
+@functools.cache
+def small_frame() -> Built:
+    """A frame of less than 700 bytes that has a block of each kind, and a codebook by id."""
+    for seed in itertools.count():
+        built = build_frame(Random(seed), n_values=2060, block_log2=10, n_codebooks=2, named=True)
+        kinds = decode(built.frame, built.codebooks).kinds
+        if len(built.frame) < 700 and len(set(kinds)) == 3 and built.codebooks:
+            return built
+    raise AssertionError
+
+
+# Valid frames
+
+
+def test_frame_written_out() -> None:
+    """A frame worked out by hand, which shares nothing with the builder but the page."""
+    def little(n: int, size: int) -> bytes:
+        return n.to_bytes(size, "little")
+
+    def summed(data: bytes, seed: int) -> bytes:
+        total = seed
+        for i in range(len(data) // 4):
+            word = int.from_bytes(data[4 * i : 4 * i + 4], "little")
+            total += word * ((i + 1) * 0x9E3779B1 % 2**32 | 1)
+        return little(total % 2**64, 8)
+
+    # Relative to the base of 126 the heads 127, 127, -, 128, 126, - are 1, 1, -, 2, 0, -, which makes the
+    # symbols 2, 2, 0, 3, 1, 0. Of the lengths 2 (zero), 0 (escape), 3, 1, 3 come the codes 10, none, 110, 0,
+    # 111, and so the bits 0 0 10 111 110 10.
+    prelude = (
+        b"\x89GCF" + bytes([1, 1, 0, 0, 2, 10, 6, 1, 1, 1, 0, 0])
+        + little(136, 8) + little(6, 8) + little(88, 8) + bytes(8)
+        + little(2, 8) + little(3, 8)                                       # shape
+        + bytes([24]) + bytes([0, 1])                                       # plane, level
+        + bytes([0, 1, 0, 0]) + bytes([0, 0, 3, 0]) + bytes([0x02, 0x13, 0x03]) + bytes(1)
+        + bytes(1)
+        + little(48, 4) + bytes(4)                                          # index
+    )
+    block = (
+        bytes([2, 0, 126, 0]) + little(6, 4) + bytes(8)
+        + little(2, 4) + little(12, 4) + little(2, 2) + bytes([0, 0, 0]) + bytes(3)
+        + bytes([0, 0, 0, 0, 0, 0xC0, 0, 0, 0, 0, 0, 0])                    # plane: of -1.5 sign and mantissa
+        + bytes([0b11110100, 0b0101])
+        + bytes(2)
+    )
+    prelude = prelude[:40] + summed(prelude, 0) + prelude[48:]
+    block = block[:8] + summed(block, 0x9E3779B97F4A7C15) + block[16:]
+    decoded = decode(prelude + block)
+    assert decoded.dtype == "float32"
+    assert decoded.shape == (2, 3)
+    assert decoded.kinds == ["coded"]
+    assert decoded.bits.view(np.float32).tolist() == [1.0, -1.5, 0.0, 2.0, 0.5, 0.0]
+
+
+def test_frames_decode() -> None:
+    for built in corpus():
+        decoded = decode(built.frame, built.codebooks)
+        assert decoded.bits.dtype == built.bits.dtype
+        assert np.array_equal(decoded.bits, built.bits)
+        assert np.prod(decoded.shape, dtype=object) == len(built.bits)
+        assert decoded.n_blocks == len(decoded.kinds)
+
+
+def corners(built: Built) -> Iterator[str]:
+    """What is special about a frame."""
+    draft = Draft.of(built.frame, built.codebooks)
+    H = draft.kind.H
+    yield draft.kind.name
+    yield f"ndim {len(draft.shape)}"
+    yield f"stream_log2 {draft.stream_log2}"
+    yield f"{len(draft.planes)} planes"
+    yield f"{len(draft.levels)} levels"
+    yield f"{len(draft.records)} codebooks"
+    if draft.n_values == 0:
+        yield "no values"
+    if any(not any(mask >> p & 1 for _, mask in draft.levels) for p in range(len(draft.planes))):
+        yield "unused plane"
+    inline = {}
+    for c, record in enumerate(draft.records):
+        yield f"codebook kind {record[0]}"
+        if record[0] == 0:
+            inline[c] = Inline.of(record)
+            yield f"{len(inline[c].codes())} codes"
+            yield f"longest code {max(inline[c].lengths)}"
+            if any(first + count > 1 << H for first, count in inline[c].ranges):
+                yield "range around 2^H"
+    for block in draft.blocks:
+        yield f"block kind {block[0]}"
+        if block[0] == 2:
+            coded = Coded.of(block, draft.stream_log2)
+            empty = [not stream for stream in coded.streams]
+            yield "runs only" if all(empty) else "some runs" if any(empty) else "no runs"
+            yield "length_width 0" if coded.length_width == 0 else "length_width above 0"
+            if coded.reference_width == H and max(coded.references).bit_length() == H:
+                yield "reference of H bits"
+            if coded.codebook in inline and ESCAPE in inline[coded.codebook].codes():
+                yield "escape"
+
+
+def test_frames_reach_the_corners() -> None:
+    seen = set(itertools.chain.from_iterable(corners(built) for built in corpus()))
+    expected = {
+        "ndim 0", "ndim 32", "no values", "0 planes", "8 planes", "unused plane", "1 levels", "16 levels",
+        "0 codebooks", "255 codebooks", "codebook kind 0", "codebook kind 1", "2 codes", "256 codes",
+        "longest code 1", "longest code 12", "range around 2^H", "escape", "no runs", "some runs",
+        "runs only", "length_width 0", "length_width above 0", "reference of H bits",
+    }
+    expected |= {kind.name for kind in VALUE_TYPES.values()}
+    expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(3)}
+    assert sorted(expected - seen) == []
+
+
+@pytest.mark.parametrize("dtype", VALUE_TYPES)
+def test_large_frame(dtype: int) -> None:
+    rng = Random(dtype)
+    built = build_frame(rng, dtype=dtype, n_values=1 << 16, block_log2=14, n_codebooks=3, kinds=["coded"])
+    assert np.array_equal(decode(built.frame).bits, built.bits)
+
+
+def test_what_is_informative_or_behind_the_frame_does_not_matter() -> None:
+    built = small_frame()
+    draft = Draft.of(built.frame, built.codebooks)
+    assert np.array_equal(decode(built.frame + b"more", built.codebooks).bits, built.bits)
+    for mode, container in itertools.product(range(3), range(2)):
+        decoded = decode(draft.seal(mode=mode, container=container), built.codebooks)
+        assert (decoded.mode, decoded.container) == (mode, container)
+        assert np.array_equal(decoded.bits, built.bits)
+
+
+# What must be refused
+
+
+def test_every_mutation_is_refused() -> None:
+    spoilt: set[str] = set()
+    for seed, built in enumerate(corpus()):
+        if len(built.bits) > 2100:
+            continue
+        for mutation in mutations(built.frame, Random(seed), built.codebooks):
+            refusal = kind_of_refusal(mutation.frame, built.codebooks)
+            assert refusal == mutation.expected, f"frame {seed}, {mutation.name}"
+            spoilt.add(mutation.name.partition(":")[0])
+    assert spoilt == set(SPOILERS)
+
+
+def test_every_truncation_is_refused() -> None:
+    frame, _, codebooks = small_frame()
+    assert {kind_of_refusal(frame[:n], codebooks) for n in range(len(frame))} == {"insufficient"}
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    frame, _, codebooks = small_frame()
+    for bit in range(8 * len(frame)):
+        at = bit // 8
+        flipped = frame[:at] + bytes([frame[at] ^ 1 << bit % 8]) + frame[at + 1 :]
+        expected = {"unsupported"} if at == 4 else {"corruption"}
+        if 16 <= at < 24:       # frame_bytes
+            expected.add("insufficient")
+        assert kind_of_refusal(flipped, codebooks) in expected, f"bit {bit}"
+
+
+def test_codebook_that_is_not_held() -> None:
+    """The hash of a record depends on H, and the record on n_levels; a frame needs one for its own (§5)."""
+    rng = Random(0)
+    built = build_frame(rng, dtype=1, n_values=300, n_codebooks=1, levels=([24], [(0, 1)]), kinds=["coded"])
+    draft = Draft.of(built.frame, {})
+    record, held = by_id(draft.records[0], 300, H=8)
+    frame = replace(draft, records=(record,)).seal()
+    assert np.array_equal(decode(frame, held).bits, built.bits)
+    assert kind_of_refusal(frame) == "unsupported"
+    assert kind_of_refusal(frame, {(301, name[1]): inline for name, inline in held.items()}) == "unsupported"
+    wide, held = by_id(draft.records[0], 300, H=11)
+    assert kind_of_refusal(replace(draft, records=(wide,)).seal(), held) == "unsupported"
+    codebook = Inline.of(draft.records[0])
+    more = replace(codebook, ranges=(*codebook.ranges, (0, 0)))
+    record, held = by_id(more.record(), 300, H=8)
+    assert kind_of_refusal(replace(draft, records=(record,)).seal(), held) == "unsupported"
+
+
+def test_order_of_refusals() -> None:
+    """Size of the header, magic, version, size of the frame, checksum of the prelude, all others (§8)."""
+    built = small_frame()
+    frame = Draft.of(built.frame, built.codebooks).seal(dtype=99)
+    assert kind_of_refusal(frame) == "unsupported"
+    frame = frame[:40] + bytes(8) + frame[48:]
+    assert kind_of_refusal(frame) == "corruption"
+    frame = frame[:-1]
+    assert kind_of_refusal(frame) == "insufficient"
+    frame = frame[:4] + b"\2" + frame[5:]
+    assert kind_of_refusal(frame) == "unsupported"
+    frame = b"x" + frame[1:]
+    assert kind_of_refusal(frame) == "corruption"
+    frame = frame[:47]
+    assert kind_of_refusal(frame) == "insufficient"
+
+
+def test_limit() -> None:
+    built = build_frame(Random(1), dtype=4, n_values=1000, kinds=["constant"])
+    assert len(decode(built.frame, limit=8000).bits) == 1000
+    with pytest.raises(Refused, match="limit") as caught:
+        decode(built.frame, limit=7999)
+    assert caught.value.kind == "limit"
+
+
+def test_checksum_of_single_words() -> None:
+    """m(i) is odd, so that it never loses a change (§3)."""
+    for i in range(20):
+        data = bytes(4 * i) + b"\1\0\0\0"
+        assert checksum(data, seed=2**64 - 1) == ((i + 1) * 0x9E3779B1 % 2**32 | 1) - 1
+        assert checksum(data, seed=5, own_words=[i]) == 5
