@@ -186,7 +186,7 @@ def read_prelude(data: bytes, known: dict[tuple[int, int], Codebook]) -> tuple[P
     if at + 8 * ndim + n_planes + 2 * n_levels > len(data):
         raise Corruption("frame header: longer than the prelude")
     shape = struct.unpack_from(f"<{ndim}Q", data, at)
-    if math.prod(shape) != n_values or n_values >= MAX_VALUES:
+    if math.prod(shape) != n_values or math.prod(d for d in shape if d) >= MAX_VALUES:
         raise Corruption(f"frame header: shape {shape} does not hold {n_values} values")
     at += 8 * ndim
     widths = tuple(data[at : at + n_planes])

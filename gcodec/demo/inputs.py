@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from gcodec.truncation import FINE_LADDER, PAPER_LADDER, Array
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
+BF16_PARAMETERS = ", bf16 parameters"  #: after a ladder's name: levels for parameters that are bfloat16 themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +32,8 @@ class Input:
         name: what they are, such as ``"cnn step 100 gradients"``.
         dtype: the codec's name of their type.
         bits: their bits, row-major, tensor after tensor: uintW[n].
-        levels: ladder name (``LADDERS``) to the level of every value, uint8[n]; without an optimizer's rule, empty.
+        levels: ladder name (``LADDERS``, perhaps with ``BF16_PARAMETERS``) to the level of every value, uint8[n]; empty
+            without an optimizer's rule.
         model, step, group: where they were recorded; empty and 0 for other files.
         level_seconds: time that the fine ladder's levels took, on one core.
     """
@@ -77,34 +80,47 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
               with_levels: bool = True) -> Input:
     """The gradients of a dump (or of its parameters ``names``), with the levels their optimizer's rule gives them.
 
-    ``dtype``: a cast of the gradients; parameters and state stay as recorded, as with mixed precision.
+    ``dtype``: a cast of the gradients; parameters and state stay as recorded, as with mixed precision. float16 gradients
+    are scaled by a power of two first, as a loss scaler does; bfloat16 ones have a second set of levels, as if the
+    parameters were bfloat16 too.
     """
     names = dump.names if names is None else names
-    bits = [cast(dump.grad(name), dtype).reshape(-1) for name in names]
+    exact = [np.asarray(dump.grad(name), dtype=np.float32).reshape(-1) for name in names]
+    scale = _loss_scale(exact) if dtype == "float16" else 1.0
+    bits = [cast(gradient * np.float32(scale), dtype) for gradient in exact]
     levels: dict[str, np.ndarray] = {}
     seconds = 0.0
-    if with_levels:
-        for ladder in LADDERS:
-            parts, took = _levels(dump, names, bits, dtype, ladder)
-            levels[ladder] = np.concatenate(parts)
+    for ladder in LADDERS if with_levels else ():
+        for suffix in ("", BF16_PARAMETERS) if dtype == "bfloat16" else ("",):
+            parts, took = _levels(dump, names, bits, dtype, ladder, scale, bool(suffix))
+            levels[ladder + suffix] = np.concatenate(parts)
             seconds = seconds or took
     label = f"{model} step {dump.step} {GRADIENTS}"
     return Input(label, dtype, np.concatenate(bits), levels, model, dump.step, GRADIENTS, seconds)
 
 
-def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str,
-            ladder: str) -> tuple[list[np.ndarray], float]:
-    """Levels of each parameter's gradient, and the seconds they took without reading and compiling."""
+def _loss_scale(parts: Sequence[np.ndarray]) -> float:
+    """The usual 2**16, or the largest power of two that keeps the largest gradient below half of float16's range."""
+    largest = max((float(np.abs(part).max(initial=0)) for part in parts), default=0.0)
+    return 2.0 ** min(16, math.floor(math.log2(2.0**15 / largest))) if 0 < largest < math.inf else 1.0
+
+
+def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
+            loss_scale: float = 1.0, narrow: bool = False) -> tuple[list[np.ndarray], float]:
+    """Levels of each parameter's gradient, and the seconds they took without reading and compiling.
+
+    ``narrow``: with the parameters rounded to bfloat16.
+    """
     steps = LADDERS[ladder][dtype]
     parts, seconds = [], 0.0
     for index, (name, word) in enumerate(zip(names, bits, strict=True)):
         grad = word if dtype == "bfloat16" else word.view(dtype)
         known = view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name))
-        param = dump.param(name)
+        param = cast(dump.param(name), "bfloat16") if narrow else dump.param(name)
         if index == 0:
-            levels_for(known, param, grad, ladder=steps)  # compiles
+            levels_for(known, param, grad, ladder=steps, loss_scale=loss_scale)  # compiles
         start = perf_counter()
-        parts.append(levels_for(known, param, grad, ladder=steps).reshape(-1))
+        parts.append(levels_for(known, param, grad, ladder=steps, loss_scale=loss_scale).reshape(-1))
         seconds += perf_counter() - start
     return parts, seconds
 
@@ -149,27 +165,45 @@ def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
     return sorted(found, key=lambda pair: (pair[0], pair[1].step))
 
 
-def read_file(path: Path) -> list[Input]:
+def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
     """The floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
+
+    Args:
+        limit: bytes of values to read; of a larger file the first part of every tensor, in proportion. A dump is read
+            whole, then cut.
 
     Raises:
         InvalidArgument: there are none.
     """
     if (dump := _as_dump(path)) is not None:
-        return _of_dump(dump, path.stem)
+        return [_shortened(part, limit) for part in _of_dump(dump, path.stem)]
     source = open_source(path)
     try:
-        plan = plan_file(path.name, source)
+        segments = [segment for segment in plan_file(path.name, source).segments if segment.dtype]
+        share = min(1.0, limit / max(1, sum(segment.stop - segment.start for segment in segments)))
         parts: dict[str, list[np.ndarray]] = {}
-        for segment in plan.segments:
-            if (dtype := stored_as(segment.dtype) if segment.dtype else None) and segment.stop > segment.start:
-                data = source.read(segment.start, segment.stop)
+        for segment in segments:
+            if dtype := stored_as(segment.dtype or ""):
+                width = BY_NAME[dtype].itemsize
+                count = math.ceil((segment.stop - segment.start) // width * share)
+                data = source.read(segment.start, segment.start + count * width)
                 parts.setdefault(dtype, []).append(data.view(BY_NAME[dtype].uint))
     finally:
         source.close()
-    if not parts:
+    found = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits)) for dtype, bits in parts.items()]
+    found = [part for part in found if part.bits.size]
+    if not found:
         raise InvalidArgument(f"{path}: no floating-point tensors to measure")
-    return [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits)) for dtype, bits in parts.items()]
+    return [replace(part, name=f"{part.name}, {100 * share:.2g} % of it") for part in found] if share < 1 else found
+
+
+def _shortened(data: Input, limit: int) -> Input:
+    """The first ``limit`` bytes of an input, named so."""
+    if data.nbytes <= limit:
+        return data
+    count = max(1, limit // data.bits.itemsize)
+    levels = {ladder: levels[:count] for ladder, levels in data.levels.items()}
+    return replace(data, name=f"{data.name}, the first {limit / 1e6:.0f} MB", bits=data.bits[:count], levels=levels)
 
 
 def _as_dump(path: Path) -> Dump | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gcodec.demo.inputs import Input, joined
 from gcodec.demo.peers import PEERS, Peer
 from gcodec.demo.report import Row
-from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, paper_bound, settings_for
+from gcodec.demo.settings import LOSSLESS, Setting, paper_bound, settings_for
 from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave, machine
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "uncompressed"
@@ -128,8 +128,8 @@ def _sizes(part: Input, plan: Plan, result: Result) -> list[Size]:
 
     for setting in plan.settings(part):
         try:
-            paper = paper_bound(part).bytes if setting.mode == NEAR_LOSSLESS else None
-            add(setting.mode, OURS, setting.task().verify(), setting.bound().bytes, paper)
+            paper = paper_bound(setting)
+            add(setting.mode, OURS, setting.task().verify(), setting.bound().bytes, paper.bytes if paper else None)
         except RoundTripError as error:
             result.failures.append(f"{part.name}, {setting.mode}: {error}")
         plan.advance(f"{part.name}: {OURS}")

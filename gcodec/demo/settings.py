@@ -9,7 +9,7 @@ import numpy as np
 
 import gcodec
 from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
-from gcodec.demo.inputs import LADDERS, Input
+from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input
 from gcodec.demo.timing import Task
 from gcodec.truncation import MANTISSA_BITS, Ladder, round_to_levels
 
@@ -64,11 +64,11 @@ def lossless(data: Input) -> Setting:
     return Setting(data, LOSSLESS, {}, data.bits)
 
 
-def near_lossless(data: Input, ladder: str = "fine") -> Setting:
-    """By the optimizer's rule; the levels have been computed (``data.levels``)."""
-    steps, levels = LADDERS[ladder][data.dtype], data.levels[ladder]
+def near_lossless(data: Input, ladder: str = "fine", suffix: str = "") -> Setting:
+    """By the optimizer's rule; the levels have been computed: ``data.levels[ladder + suffix]``."""
+    steps, levels = LADDERS[ladder][data.dtype], data.levels[ladder + suffix]
     result = round_to_levels(data.values, levels, steps).view(data.bits.dtype)
-    return Setting(data, NEAR_LOSSLESS, {"levels": levels, "ladder": steps}, result, levels, steps)
+    return Setting(data, NEAR_LOSSLESS + suffix, {"levels": levels, "ladder": steps}, result, levels, steps)
 
 
 def fixed_bits(data: Input, kept: int | None = None) -> Setting:
@@ -82,13 +82,16 @@ def fixed_bits(data: Input, kept: int | None = None) -> Setting:
 def settings_for(data: Input) -> list[Setting]:
     """Lossless, near-lossless where there are levels, and fixed bits where the type has them."""
     found = [lossless(data)]
-    if "fine" in data.levels:
-        found.append(near_lossless(data))
+    found += [near_lossless(data, suffix=suffix) for suffix in ("", BF16_PARAMETERS) if f"fine{suffix}" in data.levels]
     if data.dtype in FIXED_BITS:
         found.append(fixed_bits(data))
     return found
 
 
-def paper_bound(data: Input) -> Bound:
-    """The GComp paper's layout of a gradient, at the same error rule."""
-    return paper_layout(data.bits, data.type, data.levels["paper"], LADDERS["paper"][data.dtype])
+def paper_bound(setting: Setting) -> Bound | None:
+    """The GComp paper's layout of the same gradient at the same error rule; None for a mode without one."""
+    data, mode = setting.data, setting.mode
+    if not mode.startswith(NEAR_LOSSLESS):
+        return None
+    levels = data.levels["paper" + mode.removeprefix(NEAR_LOSSLESS)]
+    return paper_layout(data.bits, data.type, levels, LADDERS["paper"][data.dtype])

@@ -16,6 +16,15 @@ from .streams import STREAM_PAD, checksum, decode_streams
 
 
 @kernel
+def is_zero(data, start, stop):
+    """Whether bytes ``start ... stop`` are all zero."""
+    found = 0
+    for i in range(start, stop):
+        found |= data[i]
+    return found == 0
+
+
+@kernel
 def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
     """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
     n_items[:] = 0
@@ -103,6 +112,8 @@ def decode_coded(data, at, size, n, stream, head_bits, head_shift, n_symbols, le
     body = references_at + (n_streams * reference_width + 7) // 8 - at
     if (body + 7) & ~7 != size:
         return BAD_SIZE
+    if not is_zero(data, at + body, at + size):
+        return BAD_FIELD
     unpack_numbers(data, lengths_at, n_streams, length_width, stream_bytes)
     position = streams_at
     for s in range(n_streams):
@@ -174,12 +185,16 @@ def decode_blocks(data, offsets, sizes, begin, end, n_values, block, stream, hea
         if kind == CONSTANT:
             if size != BLOCK_HEADER + 8:
                 return BAD_SIZE, b
+            if not is_zero(data, at + BLOCK_HEADER + width, at + size):
+                return BAD_FIELD, b
             load_value(data, at + BLOCK_HEADER, block_out, 0)
             for i in range(1, n):
                 block_out[i] = block_out[0]
         elif kind == RAW:
             if size != BLOCK_HEADER + ((n * width + 7) & ~7):
                 return BAD_SIZE, b
+            if not is_zero(data, at + BLOCK_HEADER + n * width, at + size):
+                return BAD_FIELD, b
             for i in range(n):
                 load_value(data, at + BLOCK_HEADER + i * width, block_out, i)
         else:

@@ -1,0 +1,109 @@
+"""``gcodec bench``: sizes and speeds on your own tensors, beside the other compressors that are installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcodec.cli.display import progress
+from gcodec.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from gcodec.demo.inputs import Input
+    from gcodec.demo.measure import Plan, Result
+    from gcodec.demo.peers import Peer
+    from gcodec.demo.settings import Setting
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's options."""
+    parser.epilog = ("Every round trip is verified before anything is timed. Speeds are 1e9 bytes of uncompressed data per\n"
+                     "second, the median of several rounds in which all codecs take turns, on one core unless a row says\n"
+                     "otherwise; 'memory copy' tells how fast memory was meanwhile. A dump of gcodec's Recorder is also\n"
+                     "compressed near-lossless, by the rule of its optimizer. pip install 'gcodec[bench]' for more codecs.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE",
+                        help=".npy, .npz, .safetensors, .pt; floating-point tensors only")
+    parser.add_argument("--mantissa-bits", type=int, metavar="K", help="mantissa bits that the fixed-bits mode keeps")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of the second row (default: 2)")
+    parser.add_argument("--peers", metavar="NAMES", help="comma-separated: only codecs whose name contains one; 'none'")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
+    parser.add_argument("--limit", type=int, default=256, metavar="MB",
+                        help="of a larger file measure this much, the first part of every tensor (default: 256)")
+    parser.add_argument("--sizes", action="store_true", help="sizes only, no timing")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table to FILE, too")
+    parser.add_argument("--json", action="store_true", help="print JSON, no table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures; 1 if a round trip failed."""
+    from gcodec.demo import inputs, measure
+
+    if min(args.threads, args.rounds, args.limit) < 1:
+        raise UsageError("--threads, --rounds and --limit must be at least 1")
+    peers, missing = _peers(args.peers)
+    at_least = 0 if args.sizes else 32 * measure.MEGA
+    threads = (args.threads,) if args.threads > 1 else ()
+    plan = measure.Plan(peers, at_least, args.rounds, threads=threads, fresh=True,
+                        settings=partial(_settings, kept=args.mantissa_bits))
+    result = measure.Result()
+    for path in args.files:
+        for part in inputs.read_file(path, args.limit * 10**6):
+            with progress(part.name, plan.steps(1), quiet=args.json) as advance:
+                counted = replace(plan, advance=lambda what, advance=advance: advance(1))  # type: ignore[misc]
+                result.extend(measure.compete(part.name, [part], counted))
+    if args.csv:
+        measure.write_csv(args.csv, result.rows)
+    _show(result, missing, plan, args.json)
+    return 1 if result.failures else 0
+
+
+def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
+    from gcodec.demo.peers import PEERS, available
+
+    wanted = [name.strip().lower() for name in (names or "").split(",") if name.strip()]
+    chosen = [peer for peer in PEERS if not wanted or any(name in peer.name.lower() for name in wanted)]
+    if wanted and not chosen and wanted != ["none"]:
+        raise UsageError(f"--peers {names}: no such codec; there are {', '.join(peer.name for peer in PEERS)}")
+    return available(chosen)
+
+
+def _settings(data: Input, kept: int | None) -> list[Setting]:
+    from gcodec.demo.settings import fixed_bits, settings_for
+
+    found = settings_for(data)
+    if kept is None or not data.type.tail_bits:
+        return found
+    if not 1 <= kept < data.type.mantissa_bits:
+        raise UsageError(f"--mantissa-bits {kept}: {data.dtype} can keep 1 to {data.type.mantissa_bits - 1}")
+    return [setting for setting in found if "mantissa_bits" not in setting.arguments] + [fixed_bits(data, kept)]
+
+
+def _show(result: Result, missing: list[str], plan: Plan, as_json: bool) -> None:
+    from gcodec.demo.timing import machine
+
+    notes = [*result.notes, *(f"not installed, so not measured: {package}" for package in missing)]
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {**asdict(row), "encode_GBps": row.encode_speed, "decode_GBps": row.decode_speed} for row in result.rows]
+        print(json.dumps({"machine": machine(), "rows": rows, "failures": result.failures, "notes": notes}, indent=2))
+        return
+    from rich.console import Console
+
+    from gcodec.demo.report import summarize
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console.print(summarize(result.rows))
+    console.print(f"Machine: {machine()}. {f'Median of {plan.rounds} rounds.' if plan.at_least else 'Not timed.'}")
+    for size in result.sizes:
+        if size.overhead is not None:
+            against = "" if size.saving is None else f", {size.saving:.1f} % below the GComp paper's layout"
+            console.print(f"{size.data}, {size.mode}: {size.overhead:+.2f} % above the local order-0 bound{against}")
+    for note in notes:
+        console.print(note)
+    for failure in result.failures:
+        console.print(f"ROUND TRIP FAILED: {failure}")

@@ -1,0 +1,201 @@
+"""The demo: train, record, compress in every mode, verify, and show it in one table and a few pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gcodec.demo.inputs import PARAMETERS, STATE, Input, find_dumps, gradients, tensors
+from gcodec.demo.measure import MEGA, OURS, Plan, Result, compete, write_csv, write_sizes, write_table
+from gcodec.demo.peers import PEERS, available
+from gcodec.demo.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
+from gcodec.demo.report import summarize
+from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
+from gcodec.demo.strategies import exponent_rows, mantissa_rows
+from gcodec.demo.timing import machine
+from gcodec.demo.train import PLANS, QUICK_PLANS, train_all
+from gcodec.demo.update import LIMIT, update_ulps
+from gcodec.recorder import Dump, read_dump
+
+DTYPES = ("float32", "bfloat16")
+Dumps = Mapping[str, Sequence[Dump]]  #: by model, in the order of steps
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the table: inputs that are added up."""
+
+    title: str
+    parts: tuple[Input, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything the demo has to say. ``ulps``: by model, how many parameters end how many ulps from the exact update."""
+
+    result: Result
+    ulps: dict[str, Counter[int]]
+    level_speeds: dict[str, float]
+    missing: list[str]
+
+
+def run(out: Path, *, quick: bool = False, recorded: Path | None = None, show: bool = True) -> int:
+    """The whole demo.
+
+    Args:
+        out: where dumps, pictures and tables go.
+        quick: a few training steps and one round of timing, to see that everything works.
+        recorded: a folder of dumps to measure, instead of training.
+        show: progress bars.
+
+    Returns:
+        0, or 1 if a round trip of gcodec failed.
+    """
+    console = Console(highlight=False)
+    dumps = _recorded(recorded) if recorded else _train(out / "dumps", quick, show, console)
+    findings = _measure(dumps, quick, show, console)
+    pictures = _draw(dumps, recorded or out / "dumps", findings.result, out)
+    _write(findings, out)
+    console.print(summarize(findings.result.rows, "Recorded training, compressed: GB/s on one core unless it says more"))
+    for line in lines_of(findings):
+        console.print(line)
+    console.print(f"Pictures: {', '.join(path.name for path in pictures)}; tables: *.csv; all in {out}/")
+    for failure in findings.result.failures:
+        console.print(f"ROUND TRIP FAILED: {failure}")
+    return 1 if findings.result.failures else 0
+
+
+def _train(folder: Path, quick: bool, show: bool, console: Console) -> Dumps:
+    console.print("Training two small models on this machine's CPU, recording gradients, parameters and state ...")
+    outcomes = train_all(folder, QUICK_PLANS if quick else PLANS, show=show)
+    return {outcome.model: [read_dump(path) for path in outcome.dumps] for outcome in outcomes}
+
+
+def _recorded(folder: Path) -> Dumps:
+    dumps: dict[str, list[Dump]] = {}
+    for model, dump in find_dumps(folder):
+        dumps.setdefault(model, []).append(dump)
+    return dumps
+
+
+def sections_of(dumps: Dumps) -> Iterator[Section]:
+    """Each model's gradients in each type, then what a checkpoint of all models holds."""
+    for model, series in dumps.items():
+        for dtype in DTYPES:
+            parts = tuple(gradients(dump, model, dtype) for dump in series)
+            yield Section(f"{model} gradients, {dtype}, {len(parts)} steps", parts)
+    last = [(model, series[-1]) for model, series in dumps.items()]
+    parts = tuple(tensors(dump, model, group) for model, dump in last for group in (PARAMETERS, STATE))
+    yield Section("checkpoint: parameters and state, float32", parts)
+
+
+def _measure(dumps: Dumps, quick: bool, show: bool, console: Console) -> Findings:
+    peers, missing = available(PEERS)
+    plan = Plan(peers, at_least=MEGA if quick else 32 * MEGA, rounds=1 if quick else 5, budget=1.5)
+    result, speeds, ulps = Result(), {}, {}
+    console.print("Compressing everything with everything, verifying every round trip ...")
+    inputs = sum(len(series) * len(DTYPES) for series in dumps.values()) + 2 * len(dumps)
+    steps = inputs * plan.steps(1) - (inputs - 2 * len(dumps) - 1) * 0
+    with _bar(show, steps, console) as advance:
+        for section in sections_of(dumps):
+            found = compete(section.title, section.parts, replace(plan, advance=advance))
+            result.extend(found)
+            if found.level_speed and section.parts[0].dtype == "float32":
+                speeds[section.parts[0].model] = found.level_speed
+        for model, series in dumps.items():
+            ulps[model] = sum((_ulps(dump, model) for dump in series), Counter[int]())
+            advance(f"{model}: the optimizer's step")
+    return Findings(result, ulps, speeds, missing)
+
+
+def _ulps(dump: Dump, model: str) -> Counter[int]:
+    """Distances between the exact and the near-lossless update of one recorded step."""
+    flat = near_lossless(gradients(dump, model)).result.view(np.float32)
+    shapes = [(name, dump.grad(name).shape) for name in dump.names]
+    ends = np.cumsum([int(np.prod(shape)) for _, shape in shapes])
+    parts = np.split(flat, ends[:-1])
+    return update_ulps(dump, {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts, strict=True)})
+
+
+def _draw(dumps: Dumps, folder: Path, result: Result, out: Path) -> list[Path]:
+    """The pictures, and the rows behind those that are not drawn from ``observations.json``."""
+    pictures = plot_observations(folder, out) if any(folder.glob("*/observations.json")) else []
+    series = [[gradients(dump, model) for dump in dumps[model]] for model in dumps]
+    ratios = [{"model": size.model, "step": size.step, "ratio": size.ratio,
+               "codec": f"{OURS}, {size.mode}" if size.codec == OURS else size.codec}
+              for size in result.sizes if size.dtype == "float32" and size.group == "gradients"]
+    for name, plot, rows in (
+        ("ratio", plot_ratio, ratios),
+        ("exponent_coding", plot_exponent_coding, [row for parts in series for row in exponent_rows(parts)]),
+        ("mantissa_coding", plot_mantissa_coding, [row for parts in series for row in mantissa_rows(parts)]),
+    ):
+        plot(rows, out / f"{name}.png")
+        write_table(out / f"{name}.csv", list(rows[0]), [list(row.values()) for row in rows])
+        pictures.append(out / f"{name}.png")
+    return pictures
+
+
+def _write(findings: Findings, out: Path) -> None:
+    write_csv(out / "results.csv", findings.result.rows)
+    write_sizes(out / "sizes.csv", findings.result.sizes)
+    write_table(out / "updates.csv", ("model", "ulps", "parameters"), [
+        (model, f"{ulps}+" if ulps > LIMIT else ulps, count)
+        for model, counts in findings.ulps.items() for ulps, count in sorted(counts.items())])
+
+
+def lines_of(findings: Findings) -> Iterator[str]:
+    """What the table does not say: the update's exactness, distance from bound and paper, where a peer is smaller."""
+    yield f"Machine: {machine()}."
+    for model, counts in findings.ulps.items():
+        shares = {ulps: 100 * count / max(1, counts.total()) for ulps, count in counts.items()}
+        yield (f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are what exact "
+               f"gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, {shares[LIMIT + 1]:.5f} % more.")
+    for title, start, field in (("above the local order-0 bound", "", "overhead"),
+                                ("below the layout of the GComp paper", NEAR_LOSSLESS, "saving")):
+        ranges = _ranges(findings, start, field)
+        yield f"Frames are {title}: {'; '.join(f'{name} {low:+.1f} to {high:+.1f} %' for name, (low, high) in ranges.items())}."
+    speeds = ", ".join(f"{model} {speed:.2f} GB/s" for model, speed in findings.level_speeds.items())
+    yield f"Choosing near-lossless levels, not in the encoding's time: {speeds}."
+    if smaller := list(_smaller(findings)):
+        yield f"Where a peer is smaller than lossless gcodec: {'; '.join(smaller)}."
+    yield from findings.result.notes
+    if findings.missing:
+        yield f"Not installed, so not measured: {', '.join(findings.missing)} (pip install 'gcodec[bench]')."
+
+
+def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float, float]]:
+    """Least and greatest percentage by model, type and mode, over the recorded steps' gradients."""
+    found: dict[str, tuple[float, float]] = {}
+    for size in findings.result.sizes:
+        value = getattr(size, field)
+        if value is not None and size.mode.startswith(start) and size.dtype == "float32" and size.group == "gradients":
+            low, high = found.get(name := f"{size.model} {size.mode}", (value, value))
+            found[name] = min(low, value), max(high, value)
+    return found
+
+
+def _smaller(findings: Findings) -> Iterator[str]:
+    """Every input on which the best peer beats lossless gcodec, with both sizes in percent."""
+    by_input: dict[tuple[str, str], dict[str, float]] = {}
+    for size in findings.result.sizes:
+        if size.mode == LOSSLESS:
+            by_input.setdefault((size.data, size.dtype), {})[size.codec] = 100 / size.ratio
+    for (data, dtype), percent in by_input.items():
+        best = min(percent, key=lambda codec: percent[codec])
+        if best != OURS and OURS in percent:
+            yield f"{data} {dtype}, {best} {percent[best]:.1f} % to {percent[OURS]:.1f} %"
+
+
+@contextmanager
+def _bar(show: bool, total: int, console: Console) -> Iterator[Callable[[str], None]]:
+    columns = (TextColumn("{task.description:<44.44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not show, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda what: progress.update(task, advance=1, description=what)

@@ -1,0 +1,475 @@
+"""The laws of the codec over the table of cases, and the arguments that it refuses."""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, InvalidArgument, Ladder, LimitExceeded, codec, scheme
+from gcodec.codebook import Codebook
+from gcodec.planning import Plan
+from gcodec.tensors import values_of
+from tests import laws
+from tests.cases import (
+    BITS_ONLY,
+    CASES,
+    KINDS,
+    LARGE,
+    SHORT,
+    Case,
+    block_of,
+    every_case,
+    every_case_and_mode,
+    from_floats,
+    gaussian,
+    levels_at_random,
+    modes,
+    promised,
+    specials,
+)
+
+short_cases = pytest.mark.parametrize("which", [which for which in CASES if which.name in SHORT], ids=str)
+large_cases = pytest.mark.parametrize("which", LARGE, ids=str)
+with_tail = pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
+
+
+def rng_of(which: Case) -> Random:
+    """Chance that is the same in every run."""
+    return Random(zlib.crc32(str(which).encode()))
+
+
+# The laws
+
+@every_case_and_mode
+def test_round_trip_agreement_and_size(which, mode):
+    arguments = mode.arguments(which)
+    want = promised(which.kind, which.bits, arguments)
+    frame = laws.check_round_trip(which.array(), want, **arguments)
+    laws.check_agreement(frame)
+    laws.check_no_expansion(which.bits.shape, which.dtype, frame)
+
+
+@every_case
+def test_buffers_of_the_caller(which):
+    x = which.array()
+    frame = gcodec.encode(x, **which.options)
+    laws.check_encode_buffers(x, frame, **which.options)
+    laws.check_decode_buffers(frame)
+
+
+@every_case
+def test_random_access(which):
+    laws.check_random_access(gcodec.encode(which.array(), **which.options), rng_of(which))
+
+
+@large_cases
+def test_any_number_of_threads(which):
+    for mode in (modes(which.dtype)[0], modes(which.dtype)[-1]):
+        arguments = mode.arguments(which)
+        x = which.array()
+        frame = laws.check_round_trip(x, promised(which.kind, which.bits, arguments), **arguments)
+        laws.check_threads(x, frame, **arguments)
+        laws.check_random_access(frame, rng_of(which))
+
+
+@pytest.mark.slow
+@large_cases
+def test_agreement_on_large_arrays(which):
+    for mode in modes(which.dtype):
+        arguments = mode.arguments(which)
+        laws.check_agreement(gcodec.encode(which.array(), **arguments))
+
+
+@short_cases
+def test_every_truncation_is_noticed(which):
+    for mode in modes(which.dtype)[:1] + modes(which.dtype)[-1:]:
+        laws.check_truncation(gcodec.encode(which.array(), **mode.arguments(which)), rng_of(which))
+
+
+@short_cases
+def test_flipped_bits_are_noticed(which):
+    for mode in modes(which.dtype)[:1] + modes(which.dtype)[-1:]:
+        laws.check_bit_flips(gcodec.encode(which.array(), **mode.arguments(which)), rng_of(which), at_most=250)
+
+
+@pytest.mark.slow
+@every_case_and_mode
+def test_broken_frames_at_length(which, mode):
+    frame = gcodec.encode(which.array(), **mode.arguments(which))
+    laws.check_truncation(frame, rng_of(which), at_most=3000)
+    laws.check_bit_flips(frame, rng_of(which), at_most=3000)
+
+
+@with_tail
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+def test_bound_of_fixed_bits(dtype, rounding):
+    kind, rng = KINDS[dtype], np.random.default_rng(1)
+    largest = from_floats(kind, np.array([1.0])) * 0 + specials(kind)[9]       # just below infinity
+    steps = np.arange(0, 300, dtype=kind.container)
+    bits = np.concatenate([specials(kind), gaussian(kind, rng, 2000), largest - steps, steps,
+                           rng.integers(0, 1 << 16, 2000).astype(kind.container) << kind.container.type(kind.W - 16)])
+    x = bits if dtype in BITS_ONLY else bits.view(dtype)
+    options = {"dtype": dtype} if dtype in BITS_ONLY else {}
+    for mantissa_bits in sorted({1, 2, 3, kind.M // 2, kind.M - 1, kind.M}):
+        frame = gcodec.encode(x, mantissa_bits=mantissa_bits, rounding=rounding, **options)
+        laws.check_bound(dtype, bits, laws.bits_of(gcodec.decode(frame)), mantissa_bits, rounding)
+
+
+# Properties
+
+def arrays_of(dtype):
+    """Hypothesis: bits of a type, from a few patterns and from anything."""
+    kind = KINDS[dtype]
+    patterns = st.sampled_from([int(bits) for bits in specials(kind)])
+    anything = st.integers(0, (1 << kind.W) - 1)
+    near_one = st.integers(0, 1 << kind.M).map(lambda tail: int(specials(kind)[8]) + tail & (1 << kind.W) - 1)
+    values = st.lists(st.one_of(patterns, near_one, anything), max_size=40)
+    repeats = st.lists(st.tuples(values, st.integers(1, 60)), max_size=4)
+    return repeats.map(lambda parts: np.array([bit for some, n in parts for bit in some * n], kind.container))
+
+
+@given(st.data(), st.sampled_from(sorted(KINDS)))
+def test_whatever_is_encoded_decodes(data, dtype):
+    bits = data.draw(arrays_of(dtype))
+    mode = data.draw(st.sampled_from(modes(dtype)))
+    arguments = mode.options | {"dtype": dtype}
+    if "ladder" in arguments:
+        arguments["levels"] = levels_at_random(bits, len(arguments["ladder"].drops))
+    x = bits if dtype in BITS_ONLY else bits.view(dtype)
+    frame = laws.check_round_trip(x, promised(KINDS[dtype], bits, arguments), **arguments)
+    laws.check_agreement(frame)
+    laws.check_no_expansion(bits.shape, dtype, frame)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16"]), st.integers(2, 12),
+       st.sampled_from([None, 1, 5, 9, 14]), st.integers(1, 255), st.booleans())
+def test_any_coding_decodes(seed, dtype, max_length, escape_threshold, max_codebooks, references):
+    kind, rng = KINDS[dtype], np.random.default_rng(seed)
+    scales = np.exp2(rng.uniform(-30, 30, 8))
+    bits = np.concatenate([gaussian(kind, rng, 250, zeros=rng.random(), scale=scale) for scale in scales])
+    coding = Coding(max_length, escape_threshold, max_codebooks, references)
+    x = bits if dtype in BITS_ONLY else bits.view(dtype)
+    frame = laws.check_round_trip(x, bits, coding=coding, dtype=dtype)
+    laws.check_agreement(frame)
+    assert frame[11] <= max_codebooks
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16", "float64"]), st.data())
+def test_any_ladder_decodes(seed, dtype, data):
+    kind, rng = KINDS[dtype], np.random.default_rng(seed)
+    drops = data.draw(st.lists(st.integers(0, kind.M), min_size=1, max_size=7, unique=True).map(sorted))
+    ladder, bits = Ladder(tuple(drops)), np.concatenate([specials(kind), gaussian(kind, rng, 500, zeros=0.2)])
+    if drops[0] == kind.M:
+        return
+    arguments = {"levels": levels_at_random(bits, len(drops)), "ladder": ladder, "dtype": dtype,
+                 "rounding": data.draw(st.sampled_from(["nearest", "truncate"]))}
+    x = bits if dtype in BITS_ONLY else bits.view(dtype)
+    frame = laws.check_round_trip(x, promised(kind, bits, arguments), **arguments)
+    laws.check_agreement(frame)
+
+
+# Stale codebooks: an escape covers what a codebook does not know
+
+def planned(bits: np.ndarray, dtype: str, arguments: dict) -> tuple[bytes, Plan]:
+    """A frame and the plan it was made by."""
+    values = values_of(bits if dtype in BITS_ONLY else bits.view(dtype), dtype)
+    ladder = arguments.get("ladder")
+    steps = scheme.ladder(values.dtype, ladder) if ladder else scheme.lossless(values.dtype)
+    levels = arguments["levels"] if ladder else np.zeros(0, np.uint8)
+    plans: list[Plan] = []
+    frame = codec.encode_values(values, steps, levels, True, arguments.get("coding", Coding()), 1,
+                                given=arguments.get("given"), plan_sink=plans)
+    return frame, plans[0]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("ladder", [False, True])
+def test_stale_codebooks_code_everything(dtype, ladder):
+    kind, rng = KINDS[dtype], np.random.default_rng(5)
+    if ladder and not kind.T:
+        return
+    steps = {"ladder": FINE_LADDER[dtype]} if ladder else {}
+
+    def with_levels(bits, **more):
+        return steps | more | ({"levels": levels_at_random(bits, 8)} if ladder else {})
+
+    # As many values as make the planner sample, so that it cannot think to have seen them all.
+    old = gaussian(kind, rng, (1 << 17) + 5000, zeros=0.1)
+    _, plan = planned(old, dtype, with_levels(old))
+    assert plan.codebooks
+    assert all(isinstance(codebook, Codebook) and codebook.has_escape for codebook in plan.codebooks)
+    n = 3000
+    later = np.concatenate([gaussian(kind, rng, n, zeros=0.1), gaussian(kind, rng, n // 30, zeros=0.5, scale=30.0),
+                            specials(kind)])
+    arguments = with_levels(later, given=plan.codebooks)
+    frame, used = planned(later, dtype, arguments)
+    assert used.codebooks == plan.codebooks
+    assert frame[11] == len(plan.codebooks)         # the frame did not fall back to raw blocks
+    laws.check_agreement(frame)
+    laws.assert_same_bits(laws.decode_known(frame, {}), promised(kind, later, arguments))
+    foreign = rng.permutation(np.concatenate([later, specials(kind)]))[:300]
+    frame, _ = planned(foreign, dtype, with_levels(foreign, given=plan.codebooks))
+    laws.assert_same_bits(laws.decode_known(frame, {}),
+                          promised(kind, foreign, with_levels(foreign)))
+
+
+def test_a_codebook_without_escape_falls_back_to_raw_blocks():
+    rng = np.random.default_rng(6)
+    kind = KINDS["float32"]
+    few = np.resize(np.array([1.0, 2.0, 4.0, 2.0], np.float32), 1 << 10).view(np.uint32) + rng.integers(
+        0, 1 << 20, 1 << 10, np.uint32)
+    _, plan = planned(few, "float32", {})
+    assert not any(codebook.has_escape for codebook in plan.codebooks)      # all values were seen
+    other = np.concatenate([few, gaussian(kind, rng, 100, scale=1e10)])
+    frame, _ = planned(other, "float32", {"given": plan.codebooks})
+    laws.assert_same_bits(gcodec.decode(frame), other.view(np.float32))
+    laws.check_agreement(frame)
+
+
+# What is promised besides
+
+def test_the_same_call_gives_the_same_bytes():
+    x = gaussian(KINDS["float32"], np.random.default_rng(7), 70_000).view(np.float32)
+    assert len({gcodec.encode(x.copy()) for _ in range(3)}) == 1
+    blocks = [frame[int.from_bytes(frame[32:40], "little") :] for frame in
+              (gcodec.encode(x), gcodec.encode(x.reshape(700, 100)))]
+    assert blocks[0] == blocks[1]
+
+
+def test_mode_and_container_are_recorded():
+    x = np.linspace(-1, 1, 500, dtype=np.float32)
+    levels = np.ones(500, np.uint8)
+    assert [frame[6] for frame in (gcodec.encode(x), gcodec.encode(x, mantissa_bits=9), gcodec.encode(x, levels=levels))
+            ] == [0, 1, 2]
+    assert gcodec.encode(x)[7] == 0
+
+
+def test_defaults_of_the_page():
+    for dtype, kind in KINDS.items():
+        frame = gcodec.encode(np.zeros(3, kind.container) if dtype in BITS_ONLY else np.zeros(3, dtype), dtype=dtype)
+        assert 1 << frame[9] == block_of(kind)
+        assert 1 << frame[10] == 256
+
+
+def test_levels_of_non_finite_values_are_those_of_level_0():
+    x = np.array([np.nan, np.inf, -np.inf, 1 + 2**-23, 0.0], np.float32)
+    x.view(np.uint32)[0] = 0x7F800001
+    decoded = gcodec.decode(gcodec.encode(x, levels=np.full(5, 3, np.uint8), ladder=PAPER_LADDER["float32"]))
+    assert decoded.view(np.uint32).tolist() == [0x7F800001, 0x7F800000, 0xFF800000, 0x3F800000, 0]
+
+
+def test_near_lossless_prunes_and_the_others_do_not():
+    x = np.array([-0.0, 1e-45, -1e-39, 0.0, 1.0], np.float32)
+    kept = gcodec.decode(gcodec.encode(x, levels=np.zeros(5, np.uint8)))
+    assert kept.view(np.uint32).tolist() == [0, 0, 0, 0, 0x3F800000]
+    for options in ({}, {"mantissa_bits": 22}):
+        assert np.signbit(gcodec.decode(gcodec.encode(x, **options))).tolist() == [True, False, True, False, False]
+
+
+def test_levels_of_an_optimizer_are_its_rule():
+    from gcodec.optimizers import levels_for, view_from_dump
+
+    rng = np.random.default_rng(8)
+    param, grad, buf = (rng.standard_normal((30, 50)).astype(np.float32) * scale for scale in (1, 1e-4, 1e-3))
+    known = view_from_dump("SGD", {"lr": 0.1, "momentum": 0.9}, {"momentum_buffer": buf})
+    for ladder in (None, PAPER_LADDER["float32"]):
+        levels = levels_for(known, param, grad, ladder=ladder)
+        assert len(np.unique(levels)) > 2
+        frame = gcodec.encode(grad, optimizer=known, param=param, ladder=ladder)
+        assert frame == gcodec.encode(grad, levels=levels, ladder=ladder)
+        laws.assert_same_bits(gcodec.decode(frame), promised(KINDS["float32"], grad.view(np.uint32),
+                                                             {"levels": levels, "ladder": ladder}))
+
+
+def test_levels_of_a_live_optimizer():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    param = torch.nn.Parameter(torch.randn(40, 30))
+    optimizer = torch.optim.AdamW([param], lr=1e-3)
+    for _ in range(3):
+        param.grad = torch.randn(40, 30) * 1e-3
+        optimizer.step()
+    grad = torch.randn(40, 30) * 1e-3
+    before = [t.clone() for t in (param, grad, *optimizer.state[param].values())]
+    decoded = gcodec.decode(gcodec.encode(grad, optimizer=optimizer, param=param))
+    assert all(torch.equal(a, b) for a, b in zip(before, (param, grad, *optimizer.state[param].values()), strict=True))
+    assert decoded.shape == grad.shape
+    assert ((decoded - grad).abs() <= grad.abs() / 4 * 1.0001).all()
+    assert len(gcodec.encode(grad, optimizer=optimizer, param=param)) < len(gcodec.encode(grad))
+
+
+def test_max_encoded_size():
+    for dtype, kind in KINDS.items():
+        for shape in (0, 1, 1000, (), (3, 0), (5, 7), (2**40,), (2**20, 2**20)):
+            n = int(np.prod(shape, dtype=np.int64))
+            size = gcodec.max_encoded_size(shape, dtype)
+            assert n * kind.W // 8 <= size <= 1.0015 * n * kind.W // 8 + 256
+    assert gcodec.max_encoded_size(10, "float32") == gcodec.max_encoded_size((10,), "float32")
+    laws.with_refusal(InvalidArgument, lambda: gcodec.max_encoded_size(10, "int32"))
+
+
+# What is refused
+
+X = np.linspace(1, 2, 6, dtype=np.float32).reshape(2, 3)
+LEVELS = np.zeros((2, 3), np.uint8)
+READ_ONLY = np.zeros(1000, np.uint8)
+READ_ONLY.setflags(write=False)
+
+
+@cache
+def frame_of_x():
+    """The frame of ``X``."""
+    return gcodec.encode(X)
+
+
+def _view():
+    from gcodec.optimizers import view_from_dump
+
+    return view_from_dump("SGD", {"lr": 0.1}, {})
+
+
+@pytest.mark.parametrize("call", [
+    # types
+    lambda: gcodec.encode(np.zeros(3, np.int32)),
+    lambda: gcodec.encode(np.zeros(3, np.uint16)),
+    lambda: gcodec.encode(np.zeros(3, bool)),
+    lambda: gcodec.encode(np.zeros(3, np.complex64)),
+    lambda: gcodec.encode(np.zeros(3, np.longdouble)),
+    lambda: gcodec.encode(np.array(["a"])),
+    lambda: gcodec.encode(np.array([None])),
+    lambda: gcodec.encode(np.zeros(3, "f4,f4")),
+    lambda: gcodec.encode("text"),
+    lambda: gcodec.encode(b"bytes"),
+    lambda: gcodec.encode(None),
+    lambda: gcodec.encode([[1.0], [1.0, 2.0]]),
+    lambda: gcodec.encode(X, dtype="float64"),
+    lambda: gcodec.encode(X, dtype="bfloat16"),
+    lambda: gcodec.encode(X, dtype="int8"),
+    lambda: gcodec.encode(X, dtype=""),
+    lambda: gcodec.encode(np.zeros(3, np.uint32), dtype="bfloat16"),
+    lambda: gcodec.encode(np.zeros(3, np.int16), dtype="bfloat16"),
+    lambda: gcodec.encode(np.zeros(3, np.float16), dtype="bfloat16"),
+    # modes
+    lambda: gcodec.encode(X, mantissa_bits=0),
+    lambda: gcodec.encode(X, mantissa_bits=-1),
+    lambda: gcodec.encode(X, mantissa_bits=24),
+    lambda: gcodec.encode(X, mantissa_bits=3.5),
+    lambda: gcodec.encode(X.astype(np.float16), mantissa_bits=11),
+    lambda: gcodec.encode(X.astype(np.float64), mantissa_bits=53),
+    lambda: gcodec.encode(np.zeros(3, np.uint16), dtype="bfloat16", mantissa_bits=8),
+    lambda: gcodec.encode(np.zeros(3, np.uint8), dtype="float8_e5m2", mantissa_bits=1),
+    lambda: gcodec.encode(np.zeros(3, np.uint8), dtype="float8_e5m2", levels=np.zeros(3, np.uint8)),
+    lambda: gcodec.encode(np.zeros(3, np.uint8), dtype="float8_e4m3fn", levels=np.zeros(3, np.uint8), ladder=Ladder((0, 1))),
+    lambda: gcodec.encode(X, rounding="up"),
+    lambda: gcodec.encode(X, rounding=None),
+    lambda: gcodec.encode(X, mantissa_bits=5, levels=LEVELS),
+    lambda: gcodec.encode(X, mantissa_bits=5, optimizer=_view(), param=X),
+    lambda: gcodec.encode(X, mantissa_bits=5, ladder=Ladder((0, 5))),
+    lambda: gcodec.encode(X, ladder=Ladder((0, 5))),
+    lambda: gcodec.encode(X, param=X),
+    lambda: gcodec.encode(X, optimizer=_view()),
+    lambda: gcodec.encode(X, optimizer=_view(), param=X, levels=LEVELS),
+    lambda: gcodec.encode(X, optimizer=_view(), param=X[:1]),
+    # levels
+    lambda: gcodec.encode(X, levels=LEVELS[:1]),
+    lambda: gcodec.encode(X, levels=np.zeros(7, np.uint8)),
+    lambda: gcodec.encode(X, levels=LEVELS.astype(np.int64)),
+    lambda: gcodec.encode(X, levels=LEVELS.astype(np.int8)),
+    lambda: gcodec.encode(X, levels=LEVELS.astype(np.float32)),
+    lambda: gcodec.encode(X, levels=LEVELS + 8),
+    lambda: gcodec.encode(X, levels=LEVELS + 4, ladder=PAPER_LADDER["float32"]),
+    lambda: gcodec.encode(X, levels=LEVELS + 1, ladder=Ladder((3,))),
+    lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder((0, 24))),
+    lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder((23,))),
+    lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder(tuple(range(9)))),        # needs more planes than there are
+    # coding, threads, out
+    lambda: Coding(max_length=1),
+    lambda: Coding(max_length=13),
+    lambda: Coding(max_codebooks=0),
+    lambda: Coding(max_codebooks=256),
+    lambda: gcodec.encode(X, threads=0),
+    lambda: gcodec.encode(X, threads=-1),
+    lambda: gcodec.encode(X, out=bytearray(10)),
+    lambda: gcodec.encode(X, out=np.empty(0, np.uint8)),
+    lambda: gcodec.encode(X, out=bytes(1000)),
+    lambda: gcodec.encode(X, out=READ_ONLY),
+    lambda: gcodec.encode(X, out=np.empty(2000, np.uint8)[::2]),
+    lambda: gcodec.encode(X, out=[0] * 1000),
+    lambda: gcodec.encode(X, out=1000),
+    # decode
+    lambda: gcodec.decode(frame_of_x(), threads=0),
+    lambda: gcodec.decode(frame_of_x(), like="x"),
+    lambda: gcodec.decode(frame_of_x(), like=""),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(5, np.float32)),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(7, np.float32)),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(6, np.float64)),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(6, np.int32)),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(6, np.uint32)),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(6, ">f4")),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty(12, np.float32)[::2]),
+    lambda: gcodec.decode(frame_of_x(), out=np.empty((2, 3), np.float32, order="F")),
+    lambda: gcodec.decode(frame_of_x(), out=READ_ONLY[:24].view(np.float32)),
+    lambda: gcodec.decode(frame_of_x(), out=bytearray(24)),
+    lambda: gcodec.decode(frame_of_x(), out=[0.0] * 6),
+    lambda: gcodec.decode("text"),
+    lambda: gcodec.decode(None),
+    lambda: gcodec.decode(17),
+    lambda: gcodec.decode([0] * 100),
+    lambda: gcodec.decode(np.frombuffer(frame_of_x(), np.uint8)[::2]),
+    lambda: gcodec.decode_range(frame_of_x(), -1, 2),
+    lambda: gcodec.decode_range(frame_of_x(), 0, 7),
+    lambda: gcodec.decode_range(frame_of_x(), 3, 2),
+    lambda: gcodec.decode_range(frame_of_x(), 0, 2, like="x"),
+    lambda: gcodec.decode_range(frame_of_x(), 0, 2, threads=0),
+    lambda: gcodec.max_encoded_size(-1, "float32"),
+    lambda: gcodec.max_encoded_size((2, -3), "float32"),
+])
+def test_what_has_no_meaning_is_refused(call):
+    with pytest.raises(InvalidArgument):
+        call()
+
+
+def test_invalid_arguments_are_value_errors_and_all_errors_are_of_one_family():
+    assert issubclass(InvalidArgument, ValueError)
+    for kind in (InvalidArgument, gcodec.Corruption, gcodec.InsufficientData, gcodec.Unsupported, LimitExceeded):
+        assert issubclass(kind, gcodec.GcodecError)
+
+
+def test_an_error_leaves_the_output_of_encode_alone():
+    out = bytearray(b"\xA5" * 1000)
+    laws.with_refusal(InvalidArgument, lambda: gcodec.encode(X, mantissa_bits=99, out=out))
+    assert out == b"\xA5" * 1000
+
+
+@pytest.mark.parametrize("limit", [0, 23])
+def test_the_callers_limit(limit):
+    with pytest.raises(LimitExceeded):
+        gcodec.decode(frame_of_x(), max_output_bytes=limit)
+    with pytest.raises(LimitExceeded):
+        gcodec.decode(frame_of_x(), max_output_bytes=limit, out=np.empty(6, np.float32))
+    with pytest.raises(LimitExceeded):
+        gcodec.decode_range(frame_of_x(), 0, 6, max_output_bytes=limit)
+    assert np.array_equal(gcodec.decode(frame_of_x(), max_output_bytes=24), X)
+    assert np.array_equal(gcodec.decode_range(frame_of_x(), 1, 3, max_output_bytes=8), X.reshape(-1)[1:3])
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused(data):
+    for start in (b"", b"\x89GCF", b"\x89GCF\x01\x01"):
+        assert laws.outcome(start + data) in ("insufficient", "corruption", "unsupported")
+
+
+def test_literal_gcomp_is_one_codebook_of_short_codes():
+    x = np.concatenate([gaussian(KINDS["float32"], np.random.default_rng(n), 1 << 14, scale=10.0**n) for n in range(4)])
+    frame = gcodec.encode(x.view(np.float32), coding=LITERAL_GCOMP)
+    _, plan = planned(x, "float32", {"coding": LITERAL_GCOMP})
+    assert frame[11] == len(plan.codebooks) == 1
+    assert max(plan.codebooks[0].lengths) <= 11
+    assert not plan.references
