@@ -270,7 +270,7 @@ class Tables:
     first: np.ndarray  #: int64[K, 16]
     count: np.ndarray  #: int64[K, 16]
     number: np.ndarray  #: int64[K, 16], number of each range's first symbol
-    symbol_of: np.ndarray  #: uint8[K, 4096], symbol by level * 256 + relative head; empty rows where nothing needs it
+    ranges: np.ndarray  #: uint8[K, 3, 256], first, count and number as bytes
     mark_of: np.ndarray  #: uint8[K, 256], planes that a symbol's values own an item of
     shift: np.ndarray  #: uint8[K, 8, 256], where in the tail that item lies
     uniform: np.ndarray  #: int64[8], the same where all symbols agree, else -1
@@ -284,8 +284,7 @@ def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[
     first, count, number = (np.zeros((n, 16), np.int64) for _ in range(3))
     mark_of, shift = np.zeros((n, 256), np.uint8), np.zeros((n, 8, 256), np.uint8)
     head_of = np.zeros((n, 256), np.uint16)
-    joint = len(masks) > 1
-    symbol_of = np.full((n, 4096 if joint else 0), ESCAPE, np.uint8)
+    ranges = np.zeros((n, 3, 256), np.uint8)
     lengths = np.frombuffer(b"".join(c.lengths for c in codebooks), np.uint8).reshape(n, 256)
     run_symbols = np.zeros(n, np.int64)
     marks, shifts = level_tables(widths, masks, tail_bits)
@@ -295,12 +294,11 @@ def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[
         start = 1
         for level, (begin, size) in enumerate(codebook.ranges):
             first[k, level], count[k, level], number[k, level] = begin, size, start
-            if joint:
-                symbol_of[k, level << 8 | heads[start : start + size] & 255] = np.arange(start, start + size)
+            ranges[k, :, level] = begin & 255, size, start
             start += size
         regular = lengths[k, : codebook.n_symbols + 1]
         run_symbols[k] = np.where(regular > 0, regular, NO_CODE).argmin()
-    return Tables(np.array([c.n_symbols for c in codebooks], np.int64), lengths, first, count, number, symbol_of, mark_of,
+    return Tables(np.array([c.n_symbols for c in codebooks], np.int64), lengths, first, count, number, ranges, mark_of,
                   shift, uniform_shifts(marks, shifts), head_of, run_symbols)
 
 

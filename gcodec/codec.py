@@ -93,6 +93,7 @@ class Scratch:
             self.escapes = np.empty(block, np.int64)
             self.escape_heads = np.empty(block, np.uint16)
         else:
+            self.chunk = np.empty((4, more), np.uint8)
             self.rounded = np.empty(block, dtype.uint) if lossy else None
 
 
@@ -245,9 +246,9 @@ def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: 
         stop = encoding.encode_blocks(
             values.bits, some_levels, len(values.bits), block, stream, begin, end, drops, np.uint64(dtype.infinity),
             np.uint64(dtype.smallest_normal), nearest, scheme.prune, plan.choice, plan.bases, plan.references,
-            dtype.head_bits, dtype.head_shift, tables.first, tables.count, tables.number, tables.symbol_of, encode_tables,
+            dtype.head_bits, dtype.head_shift, tables.first, tables.count, tables.number, tables.ranges, encode_tables,
             codes, escape_lengths, tables.run_symbols, len(widths), widths, tables.mark_of, tables.shift, tables.uniform,
-            dtype.tail_bits, scratch.rounded, scratch.references, scratch.symbols, scratch.words, scratch.dense,
+            dtype.tail_bits, scratch.rounded, scratch.references, scratch.chunk, scratch.symbols, scratch.words, scratch.dense,
             scratch.lone, scratch.bytes, scratch.marks, scratch.items, scratch.n_items, scratch.general, scratch.stream_bytes,
             buffer, at, sizes)
         return at, stop

@@ -133,12 +133,12 @@ def levels_for(
 
 def _sgd(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
     hyper = _only(known, "lr", "momentum", "dampening", "weight_decay", "nesterov")
-    return truncation.sgd_levels(param, grad, known.state.get("momentum_buffer"), **hyper, policy=policy, out=out)
+    return truncation.sgd_levels(param, grad, _state(known, "momentum_buffer"), **hyper, policy=policy, out=out)
 
 
 def _adagrad(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
     hyper = _only(known, "lr", "lr_decay", "eps", "weight_decay", "maximize")
-    total = _state(known, "sum", param, known.hyper["initial_accumulator_value"])
+    total = _state_or(known.hyper["initial_accumulator_value"], known, "sum", param)
     return truncation.adagrad_levels(param, grad, total, step=_next_step(known), **hyper, policy=policy, out=out)
 
 
@@ -146,15 +146,14 @@ def _rmsprop(known: OptimizerView, param: Array, grad: Array, policy: Policy, ou
     if known.hyper["centered"]:
         raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
     hyper = _only(known, "lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
-    average, buf = _state(known, "square_avg", param), known.state.get("momentum_buffer")
+    average, buf = _state_or(0.0, known, "square_avg", param), _state(known, "momentum_buffer")
     return truncation.rmsprop_levels(param, grad, average, buf, **hyper, policy=policy, out=out)
 
 
 def _adam(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
     hyper = _only(known, "lr", "betas", "eps", "weight_decay", "maximize")
-    moments = [_state(known, key, param) for key in ("exp_avg", "exp_avg_sq")]
-    if known.hyper["amsgrad"]:
-        moments.append(_state(known, "max_exp_avg_sq", param))
+    keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if known.hyper["amsgrad"] else ("exp_avg", "exp_avg_sq")
+    moments = [_state_or(0.0, known, key, param) for key in keys]
     decoupled = known.hyper["decoupled_weight_decay"]
     return truncation.adam_levels(
         param, grad, *moments, step=_next_step(known), **hyper, decoupled=decoupled, policy=policy, out=out
@@ -174,9 +173,14 @@ def _next_step(known: OptimizerView) -> int:
     return int(known.state.get("step", 0)) + 1
 
 
-def _state(known: OptimizerView, key: str, param: Array, initial: float = 0.0) -> Array:
-    """A state array, or what torch will make it in the first step."""
-    array = known.state.get(key)
+def _state(known: OptimizerView, key: str) -> Array | None:
+    array: Any = known.state.get(key)
+    return array
+
+
+def _state_or(initial: float, known: OptimizerView, key: str, param: Array) -> Array:
+    """A state array, or what torch will make of it in the first step."""
+    array = _state(known, key)
     return np.full(param.shape, initial, np.float32) if array is None else array
 
 

@@ -13,7 +13,7 @@ from .format import MAX_CODEBOOKS, ValueType
 from .kernels import survey
 
 _SAMPLE_ABOVE = 1 << 17  #: values; smaller arrays are counted in full
-_EVERY = 8  #: of larger ones, every eighth sub-stream
+_EVERY = 8  #: of larger ones every eighth sub-stream, of much larger ones every sixteenth
 _MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
 _REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
@@ -70,12 +70,11 @@ def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels
     """
     window, center = window_of(n_levels)
     n_blocks = -(-len(values) // block)
-    every = _EVERY if len(values) > _SAMPLE_ABOVE else 1
+    every = 1 if len(values) <= _SAMPLE_ABOVE else _EVERY if len(values) <= 16 * _SAMPLE_ABOVE else 2 * _EVERY
     bases = np.zeros(n_blocks, np.int64)
     by_block, by_stream = (np.zeros((n_blocks, 2 + n_levels * window), np.uint32) for _ in range(2))
-    one, whole = (np.zeros((n_levels, 1 << dtype.head_bits), np.uint32) for _ in range(2))
     survey.survey(values, levels if n_levels > 1 else None, len(values), block, stream, every, dtype.head_shift,
-                  dtype.head_mask, window, center, one, whole, bases, by_block, by_stream)
+                  dtype.head_mask, window, center, bases, by_block, by_stream)
     references = coding.references and given is None and _references_pay(by_block, by_stream, stream)
     counts = by_stream if references else by_block
     if given is None:
@@ -91,6 +90,8 @@ def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels
 
 def _references_pay(by_block: np.ndarray, by_stream: np.ndarray, stream: int) -> bool:
     """Whether heads relative to each sub-stream's mean are cheaper by more than the references cost."""
+    step = max(-(-len(by_block) // _MAX_SURVEYED), 1)
+    by_block, by_stream = by_block[::step], by_stream[::step]
     plain, relative = int(survey.total_entropy(by_block)), int(survey.total_entropy(by_stream))
     n_streams = int(by_block.sum()) / stream
     return relative / 256 + _REFERENCE_BITS * n_streams < plain / 256

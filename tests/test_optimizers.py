@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.optimizers import OptimizerView, levels_for, view, view_from_dump
 from gcodec.truncation import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder, Policy, round_to_levels, ulp_histogram
 
-torch = pytest.importorskip("torch")
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch")
 
 N = 256
 LR = st.sampled_from([1.0, 0.1, 1e-3, 3e-5])
@@ -107,7 +111,7 @@ def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46)
     return ends[0][0] - n
 
 
-def situations(name, hyper, rng, scales, steps):
+def situations(name, hyper, rng, scales, steps) -> Any:
     """(theta, state before the step, gradient), float32: of consecutive steps, then of one from an arbitrary state."""
     theta, state = wild(rng, scales[0]), {}
     if name == "Adagrad":
@@ -185,7 +189,7 @@ def test_workers_errors_add_up_to_the_bound_once(name, choices):
                 scaled = grad * np.float32(loss_scale)
                 levels = levels_for(known, theta, scaled, ladder=ladder, loss_scale=loss_scale)
                 coded.append(round_to_levels(scaled, levels, ladder) / np.float32(loss_scale))
-            exact, mean = (np.mean(grads_, axis=0, dtype=np.float64) for grads_ in (grads, coded))
+            exact, mean = (np.stack(gs).astype(np.float64).mean(axis=0) for gs in (grads, coded))
             check_step(name, hyper, theta, state, exact, mean, 2.0**-24)
             levels = levels_for(known, theta, mean, in_group=False)
             again = round_to_levels(mean, levels, FINE_LADDER["float64"])
@@ -249,7 +253,8 @@ def test_in_the_parameter_s_own_precision_a_few_roundings_are_added(name, choice
             sign = -1.0 if hyper["maximize"] else 1.0
             decay = 0.0 if name in ("SGD", "AdamW") else hyper["weight_decay"]
             calm = np.abs(sign * grad + decay * theta) >= (np.abs(grad) + decay * np.abs(theta)) / 8
-            wrong = np.isfinite(end) & calm & ~(np.abs(one - two) <= unit * np.abs(n) + ulp + noise)
+            finite = np.isfinite(one) & np.isfinite(two)
+            wrong = finite & calm & ~(np.abs(one - two) <= unit * np.abs(n) + ulp + noise)
             assert not wrong.any(), [x[wrong][:3] for x in (theta, grad, rounded, one, two, n, noise)]
 
     law()
@@ -275,7 +280,7 @@ def test_in_training_hardly_any_parameter_differs_by_more_than_an_ulp(name, choi
         theta = two.astype(np.float32)
         ulps = ulp_histogram(one.astype(np.float32), theta)
         assert ulps[0] > 0.8 * n
-        assert ulps[2] + ulps[3] <= 3
+        assert ulps[2] + ulps[3] <= n / 1000       # where the step cancels the parameter to less than N
     assert (levels > 0).mean() > 0.5
 
 
@@ -286,14 +291,14 @@ def test_in_training_hardly_any_parameter_differs_by_more_than_an_ulp(name, choi
 ])
 def test_the_bound_of_mixed_precisions(name, choices, param_type, grad_type):
     """Half an ulp of N in the parameter's type, for a gradient of another type, denormals (not pruned) included."""
+    param_kind, grad_kind = getattr(torch, param_type), getattr(torch, grad_type)
 
     @settings(max_examples=6)
     @given(choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]),
            st.booleans())
     def law(hyper, seed, scales, in_group):
         for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 1):
-            theta, grad = torch.tensor(theta).to(getattr(torch, param_type)), torch.tensor(grad).to(
-                getattr(torch, grad_type))
+            theta, grad = torch.tensor(theta).to(param_kind), torch.tensor(grad).to(grad_kind)
             levels = levels_for(view_from_dump(name, hyper, state), theta, grad, in_group=in_group)
             bits = grad.view(torch.int16).numpy().view(np.uint16) if grad_type == "bfloat16" else grad.numpy()
             rounded = round_to_levels(bits, levels, FINE_LADDER[grad_type], prune=False)
@@ -356,7 +361,7 @@ def test_the_state_is_a_view_not_a_copy():
     buffer = optimizer.state[param]["momentum_buffer"]
     known = view(optimizer, param).state["momentum_buffer"]
     buffer.zero_()
-    assert not known.any()
+    assert not np.any(known)
 
 
 def test_a_missing_accumulator_is_the_initial_one():
@@ -364,14 +369,14 @@ def test_a_missing_accumulator_is_the_initial_one():
     theta, grad = np.ones(3, np.float32), np.full(3, 1e-4, np.float32)
     levels = [levels_for(view_from_dump("Adagrad", hyper, state), theta, grad)
               for state in ({}, {"sum": np.full(3, 4, np.float32)})]
-    assert np.array_equal(*levels)
+    assert np.array_equal(levels[0], levels[1])
     assert levels[0].all()
 
 
 def test_a_bfloat16_model_is_read_as_bits():
     param, optimizer = stepped(torch.optim.AdamW, dtype=torch.bfloat16)
     known = view(optimizer, param)
-    assert known.state["exp_avg"].dtype == np.uint16
+    assert np.asarray(known.state["exp_avg"]).dtype == np.uint16
     wide = {key: value.float().numpy() for key, value in optimizer.state[param].items()}
     same = view_from_dump("AdamW", optimizer.param_groups[1], wide)
     assert np.array_equal(levels_for(known, param, param.grad), levels_for(same, param, param.grad))
@@ -473,6 +478,6 @@ one = np.ones(4, np.float32)
 assert levels_for(view_from_dump("SGD", {"lr": 1e-3}, {}), one, one).all()
 assert "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1], check=False,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +31,16 @@ from gcodec.truncation import (
 
 WORDS = {"float32": np.uint32, "bfloat16": np.uint16, "float16": np.uint16, "float64": np.uint64}
 FLOATS = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16, "float64": np.float64}
-ADAM_STATE = {"step": 7, "lr": 1e-3}
 
 
 def from_bits(dtype, bits):
     """An array of type ``dtype`` with these bit patterns."""
     return np.array(bits, WORDS[dtype]).view(FLOATS[dtype])
+
+
+def f32(*numbers):
+    """A float32 array."""
+    return np.array(numbers, np.float32)
 
 
 def to_bits(x):
@@ -58,7 +63,8 @@ def test_a_ladder_is_strictly_increasing_counts(drops):
 
 
 def test_a_ladder_is_a_value():
-    assert Ladder([np.int64(0), 6]) == Ladder((0, 6))
+    numbers: Any = [np.int64(0), 6]
+    assert Ladder(numbers) == Ladder((0, 6))
     assert eval(repr(Ladder((0, 6)))) == Ladder((0, 6))
     assert len({Ladder((0, 6)), Ladder((0, 6)), Ladder((0, 7))}) == 2
 
@@ -98,8 +104,9 @@ def exact_level(ladder, shift, n, u, slack=Fraction(0)):
     return max(fits, default=0)
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 10), st.just(0.0) | st.floats(1e-3, 1.1), st.floats(0, 1.5), st.floats(0, 2),
-       st.booleans(), st.booleans(), st.sampled_from([FINE_LADDER["float32"], Ladder(tuple(range(2, 18)))]))
+@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 10), st.just(0.0) | st.floats(1e-3, 1.1), st.floats(0, 1.5),
+       st.floats(0, 2), st.booleans(), st.booleans(),
+       st.sampled_from([FINE_LADDER["float32"], Ladder(tuple(range(2, 18)))]))
 def test_sgd_levels_are_the_rule_up_to_their_margin(seed, lr, mu, tau, decay, nesterov, first, ladder):
     rng = np.random.default_rng(seed)
     theta, g, buf = wild(rng, 24), wild(rng, 24), wild(rng, 24)
@@ -158,7 +165,7 @@ def test_every_rule_widens_narrow_types_exactly():
     wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in narrow]
     shifted = Policy(scale=2.0**-16)        # makes up for the 16 bits that the wider parameter has more
     for (rule, levels), other in zip(
-        all_rules(*narrow).items(), all_rules(wide[0], narrow[1], *wide[2:], shifted).values(), strict=True
+        all_rules(*narrow).items(), all_rules(wide[0], narrow[1], *wide[2:], policy=shifted).values(), strict=True
     ):
         assert np.array_equal(levels, other), rule
         assert len(np.unique(levels)) == 8, rule
@@ -180,7 +187,7 @@ def test_a_ladder_of_sixteen_levels_is_one_of_four_refined():
     assert len(np.unique(steps)) == 16
 
 
-def all_rules(theta, g, s, m, policy=truncation.DEFAULT, lr=0.01):
+def all_rules(theta, g, s, m, *, policy=truncation.DEFAULT, lr=0.01):
     """Levels by every rule, for state arrays s (squares) and m."""
     return {
         "sgd": sgd_levels(theta, g, lr=lr, policy=policy),
@@ -197,10 +204,10 @@ def all_rules(theta, g, s, m, policy=truncation.DEFAULT, lr=0.01):
 def test_level_0_where_anything_is_not_finite(bad, in_group):
     one, policy = np.ones(4, np.float32), Policy(in_group=in_group)
     for place in range(4):
-        arrays = [one * x for x in np.float32([1, 1e-12, 1, 1])]
-        assert all((levels > 0).all() for levels in all_rules(*arrays, policy).values())
+        arrays = [one, one * np.float32(1e-12), one, one]
+        assert all((levels > 0).all() for levels in all_rules(*arrays, policy=policy).values())
         arrays[place] = np.full(4, bad, np.float32)
-        for rule, levels in all_rules(*arrays, policy).items():
+        for rule, levels in all_rules(*arrays, policy=policy).items():
             uses = {"sgd": (0, 1), "momentum": (0, 1, 3), "adagrad": (0, 1, 2)}.get(rule, (0, 1, 2, 3))
             assert place not in uses or not levels.any(), (rule, place)
 
@@ -228,9 +235,9 @@ def test_loss_scale_divides_and_scale_multiplies():
     rng = np.random.default_rng(3)
     theta, g, m, s = wild(rng, 500), wild(rng, 500), wild(rng, 500), np.abs(wild(rng, 500))
     for in_group in (True, False):
-        plain = all_rules(theta, g, s, m, Policy(in_group=in_group))
-        scaled = all_rules(theta, g * np.float32(1024), s, m, Policy(in_group=in_group, loss_scale=1024))
-        summed = all_rules(theta, g / np.float32(4), s, m, Policy(in_group=in_group, scale=4))
+        plain = all_rules(theta, g, s, m, policy=Policy(in_group=in_group))
+        scaled = all_rules(theta, g * np.float32(1024), s, m, policy=Policy(in_group=in_group, loss_scale=1024))
+        summed = all_rules(theta, g / np.float32(4), s, m, policy=Policy(in_group=in_group, scale=4))
         assert all(np.array_equal(plain[rule], scaled[rule]) for rule in plain)
         assert all(np.array_equal(plain[rule], summed[rule]) for rule in plain)
 
@@ -238,7 +245,7 @@ def test_loss_scale_divides_and_scale_multiplies():
 def test_other_layouts_of_memory_and_a_given_output():
     rng = np.random.default_rng(4)
     theta, g, buf = (wild(rng, 600).reshape(20, 30) for _ in range(3))
-    options = {"lr": 0.1, "momentum": 0.9}
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9}
     want = sgd_levels(theta, g, buf, **options)
     assert want.shape == g.shape
     assert want.dtype == np.uint8
@@ -254,6 +261,7 @@ def test_other_layouts_of_memory_and_a_given_output():
 
 
 ONE = np.ones(2, np.float32)
+BAD: Any = {"level": 0.0, "rounding": "up"}
 
 
 @pytest.mark.parametrize("call", [
@@ -271,8 +279,8 @@ ONE = np.ones(2, np.float32)
     lambda: adagrad_levels(ONE, ONE, ONE, step=1, lr=1, eps=-1),
     lambda: round_to_levels(ONE, 1, Ladder((3,))),
     lambda: round_to_levels(ONE, -1, Ladder((3,))),
-    lambda: round_to_levels(ONE, 0.0, Ladder((3,))),
-    lambda: round_to_levels(ONE, 0, Ladder((3,)), rounding="up"),
+    lambda: round_to_levels(ONE, BAD["level"], Ladder((3,))),
+    lambda: round_to_levels(ONE, 0, Ladder((3,)), rounding=BAD["rounding"]),
     lambda: ulp_histogram(ONE, ONE.astype(np.float64)),
     lambda: ulp_histogram(ONE, ONE[:1]),
     lambda: ulp_histogram(ONE, ONE, limit=-1),
@@ -352,14 +360,14 @@ def test_nothing_becomes_infinite_and_infinity_and_nan_stay(name, rounding):
 
 
 def test_levels_choose_each_value_own_drop():
-    x = np.float32([1 + 2**-23, 1.75, 1.25, -1.5, -0.0, 1e-40, 3.0])
-    levels = np.uint8([0, 1, 1, 2, 1, 0, 0])
+    x = f32(1 + 2**-23, 1.75, 1.25, -1.5, -0.0, 1e-40, 3.0)
+    levels = np.array([0, 1, 1, 2, 1, 0, 0], np.uint8)
     result = round_to_levels(x, levels, Ladder((0, 22, 23)))
     assert result.tolist() == [1 + 2**-23, 2.0, 1.0, -2.0, 0.0, 0.0, 3.0]
     assert not np.signbit(result[4])
     grid = round_to_levels(np.asfortranarray(x[:6].reshape(2, 3)), levels[:6].reshape(2, 3), Ladder((0, 22, 23)))
     assert np.array_equal(grid.reshape(-1), result[:6])
-    assert round_to_levels(np.float32(1.75).reshape(()), 1, Ladder((0, 22))).item() == 2.0
+    assert round_to_levels(f32(1.75).reshape(()), 1, Ladder((0, 22))).item() == 2.0
 
 
 # The histogram
@@ -368,8 +376,8 @@ def test_ulps_are_steps_through_the_values():
     one = np.float32(1)
     up = np.nextafter(one, np.float32(2))
     tiny = np.float32(1e-45)
-    a = np.float32([1, 1, 1, 0.0, -tiny, 1, np.nan, np.nan, np.inf, 5])
-    b = np.float32([1, up, np.nextafter(up, np.float32(2)), -0.0, tiny, -1, np.nan, 1, np.inf, 6])
+    a = f32(1, 1, 1, 0.0, -tiny, 1, np.nan, np.nan, np.inf, 5)
+    b = f32(1, up, np.nextafter(up, np.float32(2)), -0.0, tiny, -1, np.nan, 1, np.inf, 6)
     assert ulp_histogram(a, b) == {0: 4, 1: 1, 2: 2, 3: 3}
     assert ulp_histogram(b, a, limit=0) == {0: 4, 1: 6}
     assert ulp_histogram(a[:0], b[:0]) == {0: 0, 1: 0, 2: 0, 3: 0}

@@ -12,10 +12,10 @@ from pathlib import Path
 from gcodec.demo.inputs import Input, joined
 from gcodec.demo.peers import PEERS, Peer
 from gcodec.demo.report import Row
-from gcodec.demo.settings import LOSSLESS, Setting, paper_bound, settings_for
+from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, paper_bound, settings_for
 from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave, machine
 
-OURS, COPY, NO_MODE = "gcodec", "memory copy", "uncompressed"
+OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
 MEGA = 1 << 20
 Key = tuple[str, str]  #: mode and codec
 
@@ -62,8 +62,8 @@ class Plan:
         peers: the other codecs, all installed.
         at_least: bytes of the array that is timed: the inputs end to end, repeated if they are smaller; 0 times nothing.
         rounds, budget: see :func:`gcodec.demo.timing.interleave`.
-        threads: rows of gcodec on several threads beside the one on one.
-        fresh: a row of gcodec that allocates its results, too.
+        threads: rows of gcodec on several threads beside the one on one, lossless and near-lossless.
+        fresh: a row of lossless gcodec that allocates its results, too.
         settings: gcodec's modes on an input.
         advance: called after each step with what was done.
     """
@@ -79,7 +79,7 @@ class Plan:
 
     def steps(self, parts: int) -> int:
         """About how often ``advance`` will be called for so many inputs."""
-        timed = len(self.peers) + 4 + len(self.threads)
+        timed = len(self.peers) + 5 + 2 * len(self.threads)
         return parts * (len(self.peers) + 3) + (self.rounds * timed if self.at_least else 0)
 
 
@@ -167,9 +167,9 @@ def _times(data: Input, keys: Sequence[Key], plan: Plan, result: Result) -> dict
     tasks: dict[Key, Task] = {(NO_MODE, COPY): copy_task(data.bits)}
     for setting in plan.settings(data):
         tasks[setting.mode, OURS] = setting.task()
-        for threads in plan.threads:
+        for threads in plan.threads if setting.mode in (LOSSLESS, NEAR_LOSSLESS) else ():
             tasks[setting.mode, f"{OURS}, {threads} threads"] = setting.task(threads)
-        if plan.fresh:
+        if plan.fresh and setting.mode == LOSSLESS:
             tasks[setting.mode, f"{OURS}, new arrays"] = setting.task(reuse=False)
     for peer in plan.peers:
         if (LOSSLESS, peer.name) in keys and (task := _bind(peer, data, result)):
@@ -195,24 +195,24 @@ def _still_good(key: Key, task: Task, data: Input, result: Result) -> bool:
 def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size], seconds: dict[Key, tuple[float, float]]) -> list[Row]:
     """One row per mode and codec: the inputs' sizes added up, the seconds scaled to that size."""
     before, values = sum(part.nbytes for part in parts), sum(part.bits.size for part in parts)
-    after: dict[Key, int] = {}
-    count: dict[Key, int] = {}
+    after: dict[Key, list[int]] = {}
     for size in sizes:
-        key = size.mode, size.codec
-        after[key] = after.get(key, 0) + size.compressed_bytes
-        count[key] = count.get(key, 0) + 1
-    ordered = [(NO_MODE, COPY)] if seconds else []
-    for mode, codec in after:
-        variants = [key for key in seconds if key[0] == mode and codec == OURS and key[1].startswith(f"{OURS},")]
-        ordered += [(mode, codec), *variants]
+        after.setdefault((size.mode, size.codec), []).append(size.compressed_bytes)
+    stored = {key: sum(found) for key, found in after.items() if len(found) == len(parts)}
     rows = []
-    for mode, codec in ordered:
-        source = (mode, codec.partition(",")[0]) if codec.startswith(OURS) else (mode, codec)
-        stored = before if codec == COPY else after[source]
-        if codec != COPY and count[source] != len(parts):
-            continue
-        encode, decode = seconds.get((mode, codec), (0.0, 0.0))
-        rows.append(Row(title, mode, codec, before, stored, values, encode * before or None, decode * before or None))
+
+    def add(key: Key, compressed: int) -> None:
+        encode, decode = seconds.get(key, (0.0, 0.0))
+        rows.append(Row(title, *key, before, compressed, values, encode * before or None, decode * before or None))
+
+    if seconds:
+        add((NO_MODE, COPY), before)
+    for mode in dict.fromkeys(mode for mode, _ in stored):
+        for key in [key for key in stored if key[0] == mode]:
+            add(key, stored[key])
+            for variant in seconds if key[1] == OURS else ():
+                if variant[0] == mode and variant[1].startswith(f"{OURS},"):
+                    add(variant, stored[key])
     return rows
 
 

@@ -130,6 +130,8 @@ def _lz4(data: Input) -> Task:
 
 
 def _blosc2(level: int) -> Callable[[Input], Task]:
+    """With its byte shuffle, which it does by default."""
+
     def bind(data: Input) -> Task:
         import blosc2
 
@@ -219,7 +221,7 @@ PEERS = (
     Peer("shuffle+zstd-1", "", _shuffled_zstd(1)),
     Peer("shuffle+zstd-3", "", _shuffled_zstd(3)),
     Peer("lz4", "lz4", _lz4),
-    Peer("Blosc2 shuffle+zstd-1", "blosc2", _blosc2(1)),
+    Peer("Blosc2 zstd-1", "blosc2", _blosc2(1)),
     Peer("pcodec-8", "pcodec", _pcodec(8)),
     Peer("ZipNN", "zipnn", _zipnn),
     Peer("OpenZL entropy", "openzl", _openzl("Compress", "Entropy")),

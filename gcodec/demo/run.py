@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gcodec.demo.inputs import PARAMETERS, STATE, Input, find_dumps, gradients, tensors
-from gcodec.demo.measure import MEGA, OURS, Plan, Result, compete, write_csv, write_sizes, write_table
+from gcodec.demo.measure import MEGA, OURS, Plan, Result, Size, compete, write_csv, write_sizes, write_table
 from gcodec.demo.peers import PEERS, available
 from gcodec.demo.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
 from gcodec.demo.report import summarize
@@ -24,7 +25,11 @@ from gcodec.demo.train import PLANS, QUICK_PLANS, train_all
 from gcodec.demo.update import LIMIT, update_ulps
 from gcodec.recorder import Dump, read_dump
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names
+CHECKPOINT = "checkpoint fp32"  #: parameters and optimizer state of both models' last dumps
+WIDTH = 110  #: columns of the table where there is no terminal to ask
+TITLE = ("What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per second, "
+         "on one core unless the row says more")
 Dumps = Mapping[str, Sequence[Dump]]  #: by model, in the order of steps
 
 
@@ -58,12 +63,12 @@ def run(out: Path, *, quick: bool = False, recorded: Path | None = None, show: b
     Returns:
         0, or 1 if a round trip of gcodec failed.
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     dumps = _recorded(recorded) if recorded else _train(out / "dumps", quick, show, console)
     findings = _measure(dumps, quick, show, console)
     pictures = _draw(dumps, recorded or out / "dumps", findings.result, out)
     _write(findings, out)
-    console.print(summarize(findings.result.rows, "Recorded training, compressed: GB/s on one core unless it says more"))
+    console.print(summarize(findings.result.rows, TITLE))
     for line in lines_of(findings):
         console.print(line)
     console.print(f"Pictures: {', '.join(path.name for path in pictures)}; tables: *.csv; all in {out}/")
@@ -90,10 +95,10 @@ def sections_of(dumps: Dumps) -> Iterator[Section]:
     for model, series in dumps.items():
         for dtype in DTYPES:
             parts = tuple(gradients(dump, model, dtype) for dump in series)
-            yield Section(f"{model} gradients, {dtype}, {len(parts)} steps", parts)
+            yield Section(f"{model} {DTYPES[dtype]}", parts)
     last = [(model, series[-1]) for model, series in dumps.items()]
     parts = tuple(tensors(dump, model, group) for model, dump in last for group in (PARAMETERS, STATE))
-    yield Section("checkpoint: parameters and state, float32", parts)
+    yield Section(CHECKPOINT, parts)
 
 
 def _measure(dumps: Dumps, quick: bool, show: bool, console: Console) -> Findings:
@@ -101,8 +106,7 @@ def _measure(dumps: Dumps, quick: bool, show: bool, console: Console) -> Finding
     plan = Plan(peers, at_least=MEGA if quick else 32 * MEGA, rounds=1 if quick else 5, budget=1.5)
     result, speeds, ulps = Result(), {}, {}
     console.print("Compressing everything with everything, verifying every round trip ...")
-    inputs = sum(len(series) * len(DTYPES) for series in dumps.values()) + 2 * len(dumps)
-    steps = inputs * plan.steps(1) - (inputs - 2 * len(dumps) - 1) * 0
+    steps = sum(len(DTYPES) * plan.steps(len(series)) + 1 for series in dumps.values()) + plan.steps(2 * len(dumps))
     with _bar(show, steps, console) as advance:
         for section in sections_of(dumps):
             found = compete(section.title, section.parts, replace(plan, advance=advance))
@@ -182,15 +186,22 @@ def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float
 
 
 def _smaller(findings: Findings) -> Iterator[str]:
-    """Every input on which the best peer beats lossless gcodec, with both sizes in percent."""
-    by_input: dict[tuple[str, str], dict[str, float]] = {}
+    """Where the best peer beats lossless gcodec: by model, kind and type, on how many inputs and by how much at most."""
+    by_input: dict[Size, dict[str, Size]] = {}
     for size in findings.result.sizes:
         if size.mode == LOSSLESS:
-            by_input.setdefault((size.data, size.dtype), {})[size.codec] = 100 / size.ratio
-    for (data, dtype), percent in by_input.items():
-        best = min(percent, key=lambda codec: percent[codec])
-        if best != OURS and OURS in percent:
-            yield f"{data} {dtype}, {best} {percent[best]:.1f} % to {percent[OURS]:.1f} %"
+            by_input.setdefault(replace(size, codec="", compressed_bytes=0, bound=None), {})[size.codec] = size
+    losses: dict[str, list[tuple[float, str]]] = {}
+    for data, found in by_input.items():
+        name = f"{data.model} {data.group} {DTYPES[data.dtype]}"
+        best = min(found.values(), key=lambda size: size.compressed_bytes)
+        if OURS in found and best.compressed_bytes < found[OURS].compressed_bytes:
+            ours, theirs = 100 / found[OURS].ratio, 100 / best.ratio
+            text = f"at step {data.step} {best.codec} {theirs:.1f} %, gcodec {ours:.1f} %"
+            losses.setdefault(name, []).append((ours - theirs, text))
+    totals = Counter(f"{data.model} {data.group} {DTYPES[data.dtype]}" for data in by_input)
+    for name, entries in losses.items():
+        yield f"{name}, {len(entries)} of {totals[name]} steps, most {max(entries)[1]}"
 
 
 @contextmanager

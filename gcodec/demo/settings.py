@@ -13,7 +13,7 @@ from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input
 from gcodec.demo.timing import Task
 from gcodec.truncation import MANTISSA_BITS, Ladder, round_to_levels
 
-LOSSLESS, NEAR_LOSSLESS = "lossless", "near-lossless"
+LOSSLESS, NEAR_LOSSLESS, LITERAL = "lossless", "near-lossless", "GComp, literal"
 #: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.
 FIXED_BITS = {"float32": 7, "bfloat16": 3, "float16": 5, "float64": 23}
 _SPARE = 1 << 20  #: bytes beyond the largest frame with which the encoder writes in place
@@ -77,6 +77,14 @@ def fixed_bits(data: Input, kept: int | None = None) -> Setting:
     steps = Ladder((MANTISSA_BITS[data.dtype] - kept,))
     result = round_to_levels(data.values, 0, steps, prune=False).view(data.bits.dtype)
     return Setting(data, f"{kept} mantissa bits", {"mantissa_bits": kept}, result, None, steps)
+
+
+def literal_gcomp(data: Input) -> Setting:
+    """GComp as the paper has it: its ladder, plain truncation, one codebook, an escape beyond n_theta; in our format."""
+    steps, levels = LADDERS["paper"][data.dtype], data.levels["paper"]
+    result = round_to_levels(data.values, levels, steps, "truncate").view(data.bits.dtype)
+    arguments = {"levels": levels, "ladder": steps, "rounding": "truncate", "coding": gcodec.LITERAL_GCOMP}
+    return Setting(data, LITERAL, arguments, result, levels, steps)
 
 
 def settings_for(data: Input) -> list[Setting]:

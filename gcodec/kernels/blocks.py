@@ -76,18 +76,24 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
             lookup(drops, 0, chunk, 0, chunk, 0)
         for i in range(count):
             bits = U32(some[i])
-            magnitude = bits & ~sign_bit
-            drop = U32(chunk[i]) if magnitude < top else first
-            drop &= U32(31)
-            low = U32(U32(U32(1) << drop) - U32(1))
+            sign = U32(bits & sign_bit)
+            magnitude = U32(bits ^ sign)
+            finite = magnitude < top
+            drop = U32(U32(chunk[i]) if finite else first) & U32(31)
+            unit = U32(U32(1) << drop)
+            low = U32(unit - U32(1))
             kept = U32(magnitude & ~low)
-            if nearest:
-                odd = U32(magnitude >> drop) & U32(low != 0)
-                rounded = U32(U32(magnitude + (low >> U32(1)) + odd) & ~low)
-                kept = rounded if (magnitude < top) & (rounded < top) else kept
-            kept = U32(kept | U32(low + U32(1))) if (magnitude > top) & (kept == top) else kept
-            kept |= bits & sign_bit
-            result[i] = U32(0) if prune & (magnitude < least) else kept
+            odd = U32(U32(magnitude >> drop) & U32(1))
+            half = U32(U32(low >> U32(1)) + odd)
+            bump = half if low else U32(0)
+            rounded = U32(U32(magnitude + bump) & ~low)
+            near = rounded if finite else kept
+            near = near if near < top else kept
+            result_bits = near if nearest else kept
+            still_nan = U32(kept | unit) if kept == top else kept
+            result_bits = still_nan if magnitude > top else result_bits
+            result_bits = U32(result_bits | sign)
+            result[i] = U32(0) if prune and magnitude < least else result_bits
 
 
 @kernel
@@ -115,10 +121,18 @@ def find_references(values, n, stream, head_shift, head_mask, references):
         number = U64(0)
         count = min(stream, n - s * stream)
         some = view(values, s * stream, count)
-        for i in range(count):
-            bits = U64(some[i])
-            total += (bits >> U64(head_shift)) & U64(head_mask)
-            number += bits != 0
+        if width_of(values) == 32:
+            heads, nonzero = U32(0), U32(0)
+            for i in range(count):
+                bits = U32(some[i])
+                heads = U32(heads + U32(U32(bits >> U32(23)) & U32(255)))
+                nonzero = U32(nonzero + U32(bits != U32(0)))
+            total, number = U64(heads), U64(nonzero)
+        else:
+            for i in range(count):
+                bits = U64(some[i])
+                total += (bits >> U64(head_shift)) & U64(head_mask)
+                number += U64(bits != U64(0))
         mean = np.int64(total) // max(np.int64(number), 1)
         references[s] = mean
         if number:
@@ -134,13 +148,40 @@ def find_references(values, n, stream, head_shift, head_mask, references):
 
 
 @kernel
+def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result):
+    """Symbols of values with 8 head bits and several levels, 64 at a time."""
+    width = width_of(values)
+    magnitude_mask, top = U32((1 << (width - 1)) - 1), U32(infinity)
+    base = U8(reference)
+    for begin in range(0, n, 64):
+        length = min(64, n - begin)
+        some, some_levels, symbols = view(values, begin, length), view(levels, begin, length), view(result, begin, 64)
+        own, origin, count, number = chunk[0], chunk[1], chunk[2], chunk[3]
+        for i in range(length):
+            own[i] = some_levels[i] if U32(U32(some[i]) & magnitude_mask) < top else U8(0)
+        lookup(ranges[0], 0, own, 0, origin, 0)
+        lookup(ranges[1], 0, own, 0, count, 0)
+        lookup(ranges[2], 0, own, 0, number, 0)
+        if width == 32:
+            for i in range(length):
+                own[i] = U8(U32(some[i]) >> U32(23))
+        elif width == 16:
+            for i in range(length):
+                own[i] = U8(U32(some[i]) >> U32(7))
+        for i in range(length):
+            offset = U8(U8(own[i] - base) - origin[i])
+            symbol = U8(number[i] + offset) if offset < count[i] else U8(ESCAPE)
+            symbols[i] = symbol if some[i] else U8(0)
+
+
+@kernel
 def find_symbols(values, levels, n, stream, infinity, base, references, head_shift, head_mask, first, count, number,
-                 symbol_of, symbols):
+                 ranges, chunk, symbols):
     """Symbol of every value, and 0 behind the last up to a multiple of 64.
 
     ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges and the number of their
-    first symbols; ``symbol_of``: uint8[16 * 256], symbol by level and relative head, for 8 head bits; ``symbols``: uint8,
-    strided, result. Infinities and NaNs are of level 0.
+    first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits; ``chunk``: uint8[4, 64], scratch;
+    ``symbols``: uint8, strided, result. Infinities and NaNs are of level 0.
     """
     n_streams = (n + stream - 1) // stream
     width = width_of(values)
@@ -175,16 +216,16 @@ def find_symbols(values, levels, n, stream, infinity, base, references, head_shi
                     result[i] = U8(symbol if bits else U32(0))
         else:
             some_levels = view(levels, begin, length)
-            for i in range(length):
-                bits = U64(some[i])
-                level = U32(some_levels[i]) if (bits & magnitude_mask) < U64(infinity) else U32(0)
-                head = np.int64(bits >> U64(head_shift)) & head_mask
-                if width < 64:
-                    symbol = symbol_of[(level << U32(8)) | U32((head - reference) & 255)]
-                else:
+            if width < 64:
+                _joint_symbols(some, some_levels, length, infinity, reference, ranges, chunk, result)
+            else:
+                for i in range(length):
+                    bits = U64(some[i])
+                    level = U32(some_levels[i]) if (bits & magnitude_mask) < U64(infinity) else U32(0)
+                    head = np.int64(bits >> U64(head_shift)) & head_mask
                     offset = (head - reference - first[level]) & head_mask
                     symbol = U8(number[level] + offset) if offset < count[level] else U8(ESCAPE)
-                result[i] = symbol if bits else U8(0)
+                    result[i] = symbol if bits else U8(0)
         for i in range(length, len(result)):
             result[i] = 0
 

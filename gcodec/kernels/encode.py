@@ -35,8 +35,8 @@ def split(values, symbols, n, stream, n_planes, widths, mark_of, shift, uniform,
 
 @kernel
 def encode_coded(values, levels, n, stream, infinity, base, with_references, head_bits, head_shift, first, count, number,
-                 symbol_of, table, escape_code, escape_length, run_symbol, n_planes, widths, mark_of, shift, uniform, tail_bits,
-                 references, symbols, words, dense, lone, bytes_, marks, items, n_items, general, stream_bytes, out, at):
+                 ranges, table, escape_code, escape_length, run_symbol, n_planes, widths, mark_of, shift, uniform, tail_bits,
+                 references, chunk, symbols, words, dense, lone, bytes_, marks, items, n_items, general, stream_bytes, out, at):
     """Body of a coded block at ``at``, its header's own fields included. Returns the end, or -1 if it cannot be coded."""
     head_mask = (1 << head_bits) - 1
     n_streams = (n + stream - 1) // stream
@@ -47,7 +47,7 @@ def encode_coded(values, levels, n, stream, infinity, base, with_references, hea
         for s in range(n_streams):
             references[s] = 0
     find_symbols(values, levels, n, stream, infinity, base, references, head_shift, head_mask, first, count, number,
-                 symbol_of, symbols)
+                 ranges, chunk, symbols)
     planes_at = at + CODED_HEADER
     streams_at = split(values, symbols, n, stream, n_planes, widths, mark_of, shift, uniform, tail_bits, words, dense, lone, bytes_,
                        marks, items, n_items, general, out, planes_at)
@@ -72,9 +72,9 @@ def encode_coded(values, levels, n, stream, infinity, base, with_references, hea
 
 @kernel
 def encode_blocks(values, levels, n_values, block, stream, begin, end, drops, infinity, smallest_normal, nearest, prune,
-                  choice, bases, with_references, head_bits, head_shift, first, count, number, symbol_of, tables,
+                  choice, bases, with_references, head_bits, head_shift, first, count, number, ranges, tables,
                   escape_codes, escape_lengths, run_symbols, n_planes, widths, mark_of, shift, uniform, tail_bits,
-                  rounded, references, symbols, words, dense, lone, bytes_, marks, items, n_items, general, stream_bytes,
+                  rounded, references, chunk, symbols, words, dense, lone, bytes_, marks, items, n_items, general, stream_bytes,
                   out, at, sizes):
     """Encode blocks ``begin ... end`` back to back from byte ``at`` of ``out`` and note their ``sizes`` (uint32[n_blocks]).
 
@@ -103,8 +103,8 @@ def encode_blocks(values, levels, n_values, block, stream, begin, end, drops, in
             c = choice[b]
             stop = encode_coded(
                 block_values, block_levels, n, stream, infinity, bases[b], with_references, head_bits, head_shift, first[c],
-                count[c], number[c], symbol_of[c], tables[c], escape_codes[c], escape_lengths[c], run_symbols[c], n_planes,
-                widths, mark_of[c], shift[c], uniform, tail_bits, references, symbols, words, dense, lone, bytes_, marks, items,
+                count[c], number[c], ranges[c], tables[c], escape_codes[c], escape_lengths[c], run_symbols[c], n_planes,
+                widths, mark_of[c], shift[c], uniform, tail_bits, references, chunk, symbols, words, dense, lone, bytes_, marks, items,
                 n_items, general, stream_bytes, out, at)
             out[at] = U8(CODED)
             out[at + 1] = U8(c)

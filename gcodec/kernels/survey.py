@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
+from .memory import view, view_if_any, width_of
 from .scalar import U32, U64, log2_fixed
 
 WINDOW, CENTER = 256, 128
@@ -17,72 +18,68 @@ LADDER_WINDOW, LADDER_CENTER = 64, 44
 
 
 @kernel
-def count_stream(values, levels, start, stop, head_shift, head_mask, counts):
-    """Count some values by level and head: ``counts``: uint32[n_levels, 2**H], zeroed by the caller. Returns (number of
-    zeros, sum of the others' heads, lowest and highest head among them)."""
-    n_zeros, total, low, high = 0, 0, head_mask, 0
-    for i in range(start, stop):
+def mean_head(values, head_shift, head_mask):
+    """Mean head of the values that are not zero (0 if there are none), rounded down, and their number."""
+    if width_of(values) == 32:
+        total, number = U32(0), U32(0)
+        for i in range(len(values)):
+            bits = U32(values[i])
+            total = U32(total + U32(U32(bits >> U32(23)) & U32(255)))
+            number = U32(number + U32(bits != U32(0)))
+        return np.int64(total) // max(np.int64(number), 1), np.int64(number)
+    heads, others = U64(0), U64(0)
+    for i in range(len(values)):
+        bits = U64(values[i])
+        heads += (bits >> U64(head_shift)) & U64(head_mask)
+        others += U64(bits != U64(0))
+    return np.int64(heads) // max(np.int64(others), 1), np.int64(others)
+
+
+@kernel
+def count_heads(values, levels, base, reference, head_shift, head_mask, window, center, by_block, by_stream):
+    """Count values in two histograms, of heads relative to ``base`` and to ``reference``."""
+    half = (head_mask + 1) >> 1
+    for i in range(len(values)):
         bits = U64(values[i])
         if bits == U64(0):
-            n_zeros += 1
+            by_block[0] += U32(1)
+            by_stream[0] += U32(1)
             continue
         head = np.int64(bits >> U64(head_shift)) & head_mask
-        level = 0 if levels is None else np.int64(levels[i])
-        counts[level, head] += U32(1)
-        total += head
-        low, high = min(low, head), max(high, head)
-    return n_zeros, total, low, high
+        row = 2
+        if levels is not None:
+            row += np.int64(levels[i]) * window
+        place = ((head - base + half) & head_mask) - half + center
+        by_block[row + place if 0 <= place < window else 1] += U32(1)
+        place = ((head - reference + half) & head_mask) - half + center
+        by_stream[row + place if 0 <= place < window else 1] += U32(1)
 
 
 @kernel
-def add_shifted(counts, low, high, reference, head_mask, window, center, histogram, clear):
-    """Add counts by head (columns ``low ... high``) to a histogram of heads relative to ``reference``; ``clear`` zeroes them."""
-    half = (head_mask + 1) >> 1
-    for level in range(counts.shape[0]):
-        for head in range(low, high + 1):
-            number = counts[level, head]
-            if number:
-                place = ((head - reference + half) & head_mask) - half + center
-                if place < 0 or place >= window:
-                    histogram[1] += number
-                else:
-                    histogram[2 + level * window + place] += number
-                if clear:
-                    counts[level, head] = 0
-
-
-@kernel
-def survey(values, levels, n_values, block, stream, every, head_shift, head_mask, window, center,
-           one, whole, bases, by_block, by_stream):
+def survey(values, levels, n_values, block, stream, every, head_shift, head_mask, window, center, bases, by_block, by_stream):
     """Histograms of every block from every ``every``-th of its sub-streams.
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``one``, ``whole``: uint32[n_levels, 2**H],
-    scratch, zero before and after; ``bases``: int64[n_blocks], result: mean head of what was seen; ``by_block``, ``by_stream``:
-    uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the block's mean head and to each sub-stream's own.
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks], result: mean
+    head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the
+    block's mean head and to each sub-stream's own.
     """
     for b in range(len(bases)):
         end = min(n_values, (b + 1) * block)
         first = b * block + (b % every) * stream
         if first >= end:
             first = b * block
-        total, number, lowest, highest = 0, 0, head_mask, 0
+        total, number = 0, 0
         for start in range(first, end, every * stream):
-            stop = min(end, start + stream)
-            n_zeros, heads, low, high = count_stream(values, levels, start, stop, head_shift, head_mask, one)
-            by_block[b, 0] += U32(n_zeros)
-            by_stream[b, 0] += U32(n_zeros)
-            n_others = stop - start - n_zeros
-            if n_others == 0:
-                continue
-            for level in range(one.shape[0]):
-                for head in range(low, high + 1):
-                    whole[level, head] += one[level, head]
-            add_shifted(one, low, high, heads // n_others, head_mask, window, center, by_stream[b], True)
-            total += heads
-            number += n_others
-            lowest, highest = min(lowest, low), max(highest, high)
+            mean, others = mean_head(view(values, start, min(end - start, stream)), head_shift, head_mask)
+            total += mean * others
+            number += others
         bases[b] = total // max(number, 1)
-        add_shifted(whole, lowest, highest, bases[b], head_mask, window, center, by_block[b], True)
+        for start in range(first, end, every * stream):
+            count = min(end - start, stream)
+            some = view(values, start, count)
+            mean, others = mean_head(some, head_shift, head_mask)
+            count_heads(some, view_if_any(levels, start, count), bases[b], mean, head_shift, head_mask, window, center,
+                        by_block[b], by_stream[b])
 
 
 @kernel
