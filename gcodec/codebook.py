@@ -17,6 +17,7 @@ import numpy as np
 
 from .errors import Corruption, InvalidArgument
 from .kernels import prefix_code
+from .kernels.parameters import Books
 from .kernels.prefix_code import ESCAPE, MAX_LENGTH, NO_CODE
 from .kernels.streams import checksum
 
@@ -261,32 +262,19 @@ def bin_costs(codebook: Codebook, window: int, center: int) -> np.ndarray:
     return costs
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of several codebooks of one frame, stacked for the kernels; first axis the codebook."""
+def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[int], tail_bits: int, *, decode: bool,
+          ) -> tuple[Books, np.ndarray]:
+    """The tables of a frame's codebooks for the kernels, and ``uniform`` (see ``kernels.planes``).
 
-    n_symbols: np.ndarray  #: int64[K]
-    lengths: np.ndarray  #: uint8[K, 256]
-    first: np.ndarray  #: int64[K, 16]
-    count: np.ndarray  #: int64[K, 16]
-    number: np.ndarray  #: int64[K, 16], number of each range's first symbol
-    ranges: np.ndarray  #: uint8[K, 3, 256], first, count and number as bytes
-    mark_of: np.ndarray  #: uint8[K, 256], planes that a symbol's values own an item of
-    shift: np.ndarray  #: uint8[K, 8, 256], where in the tail that item lies
-    uniform: np.ndarray  #: int64[8], the same where all symbols agree, else -1
-    head_of: np.ndarray  #: uint16[K, 256], relative heads
-    run_symbols: np.ndarray  #: int64[K], the symbol with the shortest code
-
-
-def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> Tables:
-    """Tables for the kernels. ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T."""
+    ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T; ``decode``: whether ``table`` decodes or encodes.
+    """
     n = len(codebooks)
     first, count, number = (np.zeros((n, 16), np.int64) for _ in range(3))
-    mark_of, shift = np.zeros((n, 256), np.uint8), np.zeros((n, 8, 256), np.uint8)
-    head_of = np.zeros((n, 256), np.uint16)
-    ranges = np.zeros((n, 3, 256), np.uint8)
-    lengths = np.frombuffer(b"".join(c.lengths for c in codebooks), np.uint8).reshape(n, 256)
-    run_symbols = np.zeros(n, np.int64)
+    ranges, shift = np.zeros((n, 3, 256), np.uint8), np.zeros((n, 8, 256), np.uint8)
+    mark_of, head_of = np.zeros((n, 256), np.uint8), np.zeros((n, 256), np.uint16)
+    lengths = np.frombuffer(bytearray(b"".join(c.lengths for c in codebooks)), np.uint8).reshape(n, 256)
+    run_symbol, escape_code = np.zeros(n, np.int64), np.zeros(n, np.uint32)
+    table = np.zeros((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.zeros((n, 256), np.uint32)
     marks, shifts = level_tables(widths, masks, tail_bits)
     for k, codebook in enumerate(codebooks):
         levels, heads = codebook.meanings
@@ -297,9 +285,13 @@ def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[
             ranges[k, :, level] = begin & 255, size, start
             start += size
         regular = lengths[k, : codebook.n_symbols + 1]
-        run_symbols[k] = np.where(regular > 0, regular, NO_CODE).argmin()
-    return Tables(np.array([c.n_symbols for c in codebooks], np.int64), lengths, first, count, number, ranges, mark_of,
-                  shift, uniform_shifts(marks, shifts), head_of, run_symbols)
+        run_symbol[k] = np.where(regular > 0, regular, NO_CODE).argmin()
+        escape_code[k] = codebook.codes[ESCAPE]
+        table[k] = codebook.decode_table if decode else codebook.encode_table
+    n_symbols = np.array([c.n_symbols for c in codebooks], np.int64)
+    books = Books(n_symbols, lengths, first, count, number, ranges, mark_of, shift, head_of, head_of.astype(np.uint8), run_symbol,
+                  escape_code, table)
+    return books, uniform_shifts(marks, shifts)
 
 
 def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,10 +14,11 @@ import numpy as np
 
 from . import format as fmt
 from . import scheme as schemes
-from .codebook import Codebook, Tables, stack
+from .codebook import Codebook, stack
 from .errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from .format import BY_NAME, Prelude, ValueType
 from .kernels import blocks, decode as decoding, encode as encoding, planes
+from .kernels.parameters import Choices, Geometry, Kind, Planes, Rounding, Scratch
 from .kernels.streams import STREAM_PAD, checksum
 from .planning import Coding, Plan, make_plan
 from .scheme import Scheme
@@ -63,38 +64,31 @@ def margin(stream: int, head_bits: int) -> int:
     return (stream + STREAM_PAD) * (12 + head_bits) // 8 + 64
 
 
-class Scratch:
-    """The working memory of one thread: arrays of one block, as the kernels' docstrings name them.
+def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
+    """The working memory of one thread."""
+    n_streams, more = -(-block // stream), planes.GROUP
+    narrow, strided = layout == planes.LAYOUT_NARROW, n_streams * (stream + STREAM_PAD) + 2 * more
 
-    What a layout does not use is None, and is compiled away.
-    """
+    def array(wanted: bool, shape: Any, kind: Any) -> Any:
+        return np.empty(shape, kind) if wanted else None
 
-    def __init__(self, dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> None:
-        n_streams, more = -(-block // stream), planes.GROUP
-        narrow = layout == planes.LAYOUT_NARROW
-        strided = n_streams * (stream + STREAM_PAD) + 2 * more
-        self.symbols = np.empty(strided, np.uint8)
-        self.words = np.empty(stream + more, np.uint32) if narrow or layout == planes.LAYOUT_24 else None
-        self.dense = np.empty(stream + more, np.uint32) if layout == planes.LAYOUT_24 else None
-        self.lone = np.empty(stream + more, np.uint8) if layout == planes.LAYOUT_8 else None
-        self.bytes = np.empty(2 * (stream + more), np.uint8) if narrow else None
-        self.marks = np.empty(strided, np.uint8) if narrow else None
-        self.items = np.empty((8, block + more), np.uint8) if narrow else None
-        general = layout == planes.LAYOUT_GENERAL
-        self.general = np.empty(block if decode else 0, np.uint64) if general else None
-        self.bare = np.empty(0, np.uint8) if layout == planes.LAYOUT_NONE else None
-        self.n_items = np.zeros(8, np.int64)
-        self.stream_bytes = np.empty(n_streams, np.uint32)
-        self.references = np.empty(n_streams, np.uint16)
-        if decode:
-            self.starts = np.empty(n_streams, np.int64)
-            self.lanes = np.empty((2, 4), np.int64)
-            self.bases = np.empty(n_streams, np.uint16)
-            self.escapes = np.empty(block, np.int64)
-            self.escape_heads = np.empty(block, np.uint16)
-        else:
-            self.chunk = np.empty((4, more), np.uint8)
-            self.rounded = np.empty(block, dtype.uint) if lossy else None
+    return Scratch(
+        symbols=np.empty(strided, np.uint8), references=np.empty(n_streams, np.uint16),
+        stream_bytes=np.empty(n_streams, np.uint32), n_items=np.zeros(8, np.int64), chunk=np.empty((4, more), np.uint8),
+        words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
+        dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
+        lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),
+        bytes=array(narrow, 2 * (stream + more), np.uint8), marks=array(narrow, strided, np.uint8),
+        items=array(narrow, (8, block + more), np.uint8),
+        general=array(layout == planes.LAYOUT_GENERAL, block if decode else 0, np.uint64),
+        bare=array(layout == planes.LAYOUT_NONE, 0, np.uint8), rounded=array(lossy, block, dtype.uint),
+        starts=array(decode, n_streams, np.int64), bases=array(decode, n_streams, np.uint16),
+        lanes=array(decode, (2, 4), np.int64), escapes=array(decode, block, np.int64),
+        escape_heads=array(decode, block, np.uint16))
+
+
+def _kind(dtype: ValueType) -> Kind:
+    return Kind(dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal))
 
 
 def _split_work(n_blocks: int, threads: int) -> list[tuple[int, int]]:
@@ -230,27 +224,21 @@ def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: 
     dtype = values.dtype
     block, stream = 1 << prelude.block_log2, 1 << prelude.stream_log2
     layout = schemes.layout_of(dtype, scheme.widths, scheme.levels)
-    tables = stack(plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits)
-    encode_tables, codes, escape_lengths = _encode_tables(plan.codebooks)
+    books, uniform = stack(plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits, decode=False)
     sizes = np.zeros(prelude.n_blocks, np.uint32)
     drops = np.zeros(256, np.uint8)
     drops[: len(scheme.drops)] = scheme.drops
-    widths = np.array(scheme.widths, np.int64)
+    geometry, shape = Geometry(len(values.bits), block, stream), Planes(len(scheme.widths), np.array(scheme.widths, np.int64), uniform)
+    rounding, choices = Rounding(drops, nearest, scheme.prune), Choices(plan.choice, plan.bases, plan.references)
     some_levels = levels if len(scheme.levels) > 1 else None
     per_block = block * dtype.itemsize + blocks.BLOCK_HEADER
 
     def work(begin: int, end: int) -> tuple[int, int]:
-        scratch = Scratch(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
+        scratch = scratch_for(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
         part = [begin for begin, _ in parts].index(begin)
         at = prelude.prelude_bytes + begin * per_block + part * trial
-        stop = encoding.encode_blocks(
-            values.bits, some_levels, len(values.bits), block, stream, begin, end, drops, np.uint64(dtype.infinity),
-            np.uint64(dtype.smallest_normal), nearest, scheme.prune, plan.choice, plan.bases, plan.references,
-            dtype.head_bits, dtype.head_shift, tables.first, tables.count, tables.number, tables.ranges, encode_tables,
-            codes, escape_lengths, tables.run_symbols, len(widths), widths, tables.mark_of, tables.shift, tables.uniform,
-            dtype.tail_bits, scratch.rounded, scratch.references, scratch.chunk, scratch.symbols, scratch.words, scratch.dense,
-            scratch.lone, scratch.bytes, scratch.marks, scratch.items, scratch.n_items, scratch.general, scratch.stream_bytes,
-            buffer, at, sizes)
+        stop = encoding.encode_blocks(values.bits, some_levels, geometry, _kind(dtype), begin, end, rounding, choices, books,
+                                      shape, scratch.rounded, scratch, buffer, at, sizes)
         return at, stop
 
     parts = _split_work(prelude.n_blocks, threads)
@@ -263,15 +251,6 @@ def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: 
     prelude.write_to(frame, sizes)
     _seal(frame, prelude.prelude_bytes)
     return end
-
-
-def _encode_tables(codebooks: Sequence[Codebook]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Stacked encoding tables, and the escape's code and length of every codebook."""
-    tables = np.zeros((len(codebooks), 256), np.uint32)
-    codes, lengths = np.zeros(len(codebooks), np.uint32), np.zeros(len(codebooks), np.int64)
-    for k, codebook in enumerate(codebooks):
-        tables[k], codes[k], lengths[k] = codebook.encode_table, codebook.codes[255], codebook.lengths[255]
-    return tables, codes, lengths
 
 
 def _seal(frame: np.ndarray, prelude_bytes: int) -> None:
@@ -308,26 +287,19 @@ class Frame:
         """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). Raises Corruption, Unsupported."""
         prelude = self.prelude
         dtype, block, stream = prelude.dtype, 1 << prelude.block_log2, 1 << prelude.stream_log2
-        tables = stack(prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits)
-        lookup = np.empty((len(prelude.codebooks), 4096), np.uint64)
-        for k, codebook in enumerate(prelude.codebooks):
-            lookup[k] = codebook.decode_table
-        narrow_head_of = tables.head_of.astype(np.uint8)
+        books, uniform = stack(prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits,
+                               decode=True)
+        geometry, shape = Geometry(prelude.n_values, block, stream), Planes(len(prelude.widths), np.array(prelude.widths, np.int64),
+                                                                            uniform)
         layout = schemes.layout_of(dtype, prelude.widths, prelude.levels)
-        widths = np.array(prelude.widths, np.int64)
         over = margin(stream, dtype.head_bits)
         # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
         ends = self.offsets + self.sizes
         safe = min(int(np.searchsorted(ends, len(self.data) - over, "right")), end)
 
         def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-            status, at = decoding.decode_blocks(
-                data, offsets, self.sizes, first, last, prelude.n_values, block, stream, dtype.head_bits,
-                dtype.head_shift, tables.n_symbols, tables.lengths, lookup, tables.head_of, narrow_head_of, len(widths),
-                widths, tables.mark_of, tables.shift, tables.uniform, dtype.tail_bits, scratch.references, scratch.bases,
-                scratch.symbols, scratch.words, scratch.dense, scratch.lone, scratch.bytes, scratch.marks, scratch.items,
-                scratch.n_items, scratch.general, scratch.bare, scratch.stream_bytes, scratch.starts, scratch.lanes, scratch.escapes,
-                scratch.escape_heads, out, begin * block)
+            status, at = decoding.decode_blocks(data, offsets, self.sizes, first, last, geometry, _kind(dtype), books, shape,
+                                                scratch, out, begin * block)
             if status == blocks.BAD_KIND:
                 raise Unsupported(f"block {at} is of a kind that this version does not know")
             if status != blocks.OK:
@@ -335,7 +307,7 @@ class Frame:
 
         def work(first: int, last: int) -> None:
             first, last = first + begin, last + begin
-            scratch = Scratch(dtype, block, stream, layout, decode=True)
+            scratch = scratch_for(dtype, block, stream, layout, decode=True)
             middle = min(max(safe, first), last)
             if middle > first:
                 some(first, middle, self.data, self.offsets, scratch)

@@ -220,7 +220,7 @@ def parts_of_the_update(name, hyper, theta, state, grad, end_state):
     if name == "SGD":
         return hyper["lr"] * 3 * (inflow + 2 * past)
     if name in ("Adam", "AdamW"):
-        inflow = np.abs(state.get("exp_avg", 0.0)) + inflow / (1 - hyper["betas"][0])
+        inflow = (np.abs(state.get("exp_avg", 0.0)) + inflow) / (1 - hyper["betas"][0])
     size = np.abs(gradient_term(name, hyper, end_state, np.ones_like(theta)))
     return size * inflow + hyper["lr"] * (past + hyper["weight_decay"] * theta)
 

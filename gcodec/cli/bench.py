@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from gcodec.demo.settings import Setting
 
 
+EPILOG = """\
+Every round trip is verified before anything is timed. Speeds are 1e9 bytes of uncompressed data per second, the median
+of several rounds in which all codecs take turns, on one core unless a row says otherwise; "memory copy" tells how fast
+memory was meanwhile. A dump of gcodec's Recorder is also compressed near-lossless, by the rule of its optimizer.
+More codecs to compare with: pip install 'gcodec[bench]'.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
-    parser.epilog = ("Every round trip is verified before anything is timed. Speeds are 1e9 bytes of uncompressed data per\n"
-                     "second, the median of several rounds in which all codecs take turns, on one core unless a row says\n"
-                     "otherwise; 'memory copy' tells how fast memory was meanwhile. A dump of gcodec's Recorder is also\n"
-                     "compressed near-lossless, by the rule of its optimizer. pip install 'gcodec[bench]' for more codecs.")
+    parser.epilog = EPILOG
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE",
                         help=".npy, .npz, .safetensors, .pt; floating-point tensors only")
     parser.add_argument("--mantissa-bits", type=int, metavar="K", help="mantissa bits that the fixed-bits mode keeps")
@@ -41,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures; 1 if a round trip failed."""
-    from gcodec.demo import inputs, measure
+    from gcodec.demo import inputs, measure, tables
 
     if min(args.threads, args.rounds, args.limit) < 1:
         raise UsageError("--threads, --rounds and --limit must be at least 1")
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                 counted = replace(plan, advance=lambda what, advance=advance: advance(1))  # type: ignore[misc]
                 result.extend(measure.compete(part.name, [part], counted))
     if args.csv:
-        measure.write_csv(args.csv, result.rows)
+        tables.write_rows(args.csv, result.rows)
     _show(result, missing, plan, args.json)
     return 1 if result.failures else 0
 

@@ -6,12 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
+EPILOG = """\
+It trains a convolutional network (SGD with momentum) and a transformer (AdamW) for about a minute, and compresses
+their gradients with gcodec and with every other codec that is installed. Needs pip install 'gcodec[demo]'; more codecs
+to compare with come with pip install 'gcodec[bench]'.
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
-    parser.epilog = ("It trains a convolutional network (SGD with momentum) and a transformer (AdamW) for about a minute, and\n"
-                     "compresses their gradients with gcodec and with every other codec that is installed. Needs\n"
-                     "pip install 'gcodec[demo]'; pip install 'gcodec[bench]' for more codecs to compare with.")
+    parser.epilog = EPILOG
     parser.add_argument("--out", type=Path, default=Path("gcodec-demo"), metavar="DIR",
                         help="folder for dumps (230 MB), pictures and tables (default: %(default)s)")
     parser.add_argument("--dumps", type=Path, metavar="DIR", help="use the dumps recorded in DIR, do not train")

@@ -1,4 +1,4 @@
-"""What sizes are compared with: the local order-0 bound, and the layout of the GComp paper. Definitions: docs/benchmarks.md."""
+"""What sizes are compared with (docs/benchmarks.md): the local order-0 bound and the GComp paper's layout."""
 
 from __future__ import annotations
 
@@ -73,9 +73,11 @@ def order0_bound(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None =
 
 
 def paper_layout(bits: np.ndarray, dtype: ValueType, levels: np.ndarray, ladder: Ladder) -> Bound:
-    """The GComp paper's layout at its most favorable: an ideal code from one table of exponents for the whole dump, zeros
-    and denormals pruned at the price of a symbol, and for each other value its level (2 bits for 4 levels), its sign and
-    its kept mantissa. No header, no padding, no table.
+    """The GComp paper's layout at its most favorable.
+
+    That is an ideal code from one table of exponents for the whole dump, zeros and denormals pruned at the price of a
+    symbol, and for each other value its level (2 bits for 4 levels), its sign and its kept mantissa; no header, padding
+    or table.
 
     Args: as in :func:`order0_bound`, but values not yet rounded: truncation leaves the exponents alone.
     """

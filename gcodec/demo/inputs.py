@@ -80,9 +80,9 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
               with_levels: bool = True) -> Input:
     """The gradients of a dump (or of its parameters ``names``), with the levels their optimizer's rule gives them.
 
-    ``dtype``: a cast of the gradients; parameters and state stay as recorded, as with mixed precision. float16 gradients
-    are scaled by a power of two first, as a loss scaler does; bfloat16 ones have a second set of levels, as if the
-    parameters were bfloat16 too.
+    ``dtype``: a cast of the gradients; parameters and state stay as recorded, as with mixed precision. float16
+    gradients are scaled by a power of two first, as a loss scaler does; bfloat16 ones have a second set of levels, as
+    if the parameters were bfloat16 too.
     """
     names = dump.names if names is None else names
     exact = [np.asarray(dump.grad(name), dtype=np.float32).reshape(-1) for name in names]

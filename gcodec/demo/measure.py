@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gcodec.demo.inputs import Input, joined
 from gcodec.demo.peers import PEERS, Peer
 from gcodec.demo.report import Row
 from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, paper_bound, settings_for
-from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave, machine
+from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
 MEGA = 1 << 20
@@ -22,8 +18,11 @@ Key = tuple[str, str]  #: mode and codec
 
 @dataclass(frozen=True)
 class Size:
-    """What a codec made of one input. ``bound`` and ``paper``: bytes of the local order-0 bound and of the GComp paper's
-    layout (docs/benchmarks.md), for gcodec's own rows, else None."""
+    """What a codec made of one input.
+
+    ``bound`` and ``paper``: bytes of the local order-0 bound and of the GComp paper's layout (docs/benchmarks.md), for
+    gcodec's own rows, else None.
+    """
 
     data: str
     model: str
@@ -60,7 +59,7 @@ class Plan:
 
     Attributes:
         peers: the other codecs, all installed.
-        at_least: bytes of the array that is timed: the inputs end to end, repeated if they are smaller; 0 times nothing.
+        at_least: bytes of the array that is timed, the inputs end to end, repeated if they are smaller; 0: no timing.
         rounds, budget: see :func:`gcodec.demo.timing.interleave`.
         threads: rows of gcodec on several threads beside the one on one, lossless and near-lossless.
         fresh: a row of lossless gcodec that allocates its results, too.
@@ -85,8 +84,11 @@ class Plan:
 
 @dataclass
 class Result:
-    """Rows for the table (inputs added up), the sizes of each input, and what went wrong: ``failures`` of gcodec's, ``notes``
-    on peers. ``level_speed``: GB/s at which the fine ladder's levels were chosen, on one core, 0 if none were."""
+    """Rows for the table (inputs added up), the sizes of each input, and what went wrong.
+
+    ``failures`` are gcodec's, ``notes`` on peers. ``level_speed``: GB/s at which the fine ladder's levels were chosen,
+    on one core, 0 if none were.
+    """
 
     rows: list[Row] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
@@ -123,8 +125,8 @@ def _sizes(part: Input, plan: Plan, result: Result) -> list[Size]:
     found: list[Size] = []
 
     def add(mode: str, codec: str, size: int, bound: float | None = None, paper: float | None = None) -> None:
-        found.append(Size(part.name, part.model, part.step, part.group, part.dtype, mode, codec, part.bits.size, part.nbytes,
-                          size, bound, paper))
+        found.append(Size(part.name, part.model, part.step, part.group, part.dtype, mode, codec, part.bits.size,
+                          part.nbytes, size, bound, paper))
 
     for setting in plan.settings(part):
         try:
@@ -145,8 +147,11 @@ def _bind(peer: Peer, part: Input, result: Result) -> Task | None:
     try:
         task = peer.bind(part)
     except Exception as error:  # a peer's own trouble must not end the measurement
-        return _note(result, f"{peer.name} left out: {type(error).__name__}: {error}")
-    return task or _note(result, f"{peer.name} does not take {part.dtype}")
+        _note(result, f"{peer.name} left out: {type(error).__name__}: {error}")
+        return None
+    if task is None:
+        _note(result, f"{peer.name} does not take {part.dtype}")
+    return task
 
 
 def _checked(peer: Peer, task: Task, part: Input, result: Result) -> int:
@@ -177,7 +182,8 @@ def _times(data: Input, keys: Sequence[Key], plan: Plan, result: Result) -> dict
     good = {key: task for key, task in tasks.items() if _still_good(key, task, data, result)}
     names = {f"{mode}: {codec}": (mode, codec) for mode, codec in good}
     timings = interleave({name: good[key] for name, key in names.items()}, plan.rounds, plan.budget, plan.advance)
-    return {key: (timings[name].encode / data.nbytes, timings[name].decode / data.nbytes) for name, key in names.items()}
+    n = data.nbytes
+    return {key: (timings[name].encode / n, timings[name].decode / n) for name, key in names.items()}
 
 
 def _still_good(key: Key, task: Task, data: Input, result: Result) -> bool:
@@ -192,7 +198,8 @@ def _still_good(key: Key, task: Task, data: Input, result: Result) -> bool:
     return True
 
 
-def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size], seconds: dict[Key, tuple[float, float]]) -> list[Row]:
+def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size],
+          seconds: dict[Key, tuple[float, float]]) -> list[Row]:
     """One row per mode and codec: the inputs' sizes added up, the seconds scaled to that size."""
     before, values = sum(part.nbytes for part in parts), sum(part.bits.size for part in parts)
     after: dict[Key, list[int]] = {}
@@ -214,61 +221,3 @@ def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size], seconds: di
                 if variant[0] == mode and variant[1].startswith(f"{OURS},"):
                     add(variant, stored[key])
     return rows
-
-
-def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Rows with their speeds, also as shares of the memory copy of the same run; above them, machine and command."""
-    rows = list(rows)
-    copies = {row.dump: row for row in rows if row.codec == COPY}
-    columns = ("data", "mode", "codec", "original_bytes", "compressed_bytes", "values", "percent", "bits_per_value",
-               "encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy")
-    table = []
-    for row in rows:
-        copy = copies.get(row.dump)
-        shares = [_share(row.encode_speed, copy and copy.encode_speed), _share(row.decode_speed, copy and copy.decode_speed)]
-        table.append((row.dump, row.mode, row.codec, row.original_bytes, row.compressed_bytes, row.values,
-                      f"{row.percent:.3f}", f"{row.bits_per_value:.4f}", _number(row.encode_speed),
-                      _number(row.decode_speed), *shares))
-    write_table(path, columns, table)
-
-
-def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
-    """Each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout, both in percent."""
-    columns = ("data", "model", "step", "group", "dtype", "mode", "codec", "values", "original_bytes", "compressed_bytes",
-               "percent", "bound_bytes", "overhead_percent", "paper_bytes", "saving_percent")
-    write_table(path, columns, [
-        (s.data, s.model, s.step, s.group, s.dtype, s.mode, s.codec, s.values, s.original_bytes, s.compressed_bytes,
-         f"{100 / s.ratio:.3f}", _number(s.bound, 0), _number(s.overhead), _number(s.paper, 0), _number(s.saving))
-        for s in sizes])
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A CSV file with two lines of comment: machine and command."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        file.write(f"# machine: {machine()}\n# command: {command()}\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
-
-
-def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """The comment lines and the rows of what :func:`write_table` wrote."""
-    lines = path.read_text().splitlines()
-    comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    return comments, list(csv.DictReader(line for line in lines if not line.startswith("#")))
-
-
-def command() -> str:
-    """The command line of this process, with the names of folders shortened to their last part."""
-    module = getattr(sys.modules["__main__"], "__spec__", None)
-    start = f"python -m {module.name.removesuffix('.__main__')}" if module else os.path.basename(sys.argv[0])  # noqa: PTH119
-    return " ".join([start, *sys.argv[1:]])
-
-
-def _share(speed: float | None, copy: float | None) -> str:
-    return f"{speed / copy:.4f}" if speed and copy else ""
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    return "" if value is None else f"{value:.{digits}f}"

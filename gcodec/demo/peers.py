@@ -1,4 +1,4 @@
-"""The compressors that gcodec is measured beside: one entry each. All lossless, one thread, each used as its own manual says.
+"""The compressors that gcodec is measured beside, one entry each: lossless, one thread, used as their own manuals say.
 
 A peer that is not installed, or does not take a type, is left out. What is known to trip each up stands at its entry.
 """
@@ -63,7 +63,7 @@ def _raw(data: Input) -> np.ndarray:
 def _zlib(level: int) -> Callable[[Input], Task]:
     def bind(data: Input) -> Task:
         raw = _raw(data)
-        return Task(lambda: zlib.compress(raw, level), lambda x: zlib.decompress(x, bufsize=raw.size), data.bits)
+        return Task(lambda: zlib.compress(raw.data, level), lambda x: zlib.decompress(x, bufsize=raw.size), data.bits)
 
     return bind
 
@@ -74,7 +74,7 @@ def _zstd(level: int, checksum: bool = False) -> Callable[[Input], Task]:
     def bind(data: Input) -> Task:
         raw = _raw(data)
         encoder = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
-        return Task(lambda: encoder.compress(raw), zstandard.ZstdDecompressor().decompress, data.bits)
+        return Task(lambda: encoder.compress(raw.data), zstandard.ZstdDecompressor().decompress, data.bits)
 
     return bind
 
@@ -110,7 +110,7 @@ def _shuffled_zstd(level: int) -> Callable[[Input], Task]:
 
         def encode() -> bytes:
             _shuffle(data.bits, planes)
-            return encoder.compress(planes)
+            return encoder.compress(planes.data)
 
         def decode(encoded: bytes) -> np.ndarray:
             _unshuffle(np.frombuffer(decoder.decompress(encoded), np.uint8).reshape(planes.shape), back)
@@ -168,8 +168,10 @@ def _pcodec(level: int) -> Callable[[Input], Task | None]:
 
 
 def _zipnn(data: Input) -> Task | None:
-    """Overwrites what it compresses, so each time gets a copy, made outside of the measured time. Bad data aborts the process
-    (bench/corruption.py therefore uses another one)."""
+    """Overwrites what it compresses, so it gets a copy each time, made outside of the measured time.
+
+    Bad data aborts the process: bench/corruption.py uses another one.
+    """
     import zipnn
 
     if data.dtype not in ("float32", "bfloat16", "float16"):
@@ -184,8 +186,10 @@ def _zipnn(data: Input) -> Task | None:
 
 
 def _openzl(mantissa: str, exponent: str) -> Callable[[Input], Task | None]:
-    """Takes arrays of unsigned integers only, and forgets graph and format version after every call. Both of its checksums are
-    on by default."""
+    """Takes arrays of unsigned integers only, and forgets graph and format version after every call.
+
+    Both of its checksums are on by default.
+    """
 
     def bind(data: Input) -> Task | None:
         import openzl.ext as zl

@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gcodec.demo.inputs import PARAMETERS, STATE, Input, find_dumps, gradients, tensors
-from gcodec.demo.measure import MEGA, OURS, Plan, Result, Size, compete, write_csv, write_sizes, write_table
+from gcodec.demo.measure import MEGA, OURS, Plan, Result, Size, compete
 from gcodec.demo.peers import PEERS, available
 from gcodec.demo.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
 from gcodec.demo.report import summarize
 from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
 from gcodec.demo.strategies import exponent_rows, mantissa_rows
+from gcodec.demo.tables import write_rows, write_sizes, write_table
 from gcodec.demo.timing import machine
 from gcodec.demo.train import PLANS, QUICK_PLANS, train_all
 from gcodec.demo.update import LIMIT, update_ulps
@@ -28,8 +29,8 @@ from gcodec.recorder import Dump, read_dump
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names
 CHECKPOINT = "checkpoint fp32"  #: parameters and optimizer state of both models' last dumps
 WIDTH = 110  #: columns of the table where there is no terminal to ask
-TITLE = ("What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per second, "
-         "on one core unless the row says more")
+TITLE = ("What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per "
+         "second, on one core unless the row says more")
 Dumps = Mapping[str, Sequence[Dump]]  #: by model, in the order of steps
 
 
@@ -43,7 +44,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything the demo has to say. ``ulps``: by model, how many parameters end how many ulps from the exact update."""
+    """Everything the demo has to say.
+
+    ``ulps``: by model, how many parameters end how many ulps from the exact update. ``level_speeds``: GB/s at which
+    levels were chosen. ``missing``: packages of peers that are not installed.
+    """
 
     result: Result
     ulps: dict[str, Counter[int]]
@@ -147,7 +152,7 @@ def _draw(dumps: Dumps, folder: Path, result: Result, out: Path) -> list[Path]:
 
 
 def _write(findings: Findings, out: Path) -> None:
-    write_csv(out / "results.csv", findings.result.rows)
+    write_rows(out / "results.csv", findings.result.rows)
     write_sizes(out / "sizes.csv", findings.result.sizes)
     write_table(out / "updates.csv", ("model", "ulps", "parameters"), [
         (model, f"{ulps}+" if ulps > LIMIT else ulps, count)
@@ -159,12 +164,14 @@ def lines_of(findings: Findings) -> Iterator[str]:
     yield f"Machine: {machine()}."
     for model, counts in findings.ulps.items():
         shares = {ulps: 100 * count / max(1, counts.total()) for ulps, count in counts.items()}
-        yield (f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are what exact "
-               f"gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, {shares[LIMIT + 1]:.5f} % more.")
+        yield (f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are "
+               f"what exact gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, "
+               f"{shares[LIMIT + 1]:.5f} % more.")
     for title, start, field in (("above the local order-0 bound", "", "overhead"),
                                 ("below the layout of the GComp paper", NEAR_LOSSLESS, "saving")):
-        ranges = _ranges(findings, start, field)
-        yield f"Frames are {title}: {'; '.join(f'{name} {low:+.1f} to {high:+.1f} %' for name, (low, high) in ranges.items())}."
+        ranges = _ranges(findings, start, field).items()
+        spans = [f"{name} {low:+.1f} to {high:+.1f} %" for name, (low, high) in ranges]
+        yield f"Frames are {title}: {'; '.join(spans)}."
     speeds = ", ".join(f"{model} {speed:.2f} GB/s" for model, speed in findings.level_speeds.items())
     yield f"Choosing near-lossless levels, not in the encoding's time: {speeds}."
     if smaller := list(_smaller(findings)):
@@ -186,7 +193,7 @@ def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float
 
 
 def _smaller(findings: Findings) -> Iterator[str]:
-    """Where the best peer beats lossless gcodec: by model, kind and type, on how many inputs and by how much at most."""
+    """Where the best peer beats lossless gcodec: model, kind and type, on how many inputs and by how much at most."""
     by_input: dict[Size, dict[str, Size]] = {}
     for size in findings.result.sizes:
         if size.mode == LOSSLESS:

@@ -80,7 +80,7 @@ def fixed_bits(data: Input, kept: int | None = None) -> Setting:
 
 
 def literal_gcomp(data: Input) -> Setting:
-    """GComp as the paper has it: its ladder, plain truncation, one codebook, an escape beyond n_theta; in our format."""
+    """GComp as the paper has it, but in our format: its ladder, plain truncation, one codebook, an escape."""
     steps, levels = LADDERS["paper"][data.dtype], data.levels["paper"]
     result = round_to_levels(data.values, levels, steps, "truncate").view(data.bits.dtype)
     arguments = {"levels": levels, "ladder": steps, "rounding": "truncate", "coding": gcodec.LITERAL_GCOMP}

@@ -31,8 +31,10 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Table:
-    """A Huffman code over symbols: ``lengths`` in bits, 0 for a symbol without a code; what has none is sent as ``escape`` bits
-    and the symbol itself, ``raw`` bits."""
+    """A Huffman code over symbols: ``lengths`` in bits, 0 for a symbol without a code.
+
+    What has none is sent as ``escape`` bits and the symbol itself, ``raw`` bits.
+    """
 
     lengths: np.ndarray
     escape: int
@@ -72,12 +74,12 @@ def exponent_rows(data: Sequence[Input]) -> Rows:
         counts, raw = np.bincount(heads), part.type.head_bits
         tails = np.count_nonzero(part.bits) * part.type.tail_bits
         frame, reused = 8 * len(gcodec.encode(part.bits, dtype=part.dtype)), _reused(before, part)
-        strategies = {
+        strategies: dict[str, float | None] = {
             "native Huffman, one table": native(counts, raw).bits(counts),
             "optimized (GComp), one table": optimized(counts, raw).bits(counts),
             "optimized, table of the step before": None if stale is None else optimized(stale, raw).bits(counts),
-            "ours, whole frame": frame - tails,
-            "ours, codebooks of the step before": None if reused is None else reused - tails,
+            "ours, whole frame": float(frame - tails),
+            "ours, codebooks of the step before": None if reused is None else float(reused - tails),
             "order-0 bound, blocks of 16 Ki": local_bits(heads),
         }
         rows += _rows(part, {name: bits for name, bits in strategies.items() if bits is not None})

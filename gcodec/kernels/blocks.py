@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, view, width_of
+from .memory import load_u64, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U16, U32, U64, round_magnitude
 from .streams import STREAM_PAD
@@ -18,32 +18,6 @@ SEED = 0x9E3779B97F4A7C15
 
 #: What can be wrong with a block, in the order of the binding's messages.
 OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES = range(7)
-
-
-@kernel
-def load_value(data, at, out, i):
-    """``out[i]`` = the value at byte ``at``."""
-    if width_of(out) == 8:
-        out[i] = data[at]
-    elif width_of(out) == 16:
-        out[i] = load_u16(data, at)
-    elif width_of(out) == 32:
-        out[i] = load_u32(data, at)
-    else:
-        out[i] = load_u64(data, at)
-
-
-@kernel
-def store_value(out, at, values, i):
-    """Write ``values[i]`` at byte ``at``."""
-    if width_of(values) == 8:
-        out[at] = U8(values[i])
-    elif width_of(values) == 16:
-        store_u16(out, at, U16(values[i]))
-    elif width_of(values) == 32:
-        store_u32(out, at, U32(values[i]))
-    else:
-        store_u64(out, at, U64(values[i]))
 
 
 @kernel

@@ -23,7 +23,16 @@ def _stamp(path: str) -> bytes:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile with the GIL released, cached on disk, without fast-math (integers decide bytes)."""
-    dispatcher = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
+    return _compiled(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """The same for a step of one other kernel: becomes part of it before compilation, which saves compiling all it calls twice."""
+    return _compiled(function, inline="always")
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    dispatcher = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy", **options)(function)
     if hasattr(dispatcher, "_cache"):  # absent under NUMBA_DISABLE_JIT
         dispatcher._cache._cache_file._source_stamp = _stamp(function.__code__.co_filename)
     return dispatcher

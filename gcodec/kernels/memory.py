@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 
@@ -56,10 +56,7 @@ store_u32 = _storer(32, types.uint32)
 store_u64 = _storer(64, types.uint64)
 
 
-@intrinsic
-def view(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
-    """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs LLVM the
-    vectorization of a loop. The array must outlive the view."""
+def _view(array: Any) -> Any:
     kind = types.Array(array.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -73,24 +70,46 @@ def view(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
     return kind(array, types.intp, types.intp), generate
 
 
-def width_of(values: Any) -> int:
-    """Bits of an array's elements; inside a kernel a constant, unlike ``values.itemsize``."""
-    return 8 * int(values.itemsize)
+@intrinsic
+def view(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
+    """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs LLVM the
+    vectorization of a loop. The array must outlive the view."""
+    return _view(array)
 
 
-@overload(width_of)
-def _width_of(values):
-    width = values.dtype.bitwidth
-    return lambda values: width
-
-
-def view_if_any(array: Any, start: int, count: int) -> Any:
+@intrinsic
+def view_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
     """:func:`view`, or None of None."""
-    return None if array is None else array[start : start + count]
+    if not isinstance(array, types.NoneType):
+        return _view(array)
+    return types.none(array, types.intp, types.intp), lambda context, builder, signature, args: context.get_dummy_value()
 
 
-@overload(view_if_any)
-def _view_if_any(array, start, count):
-    if isinstance(array, types.NoneType):
-        return lambda array, start, count: None
-    return lambda array, start, count: view(array, start, count)
+@intrinsic
+def width_of(typingctx: Any, array: Any) -> Any:
+    """Bits of an array's elements: a constant to the compiler, unlike ``array.itemsize``."""
+    width = ir.Constant(ir.IntType(64), array.dtype.bitwidth)
+    return types.intp(array), lambda context, builder, signature, args: width
+
+
+@intrinsic
+def load_value(typingctx: Any, data: Any, index: Any, like: Any) -> Any:
+    """The value of ``like``'s element type at byte ``index`` of ``data``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = _pointer(context, builder, signature.args[0], args[0], args[1], like.dtype.bitwidth)
+        return builder.load(at, align=1)
+
+    return like.dtype(data, types.intp, like), generate
+
+
+@intrinsic
+def store_value(typingctx: Any, data: Any, index: Any, value: Any) -> Any:
+    """Write an unsigned integer of any width at byte ``index`` of ``data``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = _pointer(context, builder, signature.args[0], args[0], args[1], value.bitwidth)
+        builder.store(args[2], at, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.intp, value), generate

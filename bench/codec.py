@@ -1,0 +1,85 @@
+"""Sizes and speeds of gcodec beside its peers, on recorded gradients, parameters and optimizer state.
+
+    python -m bench.codec [--data DIR] [--quick] [--sizes] [--out DIR]
+
+writes to bench/results/: ``codec.csv`` (by model, kind of tensor and type: sizes and speeds), ``sizes.csv`` (every
+dump: sizes, overhead over the local order-0 bound, saving against the GComp paper's layout), ``tensors.csv`` (every
+larger gradient tensor by itself: sizes). Definitions: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.data import GROUPS, default_folder, named_inputs, read_series, single_tensors
+from gcodec.demo.inputs import GRADIENTS, Input
+from gcodec.demo.measure import MEGA, Plan, Result, compete
+from gcodec.demo.peers import PEERS, available, installed_version
+from gcodec.demo.report import summarize
+from gcodec.demo.settings import Setting, literal_gcomp, settings_for
+from gcodec.demo.tables import write_rows, write_sizes
+from gcodec.demo.timing import machine
+
+RESULTS = Path(__file__).parent / "results"
+WIDTH = 120
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 if a round trip of gcodec failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.codec", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of dumps (default: gcodec-demo/dumps, else tests/corpus)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
+    parser.add_argument("--quick", action="store_true", help="first and last step, no float16, gradients only, 1 round")
+    parser.add_argument("--sizes", action="store_true", help="sizes only: exact, and the same on every machine")
+    options = parser.parse_args(arguments)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    folder = options.data or default_folder()
+    result, tensors = measure(folder, options.quick, options.sizes, console)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not options.sizes:
+        write_rows(options.out / "codec.csv", result.rows)
+    write_sizes(options.out / "sizes.csv", result.sizes)
+    write_sizes(options.out / "tensors.csv", tensors.sizes)
+    console.print(summarize(result.rows))
+    for line in [*describe(folder), *result.notes, *(f"ROUND TRIP FAILED: {text}" for text in result.failures)]:
+        console.print(line)
+    return 1 if result.failures or tensors.failures else 0
+
+
+def measure(folder: Path, quick: bool, sizes_only: bool, console: Console) -> tuple[Result, Result]:
+    """The results for whole dumps, and for single tensors."""
+    peers, missing = available(PEERS)
+    plan = Plan(peers, at_least=4 * MEGA if quick else 64 * MEGA, rounds=1 if quick else 7, budget=3.0, fresh=True,
+                settings=settings_with_literal)
+    untimed = replace(plan, at_least=0)
+    series = read_series(folder, ends_only=quick)
+    groups, dtypes = ((GRADIENTS,), ("float32", "bfloat16")) if quick else (GROUPS, ("float32", "bfloat16", "float16"))
+    result, tensors = Result(notes=[f"{package} is not installed and not measured" for package in missing]), Result()
+    for title, parts in named_inputs(series, groups, dtypes):
+        console.print(f"{title}: {len(parts)} dumps, {sum(part.nbytes for part in parts) / 1e6:.1f} MB")
+        result.extend(compete(title, parts, untimed if sizes_only else plan))
+    for part in () if quick else single_tensors(series):
+        tensors.extend(compete(part.name, [part], untimed))
+    return result, tensors
+
+
+def settings_with_literal(data: Input) -> list[Setting]:
+    """gcodec's modes and, where there are levels, GComp to the letter."""
+    return settings_for(data) + ([literal_gcomp(data)] if "paper" in data.levels else [])
+
+
+def describe(folder: Path) -> list[str]:
+    """Machine, versions and data."""
+    packages = dict.fromkeys(["zstandard", *(peer.package for peer in PEERS if peer.package)])
+    versions = [f"{package} {installed_version(package)}" for package in packages if installed_version(package)]
+    return [f"Machine: {machine()}.", f"Versions: {', '.join(versions)}.", f"Data: {folder}."]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Puts measured numbers into README.md and docs/benchmarks.md, from the CSV files that demo and benchmarks write.
+
+    python -m bench.report [--demo gcodec-demo] [--results bench/results] [--check]
+
+Each page has marked places, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; what stands between is replaced. A place whose
+CSV file is missing is left as it is. ``--check`` only tells whether anything would change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from gcodec.demo.measure import COPY, OURS
+from gcodec.demo.settings import LITERAL, LOSSLESS, NEAR_LOSSLESS
+from gcodec.demo.tables import read_table
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
+HEADINGS = {"cnn": "CNN", "transformer": "transformer", "checkpoint": "checkpoint"}
+Row = dict[str, str]
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table; columns whose names begin with ``>`` are set to the right."""
+    rule = ["---:" if column.startswith(">") else "---" for column in columns]
+    cells = [[column.lstrip(">") for column in columns], rule, *rows]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def source(comments: Sequence[str]) -> str:
+    """Where numbers come from, in a sentence."""
+    facts = dict(line.split(": ", 1) for line in comments)
+    return f"{facts['machine']}; `{facts['command']}`."
+
+
+def demo_table(demo: Path) -> list[str]:
+    """README's table: percent of the original by codec and data, and speeds on one of the sections."""
+    comments, rows = read_table(demo / "results.csv")
+    rows = [row for row in rows if row["codec"] != COPY]
+    sections = list(dict.fromkeys(row["data"] for row in rows))
+    percent = {(row["data"], row["mode"], row["codec"]): float(row["percent"]) for row in rows}
+    keys = [(row["mode"], row["codec"]) for row in rows if row["data"] == SPEED]
+    least = {data: min(p for (d, mode, _), p in percent.items() if d == data and mode == LOSSLESS) for data in sections}
+    table = []
+    for mode, codec in keys:
+        if codec.startswith(f"{OURS},"):
+            continue
+        cells = [_percent(_of_mode(percent, data, mode, codec), mode == LOSSLESS, least[data]) for data in sections]
+        speed = next(row for row in rows if (row["data"], row["mode"], row["codec"]) == (SPEED, mode, codec))
+        name = f"**{codec}**" if codec == OURS and mode == LOSSLESS else codec
+        label = name if codec != OURS or mode == LOSSLESS else f"{codec}, {mode}"
+        table.append([label, *cells, f"{float(speed['encode_GBps']):.2f}", f"{float(speed['decode_GBps']):.2f}"])
+    columns = ["% of original size", *(f">{_heading(data)}" for data in sections), ">encode GB/s", ">decode GB/s"]
+    return [*markdown(columns, table), "", f"Measured on {source(comments)}"]
+
+
+def _of_mode(percent: dict[tuple[str, str, str], float], data: str, mode: str, codec: str) -> float | None:
+    """A size in percent; the fixed-bits modes of the types differ in the number of bits and share a row."""
+    if mode.endswith("mantissa bits"):
+        return next((p for (d, m, c), p in percent.items() if d == data and c == codec and m.endswith("mantissa bits")), None)
+    return percent.get((data, mode, codec))
+
+
+def _percent(value: float | None, compared: bool, least: float) -> str:
+    if value is None:
+        return ""
+    return f"**{value:.1f}**" if compared and value < least + 0.05 else f"{value:.1f}"
+
+
+def _heading(data: str) -> str:
+    model, _, rest = data.partition(" ")
+    return f"{HEADINGS.get(model, model)} {rest}"
+
+
+def updates(demo: Path) -> list[str]:
+    """What near-lossless gradients did to the parameters, in a sentence per model."""
+    _, rows = read_table(demo / "updates.csv")
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row["model"], {})[row["ulps"]] = int(row["parameters"])
+    lines = []
+    for model, counts in found.items():
+        total = sum(counts.values())
+        share = {ulps: 100 * count / total for ulps, count in counts.items()}
+        beyond = 100 - share["0"] - share["1"]
+        lines.append(f"* {HEADINGS.get(model, model)}: {share['0']:.1f} % of the parameters bit for bit as with exact "
+                     f"gradients, {share['1']:.1f} % one ulp off, {beyond:.4f} % more.")
+    return lines
+
+
+def codec_table(results: Path) -> list[str]:
+    """Sizes and speeds of every codec on every kind of data, a table for each."""
+    comments, rows = read_table(results / "codec.csv")
+    lines = [f"Measured on {source(comments)}"]
+    for data in dict.fromkeys(row["data"] for row in rows):
+        table = [[row["mode"], row["codec"], f"{float(row['percent']):.2f}", f"{float(row['bits_per_value']):.2f}",
+                  *(_round(row[key]) for key in ("encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy"))]
+                 for row in rows if row["data"] == data]
+        columns = ["mode", "codec", ">%", ">bits / value", ">encode GB/s", ">decode GB/s", ">enc / copy", ">dec / copy"]
+        lines += ["", f"**{data}**", "", *markdown(columns, table)]
+    return lines
+
+
+def bound_table(results: Path) -> list[str]:
+    """gcodec's overhead over the bound and its saving against the paper, on every dump's gradients."""
+    comments, rows = read_table(results / "sizes.csv")
+    ours = {(row["data"], row["dtype"], row["mode"]): row for row in rows
+            if row["codec"] == OURS and row["group"] == "gradients" and row["dtype"] == "float32"}
+    table = []
+    for data in dict.fromkeys(data for data, _, _ in ours):
+        exact, near = ours[data, "float32", LOSSLESS], ours[data, "float32", NEAR_LOSSLESS]
+        literal = ours.get((data, "float32", LITERAL))
+        table.append([data.removesuffix(" gradients"), exact["percent"], _signed(exact["overhead_percent"]),
+                      near["percent"], _signed(near["overhead_percent"]), literal["percent"] if literal else "",
+                      f"{100 * float(near['paper_bytes']) / float(near['original_bytes']):.3f}", near["saving_percent"]])
+    columns = ["float32 gradients", ">lossless %", ">over bound, %", ">near-lossless %", ">over bound, %",
+               ">GComp, literal, in our format %", ">paper's layout %", ">saving, %"]
+    return [*markdown(columns, table), "", f"Sizes are exact; from {source(comments)}"]
+
+
+def peers_ahead(results: Path) -> list[str]:
+    """Every tensor on which a peer is smaller than lossless gcodec by more than half a percent of the original."""
+    comments, rows = read_table(results / "tensors.csv")
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["mode"] == LOSSLESS:
+            found.setdefault((row["model"], row["step"]), []).append(row)
+    table, ahead = [], 0
+    for (model, step), sizes in found.items():
+        ours = next(float(row["percent"]) for row in sizes if row["codec"] == OURS)
+        best = min(sizes, key=lambda row: float(row["percent"]))
+        if float(best["percent"]) < ours - 0.5:
+            table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
+        ahead += best["codec"] == OURS
+    columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
+    return [f"gcodec is the smallest on {ahead} of {len(found)} tensors. A peer is ahead by more than half a percent of "
+            "the original on these:", "", *markdown(columns, table), "", f"From {source(comments)}"]
+
+
+def corruption_table(results: Path) -> list[str]:
+    """What each format makes of damage."""
+    comments, rows = read_table(results / "corruption.csv")
+    outcomes = ("detected", "silent", "harmless", "crashed", "hung")
+    table = [[row["codec"], row["damage"], row["trials"], *(row[outcome] for outcome in outcomes)] for row in rows]
+    columns = ["codec", "damage", ">trials", *(f">{outcome}" for outcome in outcomes)]
+    return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
+def _round(text: str) -> str:
+    return f"{float(text):.2f}" if text else ""
+
+
+def _signed(text: str) -> str:
+    return f"{float(text):+.2f}"
+
+
+def filled(page: str, name: str, lines: Sequence[str]) -> str:
+    """The page with ``lines`` in the place called ``name``, if it has one."""
+    pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
+    return pattern.sub(lambda match: f"{match[1]}\n{'\n'.join(lines)}\n\n{match[2]}", page)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; with ``--check`` 1 if a page is not up to date."""
+    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.splitlines()[0])
+    parser.add_argument("--demo", type=Path, default=Path("gcodec-demo"), help="what `gcodec demo` wrote")
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="what bench/ wrote")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    options = parser.parse_args(arguments)
+    places: dict[str, tuple[Callable[[Path], list[str]], Path, str]] = {
+        "demo-table": (demo_table, options.demo, "results.csv"),
+        "updates": (updates, options.demo, "updates.csv"),
+        "codec-table": (codec_table, options.results, "codec.csv"),
+        "bound-table": (bound_table, options.results, "sizes.csv"),
+        "peers-ahead": (peers_ahead, options.results, "tensors.csv"),
+        "corruption-table": (corruption_table, options.results, "corruption.csv"),
+    }
+    stale = 0
+    for path in PAGES:
+        page = old = path.read_text()
+        for name, (make, folder, file) in places.items():
+            if (folder / file).exists():
+                page = filled(page, name, make(folder))
+        stale += page != old
+        if not options.check:
+            path.write_text(page)
+        print(f"{path.name}: {'as it was' if page == old else 'out of date' if options.check else 'updated'}")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What the block kernels are given, in named bundles: numba sees through named tuples at no cost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Geometry(NamedTuple):
+    """``n_values`` of the frame; values per ``block`` and per sub-stream (``stream``)."""
+
+    n_values: int
+    block: int
+    stream: int
+
+
+class Kind(NamedTuple):
+    """The value type (docs/format.md section 2): bits of head and tail, where the head lies, and the bits of two magnitudes."""
+
+    head_bits: int
+    head_shift: int
+    tail_bits: int
+    infinity: np.uint64
+    smallest_normal: np.uint64
+
+
+class Rounding(NamedTuple):
+    """``drops``: uint8[256], mantissa bits to drop by level; ``nearest`` even, else truncate; ``prune``: denormals and -0 become +0."""
+
+    drops: np.ndarray
+    nearest: bool
+    prune: bool
+
+
+class Choices(NamedTuple):
+    """Per block: ``codebook`` (int64, -1: store raw) and ``base`` (int64); ``references``: sub-streams have references of their own."""
+
+    codebook: np.ndarray
+    base: np.ndarray
+    references: bool
+
+
+class Books(NamedTuple):
+    """The codebooks of a frame, first axis the codebook; see ``codebook.Tables``. Only the tables of one direction are there."""
+
+    n_symbols: np.ndarray
+    lengths: np.ndarray
+    first: np.ndarray
+    count: np.ndarray
+    number: np.ndarray
+    ranges: np.ndarray
+    mark_of: np.ndarray
+    shift: np.ndarray
+    head_of: np.ndarray
+    narrow_head_of: np.ndarray
+    run_symbol: np.ndarray
+    escape_code: np.ndarray
+    table: np.ndarray
+
+
+class Planes(NamedTuple):
+    """``n``: number of planes; ``widths``: int64[n]; ``uniform``: int64[8], see ``kernels.planes``."""
+
+    n: int
+    widths: np.ndarray
+    uniform: np.ndarray
+
+
+class Scratch(NamedTuple):
+    """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is compiled away.
+
+    ``dense``, ``lone``, ``items``, ``general`` and ``bare`` also say which of the five layouts of ``kernels.planes`` it is: just
+    one of them is not None.
+    """
+
+    symbols: np.ndarray  #: uint8, strided
+    references: np.ndarray  #: uint16[n_streams]
+    stream_bytes: np.ndarray  #: uint32[n_streams]
+    n_items: np.ndarray  #: int64[8]
+    chunk: np.ndarray  #: uint8[4, 64]
+    words: np.ndarray | None  #: uint32[stream + 64]
+    dense: np.ndarray | None  #: uint32[stream + 64]
+    lone: np.ndarray | None  #: uint8[stream + 64]
+    bytes: np.ndarray | None  #: uint8[2 * (stream + 64)]
+    marks: np.ndarray | None  #: like symbols
+    items: np.ndarray | None  #: uint8[8, block + 64]
+    general: np.ndarray | None  #: uint64[block]
+    bare: np.ndarray | None  #: uint8[0]
+    rounded: np.ndarray | None  #: uintW[block], where values are rounded
+    starts: np.ndarray | None  #: int64[n_streams], to decode, as all below
+    bases: np.ndarray | None  #: uint16[n_streams]
+    lanes: np.ndarray | None  #: int64[2, 4]
+    escapes: np.ndarray | None  #: int64[block]
+    escape_heads: np.ndarray | None  #: uint16[block]
