@@ -2,8 +2,8 @@
 
     python -m bench.corruption [--trials 200] [--out DIR]
 
-writes ``bench/results/corruption.csv``. Every codec decodes in a child process of its own, which is started anew after
-a crash or a hang. What is damaged: 256 KiB of recorded float32 gradients.
+writes ``bench/results/corruption.csv``. Every codec decodes in a forked process of its own (so not on Windows), which
+is started anew after a crash or a hang. What is damaged: 256 KiB of recorded float32 gradients, encoded.
 
     detected    an error was raised
     silent      decoding succeeded and gave other values, or another number of them
@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import selectors
-import subprocess
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -34,7 +35,6 @@ from gcodec.demo.settings import lossless, near_lossless
 from gcodec.demo.tables import write_table
 from gcodec.demo.timing import Task, same_bytes
 
-ROOT = Path(__file__).resolve().parents[1]
 VALUES = 1 << 16
 SEED = 20240
 PATIENCE = 10.0  #: seconds until a decoder counts as hung
@@ -69,24 +69,6 @@ def damages(encoded: bytes, trials: int) -> Iterator[tuple[str, bytes]]:
         yield "truncation", encoded[:length]
 
 
-def child(name: str, folder: Path, trials: int, start: int) -> None:
-    """Decodes damaged bytes from number ``start`` on; a letter on standard output after each."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    task = contestants()[name].bind(sample(folder))
-    assert task is not None
-    task.prepare()
-    encoded = bytes(task.encode())
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what a library prints must not look like an answer
-    os.write(answers, b"!")
-    for _, damaged in list(damages(encoded, trials))[start:]:
-        os.write(answers, outcome(task, damaged).encode())
-
-
 def outcome(task: Task, damaged: bytes) -> str:
     """The letter for one decoding."""
     try:
@@ -95,43 +77,61 @@ def outcome(task: Task, damaged: bytes) -> str:
         return "d"
 
 
-def examine(name: str, folder: Path, trials: int) -> dict[str, Counter[str]]:
+def examine(peer: Peer, data: Input, trials: int) -> dict[str, Counter[str]]:
     """Outcomes by kind of damage."""
-    kinds = ["bit flip"] * trials + ["truncation"] * trials
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+    task = peer.bind(data)
+    assert task is not None
+    task.verify()
+    task.prepare()
+    todo = list(damages(bytes(task.encode()), trials))
+    found: dict[str, Counter[str]] = {kind: Counter() for kind, _ in todo}
     done = 0
-    while done < len(kinds):
-        command = [sys.executable, "-m", "bench.corruption", "--child", name, "--start", str(done),
-                   "--trials", str(trials), "--data", str(folder)]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        letters, end = _listen(process)
-        if not letters.startswith("!"):
-            raise SystemExit(f"{name}: the child process failed before the first trial: {' '.join(command)}")
-        for letter in letters[1:]:
-            found[kinds[done]][LETTERS[letter]] += 1
+    while done < len(todo):
+        letters, end = _decode_in_child(task, [damaged for _, damaged in todo[done:]])
+        for letter in letters:
+            found[todo[done][0]][LETTERS[letter]] += 1
             done += 1
-        if done < len(kinds):
-            found[kinds[done]][end] += 1
+        if done < len(todo):
+            found[todo[done][0]][end] += 1
             done += 1
     return found
 
 
-def _listen(process: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """A child's letters, and what became of it if it did not get to the end: crashed or hung."""
-    assert process.stdout is not None
+def _decode_in_child(task: Task, todo: list[bytes]) -> tuple[str, str]:
+    """A letter for each decoding that a forked process got to, and what became of it then: crashed or hung."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _child(task, todo, writing)
+    os.close(writing)
     letters, end = b"", "crashed"
-    with selectors.DefaultSelector() as selector, process.stdout as pipe:
-        selector.register(pipe, selectors.EVENT_READ)
+    with selectors.DefaultSelector() as selector:
+        selector.register(reading, selectors.EVENT_READ)
         while True:
-            if not selector.select(PATIENCE if letters else 60 + PATIENCE):
+            if not selector.select(PATIENCE):
                 end = "hung"
-                process.kill()
+                os.kill(child, signal.SIGKILL)
                 break
-            if not (some := os.read(pipe.fileno(), 4096)):
+            if not (some := os.read(reading, 4096)):
                 break
             letters += some
-    process.wait()
+    os.close(reading)
+    os.waitpid(child, 0)
     return letters.decode(), end
+
+
+def _child(task: Task, todo: list[bytes], answers: int) -> NoReturn:
+    """Writes a letter after each decoding; never returns."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    try:
+        for damaged in todo:
+            os.write(answers, outcome(task, damaged).encode())
+    finally:
+        os._exit(0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,17 +141,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder of dumps (default: gcodec-demo/dumps, else tests/corpus)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--codec", action="append", help="only this one")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    folder = options.data or default_folder()
-    if options.child:
-        child(options.child, folder, options.trials, options.start)
-        return 0
+    data, peers = sample(options.data or default_folder()), contestants()
     rows, bad = [], 0
     print(f"{'codec':24}{'damage':12}" + "".join(f"{outcome:>10}" for outcome in OUTCOMES))
-    for name in options.codec or contestants():
-        for kind, counts in examine(name, folder.resolve(), options.trials).items():
+    for name in options.codec or peers:
+        for kind, counts in examine(peers[name], data, options.trials).items():
             rows.append([name, kind, options.trials, *(counts[outcome] for outcome in OUTCOMES)])
             print(f"{name:24}{kind:12}" + "".join(f"{counts[outcome]:10}" for outcome in OUTCOMES), flush=True)
             if name.startswith("gcodec"):

@@ -2,8 +2,8 @@
 
     python -m bench.report [--demo gcodec-demo] [--results bench/results] [--check]
 
-Each page has marked places, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; what stands between is replaced. A place whose
-CSV file is missing is left as it is. ``--check`` only tells whether anything would change.
+Each page has marked places, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; what stands between is replaced. A place
+whose CSV file is missing is left as it is. ``--check`` only tells whether anything would change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gcodec.demo.tables import read_table
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
+FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
 HEADINGS = {"cnn": "CNN", "transformer": "transformer", "checkpoint": "checkpoint"}
 Row = dict[str, str]
 
@@ -61,8 +62,9 @@ def demo_table(demo: Path) -> list[str]:
 
 def _of_mode(percent: dict[tuple[str, str, str], float], data: str, mode: str, codec: str) -> float | None:
     """A size in percent; the fixed-bits modes of the types differ in the number of bits and share a row."""
-    if mode.endswith("mantissa bits"):
-        return next((p for (d, m, c), p in percent.items() if d == data and c == codec and m.endswith("mantissa bits")), None)
+    if mode.endswith(FIXED):
+        found = (p for (d, m, c), p in percent.items() if (d, c) == (data, codec) and m.endswith(FIXED))
+        return next(found, None)
     return percent.get((data, mode, codec))
 
 
@@ -117,7 +119,8 @@ def bound_table(results: Path) -> list[str]:
         literal = ours.get((data, "float32", LITERAL))
         table.append([data.removesuffix(" gradients"), exact["percent"], _signed(exact["overhead_percent"]),
                       near["percent"], _signed(near["overhead_percent"]), literal["percent"] if literal else "",
-                      f"{100 * float(near['paper_bytes']) / float(near['original_bytes']):.3f}", near["saving_percent"]])
+                      f"{100 * float(near['paper_bytes']) / float(near['original_bytes']):.3f}",
+                      near["saving_percent"]])
     columns = ["float32 gradients", ">lossless %", ">over bound, %", ">near-lossless %", ">over bound, %",
                ">GComp, literal, in our format %", ">paper's layout %", ">saving, %"]
     return [*markdown(columns, table), "", f"Sizes are exact; from {source(comments)}"]
@@ -138,8 +141,8 @@ def peers_ahead(results: Path) -> list[str]:
             table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
         ahead += best["codec"] == OURS
     columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
-    return [f"gcodec is the smallest on {ahead} of {len(found)} tensors. A peer is ahead by more than half a percent of "
-            "the original on these:", "", *markdown(columns, table), "", f"From {source(comments)}"]
+    return [f"gcodec is the smallest on {ahead} of {len(found)} tensors. A peer is ahead by more than half a percent "
+            "of the original on these:", "", *markdown(columns, table), "", f"From {source(comments)}"]
 
 
 def corruption_table(results: Path) -> list[str]:
@@ -162,7 +165,8 @@ def _signed(text: str) -> str:
 def filled(page: str, name: str, lines: Sequence[str]) -> str:
     """The page with ``lines`` in the place called ``name``, if it has one."""
     pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
-    return pattern.sub(lambda match: f"{match[1]}\n{'\n'.join(lines)}\n\n{match[2]}", page)
+    text = "\n".join(lines)
+    return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

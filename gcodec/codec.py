@@ -1,112 +1,30 @@
-"""Encode and decode: check, allocate, choose kernels, run them over blocks on several threads."""
+"""Encode and decode: the public functions on arrays and tensors."""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from . import format as fmt
 from . import scheme as schemes
-from .codebook import Codebook, stack
-from .errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
-from .format import BY_NAME, Prelude, ValueType
-from .kernels import blocks, decode as decoding, encode as encoding, planes
-from .kernels.parameters import Choices, Geometry, Kind, Planes, Rounding, Scratch
-from .kernels.streams import STREAM_PAD, checksum
-from .planning import Coding, Plan, make_plan
+from .decoding import Frame
+from .encoding import encode_values, max_encoded_size, plan_for
+from .errors import InvalidArgument, LimitExceeded
+from .format import BLOCK_KINDS, BY_NAME, CONTAINERS, MODES
+from .planning import Coding
 from .scheme import Scheme
-from .tensors import Values, kernel_view, new_output, output_bits, values_of
+from .tensors import Values, new_output, output_bits, values_of
 from .truncation import FINE_LADDER, Ladder
+from .workers import n_threads
 
-STREAM_LOG2 = 8  #: values per sub-stream this encoder writes
-_THREADS_ABOVE = 1 << 18  #: values; smaller arrays are coded on the calling thread
+__all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
+
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
-@lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="gcodec")
-
-
-def n_threads(threads: int | None, n_values: int) -> int:
-    """Threads to use: what the caller asks for, else all cores for large arrays."""
-    if threads is not None and threads < 1:
-        raise InvalidArgument(f"threads={threads}")
-    if n_values < _THREADS_ABOVE:
-        return 1
-    return min(threads or os.cpu_count() or 1, 64)
-
-
-def _block_log2(dtype: ValueType) -> int:
-    return 15 if dtype.itemsize == 1 else 14
-
-
-def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
-    """Most bytes that a frame of this shape (or number of values) and dtype can take, whatever the values and the mode."""
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    if dtype not in BY_NAME:
-        raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
-    n, log2 = math.prod(dims), _block_log2(BY_NAME[dtype])
-    planes_and_levels = fmt.MAX_PLANES + 2 * fmt.MAX_LEVELS
-    prelude = fmt.HEADER_BYTES + 8 * len(dims) + planes_and_levels + 4 * -(-n >> log2) + 16
-    return prelude + raw_bytes(n, BY_NAME[dtype], 1 << log2)
-
-
-def margin(stream: int, head_bits: int) -> int:
-    """Bytes past a block that the decoder may read."""
-    return (stream + STREAM_PAD) * (12 + head_bits) // 8 + 64
-
-
-def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
-    """The working memory of one thread."""
-    n_streams, more = -(-block // stream), planes.GROUP
-    narrow, strided = layout == planes.LAYOUT_NARROW, n_streams * (stream + STREAM_PAD) + 2 * more
-
-    def array(wanted: bool, shape: Any, kind: Any) -> Any:
-        return np.empty(shape, kind) if wanted else None
-
-    return Scratch(
-        symbols=np.empty(strided, np.uint8), references=np.empty(n_streams, np.uint16),
-        stream_bytes=np.empty(n_streams, np.uint32), n_items=np.zeros(8, np.int64), chunk=np.empty((4, more), np.uint8),
-        words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
-        dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
-        lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),
-        bytes=array(narrow, 2 * (stream + more), np.uint8), marks=array(narrow, strided, np.uint8),
-        items=array(narrow, (8, block + more), np.uint8),
-        general=array(layout == planes.LAYOUT_GENERAL, block if decode else 0, np.uint64),
-        bare=array(layout == planes.LAYOUT_NONE, 0, np.uint8), rounded=array(lossy, block, dtype.uint),
-        starts=array(decode, n_streams, np.int64), bases=array(decode, n_streams, np.uint16),
-        lanes=array(decode, (2, 4), np.int64), escapes=array(decode, block, np.int64),
-        escape_heads=array(decode, block, np.uint16))
-
-
-def _kind(dtype: ValueType) -> Kind:
-    return Kind(dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal))
-
-
-def _split_work(n_blocks: int, threads: int) -> list[tuple[int, int]]:
-    threads = max(min(threads, n_blocks), 1)
-    edges = [n_blocks * t // threads for t in range(threads + 1)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
-
-
-def _run(work: Callable[[int, int], Any], n_blocks: int, threads: int) -> list[Any]:
-    """``work(begin, end)`` over all blocks, split among threads; results in order of the blocks."""
-    parts = _split_work(n_blocks, threads)
-    if len(parts) <= 1:
-        return [work(*part) for part in parts]
-    futures = [_pool().submit(work, *part) for part in parts[1:]]
-    return [work(*parts[0])] + [future.result() for future in futures]
-
-
-def _scheme_for(x: Any, values: Values, mantissa_bits: int | None, levels: Any, ladder: Ladder | None, optimizer: Any,
+def scheme_for(x: Any, values: Values, mantissa_bits: int | None, levels: Any, ladder: Ladder | None, optimizer: Any,
                 param: Any) -> tuple[Scheme, np.ndarray]:
     """The scheme that encode's arguments ask for, and the level of every value."""
     near = levels is not None or optimizer is not None
@@ -157,168 +75,9 @@ def encode(x: Any, *, mantissa_bits: int | None = None, levels: Any = None, ladd
     if rounding not in ("nearest", "truncate"):
         raise InvalidArgument(f"rounding={rounding!r}; 'nearest' or 'truncate'")
     values = values_of(x, dtype)
-    scheme, level_array = _scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param)
-    return encode_values(values, scheme, level_array, rounding == "nearest", coding or Coding(), threads, out)
-
-
-def encode_values(values: Values, scheme: Scheme, levels: np.ndarray, nearest: bool, coding: Coding,
-                  threads: int | None, out: Any = None, given: Sequence[Codebook] | None = None,
-                  records: Sequence[bytes] | None = None, plan_sink: list[Plan] | None = None) -> Any:
-    """:func:`encode` after its arguments are understood. ``given`` and ``records``: codebooks to use and how the frame names them;
-    ``plan_sink`` receives the plan."""
-    dtype = values.dtype
-    block, stream = 1 << _block_log2(dtype), 1 << STREAM_LOG2
-    plan = make_plan(values.bits, levels, dtype, len(scheme.levels), block, stream, scheme.lossy, coding, given)
-    if plan_sink is not None:
-        plan_sink.append(plan)
-    records = tuple(records) if records is not None else tuple(codebook.record for codebook in plan.codebooks)
-    prelude = Prelude(dtype, scheme.mode, values.container, values.shape, _block_log2(dtype), STREAM_LOG2, scheme.widths,
-                      scheme.levels, records, plan.codebooks)
-    threads = n_threads(threads, len(values.bits))
-    raw = raw_bytes(len(values.bits), dtype, block)
-    # While a block is tried it may grow past its raw size; one such block per thread has to fit.
-    trial = block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
-    size = prelude.prelude_bytes + raw + threads * trial
-    target = _target(out)
-    buffer = target if target is not None and len(target) >= size else np.empty(size, np.uint8)
-    end = _encode_blocks(values, levels, scheme, prelude, plan, nearest, threads, trial, buffer)
-    plain = replace(prelude, records=(), codebooks=())
-    if plan.codebooks and end > plain.prelude_bytes + raw:
-        plan = replace(plan, codebooks=(), choice=np.full_like(plan.choice, -1))
-        end = _encode_blocks(values, levels, scheme, plain, plan, nearest, threads, trial, buffer)
-    return _deliver(buffer[:end], target)
-
-
-def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
-    """Bytes of the blocks of ``n_values`` values if all are stored raw."""
-    last = n_values % block
-    size = blocks.BLOCK_HEADER + block * dtype.itemsize
-    return n_values // block * size + (blocks.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)
-
-
-def _target(out: Any) -> np.ndarray | None:
-    if out is None:
-        return None
-    try:
-        target = np.frombuffer(out, np.uint8)
-    except (TypeError, ValueError, BufferError) as error:
-        raise InvalidArgument(f"out must be a contiguous buffer: {error}") from None
-    if not target.flags.writeable:
-        raise InvalidArgument("out must be writable")
-    return target
-
-
-def _deliver(frame: np.ndarray, target: np.ndarray | None) -> Any:
-    if target is None:
-        return frame.tobytes()
-    if len(target) < len(frame):
-        raise InvalidArgument(f"out has {len(target)} bytes, the frame {len(frame)}")
-    if target.ctypes.data != frame.ctypes.data:
-        target[: len(frame)] = frame
-    return memoryview(target)[: len(frame)]
-
-
-def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: Prelude, plan: Plan, nearest: bool,
-                   threads: int, trial: int, buffer: np.ndarray) -> int:
-    """All blocks and the prelude into ``buffer``; returns the frame's size in bytes."""
-    dtype = values.dtype
-    block, stream = 1 << prelude.block_log2, 1 << prelude.stream_log2
-    layout = schemes.layout_of(dtype, scheme.widths, scheme.levels)
-    books, uniform = stack(plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits, decode=False)
-    sizes = np.zeros(prelude.n_blocks, np.uint32)
-    drops = np.zeros(256, np.uint8)
-    drops[: len(scheme.drops)] = scheme.drops
-    geometry, shape = Geometry(len(values.bits), block, stream), Planes(len(scheme.widths), np.array(scheme.widths, np.int64), uniform)
-    rounding, choices = Rounding(drops, nearest, scheme.prune), Choices(plan.choice, plan.bases, plan.references)
-    some_levels = levels if len(scheme.levels) > 1 else None
-    per_block = block * dtype.itemsize + blocks.BLOCK_HEADER
-
-    def work(begin: int, end: int) -> tuple[int, int]:
-        scratch = scratch_for(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
-        part = [begin for begin, _ in parts].index(begin)
-        at = prelude.prelude_bytes + begin * per_block + part * trial
-        stop = encoding.encode_blocks(values.bits, some_levels, geometry, _kind(dtype), begin, end, rounding, choices, books,
-                                      shape, scratch.rounded, scratch, buffer, at, sizes)
-        return at, stop
-
-    parts = _split_work(prelude.n_blocks, threads)
-    end = prelude.prelude_bytes
-    for at, stop in _run(work, prelude.n_blocks, threads):
-        if at != end:
-            buffer[end : end + stop - at] = buffer[at:stop].copy() if at < end + stop - at else buffer[at:stop]
-        end += stop - at
-    frame = buffer[:end]
-    prelude.write_to(frame, sizes)
-    _seal(frame, prelude.prelude_bytes)
-    return end
-
-
-def _seal(frame: np.ndarray, prelude_bytes: int) -> None:
-    total = checksum(frame, 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))
-    frame[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8] = np.frombuffer(int(total).to_bytes(8, "little"), np.uint8)
-
-
-_MESSAGES = {
-    blocks.BAD_CHECKSUM: "the checksum is wrong",
-    blocks.BAD_FIELD: "a header field is outside its legal values",
-    blocks.BAD_SIZE: "its size does not fit its contents",
-    blocks.BAD_STREAM: "a sub-stream does not end where it should",
-    blocks.BAD_PLANES: "the planes do not fit the symbols",
-}
-
-
-class Frame:
-    """A parsed frame: the prelude checked, the blocks not yet looked at."""
-
-    def __init__(self, data: Any, known: dict[tuple[int, int], Codebook] | None = None) -> None:
-        try:
-            buffer = np.frombuffer(data, np.uint8)
-        except (TypeError, ValueError, BufferError) as error:
-            raise InvalidArgument(f"data must be a bytes-like object: {error}") from None
-        prelude_bytes, frame_bytes = fmt.prelude_size(buffer)
-        stored = int.from_bytes(buffer[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8].tobytes(), "little")
-        if int(checksum(kernel_view(buffer), 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))) != stored:
-            raise Corruption("frame header: the checksum is wrong")
-        self.data = kernel_view(buffer[:frame_bytes])
-        self.prelude, self.sizes = fmt.read_prelude(buffer[:prelude_bytes].tobytes(), known or {})
-        self.offsets = prelude_bytes + np.cumsum(self.sizes) - self.sizes
-
-    def decode_blocks(self, begin: int, end: int, out: np.ndarray, threads: int) -> None:
-        """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). Raises Corruption, Unsupported."""
-        prelude = self.prelude
-        dtype, block, stream = prelude.dtype, 1 << prelude.block_log2, 1 << prelude.stream_log2
-        books, uniform = stack(prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits,
-                               decode=True)
-        geometry, shape = Geometry(prelude.n_values, block, stream), Planes(len(prelude.widths), np.array(prelude.widths, np.int64),
-                                                                            uniform)
-        layout = schemes.layout_of(dtype, prelude.widths, prelude.levels)
-        over = margin(stream, dtype.head_bits)
-        # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
-        ends = self.offsets + self.sizes
-        safe = min(int(np.searchsorted(ends, len(self.data) - over, "right")), end)
-
-        def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-            status, at = decoding.decode_blocks(data, offsets, self.sizes, first, last, geometry, _kind(dtype), books, shape,
-                                                scratch, out, begin * block)
-            if status == blocks.BAD_KIND:
-                raise Unsupported(f"block {at} is of a kind that this version does not know")
-            if status != blocks.OK:
-                raise Corruption(f"block {at}: {_MESSAGES[status]}")
-
-        def work(first: int, last: int) -> None:
-            first, last = first + begin, last + begin
-            scratch = scratch_for(dtype, block, stream, layout, decode=True)
-            middle = min(max(safe, first), last)
-            if middle > first:
-                some(first, middle, self.data, self.offsets, scratch)
-            if last > middle:
-                start = int(self.offsets[middle])
-                stop = int(ends[last - 1])
-                padded = np.zeros(stop - start + over, np.uint8)
-                padded[: stop - start] = self.data[start:stop]
-                some(middle, last, padded, self.offsets - start, scratch)
-
-        _run(work, end - begin, threads)
+    scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param)
+    plan = plan_for(values, scheme, level_array, coding or Coding(), threads)
+    return encode_values(values, scheme, level_array, rounding == "nearest", plan, threads, out)
 
 
 _LIKE = {None: None, "numpy": 0, "torch": 1}
@@ -386,3 +145,87 @@ def decode_range(data: Any, start: int, stop: int, *, like: str | None = None, t
         frame.decode_blocks(begin, end, scratch, n_threads(threads, covered))
         bits[:] = scratch[start - first : stop - first]
     return result
+
+
+@dataclass(frozen=True)
+class FrameInfo:
+    """What :func:`inspect` finds. Sizes in bytes.
+
+    ``levels``: mantissa bits dropped per level; ``planes``: widths in bits; ``codebooks``: per codebook the number of symbols and the
+    length of its longest code in bits; ``kinds``: blocks per kind.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    mode: str
+    container: str
+    n_values: int
+    value_bytes: int
+    frame_bytes: int
+    prelude_bytes: int
+    block_values: int
+    stream_values: int
+    n_blocks: int
+    levels: tuple[int, ...]
+    planes: tuple[int, ...]
+    codebooks: tuple[tuple[int, int], ...]
+    kinds: dict[str, int]
+
+    @property
+    def n_codebooks(self) -> int:
+        """Codebooks in the frame."""
+        return len(self.codebooks)
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the values over bytes of the frame."""
+        return self.value_bytes / self.frame_bytes
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits of the frame per value; 0 where there are none."""
+        return 8 * self.frame_bytes / self.n_values if self.n_values else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, JSON-serializable."""
+        return {**asdict(self), "ratio": self.ratio, "bits_per_value": self.bits_per_value}
+
+
+def inspect(data: Any) -> FrameInfo:
+    """Describe a frame. Reads the prelude and each block's kind; block checksums are not verified (``decode`` does that).
+
+    ``data``: bytes-like, one frame. Raises as :func:`decode` does.
+    """
+    frame = Frame(data)
+    prelude = frame.prelude
+    count = np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS)) if prelude.n_blocks else np.zeros(3, np.int64)
+    kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[:3], strict=True)}
+    if len(count) > len(BLOCK_KINDS):
+        kinds["unknown"] = int(count[len(BLOCK_KINDS) :].sum())
+    return FrameInfo(
+        prelude.dtype.name, prelude.shape, MODES[prelude.mode], CONTAINERS[prelude.container], prelude.n_values,
+        prelude.n_values * prelude.dtype.itemsize, len(frame.data), prelude.prelude_bytes, 1 << prelude.block_log2,
+        1 << prelude.stream_log2, prelude.n_blocks, tuple(level.drop for level in prelude.levels), prelude.widths,
+        tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks), kinds)
+
+
+def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
+    """Compile all kernels for these value types, so that no later call waits for the compiler. The results are cached on disk.
+
+    Takes up to a minute on a fresh installation, and well under a second after that. Raises InvalidArgument for unknown names.
+    """
+    rng = np.random.default_rng(0)
+    for name in dtypes:
+        if name not in BY_NAME:
+            raise InvalidArgument(f"unknown dtype {name!r}; one of {', '.join(BY_NAME)}")
+        dtype = BY_NAME[name]
+        exponents = rng.integers(1, 12, 40_000).astype(np.uint64) << np.uint64(max(dtype.head_shift, 1))
+        bits = (exponents | rng.integers(0, 2, 40_000).astype(np.uint64)).astype(dtype.uint)
+        settings: list[dict[str, Any]] = [{}]
+        if dtype.tail_bits:
+            steps = FINE_LADDER[name]
+            levels = rng.integers(0, len(steps.drops), bits.size).astype(np.uint8)
+            settings += [{"mantissa_bits": 3}, {"levels": levels, "ladder": steps}]
+        for keywords in settings:
+            as_type = bits.view(name) if name in ("float16", "float32", "float64") else bits
+            decode(encode(as_type, dtype=name, **keywords))

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from .codebook import BY_ID, INLINE, Codebook, read_inline
 from .errors import Corruption, InsufficientData, Unsupported
+
+#: Looks up a codebook by (id, hash); None where it is not known.
+FindCodebook = Callable[[int, int], Codebook | None]
 
 MAGIC = b"\x89GCF"
 VERSION = 1
@@ -167,8 +171,8 @@ def prelude_size(data: np.ndarray) -> tuple[int, int]:
     return prelude_bytes, frame_bytes
 
 
-def read_prelude(data: bytes, known: dict[tuple[int, int], Codebook]) -> tuple[Prelude, np.ndarray]:
-    """Read a prelude whose checksum has been verified. ``known``: codebooks by (id, hash).
+def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
+    """Read a prelude whose checksum has been verified. ``find``: the codebook with this id and hash, None if unknown.
 
     Returns the prelude and the index (int64[n_blocks] sizes). Raises Corruption, Unsupported.
     """
@@ -196,7 +200,7 @@ def read_prelude(data: bytes, known: dict[tuple[int, int], Codebook]) -> tuple[P
     check_levels(dtype, widths, levels)
     codebooks, records = [], []
     for _ in range(n_codebooks):
-        codebook, end = _read_codebook(data, at, n_levels, dtype.head_bits, known)
+        codebook, end = _read_codebook(data, at, n_levels, dtype.head_bits, find)
         codebooks.append(codebook)
         records.append(bytes(data[at:end]))
         at = end
@@ -225,7 +229,7 @@ def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level,
         raise Corruption(f"frame header: planes {widths} and levels {levels} do not fit {dtype.name}")
 
 
-def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int, known: dict[tuple[int, int], Codebook],
+def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int, find: FindCodebook,
                    ) -> tuple[Codebook, int]:
     if at + 4 > len(data):
         raise Corruption("codebook: ends early")
@@ -236,7 +240,7 @@ def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int, known: d
     if at + 16 > len(data) or any(data[at + 1 : at + 4]):
         raise Corruption("codebook reference: ends early or reserved bytes are not zero")
     codebook_id, digest = struct.unpack_from("<IQ", data, at + 4)
-    codebook = known.get((codebook_id, digest))
+    codebook = find(codebook_id, digest)
     if codebook is None or codebook.head_bits != head_bits or len(codebook.ranges) != n_levels:
         raise Unsupported(f"codebook {codebook_id} with hash {digest:016x} is not known here")
     return codebook, at + 16

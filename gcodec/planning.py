@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .codebook import Codebook, bin_costs, from_histogram
+from . import prior
+from .codebook import Codebook
+from .fitting import bin_costs, from_histogram
 from .errors import InvalidArgument
 from .format import MAX_CODEBOOKS, ValueType
 from .kernels import survey
+from .workers import run
 
 _SAMPLE_ABOVE = 1 << 17  #: values; smaller arrays are counted in full
 _EVERY = 8  #: of larger ones every eighth sub-stream, of much larger ones every sixteenth
@@ -46,14 +49,36 @@ LITERAL_GCOMP = Coding(max_length=11, escape_threshold=11, max_codebooks=1, refe
 
 @dataclass(frozen=True)
 class Plan:
-    """``codebooks`` of the frame; per block: ``choice`` (int64, -1 for raw) and ``bases`` (int64); ``references``: whether sub-streams
-    have references of their own; ``histogram``: what was counted, for a codebook's next version."""
+    """``codebooks`` of the frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for raw) and ``bases``
+    (int64); ``references``: whether sub-streams have references of their own; ``histogram``: uint64[n_bins], what was counted."""
 
     codebooks: tuple[Codebook, ...]
+    records: tuple[bytes, ...]
     choice: np.ndarray
     bases: np.ndarray
     references: bool
     histogram: np.ndarray
+
+
+@dataclass(frozen=True)
+class Given:
+    """Codebooks to choose from instead of making new ones, and their ``records``; ``references``: they are meant for heads relative to
+    each sub-stream's mean, not to each block's."""
+
+    codebooks: tuple[Codebook, ...]
+    records: tuple[bytes, ...]
+    references: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins]) of heads relative to
+    them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at."""
+
+    bases: np.ndarray
+    by_block: np.ndarray
+    by_stream: np.ndarray
+    every: int
 
 
 def window_of(n_levels: int) -> tuple[int, int]:
@@ -61,45 +86,80 @@ def window_of(n_levels: int) -> tuple[int, int]:
     return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
 
 
-def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int,
-              lossy: bool, coding: Coding, given: Sequence[Codebook] | None = None) -> Plan:
-    """Decide codebooks and references for an array.
-
-    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``, ``stream``: values; ``given``: codebooks to choose from instead
-    of making new ones.
-    """
+def take_survey(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int,
+                threads: int) -> Survey:
+    """Count a sample of an array's sub-streams; arguments as in :func:`make_plan`. The result does not depend on ``threads``."""
     window, center = window_of(n_levels)
     n_blocks = -(-len(values) // block)
     every = 1 if len(values) <= _SAMPLE_ABOVE else _EVERY if len(values) <= 16 * _SAMPLE_ABOVE else 2 * _EVERY
     bases = np.zeros(n_blocks, np.int64)
     by_block, by_stream = (np.zeros((n_blocks, 2 + n_levels * window), np.uint32) for _ in range(2))
-    survey.survey(values, levels if n_levels > 1 else None, len(values), block, stream, every, dtype.head_shift,
-                  dtype.head_mask, window, center, bases, by_block, by_stream)
-    references = coding.references and given is None and _references_pay(by_block, by_stream, stream)
-    counts = by_stream if references else by_block
+
+    def work(begin: int, stop: int) -> None:
+        survey.survey(values, levels if n_levels > 1 else None, len(values), block, stream, every, begin, stop, dtype.head_shift,
+                      dtype.head_mask, window, center, bases, by_block, by_stream)
+
+    run(work, n_blocks, threads)
+    return Survey(bases, by_block, by_stream, every)
+
+
+def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int,
+              lossy: bool, coding: Coding, threads: int = 1, given: Given | None = None) -> Plan:
+    """Decide codebooks and references for an array.
+
+    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``, ``stream``: values per block and sub-stream; ``lossy``: values will
+    be rounded, so that others than these occur.
+    """
+    seen = take_survey(values, levels, dtype, n_levels, block, stream, threads)
     if given is None:
-        codebooks = _make_codebooks(counts, dtype, n_levels, center, every, every == 1 and not lossy, coding)
-    else:
-        codebooks = tuple(given)
-    costs = np.stack([bin_costs(codebook, window, center) for codebook in codebooks]) if codebooks else None
-    choice = np.full(n_blocks, -1, np.int64)
-    if costs is not None:
-        survey.choose(counts, costs, choice)
-    return Plan(codebooks, choice, bases, references, counts.sum(axis=0, dtype=np.uint64))
+        references = coding.references and _references_pay(seen, stream)
+        counts = seen.by_stream if references else seen.by_block
+        codebooks = _make_codebooks(counts, dtype, n_levels, seen.every, seen.every == 1 and not lossy, coding)
+        given = _cheaper_prior(codebooks, counts, dtype, n_levels, references, seen) or Given(
+            codebooks, tuple(codebook.record for codebook in codebooks), references)
+    counts = seen.by_stream if given.references else seen.by_block
+    choice = _choose(given.codebooks, counts, n_levels)
+    return Plan(given.codebooks, given.records, choice, seen.bases, given.references, counts.sum(axis=0, dtype=np.uint64))
 
 
-def _references_pay(by_block: np.ndarray, by_stream: np.ndarray, stream: int) -> bool:
+def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:
+    """The cheapest codebook of every block, -1 where there is none: int64[n_blocks]."""
+    choice = np.full(len(counts), -1 if not codebooks else 0, np.int64)
+    if len(codebooks) > 1:
+        window, center = window_of(n_levels)
+        survey.choose(counts, np.stack([bin_costs(codebook, window, center) for codebook in codebooks]), choice)
+    return choice
+
+
+def _cheaper_prior(codebooks: tuple[Codebook, ...], counts: np.ndarray, dtype: ValueType, n_levels: int, references: bool,
+                   seen: Survey) -> Given | None:
+    """A codebook that comes with gcodec, where naming it is cheaper than carrying a made one: small arrays."""
+    if len(codebooks) != 1 or seen.every != 1 or references:
+        return None
+    window, center = window_of(n_levels)
+    whole = counts.sum(axis=0, dtype=np.uint64)
+    best, best_bits = None, int(whole @ bin_costs(codebooks[0], window, center)) + 8 * len(codebooks[0].record)
+    for codebook_id, codebook in prior.fitting(dtype.name, n_levels):
+        record = codebook.reference(codebook_id)
+        bits = int(whole @ bin_costs(codebook, window, center)) + 8 * len(record)
+        if bits < best_bits:
+            best, best_bits = Given((codebook,), (record,), False), bits
+    return best
+
+
+def _references_pay(seen: Survey, stream: int) -> bool:
     """Whether heads relative to each sub-stream's mean are cheaper by more than the references cost."""
-    step = max(-(-len(by_block) // _MAX_SURVEYED), 1)
-    by_block, by_stream = by_block[::step], by_stream[::step]
+    step = max(-(-len(seen.by_block) // _MAX_SURVEYED), 1)
+    by_block, by_stream = (np.ascontiguousarray(rows[::step]) for rows in (seen.by_block, seen.by_stream))
     plain, relative = int(survey.total_entropy(by_block)), int(survey.total_entropy(by_stream))
     n_streams = int(by_block.sum()) / stream
     return relative / 256 + _REFERENCE_BITS * n_streams < plain / 256
 
 
-def _make_codebooks(counts: np.ndarray, dtype: ValueType, n_levels: int, center: int, every: int, exact: bool,
+def _make_codebooks(counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, exact: bool,
                     coding: Coding) -> tuple[Codebook, ...]:
     """Codebooks for blocks whose histograms are the rows of ``counts``."""
+    _, center = window_of(n_levels)
     used = np.flatnonzero(counts[:, 2:].any(axis=1))  # all-zero blocks need no codebook
     if not len(used):
         return ()

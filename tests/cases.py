@@ -314,6 +314,13 @@ def _block_scales(kind: ValueType, rng: np.random.Generator) -> Bits:
     return pieces(gaussian(kind, rng, block_of(kind), scale=1e-3), gaussian(kind, rng, 1200, scale=8.0))
 
 
+@case("spread by block")
+def _block_spreads(kind: ValueType, rng: np.random.Generator) -> Bits:
+    reach = {5: 8, 4: 4}.get(kind.W - 1 - kind.M, 25)
+    wide = rng.standard_normal(block_of(kind)) * np.exp2(rng.uniform(-reach, reach, block_of(kind)))
+    return pieces(gaussian(kind, rng, block_of(kind), zeros=0.4), from_floats(kind, wide), gaussian(kind, rng, 50))
+
+
 @case("denormal")
 def _denormals(kind: ValueType, rng: np.random.Generator) -> Bits:
     small = noise(kind, rng, 600) & kind.container.type((1 << kind.W - 1) | (1 << kind.M) - 1)

@@ -166,7 +166,8 @@ def torch():
 
 def as_tensor(torch, dtype, bits):
     """A tensor of these bits, in their shape."""
-    return torch.from_numpy(bits.reshape(-1).view(np.uint8).copy()).view(getattr(torch, dtype)).reshape(bits.shape)
+    integers = torch.from_numpy(bits.reshape(-1).view(f"i{bits.itemsize}").copy())
+    return integers.view(getattr(torch, dtype)).reshape(bits.shape)
 
 
 @pytest.mark.parametrize("dtype", KINDS)

@@ -14,11 +14,11 @@ import numpy as np
 
 import gcodec
 from gcodec.codebook import huffman_lengths
-from gcodec.codec import encode_values
 from gcodec.demo.bounds import heads_of, joint_symbols, local_bits
 from gcodec.demo.inputs import LADDERS, Input
 from gcodec.demo.settings import near_lossless
-from gcodec.planning import Coding, Plan
+from gcodec.encoding import encode_values, plan_for
+from gcodec.planning import Coding, Given
 from gcodec.scheme import lossless
 from gcodec.tensors import values_of
 
@@ -91,12 +91,12 @@ def _reused(before: Input | None, part: Input) -> float | None:
     """Bits of a frame that is coded with the codebooks made for the step before."""
     if before is None:
         return None
-    plans: list[Plan] = []
     scheme = lossless(part.type)
-    encode_values(values_of(before.bits, before.dtype), scheme, _NO_LEVELS, True, Coding(), None, plan_sink=plans)
-    frame = encode_values(values_of(part.bits, part.dtype), scheme, _NO_LEVELS, True, Coding(), None,
-                          given=plans[0].codebooks)
-    return 8.0 * len(frame)
+    made = plan_for(values_of(before.bits, before.dtype), scheme, _NO_LEVELS, Coding(), None)
+    given = Given(made.codebooks, made.records, made.references)
+    values = values_of(part.bits, part.dtype)
+    plan = plan_for(values, scheme, _NO_LEVELS, Coding(), None, given)
+    return 8.0 * len(encode_values(values, scheme, _NO_LEVELS, True, plan, None))
 
 
 def mantissa_rows(data: Sequence[Input]) -> Rows:

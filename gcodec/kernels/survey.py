@@ -56,14 +56,15 @@ def count_heads(values, levels, base, reference, head_shift, head_mask, window, 
 
 
 @kernel
-def survey(values, levels, n_values, block, stream, every, head_shift, head_mask, window, center, bases, by_block, by_stream):
-    """Histograms of every block from every ``every``-th of its sub-streams.
+def survey(values, levels, n_values, block, stream, every, begin, stop, head_shift, head_mask, window, center, bases, by_block,
+           by_stream):
+    """Histograms of blocks ``begin ... stop`` from every ``every``-th of their sub-streams.
 
     ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks], result: mean
     head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the
     block's mean head and to each sub-stream's own.
     """
-    for b in range(len(bases)):
+    for b in range(begin, stop):
         end = min(n_values, (b + 1) * block)
         first = b * block + (b % every) * stream
         if first >= end:
