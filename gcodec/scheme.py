@@ -44,7 +44,14 @@ def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
     drop = dtype.mantissa_bits - mantissa_bits
     if drop == 0:
         return lossless(dtype)
-    return Scheme(FIXED, (kept_bits(dtype, drop),), (Level(drop, 1),), (drop,), True, False)
+    widths = _small_planes(kept_bits(dtype, drop)) if dtype.tail_bits <= 32 else (kept_bits(dtype, drop),)
+    return Scheme(FIXED, widths, (Level(drop, (1 << len(widths)) - 1),), (drop,), True, False)
+
+
+def _small_planes(kept: int) -> tuple[int, ...]:
+    """``kept`` bits in planes of 6 bits and one of at most 8: the kernels move bytes, and 6 bits pack fastest."""
+    n_six = max(-(-(kept - 8) // 6), 0)
+    return (6,) * n_six + (kept - 6 * n_six,)
 
 
 def ladder(dtype: ValueType, steps: Ladder) -> Scheme:

@@ -25,8 +25,8 @@ def bits_of(x: Any) -> Bits:
     if not isinstance(x, np.ndarray):
         import torch
 
-        plain = x.detach().resolve_neg().resolve_conj().contiguous().reshape(-1)
-        x = plain.view(torch.uint8).numpy().view(f"<u{x.element_size()}")
+        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+        x = x.detach().resolve_neg().resolve_conj().contiguous().reshape(-1).view(integer).numpy()
     bits = np.frombuffer(x.tobytes(), f"{'>' if x.dtype.byteorder == '>' else '<'}u{x.dtype.itemsize}")
     return bits.astype(bits.dtype.newbyteorder("<"))
 

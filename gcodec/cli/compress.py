@@ -1,0 +1,187 @@
+"""``gcodec compress``: files, folders and streams into archives."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from gcodec.archive import ArchiveReader, ArchiveWriter, EncodingPolicy, FileEntry
+from gcodec.archive.dicts import MantissaBits
+from gcodec.archive.output import check_free
+from gcodec.cli import display
+from gcodec.cli.errors import UsageError
+from gcodec.cli.inputs import Job, Member, jobs_for
+from gcodec.files import FilePlan, open_source, plan_file, plan_or_bytes
+from gcodec.files.elements import width
+
+PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
+
+EXAMPLES = """examples:
+  gcodec compress run/*.safetensors              one archive beside each file
+  gcodec compress run -o run.gc                  a folder, with the paths in it
+  gcodec compress a.npy b.npz model.pt -o all.gc several files in one archive
+  gcodec compress dump.safetensors --mode gcomp  gradients near-lossless, by the optimizer's rule
+  gcodec compress weights.npy --mantissa-bits 8  every value to a relative error of 2^-9 at most
+  cat x.npy | gcodec compress - > x.npy.gc       from standard input to standard output"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help=".npy .npz .safetensors .pt .pth, any other file, a folder, or -")
+    add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for one each, or - for stdout")
+    add("-f", "--force", action="store_true", help="replace archives that exist")
+    add("--rm", action="store_true", help="remove each input after its archive has been verified (lossless only)")
+    modes = parser.add_argument_group("modes (lossless unless told otherwise)")
+    modes.add_argument("--mode", choices=("lossless", "gcomp"), help="gcomp: gradients of a dump near-lossless,\nwith"
+                       " the optimizer's state and rule found in the dump; the rest lossless")
+    modes.add_argument("--mantissa-bits", type=int, metavar="K", help="keep K mantissa bits of every value")
+    modes.add_argument("--ladder", choices=("fine", "paper"), help="gcomp: levels of our own (default) or the paper's")
+    modes.add_argument("--rounding", choices=("nearest", "truncate"), help="gcomp and --mantissa-bits")
+    modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder, one code"
+                       " book\nand truncation (for comparison)")
+    add("--dtype", metavar="T", help="the values of an input without a header are of this type; of a .npy with raw\n"
+        "bits (uint16, uint8), what they stand for: bfloat16, float8_e4m3fn ...")
+    add_common(parser)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that all verbs that work on archives share."""
+    parser.add_argument("--threads", type=int, metavar="N", help="threads at work (default: all the process may use)")
+    parser.add_argument("--json", action="store_true", help="results as JSON on stdout")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the archives; the exit code."""
+    make_policy = policy_maker(args)
+    jobs = jobs_for(args.inputs, args.output)
+    check_options(args, jobs)
+    for job in jobs:
+        if job.target is not None:
+            check_free(job.target, force=args.force)
+    results = []
+    for job in jobs:
+        results.append(_write(job, args, make_policy))
+        if args.rm:
+            _remove_inputs(job, args)
+    if args.json:
+        display.print_json(results)
+    return 0
+
+
+def check_options(args: argparse.Namespace, jobs: list[Job]) -> None:
+    """Raises UsageError for options that exclude each other."""
+    if args.threads is not None and args.threads < 1:
+        raise UsageError("--threads must be positive")
+    streams = [job for job in jobs if job.target is None]
+    if streams and args.json:
+        raise UsageError("--json and an archive cannot both go to standard output")
+    if streams and len(jobs) > 1:
+        raise UsageError("only one archive can go to standard output; give -o")
+    targets = [job.target for job in jobs if job.target is not None]
+    if len(set(targets)) != len(targets):
+        raise UsageError("two inputs would become the same archive; give -o FILE for one archive of both")
+    members = [member for job in jobs for member in job.members]
+    if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)):
+        raise UsageError("--rm goes with files that are compressed losslessly, not with folders, streams or lossy modes")
+    if args.dtype and (width(args.dtype) is None or any(not member.named for member in members)):
+        raise UsageError(f"--dtype {args.dtype}: " + ("is for files, not for folders" if width(args.dtype) else "unknown"))
+
+
+def make_lossy(args: argparse.Namespace) -> bool:
+    """Whether the options ask for a lossy mode."""
+    return args.mode == "gcomp" or args.mantissa_bits is not None
+
+
+def policy_maker(args: argparse.Namespace) -> PolicyMaker:
+    """What makes the policy of each file, from the options.
+
+    Raises:
+        UsageError: options that exclude each other.
+    """
+    if args.mode != "gcomp" and (args.ladder or args.literal):
+        raise UsageError("--ladder and --literal go with --mode gcomp")
+    if args.rounding and not make_lossy(args):
+        raise UsageError("--rounding goes with --mode gcomp or --mantissa-bits")
+    if args.mantissa_bits is not None:
+        if args.mode is not None:
+            raise UsageError("--mantissa-bits is a mode of its own: leave out --mode")
+        if not 0 <= args.mantissa_bits <= 52:
+            raise UsageError("--mantissa-bits must be 0 to 52")
+        more = {"rounding": args.rounding} if args.rounding else {}
+        return lambda plan: MantissaBits(plan, args.mantissa_bits, more)
+    if args.mode != "gcomp":
+        return lambda plan: None
+    if args.literal and (args.ladder or args.rounding):
+        raise UsageError("--literal sets the ladder and the rounding itself")
+    from gcodec.cli.gcomp import DumpPolicy
+
+    return lambda plan: DumpPolicy.for_plan(plan, args.ladder or "fine", args.rounding or "nearest", args.literal)
+
+
+def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker) -> dict[str, Any]:
+    """Writes one archive and says so."""
+    begin = time.perf_counter()
+    title = job.target.name if job.target else "compressing"
+    target = job.target or display.binary_stdout()
+    with (
+        display.progress(title, job.input_bytes, quiet=args.quiet) as progress,
+        ArchiveWriter(target, threads=args.threads, force=args.force, progress=progress) as archive,
+    ):
+        entries = [_add(archive, member, args, make_policy) for member in job.members]
+    result = _result(job, entries, archive.bytes_written, time.perf_counter() - begin)
+    if not args.quiet and not args.json:
+        display.say(_line(result), to_stderr=job.target is None)
+    return result
+
+
+def _add(archive: ArchiveWriter, member: Member, args: argparse.Namespace, make_policy: PolicyMaker) -> FileEntry:
+    with closing(open_source(member.source if member.source else display.stdin_bytes())) as source:
+        plan = (plan_file if member.named else plan_or_bytes)(member.path, source, dtype=args.dtype)
+        if plan.note:
+            display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
+        return archive.add(plan, make_policy(plan))
+
+
+def _result(job: Job, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:
+    size = sum(entry.size for entry in entries)
+    segments = [segment for entry in entries for segment in entry.segments if segment.dtype]
+    values = sum(segment.bytes // (width(segment.dtype or "") or 1) for segment in segments)
+    float_bytes = sum(segment.stored for segment in segments)
+    return {
+        "archive": None if job.target is None else str(job.target),
+        "files": len(entries),
+        "tensors": sum(len(entry.tensors) for entry in entries),
+        "exact": all(entry.exact for entry in entries),
+        "input_bytes": size,
+        "archive_bytes": stored,
+        "ratio": size / stored,
+        "float_values": values,
+        "bits_per_value": 8 * float_bytes / values if values else None,
+        "seconds": seconds,
+        "bytes_per_second": size / max(seconds, 1e-9),
+    }
+
+
+def _line(result: dict[str, Any]) -> str:
+    bits = f", {result['bits_per_value']:.2f} bits/value" if result["bits_per_value"] else ""
+    sizes = f"{display.size(result['input_bytes'])} -> {display.size(result['archive_bytes'])}"
+    speed = f"{result['seconds']:.2f} s, {display.rate(result['input_bytes'], result['seconds'])}"
+    return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
+
+
+def _remove_inputs(job: Job, args: argparse.Namespace) -> None:
+    """Decodes the archive once more, compares every file with its hash and size, then removes the inputs."""
+    assert job.target is not None  # check_options has refused streams
+    with ArchiveReader(job.target, threads=args.threads) as archive:
+        for entry in archive.files:
+            for _ in archive.restored(entry):
+                pass
+    for member in job.members:
+        if member.source is not None:
+            member.source.unlink()

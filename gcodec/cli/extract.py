@@ -1,0 +1,131 @@
+"""``gcodec decompress --only``: single tensors out of an archive, without reading the rest."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcodec.archive import ArchiveReader, FileEntry
+from gcodec.archive.output import Staging, check_free
+from gcodec.cli import display
+from gcodec.cli.errors import UsageError
+from gcodec.cli.inputs import STDIO
+from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.files.elements import RAW_BITS, numpy_dtype
+from gcodec.files.npy import header_bytes as npy_header
+from gcodec.files.plan import TensorView
+from gcodec.files.safetensors import CODES
+from gcodec.files.safetensors import header_bytes as safetensors_header
+from gcodec.files.source import Bytes
+
+Found = tuple[FileEntry, TensorView]
+
+
+def extract(archive: ArchiveReader, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Writes the tensors that ``--only`` names; what was written, for ``--json``.
+
+    Raises:
+        InvalidArgument: no tensor of a name.
+        Unsupported: a type that the file to be written has not.
+        UsageError: several tensors for one file.
+    """
+    found = _matches(archive, args.only)
+    if args.output == STDIO:
+        _check_single(found)
+        stream = display.binary_stdout()
+        for piece in _npy(archive, *found[0]):
+            stream.write(piece)
+        return []
+    folder = args.output is None or args.output.endswith("/") or Path(args.output).is_dir()
+    if not folder:
+        _check_single(found)
+    targets = [Path(args.output or ".", _file_name(tensor)) if folder else Path(args.output) for _, tensor in found]
+    if len(set(targets)) != len(targets):
+        raise UsageError("tensors of the same name in several files: take them out one by one, as FILE:NAME")
+    for target in targets:
+        check_free(target, force=args.force)
+    with Staging(force=args.force) as staging:
+        for target, (entry, tensor) in zip(targets, found, strict=True):
+            _write(archive, entry, tensor, target, staging)
+    return [_report(args, target, *both) for target, both in zip(targets, found, strict=True)]
+
+
+def _matches(archive: ArchiveReader, names: list[str]) -> list[Found]:
+    found: dict[tuple[str, str], Found] = {}
+    for name in names:
+        exact = [(f, t) for f, t in archive.tensors() if name in (t.name, f"{f.path}:{t.name}")]
+        matches = [archive.find(name)] if exact else _like(archive, name)
+        found |= {(entry.path, tensor.name): (entry, tensor) for entry, tensor in matches}
+    return list(found.values())
+
+
+def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
+    def fits(entry: FileEntry, tensor: TensorView) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for name in (tensor.name, f"{entry.path}:{tensor.name}"))
+
+    matches = [both for both in archive.tensors() if fits(*both)]
+    if not matches:
+        raise InvalidArgument(f"{archive.name}: no tensor is called {pattern!r} (--list shows the names)")
+    return matches
+
+
+def _check_single(found: list[Found]) -> None:
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} tensors for one output; give -o a folder (ending in /)")
+
+
+def _file_name(tensor: TensorView) -> str:
+    """``grad/fc.weight`` becomes ``grad.fc.weight.npy``; types that numpy lacks become .safetensors."""
+    name = "".join("." if c in '/\\:*?"<>|' or ord(c) < 32 else c for c in tensor.name).lstrip(".")[:200] or "tensor"
+    return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
+
+
+def _write(archive: ArchiveReader, entry: FileEntry, tensor: TensorView, target: Path, staging: Staging) -> None:
+    staging.make_folder(target.parent, target.parent)
+    pieces = _safetensors if target.suffix == ".safetensors" else _npy
+    with staging.create(target) as file:
+        for piece in pieces(archive, entry, tensor):
+            file.write(piece)
+
+
+def _npy(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:
+    dtype = numpy_dtype(tensor.dtype)
+    if dtype is None:
+        raise Unsupported(f"{entry.path}:{tensor.name}: type {tensor.dtype} can only be restored with its file")
+    yield npy_header(dtype, tensor.shape)
+    yield from (part.data for part in _row_major(archive, entry, tensor))
+
+
+def _safetensors(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:
+    dtype = numpy_dtype(tensor.dtype)
+    if dtype is None or tensor.dtype not in CODES:
+        raise Unsupported(f"{entry.path}:{tensor.name}: .safetensors has no type {tensor.dtype}")
+    size = math.prod(tensor.shape) * dtype.itemsize
+    yield safetensors_header({tensor.name: (tensor.dtype, tensor.shape, size)}, None)
+    yield from (part.data for part in _row_major(archive, entry, tensor))
+
+
+def _row_major(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
+    """The values in row-major order: part by part where they lie like that, else through memory."""
+    if tensor.stride is None:
+        yield from archive.tensor_parts(entry, tensor)
+        return
+    array = archive.array(entry, tensor, archive.segment_bytes(entry, tensor), like="numpy")
+    yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _report(args: argparse.Namespace, target: Path, entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
+    bits = tensor.dtype in RAW_BITS and target.suffix != ".safetensors"
+    if bits:
+        display.note(f"{target}: numpy has no {tensor.dtype}; the file holds its raw bits", quiet=args.quiet)
+    shape = "x".join(str(n) for n in tensor.shape) or "scalar"
+    if not args.quiet and not args.json:
+        display.say(f"{target}: {tensor.name}, {tensor.dtype}, {shape}")
+    row = {"output": str(target), "file": entry.path, "name": tensor.name, "dtype": tensor.dtype}
+    return {**row, "shape": list(tensor.shape)}

@@ -1,0 +1,132 @@
+"""``--mode gcomp``: levels for the gradients of a dump, from the optimizer and the state in the same dump."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from gcodec.archive.writer import Part
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.files import FilePlan, TensorView
+from gcodec.files.elements import numpy_dtype, width
+from gcodec.files.source import Bytes
+from gcodec.optimizers import OptimizerView, levels_for, view_from_dump
+from gcodec.planning import LITERAL_GCOMP
+from gcodec.recorder import FORMAT, GRAD, PARAM
+from gcodec.truncation import FINE_LADDER, PAPER_LADDER
+
+NEEDS_DUMP = (
+    "no optimizer metadata: --mode gcomp needs a dump as gcodec's Recorder writes it (gcodec record shows how); "
+    "for other files leave the mode lossless, or use --mantissa-bits"
+)
+
+
+class DumpPolicy:
+    """Near-lossless gradients: what the next step of the recorded optimizer cannot feel is dropped.
+
+    Levels are found part by part from the same part of parameter and state, so memory does not grow with the tensors.
+
+    Args:
+        plan: a ``.safetensors`` dump.
+        ladder: ``"fine"`` or ``"paper"``.
+        rounding: ``"nearest"`` or ``"truncate"``.
+        literal: GComp as published, whatever ``ladder`` and ``rounding`` say.
+
+    Raises:
+        InvalidArgument: the file is no dump.
+        Unsupported: a dump of another version, or of an optimizer without a rule.
+        Corruption: its metadata is malformed.
+    """
+
+    def __init__(self, plan: FilePlan, ladder: str = "fine", rounding: str = "nearest", literal: bool = False) -> None:
+        self._plan = plan
+        self._views = {view.name: view for view in plan.tensors}
+        self._name, groups = _dump_metadata(plan)
+        self._hyper = {name: group for group in groups for name in group["params"]}
+        self._ladders = PAPER_LADDER if literal or ladder == "paper" else FINE_LADDER
+        self._more: dict[str, Any] = {"rounding": "truncate" if literal else rounding}
+        if literal:
+            self._more["coding"] = LITERAL_GCOMP
+        self._grads = {view.segment: name for name, view in self._gradients().items()}
+        for hyper in groups:
+            try:
+                view_from_dump(self._name, hyper, {})
+            except GcodecError as error:
+                raise type(error)(f"{plan.path}: {error}") from error
+
+    @classmethod
+    def for_plan(cls, plan: FilePlan, ladder: str, rounding: str, literal: bool) -> DumpPolicy | None:
+        """The policy of a file; None for a file without tensors, which has nothing to lose."""
+        return None if plan.format == "bytes" else cls(plan, ladder, rounding, literal)
+
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """Levels for a part of a gradient; nothing, so lossless, for any other tensor."""
+        name = self._grads.get(part.segment)
+        if name is None:
+            return {}
+        grad = self._views[f"{GRAD}/{name}"]
+        size = width(grad.dtype) or 1
+        first, last = part.start // size, part.stop // size
+        ladder = self._ladders[grad.dtype]
+        try:
+            param = self._slice(f"{PARAM}/{name}", first, last)
+            levels = levels_for(self._view(name, first, last), param, _values(data, grad.dtype), ladder=ladder)
+        except GcodecError as error:
+            raise type(error)(f"{self._plan.path}: {GRAD}/{name}: {error}") from error
+        return {"levels": levels, "ladder": ladder, **self._more}
+
+    def _gradients(self) -> dict[str, TensorView]:
+        """The gradients that an optimizer will use and that are of a type with a ladder."""
+        found = {}
+        for name in self._hyper:
+            grad, param = self._views.get(f"{GRAD}/{name}"), self._views.get(f"{PARAM}/{name}")
+            if grad is None or param is None or math.prod(grad.shape) != math.prod(param.shape):
+                raise Corruption(f"{self._plan.path}: parameter {name!r} lacks its gradient or its value")
+            if grad.dtype in self._ladders and param.dtype in self._ladders:
+                found[name] = grad
+        return found
+
+    def _view(self, name: str, first: int, last: int) -> OptimizerView:
+        """The optimizer's view of values ``first`` to ``last`` of a parameter."""
+        count = math.prod(self._views[f"{GRAD}/{name}"].shape)
+        state: dict[str, Any] = {}
+        for key, view in self._views.items():
+            kind, _, owner = key.partition("/")
+            if owner != name or kind in (GRAD, PARAM):
+                continue
+            if view.shape == () and kind == "step":
+                state[kind] = float(self._slice(key, 0, 1)[0])
+            elif math.prod(view.shape) == count:
+                state[kind] = self._slice(key, first, last)
+        return view_from_dump(self._name, self._hyper[name], state)
+
+    def _slice(self, key: str, first: int, last: int) -> np.ndarray:
+        view = self._views[key]
+        start, size = self._plan.segments[view.segment].start, width(view.dtype) or 1
+        return _values(self._plan.source.read(start + first * size, start + last * size), view.dtype)
+
+
+def _values(data: Bytes, dtype: str) -> np.ndarray:
+    found = numpy_dtype(dtype)
+    if found is None:
+        raise Unsupported(f"values of type {dtype}")
+    return data.view(found)
+
+
+def _dump_metadata(plan: FilePlan) -> tuple[str, list[dict[str, Any]]]:
+    """The optimizer's class name and its parameter groups."""
+    layout = plan.metadata.get("format", "")
+    if not layout.startswith("gcodec-dump-"):
+        raise InvalidArgument(f"{plan.path}: {NEEDS_DUMP}")
+    if layout != FORMAT:
+        raise Unsupported(f"{plan.path}: is a {layout!r}; this version reads {FORMAT!r}")
+    try:
+        groups = json.loads(plan.metadata["groups"])
+        if not all(isinstance(name, str) for group in groups for name in group["params"]):
+            raise TypeError("a parameter's name is no string")
+        return plan.metadata["optimizer"], groups
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Corruption(f"{plan.path}: malformed dump metadata: {error}") from error

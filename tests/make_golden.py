@@ -1,0 +1,343 @@
+"""Writes ``tests/golden`` and ``tests/golden-invalid``: ``make golden``, or ``python -m tests.make_golden [--anew]``.
+
+* ``golden/sizes.csv``: the exact size of the recorded corpus in every mode. Written each time: run this after a change
+  of the encoder that was meant to change sizes, look at what it prints, and commit the file with the change.
+* ``golden/*.frame`` and ``manifest.json``: frames that must decode forever. Those that exist are left alone, whatever
+  today's encoder would write; what is missing is added.
+* ``golden-invalid/*.frame`` and ``manifest.json``: frames that must be refused forever, with the kind of refusal.
+
+``--anew`` replaces the frames as well: for a change of the format before version 1 is frozen, and never after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+import gcodec
+from gcodec import LITERAL_GCOMP, PAPER_LADDER
+from gcodec.optimizers import levels_for, view_from_dump
+from tests import reference
+from tests.cases import BITS_ONLY, CORPUS, KINDS, Bits, Mode, block_of, from_floats, gaussian, noise, pieces, specials
+from tests.cases import modes as modes_of
+from tests.frame_builder import Built, Draft, build_frame, mutations
+
+TESTS = Path(__file__).resolve().parent
+GOLDEN, INVALID = TESTS / "golden", TESTS / "golden-invalid"
+SIZES = GOLDEN / "sizes.csv"
+
+
+# ------------------------------------------------------------------------------------------------ Sizes of the corpus
+
+
+@dataclass(frozen=True)
+class Size:
+    """A row of ``sizes.csv``: what all tensors of one group of a dump take in one mode.
+
+    ``digest``: of the frames, so that any change of a byte shows, and any difference between machines.
+    """
+
+    dump: str
+    group: str
+    mode: str
+    tensors: int
+    values: int
+    input_bytes: int
+    frame_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A recorded step: tensors by group ("grad", "param", a key of the optimizer's state) and name."""
+
+    name: str
+    optimizer: str
+    hyper: dict[str, dict[str, Any]]
+    groups: dict[str, dict[str, np.ndarray]]
+
+    @classmethod
+    def read(cls, path: Path) -> Dump:
+        """Read a file of ``tests/corpus`` (docs/recording.md)."""
+        groups: dict[str, dict[str, np.ndarray]] = {}
+        with safe_open(path, "np") as dump:
+            metadata = dump.metadata()
+            for key in sorted(dump.keys()):
+                group, name = key.split("/", 1)
+                groups.setdefault(group, {})[name] = dump.get_tensor(key)
+        hyper = {name: row for row in json.loads(metadata["groups"]) for name in row["params"]}
+        return cls(path.stem, metadata["optimizer"], hyper, groups)
+
+    def levels(self, name: str, ladder: gcodec.Ladder | None = None) -> np.ndarray:
+        """Levels of a gradient by the optimizer's rule."""
+        state = {group: tensors[name] for group, tensors in self.groups.items() if name in tensors}
+        known = view_from_dump(self.optimizer, self.hyper[name], state)
+        return levels_for(known, self.groups["param"][name], self.groups["grad"][name], ladder=ladder)
+
+
+def as_bfloat16(x: np.ndarray) -> np.ndarray:
+    """The bits of the nearest bfloat16 values."""
+    return from_floats(KINDS["bfloat16"], x)
+
+
+#: (name, frame of one tensor); the near-lossless ones are for gradients.
+ANY_GROUP: dict[str, Callable[[np.ndarray], bytes]] = {
+    "float32 lossless": gcodec.encode,
+    "float32 lossless, GComp's code": lambda x: gcodec.encode(x, coding=LITERAL_GCOMP),
+    "float32, 9 mantissa bits": lambda x: gcodec.encode(x, mantissa_bits=9),
+    "bfloat16 lossless": lambda x: gcodec.encode(as_bfloat16(x), dtype="bfloat16"),
+    "bfloat16, 3 mantissa bits": lambda x: gcodec.encode(as_bfloat16(x), dtype="bfloat16", mantissa_bits=3),
+    "float16 lossless": lambda x: gcodec.encode(from_floats(KINDS["float16"], x).view(np.float16)),
+    "float64 lossless": lambda x: gcodec.encode(x.astype(np.float64)),
+    "float8_e5m2 lossless": lambda x: gcodec.encode(from_floats(KINDS["float8_e5m2"], x), dtype="float8_e5m2"),
+}
+BY_LEVEL: dict[str, tuple[gcodec.Ladder | None, dict[str, Any]]] = {
+    "float32 near-lossless": (None, {}),
+    "float32 near-lossless, GComp": (PAPER_LADDER["float32"], {"coding": LITERAL_GCOMP, "rounding": "truncate"}),
+}
+
+
+def measured_sizes() -> Iterator[Size]:
+    """All rows, in the order of the file."""
+    for path in sorted(CORPUS.glob("*.safetensors")):
+        dump = Dump.read(path)
+        for group, tensors in sorted(dump.groups.items()):
+            if group == "step":
+                continue
+            for mode, encode in ANY_GROUP.items():
+                yield measured(dump.name, group, mode, tensors, [encode(x) for x in tensors.values()])
+            for mode, (ladder, options) in BY_LEVEL.items():
+                if group == "grad":
+                    frames = [gcodec.encode(x, levels=dump.levels(name, ladder), ladder=ladder, **options)
+                              for name, x in tensors.items()]
+                    yield measured(dump.name, group, mode, tensors, frames)
+
+
+def measured(dump: str, group: str, mode: str, tensors: dict[str, np.ndarray], frames: list[bytes]) -> Size:
+    """One row."""
+    values = sum(x.size for x in tensors.values())
+    itemsize = KINDS[mode.split()[0].rstrip(",")].W // 8
+    digest = hashlib.sha256(b"".join(frames)).hexdigest()[:16]
+    return Size(dump, group, mode, len(tensors), values, values * itemsize, sum(map(len, frames)), digest)
+
+
+def committed_sizes() -> list[Size]:
+    """The rows of ``sizes.csv``, none if there is no such file."""
+    if not SIZES.exists():
+        return []
+    numbers = ("tensors", "values", "input_bytes", "frame_bytes")
+    with SIZES.open(newline="", encoding="utf-8") as file:
+        return [Size(**{key: int(cell) if key in numbers else cell for key, cell in row.items()})  # type: ignore[arg-type]
+                for row in csv.DictReader(file)]
+
+
+def difference(old: list[Size], new: list[Size]) -> str:
+    """What has changed from one list of sizes to another, for people; empty if nothing has."""
+    before = {(row.dump, row.group, row.mode): row for row in old}
+    after = {(row.dump, row.group, row.mode): row for row in new}
+    lines = []
+    for key in before.keys() | after.keys():
+        a, b = before.get(key), after.get(key)
+        if a is None or b is None:
+            lines.append(f"{', '.join(key)}: {'gone' if b is None else f'new, {b.frame_bytes} bytes'}")
+        elif a != b:
+            change = f"{a.frame_bytes} -> {b.frame_bytes} bytes ({b.frame_bytes / a.frame_bytes - 1:+.3%})"
+            lines.append(f"{', '.join(key)}: {change if a.frame_bytes != b.frame_bytes else 'same size, other bytes'}")
+    shared = before.keys() & after.keys()
+    if lines and shared:
+        a, b = (sum(rows[key].frame_bytes for key in shared) for rows in (before, after))
+        lines.append(f"in all: {a} -> {b} bytes ({b / a - 1:+.3%})")
+    return "\n".join(sorted(lines))
+
+
+def write_sizes() -> None:
+    """Measure, print what has changed, and write ``sizes.csv``."""
+    rows = list(measured_sizes())
+    print(difference(committed_sizes(), rows) or "sizes.csv: no change")
+    with SIZES.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Size.__dataclass_fields__)
+        writer.writerows(tuple(vars(row).values()) for row in rows)
+
+
+# ----------------------------------------------------------------------------------------------------- Golden frames
+
+
+def golden_frames() -> Iterator[tuple[str, Built]]:
+    """Names and frames: dtype x mode x kind of block by the encoder, then frames that only the page makes valid."""
+    for dtype, kind in KINDS.items():
+        rng = np.random.default_rng(kind.W + kind.M)
+        for mode in modes_of(dtype):
+            yield slug(dtype, mode.name, "coded"), encoded(dtype, golden_values(dtype, rng, 700), mode)
+        lossless = modes_of(dtype)[0]
+        for content, bits in {
+            "constant": np.full(300, specials(kind)[8], kind.container),
+            "zeros": np.zeros(block_of(kind) + 3, kind.container),
+            "raw": noise(kind, rng, 150),
+            "corners": specials(kind),
+            "empty": np.zeros((2, 0, 3), kind.container),
+            "0-d": specials(kind)[7].reshape(()),
+            "3-d": gaussian(kind, rng, 90).reshape(3, 5, 6),
+            "two-blocks": pieces(np.zeros(block_of(kind), kind.container), golden_values(dtype, rng, 300)),
+            "references": golden_rows(dtype, rng),
+        }.items():
+            yield slug(dtype, content), encoded(dtype, bits, lossless)
+    for seed in range(40):
+        yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
+                                                  named=seed % 4 == 0, spare_bits=seed % 5 == 0)
+    x = np.linspace(-1, 1, 120, dtype=np.float32)
+    draft = Draft.of(gcodec.encode(x), {})
+    yield "float32-of-torch", Built(replace(draft, container=1).seal(), x.view(np.uint32), {})
+
+
+def golden_values(dtype: str, rng: np.random.Generator, n: int) -> Bits:
+    """Values of which some need the escape, some are zero, and a whole sub-stream is."""
+    kind = KINDS[dtype]
+    bits = gaussian(kind, rng, n, zeros=0.1)
+    bits[rng.random(n) < 0.01] = noise(kind, rng, 1)[0]
+    bits[256:512] = 0
+    return bits
+
+
+def golden_rows(dtype: str, rng: np.random.Generator) -> Bits:
+    """Rows of which each has a scale of its own."""
+    kind = KINDS[dtype]
+    reach = {5: 8, 4: 4}.get(kind.W - 1 - kind.M, 60)
+    return from_floats(kind, rng.standard_normal((6, 256)) * np.exp2(rng.integers(-reach, reach, (6, 1))))
+
+
+def slug(*words: str) -> str:
+    """A file's name."""
+    return "-".join(words).lower().replace("'", "").replace(",", "").replace(" ", "-")
+
+
+def encoded(dtype: str, bits: Bits, mode: Mode) -> Built:
+    """A frame of the encoder, and its values as the second decoder finds them."""
+    options = dict(mode.options)
+    if "ladder" in options:
+        n_levels = len(options["ladder"].drops)
+        options["levels"] = (np.arange(bits.size) // 7 * 5 % n_levels).astype(np.uint8)
+    frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype, **options)
+    return Built(frame, reference.decode(frame).bits, {})
+
+
+def entry(built: Built) -> dict[str, Any]:
+    """What the manifest says about a frame; the second decoder must agree."""
+    decoded = reference.decode(built.frame, built.codebooks)
+    assert np.array_equal(decoded.bits, built.bits)
+    found: dict[str, Any] = {
+        "dtype": decoded.dtype, "shape": list(decoded.shape), "mode": decoded.mode, "container": decoded.container,
+        "blocks": decoded.kinds, "sha256": hashlib.sha256(decoded.bits.tobytes()).hexdigest(),
+    }
+    if built.codebooks:
+        found["codebooks"] = as_lists(built.codebooks)
+    return found
+
+
+def as_lists(codebooks: reference.Known) -> list[list[Any]]:
+    """Codebooks as JSON has them: [id, hash, record]; the last two in hexadecimal."""
+    return [[number, f"{digest:016x}", record.hex()] for (number, digest), record in codebooks.items()]
+
+
+def as_known(lists: list[list[Any]]) -> dict[tuple[int, int], bytes]:
+    """Inverse of :func:`as_lists`."""
+    return {(number, int(digest, 16)): bytes.fromhex(record) for number, digest, record in lists}
+
+
+# ---------------------------------------------------------------------------------------------------- Invalid frames
+
+
+def invalid_frames() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """(name, frame, entry of the manifest): every way to spoil a frame, once or twice, and what else is refused."""
+    seen: dict[str, int] = {}
+    for seed in range(12):
+        built = small_frame(seed)
+        for mutation in mutations(built.frame, Random(seed), built.codebooks):
+            field = mutation.name.partition(":")[0]
+            if seen.setdefault(field, 0) < 2 and (mutation.name != field):
+                seen[field] += 1
+                yield (f"{slug(field)}-{seen[field]}", mutation.frame,
+                       {"what": mutation.name, "expected": mutation.expected} | held(built))
+    built = small_frame(0)
+    for size in (0, 1, 4, 47, 48, len(built.frame) // 2, len(built.frame) - 1):
+        yield f"truncated-{size:03}", built.frame[:size], {"what": f"only {size} bytes", "expected": "insufficient"} | held(built)
+    yield "unknown-codebook", named_frame().frame, {"what": "a codebook that is not known", "expected": "unsupported"}
+    bit = bytearray(built.frame)
+    bit[-1] ^= 0x80
+    yield "flipped-bit", bytes(bit), {"what": "the last bit", "expected": "corruption"} | held(built)
+
+
+def held(built: Built) -> dict[str, Any]:
+    """Codebooks that the decoder holds."""
+    return {"codebooks": as_lists(built.codebooks)} if built.codebooks else {}
+
+
+def small_frame(seed: int) -> Built:
+    """A short frame with a coded block."""
+    rng = Random(f"invalid {seed}")
+    return build_frame(rng, dtype=1 + seed % 6, n_values=rng.choice([40, 70, 1100]), block_log2=10, n_codebooks=1 + seed % 2,
+                       kinds=["coded", "coded", ("constant", "raw")[seed % 2]], named=seed % 3 == 1)
+
+
+def named_frame() -> Built:
+    """A frame that names a codebook by id."""
+    seeds = (build_frame(Random(seed), n_values=50, n_codebooks=1, named=True, kinds=["coded"]) for seed in range(100))
+    return next(built for built in seeds if built.codebooks)
+
+
+# ------------------------------------------------------------------------------------------------------------ Writing
+
+
+def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """Entries by name; none if the folder is not there."""
+    path = folder / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write_manifest(folder: Path, entries: dict[str, dict[str, Any]]) -> None:
+    """One line for each frame."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(entries[name])}" for name in sorted(entries))
+    (folder / "manifest.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def write_frames(folder: Path, frames: Iterator[tuple[str, bytes, dict[str, Any]]], anew: bool) -> None:
+    """Add to a folder the frames that it lacks, or all of them ``anew``."""
+    folder.mkdir(exist_ok=True)
+    entries = {} if anew else read_manifest(folder)
+    if anew:
+        for path in folder.glob("*.frame"):
+            path.unlink()
+    added = 0
+    for name, frame, described in frames:
+        if name not in entries:
+            (folder / f"{name}.frame").write_bytes(frame)
+            entries[name] = described
+            added += 1
+    write_manifest(folder, entries)
+    print(f"{folder.name}: {added} frames added, {len(entries)} in all")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.make_golden", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--anew", action="store_true", help="replace the frames, too")
+    anew = parser.parse_args().anew
+    GOLDEN.mkdir(exist_ok=True)
+    write_frames(GOLDEN, ((name, built.frame, entry(built)) for name, built in golden_frames()), anew)
+    write_frames(INVALID, invalid_frames(), anew)
+    write_sizes()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Frames that must decode, or be refused, forever: ``tests/golden`` and ``tests/golden-invalid``.
+
+They were written by ``python -m tests.make_golden`` and are not made again, whatever the encoder comes to write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+import gcodec
+from tests import laws, reference
+from tests.cases import KINDS, modes
+from tests.frame_builder import SPOILERS
+from tests.make_golden import GOLDEN, INVALID, as_known, read_manifest, slug
+
+VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_golden_frames_decode(name):
+    described = VALID[name]
+    frame, codebooks = (GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
+    decoded = laws.decode_known(frame, codebooks)
+    assert list(decoded.shape) == described["shape"]
+    assert hashlib.sha256(laws.bits_of(decoded).tobytes()).hexdigest() == described["sha256"]
+    assert frame[5] == next(code for code, kind in reference.VALUE_TYPES.items() if kind.name == described["dtype"])
+    assert frame[6:8] == bytes([described["mode"], described["container"]])
+    other = reference.decode(frame, codebooks)
+    assert other.kinds == described["blocks"]
+    assert hashlib.sha256(other.bits.tobytes()).hexdigest() == described["sha256"]
+    if not codebooks and described["container"] == 0:
+        assert hashlib.sha256(laws.bits_of(gcodec.decode(frame)).tobytes()).hexdigest() == described["sha256"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_invalid_frames_are_refused(name):
+    described = BROKEN[name]
+    frame, codebooks = (INVALID / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
+    assert laws.outcome(frame, codebooks) == described["expected"], described["what"]
+    assert laws.reference_outcome(frame, codebooks) == described["expected"], described["what"]
+
+
+@pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (INVALID, BROKEN)], ids=["golden", "golden-invalid"])
+def test_manifests_name_what_is_there(folder, entries):
+    assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
+
+
+def test_golden_frames_cover_types_modes_and_kinds_of_block():
+    for dtype in KINDS:
+        assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
+        kinds = Counter(kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"])
+        assert kinds.keys() == {"constant", "raw", "coded"}, dtype
+    assert {described["expected"] for described in BROKEN.values()} == {"insufficient", "corruption", "unsupported"}
+    spoilt = {described["what"].partition(":")[0] for described in BROKEN.values()}
+    assert not SPOILERS.keys() - spoilt
