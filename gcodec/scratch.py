@@ -22,7 +22,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
 
     return Scratch(
         symbols=np.empty(strided, np.uint8), references=np.empty(n_streams, np.uint16),
-        stream_bytes=np.empty(n_streams, np.uint32), n_items=np.zeros(8, np.int64), chunk=np.empty((4, more), np.uint8),
+        stream_bytes=np.empty(n_streams, np.uint32), n_items=np.zeros(8, np.int64), chunk=np.empty(4 * (stream + more), np.uint8),
         words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
         dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
         lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),

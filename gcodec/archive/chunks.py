@@ -24,11 +24,12 @@ SMALL = 1 << 12
 
 
 class Packed(NamedTuple):
-    """A part as it is stored, and the bytes that unpacking it gives (in a lossy mode not those that went in)."""
+    """A part as it is stored, and the bytes that unpacking it gives; ``lossy`` if these may not be what went in."""
 
     codec: int
     payload: bytes | memoryview
     restored: Bytes
+    lossy: bool = False
 
 
 def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any]) -> Packed:
@@ -45,7 +46,7 @@ def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any]) -> Packed:
     if dtype is None or data.size <= SMALL:
         text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
         if len(text) < len(best.payload):
-            best = Packed(ZSTD, text, best.restored)
+            best = Packed(ZSTD, text, best.restored, best.lossy)
     return best
 
 
@@ -75,8 +76,8 @@ def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any]) -> Packed
     frame = codec.encode(bits, dtype=dtype, threads=1, **options)
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
     if len(frame) >= data.size:
-        return Packed(STORED, restored.data, restored)
-    return Packed(FRAME, frame, restored)
+        return Packed(STORED, restored.data, restored, bool(options))
+    return Packed(FRAME, frame, restored, bool(options))
 
 
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:

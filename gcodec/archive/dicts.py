@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.archive.arrays import as_bytes, is_torch
 from gcodec.archive.entries import FileEntry
 from gcodec.archive.reader import ArchiveReader
-from gcodec.archive.writer import ArchiveWriter, Part, EncodingPolicy
+from gcodec.archive.writer import ArchiveWriter, EncodingPolicy, Part
 from gcodec.errors import InvalidArgument, LimitExceeded
 from gcodec.files.elements import FLOATS, stored_as, width
 from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble

@@ -40,10 +40,11 @@ class Blob:
 
 @dataclass
 class SegmentEntry(Blob):
-    """A blob that is a stretch of a file, after ``skip`` verbatim bytes."""
+    """A blob that is a stretch of a file, after ``skip`` verbatim bytes; ``lossy`` if a lossy mode made it."""
 
     skip: int = 0
     dtype: str | None = None
+    lossy: bool = False
 
 
 @dataclass(frozen=True)

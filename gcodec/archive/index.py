@@ -107,15 +107,17 @@ def _blob_from_json(value: object, where: str) -> Blob:
 
 def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
     skip = {"skip": segment.skip} if segment.skip else {}
-    return {**skip, **({"dtype": segment.dtype} if segment.dtype else {}), **_blob_to_json(segment)}
+    more = {**skip, **({"dtype": segment.dtype} if segment.dtype else {}), **({"lossy": True} if segment.lossy else {})}
+    return {**more, **_blob_to_json(segment)}
 
 
 def _segment_from_json(value: object, where: str) -> SegmentEntry:
-    size, hash_, chunks, skip, dtype = _fields(value, where, ("bytes", "hash", "chunks"), ("skip", "dtype"))
-    if dtype is not None and dtype not in FLOATS:
-        raise Corruption(f"{where}: a segment of dtype {dtype!r}")
+    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy")
+    size, hash_, chunks, skip, dtype, lossy = _fields(value, where, required, optional)
+    if (dtype is not None and dtype not in FLOATS) or not isinstance(lossy, bool | None):
+        raise Corruption(f"{where}: a segment of dtype {dtype!r}, lossy {lossy!r}")
     blob = _blob_fields(size, hash_, chunks, where)
-    return SegmentEntry(*blob, skip=_number(0 if skip is None else skip, where), dtype=dtype)
+    return SegmentEntry(*blob, skip=_number(skip or 0, where), dtype=dtype, lossy=bool(lossy))
 
 
 def _blob_fields(size: object, hash_: object, chunks: object, where: str) -> tuple[int, str, tuple[Chunk, ...]]:

@@ -100,7 +100,7 @@ class ArchiveWriter:
             raise InvalidArgument(str(error)) from error
         segments, crcs = self._add_segments(plan, policy)
         verbatim = self._add_verbatim(plan, crcs)
-        exact = plan.exact and policy is None
+        exact = plan.exact and not any(segment.lossy for segment in segments)
         entry = FileEntry(
             plan.path, plan.format, exact, plan.source.size, verbatim, segments, plan.tensors, plan.container
         )
@@ -138,7 +138,9 @@ class ArchiveWriter:
         finally:
             self.abort()
 
-    def _add_segments(self, plan: FilePlan, policy: EncodingPolicy | None) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
+    def _add_segments(
+        self, plan: FilePlan, policy: EncodingPolicy | None
+    ) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
         """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
 
         def work(part: Part) -> Packed:
@@ -151,9 +153,9 @@ class ArchiveWriter:
         for segment in plan.segments:
             lossy = policy is not None and segment.dtype is not None
             crc = _Crc(plan, segment) if lossy and segment.crc_at else None
-            blob = self._blob(results, segment.stop - segment.start, crc)
-            skip, end = segment.start - end, segment.stop
-            entries.append(SegmentEntry(blob.bytes, blob.hash, blob.chunks, skip=skip, dtype=segment.dtype))
+            entry = self._segment(results, segment.stop - segment.start, crc)
+            entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
+            entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         return tuple(entries), crcs
 
@@ -163,9 +165,9 @@ class ArchiveWriter:
             for start in range(0, size, self._part_bytes):
                 yield Part(number, start, min(start + self._part_bytes, size))
 
-    def _blob(self, results: Iterator[Packed], size: int, crc: _Crc | None = None) -> Blob:
+    def _segment(self, results: Iterator[Packed], size: int, crc: _Crc | None = None) -> SegmentEntry:
         """Writes the chunks of ``size`` bytes, taken from ``results``."""
-        hash_, chunks, done = xxhash.xxh3_64(), [], 0
+        hash_, chunks, done, lossy = xxhash.xxh3_64(), [], 0, False
         while done < size:
             packed = next(results)
             hash_.update(packed.restored.data)
@@ -174,14 +176,15 @@ class ArchiveWriter:
             chunks.append(Chunk(packed.codec, len(packed.payload), packed.restored.size))
             self._write(packed.payload)
             self._write(bytes(padding(len(packed.payload))))
-            done += packed.restored.size
+            done, lossy = done + packed.restored.size, lossy or packed.lossy
             self._progress(packed.restored.size)
-        return Blob(size, hash_.hexdigest(), tuple(chunks))
+        return SegmentEntry(size, hash_.hexdigest(), tuple(chunks), lossy=lossy)
 
     def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
         data = np.frombuffer(_verbatim(plan, crcs), np.uint8)
         parts = (data[at : at + self._part_bytes] for at in range(0, data.size, self._part_bytes))
-        return self._blob((pack(part, None, {}) for part in parts), data.size)
+        blob = self._segment((pack(part, None, {}) for part in parts), data.size)
+        return Blob(blob.bytes, blob.hash, blob.chunks)
 
     def _write(self, data: bytes | memoryview) -> None:
         self._stream.write(data)

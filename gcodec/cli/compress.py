@@ -88,9 +88,11 @@ def check_options(args: argparse.Namespace, jobs: list[Job]) -> None:
         raise UsageError("two inputs would become the same archive; give -o FILE for one archive of both")
     members = [member for job in jobs for member in job.members]
     if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)):
-        raise UsageError("--rm goes with files that are compressed losslessly, not with folders, streams or lossy modes")
-    if args.dtype and (width(args.dtype) is None or any(not member.named for member in members)):
-        raise UsageError(f"--dtype {args.dtype}: " + ("is for files, not for folders" if width(args.dtype) else "unknown"))
+        raise UsageError("--rm goes with files compressed losslessly, not with folders, streams or lossy modes")
+    if args.dtype and width(args.dtype) is None:
+        raise UsageError(f"--dtype {args.dtype}: no such type; float32, bfloat16, float8_e4m3fn ...")
+    if args.dtype and not all(member.named for member in members):
+        raise UsageError("--dtype is for files, not for folders")
 
 
 def make_lossy(args: argparse.Namespace) -> bool:

@@ -84,7 +84,7 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dic
     total = sum(entry.size for entry in archive.files)
     with display.progress(Path(name).name, total, quiet=args.quiet) as progress:
         if output == STDIO:
-            paths = [_to_stdout(archive, progress)]
+            paths = [Path(_to_stdout(archive, progress))]
         else:
             paths = _to_files(archive, _root(name, output), output, args.force, progress)
     seconds = time.perf_counter() - begin

@@ -28,10 +28,12 @@ def rate(count: float, seconds: float) -> str:
 
 
 def ratio(before: int, after: int) -> str:
+    """How many times smaller; a dash for nothing."""
     return f"{before / after:.3f}" if after else "-"
 
 
 def bits_per_value(stored: int, values: int) -> str:
+    """Stored bits per value; a dash for none."""
     return f"{8 * stored / values:.2f}" if values else "-"
 
 
@@ -46,7 +48,13 @@ def parse_size(text: str) -> int:
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
+    """A line of result."""
     print(text, file=sys.stderr if to_stderr else sys.stdout)
+
+
+def fail(text: str) -> None:
+    """An error, in one line on stderr."""
+    print(f"gcodec: error: {text}", file=sys.stderr)
 
 
 def note(text: str, *, quiet: bool) -> None:
@@ -56,6 +64,7 @@ def note(text: str, *, quiet: bool) -> None:
 
 
 def print_json(value: Any) -> None:
+    """A result for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -105,6 +114,11 @@ def binary_stdout() -> Any:
 
 
 def stdin_bytes() -> Any:
+    """Standard input for bytes.
+
+    Raises:
+        UsageError: it is a terminal.
+    """
     stream: TextIO = sys.stdin
     if stream.isatty():
         raise UsageError("refusing to read bytes from a terminal; pipe something in, or name a file")

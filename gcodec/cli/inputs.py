@@ -100,7 +100,7 @@ def _expanded(pattern: str) -> list[str]:
     """The files a pattern stands for, where the shell has left it to us; a name that exists stands for itself."""
     if pattern == STDIO or Path(pattern).exists():
         return [pattern]
-    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
+    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207
     if not found:
         raise GcodecError(f"{pattern}: no such file or folder")
     return found

@@ -24,7 +24,7 @@ OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES = range(
 def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
     """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``: uint8[256], by level;
     ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in :func:`scalar.round_magnitude`, and
-    whether denormals and -0 become +0; ``chunk``: uint8[64], scratch. Infinities and NaNs are of level 0 whatever ``levels`` says."""
+    whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch. Infinities and NaNs are of level 0 whatever ``levels`` says."""
     width = width_of(values)
     if width == 64:
         for i in range(n):
@@ -38,16 +38,18 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
         return
     sign_bit = U32(1 << (width - 1))
     top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
-    for begin in range(0, n, 64):
-        count = min(64, n - begin)
+    for begin in range(0, n, 1024):
+        count = min(1024, n - begin)
         some, result = view(values, begin, count), view(out, begin, count)
-        for i in range(64):
-            chunk[i] = drops[0]
-        if levels is not None:
+        if levels is None:
+            for i in range(count):
+                chunk[i] = drops[0]
+        else:
             some_levels = view(levels, begin, count)
             for i in range(count):
                 chunk[i] = some_levels[i]
-            lookup(drops, 0, chunk, 0, chunk, 0)
+            for i in range(0, count, 64):
+                lookup(drops, 0, chunk, i, chunk, i)
         for i in range(count):
             bits = U32(some[i])
             sign = U32(bits & sign_bit)
@@ -57,7 +59,7 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
             unit = U32(U32(1) << drop)
             low = U32(unit - U32(1))
             kept = U32(magnitude & ~low)
-            odd = U32(U32(magnitude >> drop) & U32(1))
+            odd = U32(1) if magnitude & unit else U32(0)
             half = U32(U32(low >> U32(1)) + odd)
             bump = half if low else U32(0)
             rounded = U32(U32(magnitude + bump) & ~low)
@@ -123,29 +125,29 @@ def find_references(values, n, stream, head_shift, head_mask, references):
 
 @kernel
 def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result):
-    """Symbols of values with 8 head bits and several levels, 64 at a time."""
+    """Symbols of one sub-stream's values, for 8 head bits and several levels."""
     width = width_of(values)
     magnitude_mask, top = U32((1 << (width - 1)) - 1), U32(infinity)
     base = U8(reference)
-    for begin in range(0, n, 64):
-        length = min(64, n - begin)
-        some, some_levels, symbols = view(values, begin, length), view(levels, begin, length), view(result, begin, 64)
-        own, origin, count, number = chunk[0], chunk[1], chunk[2], chunk[3]
-        for i in range(length):
-            own[i] = some_levels[i] if U32(U32(some[i]) & magnitude_mask) < top else U8(0)
-        lookup(ranges[0], 0, own, 0, origin, 0)
-        lookup(ranges[1], 0, own, 0, count, 0)
-        lookup(ranges[2], 0, own, 0, number, 0)
-        if width == 32:
-            for i in range(length):
-                own[i] = U8(U32(some[i]) >> U32(23))
-        elif width == 16:
-            for i in range(length):
-                own[i] = U8(U32(some[i]) >> U32(7))
-        for i in range(length):
-            offset = U8(U8(own[i] - base) - origin[i])
-            symbol = U8(number[i] + offset) if offset < count[i] else U8(ESCAPE)
-            symbols[i] = symbol if some[i] else U8(0)
+    part = len(chunk) // 4
+    own, origin = view(chunk, 0, n), view(chunk, part, n)
+    count, number = view(chunk, 2 * part, n), view(chunk, 3 * part, n)
+    for i in range(n):
+        own[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < top else U8(0)
+    for i in range(0, n, 64):
+        lookup(ranges[0], 0, own, i, origin, i)
+        lookup(ranges[1], 0, own, i, count, i)
+        lookup(ranges[2], 0, own, i, number, i)
+    if width == 32:
+        for i in range(n):
+            own[i] = U8(U32(values[i]) >> U32(23))
+    elif width == 16:
+        for i in range(n):
+            own[i] = U8(U32(values[i]) >> U32(7))
+    for i in range(n):
+        offset = U8(U8(own[i] - base) - origin[i])
+        symbol = U8(number[i] + offset) if offset < count[i] else U8(ESCAPE)
+        result[i] = symbol if values[i] else U8(0)
 
 
 @kernel
@@ -154,7 +156,7 @@ def find_symbols(values, levels, n, stream, infinity, base, references, head_shi
     """Symbol of every value, and 0 behind the last up to a multiple of 64.
 
     ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges and the number of their
-    first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits; ``chunk``: uint8[4, 64], scratch;
+    first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits; ``chunk``: uint8[4 * (stream + 64)], scratch;
     ``symbols``: uint8, strided, result. Infinities and NaNs are of level 0.
     """
     n_streams = (n + stream - 1) // stream

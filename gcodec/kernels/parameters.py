@@ -78,7 +78,7 @@ class Scratch(NamedTuple):
     references: np.ndarray  #: uint16[n_streams]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     n_items: np.ndarray  #: int64[8]
-    chunk: np.ndarray  #: uint8[4, 64]
+    chunk: np.ndarray  #: uint8[4 * (stream + 64)]
     words: np.ndarray | None  #: uint32[stream + 64]
     dense: np.ndarray | None  #: uint32[stream + 64]
     lone: np.ndarray | None  #: uint8[stream + 64]

@@ -1,0 +1,118 @@
+"""How an archive's files differ from their originals: not at all, or, in lossy segments, by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.archive import ArchiveReader, FileEntry, SegmentEntry
+from gcodec.errors import GcodecError
+from gcodec.files import FilePlan, Segment, open_source, plan_or_bytes
+from gcodec.files.elements import numpy_dtype
+from gcodec.files.source import Bytes, Source
+
+Progress = Callable[[int], None]
+
+
+class Difference(NamedTuple):
+    """How the values of a lossy segment differ from the original's.
+
+    ``changed`` of its ``values``; the largest change as a share of the original value and as it is, over the finite
+    values (relative: over those that are not zero, either).
+    """
+
+    tensor: str
+    values: int
+    changed: int
+    max_relative: float
+    max_absolute: float
+
+
+def compare(archive: ArchiveReader, entry: FileEntry, original: Path, progress: Progress) -> list[Difference]:
+    """Compares a file with its original; the differences in lossy segments that have any.
+
+    Raises:
+        GcodecError: the file differs where no lossy mode was at work, or the archive is damaged.
+        OSError: the original cannot be read.
+    """
+    with closing(open_source(original)) as source:
+        if entry.exact:
+            _compare_bytes(archive, entry, source, original, progress)
+            return []
+        plan = plan_or_bytes(entry.path, source)
+        _check_structure(entry, plan, original)
+        pairs = zip(entry.segments, plan.segments, strict=True)
+        found = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
+    return [difference for difference in found if difference.changed]
+
+
+def _compare_bytes(
+    archive: ArchiveReader, entry: FileEntry, source: Source, original: Path, progress: Progress
+) -> None:
+    if entry.size != source.size:
+        raise GcodecError(f"{entry.path}: has {entry.size} bytes, {original} has {source.size}")
+    at = 0
+    for part in archive.restored(entry):
+        differs = part != source.read(at, at + part.size)
+        if differs.any():
+            raise GcodecError(f"{entry.path}: differs from {original} at byte {at + int(differs.argmax())}")
+        at += part.size
+        progress(part.size)
+
+
+def _check_structure(entry: FileEntry, plan: FilePlan, original: Path) -> None:
+    if entry.format != plan.format or entry.tensors != plan.tensors:
+        raise GcodecError(f"{entry.path}: {original} holds other tensors, or of other types and shapes")
+    if [segment.bytes for segment in entry.segments] != [segment.stop - segment.start for segment in plan.segments]:
+        raise GcodecError(f"{entry.path}: {original} is laid out in another way")
+
+
+def _compare_segment(
+    archive: ArchiveReader,
+    entry: FileEntry,
+    number: int,
+    segment: SegmentEntry,
+    planned: Segment,
+    plan: FilePlan,
+    progress: Progress,
+) -> Difference:
+    name = next((tensor.name for tensor in entry.tensors if tensor.segment == number), f"segment {number}")
+    total, at = Difference(name, 0, 0, 0.0, 0.0), planned.start
+    for part in archive.parts(segment, f"{entry.path}:{name}"):
+        total = _joined(total, _difference(name, part, plan.source.read(at, at + part.size), segment.dtype))
+        at += part.size
+        progress(part.size)
+    if total.changed and not segment.lossy:
+        raise GcodecError(f"{entry.path}:{name}: {total.changed} of {total.values} values differ from the original")
+    return total
+
+
+def _difference(name: str, data: Bytes, original: Bytes, dtype: str | None) -> Difference:
+    unit = numpy_dtype(dtype) if dtype else np.dtype("u1")
+    assert unit is not None  # a segment's dtype is one of elements.FLOATS
+    bits = f"u{unit.itemsize}"
+    changed = np.flatnonzero(data.view(bits) != original.view(bits))
+    if not changed.size or dtype is None or dtype.startswith("float8"):
+        return Difference(name, data.size // unit.itemsize, changed.size, 0.0, 0.0)
+    new, old = (_as_float64(array.view(bits)[changed], dtype) for array in (data, original))
+    finite = np.isfinite(old) & np.isfinite(new)
+    change, size = np.abs(new - old)[finite], np.abs(old)[finite]
+    relative = change[size > 0] / size[size > 0]
+    return Difference(
+        name, data.size // unit.itemsize, changed.size, float(relative.max(initial=0)), float(change.max(initial=0))
+    )
+
+
+def _as_float64(bits: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return bits.view(dtype).astype(np.float64)
+
+
+def _joined(a: Difference, b: Difference) -> Difference:
+    changes = max(a.max_relative, b.max_relative), max(a.max_absolute, b.max_absolute)
+    return Difference(a.tensor, a.values + b.values, a.changed + b.changed, *changes)

@@ -1,0 +1,109 @@
+"""``gcodec verify``: decodes everything and checks every hash; compares with the original if there is one."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gcodec.archive import ArchiveReader, FileEntry
+from gcodec.cli import display
+from gcodec.cli.compare import Difference, compare
+from gcodec.cli.compress import add_common
+from gcodec.cli.errors import UsageError
+from gcodec.cli.inputs import STDIO
+from gcodec.errors import GcodecError
+
+EXAMPLES = """examples:
+  gcodec verify run/*.gc
+  gcodec verify run.gc --against run             a folder, or the file itself
+  gcodec verify dump.gc --against dump.safetensors --json   how far lossy values are from the original"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("archives", nargs="+", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
+    parser.add_argument("--against", metavar="ORIGINAL", help="compare with this file, or the files in this folder")
+    add_common(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verifies all archives, going on after a bad one; 1 if any was bad."""
+    if args.threads is not None and args.threads < 1:
+        raise UsageError("--threads must be positive")
+    if args.against is not None and len(args.archives) > 1:
+        raise UsageError("--against goes with one archive")
+    results = [_verify(name, args) for name in args.archives]
+    if args.json:
+        display.print_json(results)
+    for result in results:
+        if "error" in result:
+            display.fail(result["error"])
+    return 1 if any("error" in result for result in results) else 0
+
+
+def _verify(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    begin, result = time.perf_counter(), {"archive": name, "ok": False}
+    source: Any = display.stdin_bytes() if name == STDIO else name
+    try:
+        with ArchiveReader(source, threads=args.threads) as archive:
+            total = sum(entry.size for entry in archive.files)
+            with display.progress(Path(name).name, total, quiet=args.quiet) as progress:
+                files = [_verify_file(archive, entry, args.against, progress) for entry in archive.files]
+    except (GcodecError, OSError) as error:
+        return {**result, "error": _message(error, name)}
+    seconds = time.perf_counter() - begin
+    result |= {"ok": True, "bytes": total, "seconds": seconds, "files": files}
+    if not args.quiet and not args.json:
+        _say(result)
+    return result
+
+
+def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, progress: Any) -> dict[str, Any]:
+    row = {"path": entry.path, "bytes": entry.size, "exact": entry.exact}
+    if against is None:
+        for part in archive.restored(entry):
+            progress(part.size)
+        return row
+    original = _original(Path(against), entry, alone=len(archive.files) == 1)
+    differences = compare(archive, entry, original, progress)
+    return {**row, "original": str(original), "differences": [difference._asdict() for difference in differences]}
+
+
+def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
+    """Where the original of a file is, below the folder that was archived or the one that holds it."""
+    if against.is_file() and alone:
+        return against
+    places = (against / PurePosixPath(entry.path), against.absolute().parent / PurePosixPath(entry.path))
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise GcodecError(f"{against}: has no file {entry.path}")
+    return found
+
+
+def _say(result: dict[str, Any]) -> None:
+    files = result["files"]
+    speed = f"{display.size(result['bytes'])}, {result['seconds']:.2f} s"
+    print(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {speed}")
+    for file in files:
+        differences = [Difference(**row) for row in file.get("differences", ())]
+        if "original" in file and not differences:
+            same = "byte for byte" if file["exact"] else "in every value"
+            print(f"{file['path']}: equals {file['original']} {same}")
+        elif differences:
+            rows = [_row(difference) for difference in differences]
+            columns = ("changed tensor", ">values", ">changed", ">largest relative change", ">largest change")
+            print(f"{file['path']}: lossy, against {file['original']}")
+            display.print_table(columns, rows, indent=2)
+
+
+def _row(difference: Difference) -> tuple[str, ...]:
+    name, values, changed, relative, absolute = difference
+    return name, str(values), str(changed), f"{relative:.3g}", f"{absolute:.3g}"
+
+
+def _message(error: Exception, name: str) -> str:
+    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return text if text.startswith(name) else f"{name}: {text}"
