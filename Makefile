@@ -9,15 +9,13 @@ PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
-KERNEL_SOURCES := $(wildcard gcodec/*.py gcodec/kernels/*.py)
-
 .DELETE_ON_ERROR:
 .PHONY: help demo test check portable pytest slow golden bench clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-demo: $(VENV)/.installed $(VENV)/.kernels       ## see it work: a short training run, its gradients compressed
+demo: $(VENV)/.installed       ## see it work: a short training run, its gradients compressed
 	@$(BIN)/gcodec demo
 
 test: pytest    ## ruff, mypy, the portable kernels, then all tests but the slow ones
@@ -39,7 +37,7 @@ slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
 golden: $(VENV)/.installed      ## write tests/golden/ anew; only on purpose, when the format changes
 	@$(BIN)/python -m tests.make_golden
 
-bench: $(VENV)/.bench $(VENV)/.kernels          ## the codec beside its peers; BENCH_ARGS goes to bench/codec.py
+bench: $(VENV)/.bench          ## the codec beside its peers; BENCH_ARGS goes to bench/codec.py
 	@$(BIN)/python -m bench.codec $(BENCH_ARGS)
 
 clean:          ## remove what make and the tools made
@@ -55,9 +53,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.bench: $(VENV)/.installed
 	@$(PIP) --editable '.[bench]'
-	@touch $@
-
-# numba caches a kernel by the file it is in, not by the files whose functions it calls: drop kernels older than a source.
-$(VENV)/.kernels: $(KERNEL_SOURCES) | $(VENV)/.installed
-	@find gcodec -name '*.nb[ic]' -delete
 	@touch $@

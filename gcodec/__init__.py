@@ -11,7 +11,24 @@ from .truncation import FINE_LADDER, PAPER_LADDER, Ladder
 __version__ = "0.1.0"
 
 __all__ = [
-    "FINE_LADDER", "LITERAL_GCOMP", "PAPER_LADDER", "Coding", "Corruption", "Decoder", "Encoder", "FrameInfo", "GcodecError", "InsufficientData",
-    "InvalidArgument", "Ladder", "LimitExceeded", "Unsupported", "decode", "decode_range", "encode", "inspect",
-    "max_encoded_size", "warmup",
+    "FINE_LADDER",
+    "LITERAL_GCOMP",
+    "PAPER_LADDER",
+    "Coding",
+    "Corruption",
+    "Decoder",
+    "Encoder",
+    "FrameInfo",
+    "GcodecError",
+    "InsufficientData",
+    "InvalidArgument",
+    "Ladder",
+    "LimitExceeded",
+    "Unsupported",
+    "decode",
+    "decode_range",
+    "encode",
+    "inspect",
+    "max_encoded_size",
+    "warmup",
 ]

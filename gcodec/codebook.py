@@ -1,9 +1,9 @@
 """Codebooks: which symbols there are and what code each one has (docs/format.md section 5).
 
-GComp (SoCC '24, section "Exponent compression") builds a Huffman code over exponents, replaces codes longer than n_theta by
-an escape code and the raw exponent, and refreshes the code from time to time. Here: optimal length-limited codes (package-merge), an
-escape, symbols that are pairs of a level and a head relative to a reference, and deterministic ties, so that all workers that
-see the same counts build the same codebook.
+GComp (SoCC '24, section "Exponent compression") builds a Huffman code over exponents, replaces codes longer than
+n_theta by an escape code and the raw exponent, and refreshes the code from time to time. Here: optimal
+length-limited codes (package-merge), an escape, symbols that are pairs of a level and a head relative to a
+reference, and deterministic ties, so that all workers that see the same counts build the same codebook.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
     """Optimal code lengths of at most ``limit`` bits.
 
     ``counts``: integers, any shape [n], n <= 2**limit; symbols with count 0 get no code (length 0). Returns uint8[n].
-    Deterministic: ties go to the lower symbol. Needs at least two symbols with a count. Package-merge, Larmore and Hirschberg 1990.
+    Deterministic: ties go to the lower symbol. Needs at least two symbols with a count. Package-merge, Larmore and
+    Hirschberg 1990.
     """
     counts = np.asarray(counts).astype(np.uint64)
     used = np.flatnonzero(counts)
@@ -37,8 +38,15 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
     order = np.argsort(weights, kind="stable")
     n = len(used)
     found = np.empty(n, np.uint8)
-    prefix_code.package_merge(weights, order, limit, np.empty((2, 2 * n), np.uint64),
-                              np.empty((limit, 2 * n), np.uint8), np.empty(limit, np.int64), found)
+    prefix_code.package_merge(
+        weights,
+        order,
+        limit,
+        np.empty((2, 2 * n), np.uint64),
+        np.empty((limit, 2 * n), np.uint8),
+        np.empty(limit, np.int64),
+        found,
+    )
     lengths = np.zeros(len(counts), np.uint8)
     lengths[used] = found
     return lengths
@@ -66,8 +74,8 @@ def huffman_lengths(counts: np.ndarray) -> np.ndarray:
 class Codebook:
     """A complete prefix code.
 
-    ``head_bits``: H of the value type; ``ranges``: per level (first relative head, count); ``lengths``: 256 code lengths by symbol
-    number, 0 for none: zero at 0, the ranges' symbols from 1, the escape at 255.
+    ``head_bits``: H of the value type; ``ranges``: per level (first relative head, count); ``lengths``: 256 code
+    lengths by symbol number, 0 for none: zero at 0, the ranges' symbols from 1, the escape at 255.
     """
 
     head_bits: int

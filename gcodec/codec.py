@@ -24,8 +24,9 @@ __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "w
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
-def scheme_for(x: Any, values: Values, mantissa_bits: int | None, levels: Any, ladder: Ladder | None, optimizer: Any,
-                param: Any) -> tuple[Scheme, np.ndarray]:
+def scheme_for(
+    x: Any, values: Values, mantissa_bits: int | None, levels: Any, ladder: Ladder | None, optimizer: Any, param: Any
+) -> tuple[Scheme, np.ndarray]:
     """The scheme that encode's arguments ask for, and the level of every value."""
     near = levels is not None or optimizer is not None
     if mantissa_bits is not None and near:
@@ -57,20 +58,32 @@ def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
     return levels
 
 
-def encode(x: Any, *, mantissa_bits: int | None = None, levels: Any = None, ladder: Ladder | None = None,
-           rounding: str = "nearest", optimizer: Any = None, param: Any = None, dtype: str | None = None,
-           coding: Coding | None = None, threads: int | None = None, out: Any = None) -> Any:
+def encode(
+    x: Any,
+    *,
+    mantissa_bits: int | None = None,
+    levels: Any = None,
+    ladder: Ladder | None = None,
+    rounding: str = "nearest",
+    optimizer: Any = None,
+    param: Any = None,
+    dtype: str | None = None,
+    coding: Coding | None = None,
+    threads: int | None = None,
+    out: Any = None,
+) -> Any:
     """Encode an array or tensor as one frame (docs/format.md). Lossless unless told otherwise.
 
-    ``x``: numpy array or torch CPU tensor, any shape and strides; float32, float64, float16, bfloat16 or float8 (never changed).
-    ``mantissa_bits``: keep this many mantissa bits, relative error at most 2**-(mantissa_bits + 1).
-    ``levels``: uint8, x's shape: index into ``ladder`` per value; or ``optimizer`` (torch optimizer or OptimizerView) and
-    ``param`` (the parameter whose gradient ``x`` is): levels by the optimizer's rule (GComp, Table 2; docs/algorithms.md).
-    ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even) or "truncate".
-    ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how codebooks are made.
+    ``x``: numpy array or torch CPU tensor, any shape and strides; float32, float64, float16, bfloat16 or float8
+    (never changed). ``mantissa_bits``: keep this many mantissa bits, relative error at most 2**-(mantissa_bits + 1).
+    ``levels``: uint8, x's shape: index into ``ladder`` per value; or ``optimizer`` (torch optimizer or
+    OptimizerView) and ``param`` (the parameter whose gradient ``x`` is): levels by the optimizer's rule (GComp,
+    Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even) or
+    "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how codebooks are made.
     ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
 
-    Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument, Unsupported.
+    Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
+    Unsupported.
     """
     if rounding not in ("nearest", "truncate"):
         raise InvalidArgument(f"rounding={rounding!r}; 'nearest' or 'truncate'")
@@ -90,15 +103,22 @@ def _container(like: str | None, recorded: int) -> int:
     return recorded if wanted is None else wanted
 
 
-def decode(data: Any, *, out: Any = None, like: str | None = None, threads: int | None = None,
-           max_output_bytes: int | None = None) -> Any:
+def decode(
+    data: Any,
+    *,
+    out: Any = None,
+    like: str | None = None,
+    threads: int | None = None,
+    max_output_bytes: int | None = None,
+) -> Any:
     """Decode a frame into the kind of array that was encoded.
 
-    ``data``: bytes-like, one frame; bytes after it are ignored. ``out``: contiguous array or tensor to fill, of the frame's type and
-    number of values; ``like``: "numpy" or "torch" to override the recorded kind. ``threads``: default all cores.
-    ``max_output_bytes``: refuse frames that decode to more; use it on bytes from strangers.
+    ``data``: bytes-like, one frame; bytes after it are ignored. ``out``: contiguous array or tensor to fill, of the
+    frame's type and number of values; ``like``: "numpy" or "torch" to override the recorded kind. ``threads``:
+    default all cores. ``max_output_bytes``: refuse frames that decode to more; use it on bytes from strangers.
 
-    Raises InsufficientData, Corruption, Unsupported, LimitExceeded; then no array is returned and ``out`` may be partly written.
+    Raises InsufficientData, Corruption, Unsupported, LimitExceeded; then no array is returned and ``out`` may be
+    partly written.
     """
     return decode_frame(Frame(data), out, like, threads, max_output_bytes)
 
@@ -124,9 +144,17 @@ def _check_limit(size: int, limit: int | None) -> None:
         raise LimitExceeded(f"the frame decodes to {size} bytes, more than max_output_bytes={limit}")
 
 
-def decode_range(data: Any, start: int, stop: int, *, like: str | None = None, threads: int | None = None,
-                 max_output_bytes: int | None = None) -> Any:
-    """Values ``start ... stop`` of a frame, in row-major order, as a flat array; only their blocks are read and verified.
+def decode_range(
+    data: Any,
+    start: int,
+    stop: int,
+    *,
+    like: str | None = None,
+    threads: int | None = None,
+    max_output_bytes: int | None = None,
+) -> Any:
+    """Values ``start ... stop`` of a frame, in row-major order, as a flat array; only their blocks are read and
+    verified.
 
     Arguments as in :func:`decode`; 0 <= start <= stop <= number of values, else InvalidArgument.
     """
@@ -151,8 +179,8 @@ def decode_range(data: Any, start: int, stop: int, *, like: str | None = None, t
 class FrameInfo:
     """What :func:`inspect` finds. Sizes in bytes.
 
-    ``levels``: mantissa bits dropped per level; ``planes``: widths in bits; ``codebooks``: per codebook the number of symbols and the
-    length of its longest code in bits; ``kinds``: blocks per kind.
+    ``levels``: mantissa bits dropped per level; ``planes``: widths in bits; ``codebooks``: per codebook the number
+    of symbols and the length of its longest code in bits; ``kinds``: blocks per kind.
     """
 
     dtype: str
@@ -192,27 +220,46 @@ class FrameInfo:
 
 
 def inspect(data: Any) -> FrameInfo:
-    """Describe a frame. Reads the prelude and each block's kind; block checksums are not verified (``decode`` does that).
+    """Describe a frame. Reads the prelude and each block's kind; block checksums are not verified (``decode`` does
+    that).
 
     ``data``: bytes-like, one frame. Raises as :func:`decode` does.
     """
     frame = Frame(data)
     prelude = frame.prelude
-    count = np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS)) if prelude.n_blocks else np.zeros(3, np.int64)
+    count = (
+        np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS))
+        if prelude.n_blocks
+        else np.zeros(3, np.int64)
+    )
     kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[:3], strict=True)}
     if len(count) > len(BLOCK_KINDS):
         kinds["unknown"] = int(count[len(BLOCK_KINDS) :].sum())
     return FrameInfo(
-        prelude.dtype.name, prelude.shape, MODES[prelude.mode], CONTAINERS[prelude.container], prelude.n_values,
-        prelude.n_values * prelude.dtype.itemsize, len(frame.data), prelude.prelude_bytes, 1 << prelude.block_log2,
-        1 << prelude.stream_log2, prelude.n_blocks, tuple(level.drop for level in prelude.levels), prelude.widths,
-        tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks), kinds)
+        prelude.dtype.name,
+        prelude.shape,
+        MODES[prelude.mode],
+        CONTAINERS[prelude.container],
+        prelude.n_values,
+        prelude.n_values * prelude.dtype.itemsize,
+        len(frame.data),
+        prelude.prelude_bytes,
+        1 << prelude.block_log2,
+        1 << prelude.stream_log2,
+        prelude.n_blocks,
+        tuple(level.drop for level in prelude.levels),
+        prelude.widths,
+        tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks),
+        kinds,
+    )
 
 
 def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
-    """Compile all kernels for these value types, so that no later call waits for the compiler. The results are cached on disk.
+    """Compile all kernels for these value types, so that no later call waits for the compiler. The results are
+    cached on disk.
 
-    Takes up to a minute on a fresh installation, and well under a second after that. Raises InvalidArgument for unknown names.
+    Takes up to a minute on a fresh installation, and well under a second after that. Raises InvalidArgument for
+    unknown names.
     """
     rng = np.random.default_rng(0)
     for name in dtypes:

@@ -1,10 +1,11 @@
 """The life of codebooks that are reused: counted while encoding, rebuilt now and then, switched at an agreed step.
 
-GComp (SoCC '24, "Dynamic adjustment of the Huffman table") refreshes its table every 50 iterations, exchanging histograms beside
-training. Here the parts are apart, so that a single process and an all-reduce can drive them alike: :meth:`CodebookCycle.count`
-adds what an encoding saw, :attr:`CodebookCycle.due` says that a refresh would pay, :meth:`CodebookCycle.take` hands out the histogram (to be
-summed over workers), :meth:`CodebookCycle.schedule` builds the next version from the sum, which takes effect at a step named by the caller. The
-same sums give the same codebooks on every worker.
+GComp (SoCC '24, "Dynamic adjustment of the Huffman table") refreshes its table every 50 iterations, exchanging
+histograms beside training. Here the parts are apart, so that a single process and an all-reduce can drive them
+alike: :meth:`CodebookCycle.count` adds what an encoding saw, :attr:`CodebookCycle.due` says that a refresh would
+pay, :meth:`CodebookCycle.take` hands out the histogram (to be summed over workers), :meth:`CodebookCycle.schedule`
+builds the next version from the sum, which takes effect at a step named by the caller. The same sums give the same
+codebooks on every worker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from .planning import Coding, window_of
 
 @dataclass(frozen=True)
 class Version:
-    """A codebook in use: its ``number``, from 1; ``step`` from which it holds; ``references``: heads are relative to sub-streams' means."""
+    """A codebook in use: its ``number``, from 1; ``step`` from which it holds; ``references``: heads are relative to
+    sub-streams' means."""
 
     number: int
     step: int
@@ -33,11 +35,14 @@ class Version:
 class CodebookCycle:
     """Versions of one codebook over the steps of a training run.
 
-    ``head_bits``, ``n_levels``: of the frames it is for; ``interval``: steps after which a refresh is due (GComp: 50); ``trigger``:
-    bits per symbol above what a fresh codebook would need that make one due earlier; ``coding``: how codebooks are built.
+    ``head_bits``, ``n_levels``: of the frames it is for; ``interval``: steps after which a refresh is due (GComp:
+    50); ``trigger``: bits per symbol above what a fresh codebook would need that make one due earlier; ``coding``:
+    how codebooks are built.
     """
 
-    def __init__(self, head_bits: int, n_levels: int, *, interval: int = 50, trigger: float = 0.1, coding: Coding | None = None) -> None:
+    def __init__(
+        self, head_bits: int, n_levels: int, *, interval: int = 50, trigger: float = 0.1, coding: Coding | None = None
+    ) -> None:
         if interval < 1 or trigger <= 0:
             raise InvalidArgument(f"interval={interval} and trigger={trigger} must be positive")
         self.head_bits, self.n_levels = head_bits, n_levels
@@ -66,7 +71,8 @@ class CodebookCycle:
 
     @property
     def excess(self) -> float:
-        """Bits per symbol by which the current codebook exceeds the entropy of the last thing counted; infinite without a codebook."""
+        """Bits per symbol by which the current codebook exceeds the entropy of the last thing counted; infinite
+        without a codebook."""
         if self.current is None or self._last is None:
             return float("inf")
         total = int(self._last.sum())
@@ -78,7 +84,8 @@ class CodebookCycle:
 
     @property
     def due(self) -> bool:
-        """Whether a refresh would pay now: no version yet, ``interval`` steps old, or ``trigger`` exceeded; never while one is coming."""
+        """Whether a refresh would pay now: no version yet, ``interval`` steps old, or ``trigger`` exceeded; never
+        while one is coming."""
         if self._coming:
             return False
         return self.current is None or self.step - self.current.step >= self.interval or self.excess > self.trigger
@@ -90,12 +97,19 @@ class CodebookCycle:
         return taken
 
     def schedule(self, histogram: np.ndarray, step: int, references: bool = False) -> Version:
-        """Build the next version from a histogram; it holds from ``step`` on, which must not lie behind. Raises InvalidArgument."""
+        """Build the next version from a histogram; it holds from ``step`` on, which must not lie behind. Raises
+        InvalidArgument."""
         last = self._coming[-1] if self._coming else self.current
         if step < max(self.step, last.step if last else 0):
             raise InvalidArgument(f"step {step} has passed")
-        book = from_histogram(histogram, self.head_bits, self.n_levels, self.center, max_length=self.coding.max_length,
-                              escape_threshold=self.coding.escape_threshold)
+        book = from_histogram(
+            histogram,
+            self.head_bits,
+            self.n_levels,
+            self.center,
+            max_length=self.coding.max_length,
+            escape_threshold=self.coding.escape_threshold,
+        )
         version = Version(last.number + 1 if last else 1, step, book, references)
         self._coming.append(version)
         return version

@@ -55,10 +55,13 @@ class Frame:
         """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). Raises Corruption, Unsupported."""
         prelude = self.prelude
         dtype, block, stream = prelude.dtype, 1 << prelude.block_log2, 1 << prelude.stream_log2
-        books, uniform = stack(prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits,
-                               decode=True)
-        geometry, shape = Geometry(prelude.n_values, block, stream), Planes(len(prelude.widths), np.array(prelude.widths, np.int64),
-                                                                            uniform)
+        books, uniform = stack(
+            prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits, decode=True
+        )
+        geometry, shape = (
+            Geometry(prelude.n_values, block, stream),
+            Planes(len(prelude.widths), np.array(prelude.widths, np.int64), uniform),
+        )
         layout = schemes.layout_of(dtype, prelude.widths, prelude.levels)
         over = margin(stream, dtype.head_bits)
         # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
@@ -66,8 +69,20 @@ class Frame:
         safe = min(int(np.searchsorted(ends, len(self.data) - over, "right")), end)
 
         def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-            status, at = kernels.decode_blocks(data, offsets, self.sizes, first, last, geometry, kind_of(dtype), books, shape,
-                                                scratch, out, begin * block)
+            status, at = kernels.decode_blocks(
+                data,
+                offsets,
+                self.sizes,
+                first,
+                last,
+                geometry,
+                kind_of(dtype),
+                books,
+                shape,
+                scratch,
+                out,
+                begin * block,
+            )
             if status == blocks.BAD_KIND:
                 raise Unsupported(f"block {at} is of a kind that this version does not know")
             if status != blocks.OK:

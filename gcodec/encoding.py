@@ -1,4 +1,5 @@
-"""From values to a frame: plan, allocate, run the encoding kernels over blocks on several threads, write the prelude."""
+"""From values to a frame: plan, allocate, run the encoding kernels over blocks on several threads, write the
+prelude."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ STREAM_LOG2 = 8  #: values per sub-stream this encoder writes
 
 
 def block_log2(dtype: ValueType) -> int:
+    """log2 of the values per block that this encoder writes: at least 32 KiB of values."""
     return 15 if dtype.itemsize == 1 else 14
 
 
 def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
-    """Most bytes that a frame of this shape (or number of values) and dtype can take, whatever the values and the mode."""
+    """Most bytes that a frame of this shape (or number of values) and dtype can take, whatever the values and the
+    mode."""
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     if dtype not in BY_NAME:
         raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
@@ -42,22 +45,46 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     return prelude + raw_bytes(n, BY_NAME[dtype], 1 << log2)
 
 
-def plan_for(values: Values, scheme: Scheme, levels: np.ndarray, coding: Coding, threads: int | None, given: Given | None = None) -> Plan:
+def plan_for(
+    values: Values, scheme: Scheme, levels: np.ndarray, coding: Coding, threads: int | None, given: Given | None = None
+) -> Plan:
     """What :func:`encode_values` needs to know beforehand."""
-    return make_plan(values.bits, levels, values.dtype, len(scheme.levels), 1 << block_log2(values.dtype), 1 << STREAM_LOG2,
-                     scheme.lossy, coding, n_threads(threads, len(values.bits)), given)
+    return make_plan(
+        values.bits,
+        levels,
+        values.dtype,
+        len(scheme.levels),
+        1 << block_log2(values.dtype),
+        1 << STREAM_LOG2,
+        scheme.lossy,
+        coding,
+        n_threads(threads, len(values.bits)),
+        given,
+    )
 
 
-def encode_values(values: Values, scheme: Scheme, levels: np.ndarray, nearest: bool, plan: Plan, threads: int | None,
-                  out: Any = None) -> Any:
+def encode_values(
+    values: Values, scheme: Scheme, levels: np.ndarray, nearest: bool, plan: Plan, threads: int | None, out: Any = None
+) -> Any:
     """One frame: bytes, or the memoryview of the part of ``out`` that was written.
 
-    ``levels``: uint8[n_values], or empty where the scheme has one level; ``nearest``: round to nearest even, else truncate.
+    ``levels``: uint8[n_values], or empty where the scheme has one level; ``nearest``: round to nearest even, else
+    truncate.
     """
     dtype = values.dtype
     block = 1 << block_log2(dtype)
-    prelude = Prelude(dtype, scheme.mode, values.container, values.shape, block_log2(dtype), STREAM_LOG2, scheme.widths,
-                      scheme.levels, plan.records, plan.codebooks)
+    prelude = Prelude(
+        dtype,
+        scheme.mode,
+        values.container,
+        values.shape,
+        block_log2(dtype),
+        STREAM_LOG2,
+        scheme.widths,
+        scheme.levels,
+        plan.records,
+        plan.codebooks,
+    )
     threads = n_threads(threads, len(values.bits))
     raw = raw_bytes(len(values.bits), dtype, block)
     # While a block is tried it may grow past its raw size; one such block per thread has to fit.
@@ -99,20 +126,34 @@ def _deliver(frame: np.ndarray, target: np.ndarray | None) -> Any:
         raise InvalidArgument(f"out has {len(target)} bytes, the frame {len(frame)}")
     if target.ctypes.data != frame.ctypes.data:
         target[: len(frame)] = frame
-    return memoryview(target)[: len(frame)]
+    return target.data[: len(frame)]
 
 
-def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: Prelude, plan: Plan, nearest: bool,
-                   threads: int, trial: int, buffer: np.ndarray) -> int:
+def _encode_blocks(
+    values: Values,
+    levels: np.ndarray,
+    scheme: Scheme,
+    prelude: Prelude,
+    plan: Plan,
+    nearest: bool,
+    threads: int,
+    trial: int,
+    buffer: np.ndarray,
+) -> int:
     """All blocks and the prelude into ``buffer``; returns the frame's size in bytes."""
     dtype = values.dtype
     block, stream = 1 << prelude.block_log2, 1 << prelude.stream_log2
     layout = schemes.layout_of(dtype, scheme.widths, scheme.levels)
-    books, uniform = stack(plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits, decode=False)
+    books, uniform = stack(
+        plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits, decode=False
+    )
     sizes = np.zeros(prelude.n_blocks, np.uint32)
     drops = np.zeros(256, np.uint8)
     drops[: len(scheme.drops)] = scheme.drops
-    geometry, shape = Geometry(len(values.bits), block, stream), Planes(len(scheme.widths), np.array(scheme.widths, np.int64), uniform)
+    geometry, shape = (
+        Geometry(len(values.bits), block, stream),
+        Planes(len(scheme.widths), np.array(scheme.widths, np.int64), uniform),
+    )
     rounding, choices = Rounding(drops, nearest, scheme.prune), Choices(plan.choice, plan.bases, plan.references)
     some_levels = levels if len(scheme.levels) > 1 else None
     per_block = block * dtype.itemsize + blocks.BLOCK_HEADER
@@ -121,8 +162,23 @@ def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: 
         scratch = scratch_for(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
         part = [begin for begin, _ in parts].index(begin)
         at = prelude.prelude_bytes + begin * per_block + part * trial
-        stop = kernels.encode_blocks(values.bits, some_levels, geometry, kind_of(dtype), begin, end, rounding, choices, books,
-                                      shape, scratch.rounded, scratch, buffer, at, sizes)
+        stop = kernels.encode_blocks(
+            values.bits,
+            some_levels,
+            geometry,
+            kind_of(dtype),
+            begin,
+            end,
+            rounding,
+            choices,
+            books,
+            shape,
+            scratch.rounded,
+            scratch,
+            buffer,
+            at,
+            sizes,
+        )
         return at, stop
 
     parts = split_work(prelude.n_blocks, threads)
@@ -140,5 +196,3 @@ def _encode_blocks(values: Values, levels: np.ndarray, scheme: Scheme, prelude: 
 def _seal(frame: np.ndarray, prelude_bytes: int) -> None:
     total = checksum(frame, 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))
     frame[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8] = np.frombuffer(int(total).to_bytes(8, "little"), np.uint8)
-
-

@@ -1,6 +1,7 @@
 """From counted symbols to the codebook that suits them, and what a codebook would cost on counted symbols.
 
-Symbols are counted in bins (``kernels.survey``): zero, everything outside the window, then one bin per (level, relative head).
+Symbols are counted in bins (``kernels.survey``): zero, everything outside the window, then one bin per (level,
+relative head).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from .kernels.prefix_code import ESCAPE, MAX_LENGTH
 
 
 def _trim(counts: np.ndarray, budget: int) -> list[tuple[int, int]]:
-    """Per level the span of bins worth a code, [lo, hi), at most ``budget`` bins in all. ``counts``: int64[n_levels, window]."""
+    """Per level the span of bins worth a code, [lo, hi), at most ``budget`` bins in all. ``counts``: int64[n_levels,
+    window]."""
     spans = []
     for row in counts:
         used = np.flatnonzero(row)
@@ -42,14 +44,23 @@ def _trim(counts: np.ndarray, budget: int) -> list[tuple[int, int]]:
         spans[level][side] += gap if side == 0 else -gap
 
 
-def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center: int, *, exact: bool = False,
-                   max_length: int = MAX_LENGTH, escape_threshold: int | None = None) -> Codebook:
+def from_histogram(
+    histogram: np.ndarray,
+    head_bits: int,
+    n_levels: int,
+    center: int,
+    *,
+    exact: bool = False,
+    max_length: int = MAX_LENGTH,
+    escape_threshold: int | None = None,
+) -> Codebook:
     """The codebook that suits counted symbols.
 
-    ``histogram``: uint32[2 + n_levels * window] as the survey kernels count it (zero, outside, then (level, relative head + center));
-    ``exact``: these are all values that will be coded, none else will occur; otherwise nearby symbols, zero and the escape
-    get codes unseen. ``max_length``: length limit in bits, 2 ... 12; ``escape_threshold``: GComp's n_theta: symbols whose native Huffman
-    code is longer than this are left to the escape. Raises InvalidArgument.
+    ``histogram``: uint32[2 + n_levels * window] as the survey kernels count it (zero, outside, then (level, relative
+    head + center)); ``exact``: these are all values that will be coded, none else will occur; otherwise nearby
+    symbols, zero and the escape get codes unseen. ``max_length``: length limit in bits, 2 ... 12;
+    ``escape_threshold``: GComp's n_theta: symbols whose native Huffman code is longer than this are left to the
+    escape. Raises InvalidArgument.
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise InvalidArgument(f"max_length {max_length} is not in 2 ... {MAX_LENGTH}")
@@ -86,7 +97,8 @@ def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center:
 
 
 def bin_costs(codebook: Codebook, window: int, center: int) -> np.ndarray:
-    """Bits that each bin of a survey histogram costs under a codebook, uint32[n_bins]; a million where it has no code."""
+    """Bits that each bin of a survey histogram costs under a codebook, uint32[n_bins]; a million where it has no
+    code."""
     escape = codebook.lengths[ESCAPE] + codebook.head_bits if codebook.has_escape else 1_000_000
     n_levels = len(codebook.ranges)
     costs = np.full(2 + n_levels * window, escape, np.uint32)

@@ -1,4 +1,5 @@
-"""The frame's prelude: value types, field by field reading and writing (docs/format.md sections 2 and 4). No kernels here.
+"""The frame's prelude: value types, field by field reading and writing (docs/format.md sections 2 and 4). No kernels
+here.
 
 Block headers are read and written by the kernels themselves (``kernels/encode.py``, ``kernels/decode.py``).
 """
@@ -9,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -99,7 +101,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Prelude:
-    """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they name."""
+    """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
+    name."""
 
     dtype: ValueType
     mode: int
@@ -134,10 +137,26 @@ class Prelude:
         return self.index_at + 4 * self.n_blocks + 7 & ~7
 
     def write_to(self, out: np.ndarray, index: np.ndarray) -> None:
-        """Write the prelude, its checksum left zero. ``out``: uint8[frame_bytes]; ``index``: uint32[n_blocks], block sizes."""
+        """Write the prelude, its checksum left zero. ``out``: uint8[frame_bytes]; ``index``: uint32[n_blocks], block
+        sizes."""
         head = HEADER.pack(
-            MAGIC, VERSION, self.dtype.code, self.mode, self.container, len(self.shape), self.block_log2, self.stream_log2,
-            len(self.records), len(self.levels), len(self.widths), 0, len(out), self.n_values, self.prelude_bytes, 0)
+            MAGIC,
+            VERSION,
+            self.dtype.code,
+            self.mode,
+            self.container,
+            len(self.shape),
+            self.block_log2,
+            self.stream_log2,
+            len(self.records),
+            len(self.levels),
+            len(self.widths),
+            0,
+            len(out),
+            self.n_values,
+            self.prelude_bytes,
+            0,
+        )
         body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.widths)
         body += bytes(x for level in self.levels for x in (level.drop, level.mask))
         start = head + body + b"".join(self.records)
@@ -158,7 +177,7 @@ def prelude_size(data: np.ndarray) -> tuple[int, int]:
     """
     if len(data) < HEADER_BYTES:
         raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, here are {len(data)}")
-    fields = HEADER.unpack_from(data)
+    fields = HEADER.unpack(data[:HEADER_BYTES].tobytes())
     if fields[0] != MAGIC:
         raise Corruption("not a gcodec frame: the magic number is wrong")
     if fields[1] != VERSION:
@@ -176,14 +195,38 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
 
     Returns the prelude and the index (int64[n_blocks] sizes). Raises Corruption, Unsupported.
     """
-    (_, _, code, mode, container, ndim, block_log2, stream_log2, n_codebooks, n_levels, n_planes, reserved, frame_bytes,
-     n_values, prelude_bytes, _) = HEADER.unpack_from(data)
+    (
+        _,
+        _,
+        code,
+        mode,
+        container,
+        ndim,
+        block_log2,
+        stream_log2,
+        n_codebooks,
+        n_levels,
+        n_planes,
+        reserved,
+        frame_bytes,
+        n_values,
+        prelude_bytes,
+        _,
+    ) = HEADER.unpack_from(data)
     if code not in BY_CODE:
         raise Unsupported(f"frame header: dtype code {code}")
     dtype = BY_CODE[code]
-    legal = (mode < len(MODES) and container < len(CONTAINERS) and ndim <= MAX_DIMENSIONS and block_log2 in BLOCK_LOG2
-             and stream_log2 in STREAM_LOG2 and stream_log2 <= block_log2 and 1 <= n_levels <= MAX_LEVELS
-             and n_planes <= MAX_PLANES and reserved == 0)
+    legal = (
+        mode < len(MODES)
+        and container < len(CONTAINERS)
+        and ndim <= MAX_DIMENSIONS
+        and block_log2 in BLOCK_LOG2
+        and stream_log2 in STREAM_LOG2
+        and stream_log2 <= block_log2
+        and 1 <= n_levels <= MAX_LEVELS
+        and n_planes <= MAX_PLANES
+        and reserved == 0
+    )
     if not legal:
         raise Corruption("frame header: a field is outside its legal values")
     at = HEADER_BYTES
@@ -204,7 +247,9 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         codebooks.append(codebook)
         records.append(bytes(data[at:end]))
         at = end
-    prelude = Prelude(dtype, mode, container, shape, block_log2, stream_log2, widths, levels, tuple(records), tuple(codebooks))
+    prelude = Prelude(
+        dtype, mode, container, shape, block_log2, stream_log2, widths, levels, tuple(records), tuple(codebooks)
+    )
     if prelude.prelude_bytes != prelude_bytes:
         raise Corruption(f"frame header: prelude of {prelude_bytes} bytes, its parts take {prelude.prelude_bytes}")
     index = np.frombuffer(data, "<u4", prelude.n_blocks, prelude.index_at).astype(np.int64)
@@ -219,7 +264,7 @@ def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level,
     """The rules of "Planes and levels"; raises Corruption."""
     drops = [level.drop for level in levels]
     good = all(1 <= width <= MAX_PLANE_BITS for width in widths)
-    good = good and all(a < b for a, b in zip(drops, drops[1:], strict=False)) and drops[-1] <= dtype.mantissa_bits
+    good = good and all(a < b for a, b in pairwise(drops)) and drops[-1] <= dtype.mantissa_bits
     for level in levels:
         kept = sum(width for p, width in enumerate(widths) if level.mask >> p & 1)
         good = good and level.mask >> len(widths) == 0 and kept == kept_bits(dtype, level.drop)
@@ -229,8 +274,13 @@ def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level,
         raise Corruption(f"frame header: planes {widths} and levels {levels} do not fit {dtype.name}")
 
 
-def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int, find: FindCodebook,
-                   ) -> tuple[Codebook, int]:
+def _read_codebook(
+    data: bytes,
+    at: int,
+    n_levels: int,
+    head_bits: int,
+    find: FindCodebook,
+) -> tuple[Codebook, int]:
     if at + 4 > len(data):
         raise Corruption("codebook: ends early")
     if data[at] == INLINE:

@@ -9,8 +9,8 @@ import numpy as np
 
 from . import prior
 from .codebook import Codebook
-from .fitting import bin_costs, from_histogram
 from .errors import InvalidArgument
+from .fitting import bin_costs, from_histogram
 from .format import MAX_CODEBOOKS, ValueType
 from .kernels import survey
 from .workers import run
@@ -27,8 +27,8 @@ class Coding:
     """How codebooks are made. The defaults are the best known; :data:`LITERAL_GCOMP` follows the paper.
 
     ``max_length``: longest code, 2 ... 12 bits; ``escape_threshold``: GComp's n_theta, the longest native Huffman code
-    that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``: allow a reference
-    head per sub-stream.
+    that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:
+    allow a reference head per sub-stream.
     """
 
     max_length: int = 12
@@ -43,14 +43,16 @@ class Coding:
             raise InvalidArgument(f"max_length={self.max_length} is not in 2 ... 12")
 
 
-#: One codebook for everything and an escape for codes beyond n_theta = 11 bits, as in GComp (our choice of n_theta: the paper gives none).
+#: One codebook for everything and an escape for codes beyond n_theta = 11 bits, as in GComp (our choice of n_theta:
+#: the paper gives none).
 LITERAL_GCOMP = Coding(max_length=11, escape_threshold=11, max_codebooks=1, references=False)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``codebooks`` of the frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for raw) and ``bases``
-    (int64); ``references``: whether sub-streams have references of their own; ``histogram``: uint64[n_bins], what was counted."""
+    """``codebooks`` of the frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for
+    raw) and ``bases`` (int64); ``references``: whether sub-streams have references of their own; ``histogram``:
+    uint64[n_bins], what was counted."""
 
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
@@ -62,8 +64,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Given:
-    """Codebooks to choose from instead of making new ones, and their ``records``; ``references``: they are meant for heads relative to
-    each sub-stream's mean, not to each block's."""
+    """Codebooks to choose from instead of making new ones, and their ``records``; ``references``: they are meant for
+    heads relative to each sub-stream's mean, not to each block's."""
 
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
@@ -72,8 +74,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins]) of heads relative to
-    them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at."""
+    """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins])
+    of heads relative to them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at."""
 
     bases: np.ndarray
     by_block: np.ndarray
@@ -86,9 +88,11 @@ def window_of(n_levels: int) -> tuple[int, int]:
     return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
 
 
-def take_survey(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int,
-                threads: int) -> Survey:
-    """Count a sample of an array's sub-streams; arguments as in :func:`make_plan`. The result does not depend on ``threads``."""
+def take_survey(
+    values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int, threads: int
+) -> Survey:
+    """Count a sample of an array's sub-streams; arguments as in :func:`make_plan`. The result does not depend on
+    ``threads``."""
     window, center = window_of(n_levels)
     n_blocks = -(-len(values) // block)
     every = 1 if len(values) <= _SAMPLE_ABOVE else _EVERY if len(values) <= 16 * _SAMPLE_ABOVE else 2 * _EVERY
@@ -96,19 +100,44 @@ def take_survey(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_leve
     by_block, by_stream = (np.zeros((n_blocks, 2 + n_levels * window), np.uint32) for _ in range(2))
 
     def work(begin: int, stop: int) -> None:
-        survey.survey(values, levels if n_levels > 1 else None, len(values), block, stream, every, begin, stop, dtype.head_shift,
-                      dtype.head_mask, window, center, bases, by_block, by_stream)
+        survey.survey(
+            values,
+            levels if n_levels > 1 else None,
+            len(values),
+            block,
+            stream,
+            every,
+            begin,
+            stop,
+            dtype.head_shift,
+            dtype.head_mask,
+            window,
+            center,
+            bases,
+            by_block,
+            by_stream,
+        )
 
     run(work, n_blocks, threads)
     return Survey(bases, by_block, by_stream, every)
 
 
-def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int,
-              lossy: bool, coding: Coding, threads: int = 1, given: Given | None = None) -> Plan:
+def make_plan(
+    values: np.ndarray,
+    levels: np.ndarray,
+    dtype: ValueType,
+    n_levels: int,
+    block: int,
+    stream: int,
+    lossy: bool,
+    coding: Coding,
+    threads: int = 1,
+    given: Given | None = None,
+) -> Plan:
     """Decide codebooks and references for an array.
 
-    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``, ``stream``: values per block and sub-stream; ``lossy``: values will
-    be rounded, so that others than these occur.
+    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``, ``stream``: values per block and sub-stream;
+    ``lossy``: values will be rounded, so that others than these occur.
     """
     seen = take_survey(values, levels, dtype, n_levels, block, stream, threads)
     if given is None:
@@ -116,10 +145,13 @@ def make_plan(values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels
         counts = seen.by_stream if references else seen.by_block
         codebooks = _make_codebooks(counts, dtype, n_levels, seen.every, seen.every == 1 and not lossy, coding)
         given = _cheaper_prior(codebooks, counts, dtype, n_levels, references, seen) or Given(
-            codebooks, tuple(codebook.record for codebook in codebooks), references)
+            codebooks, tuple(codebook.record for codebook in codebooks), references
+        )
     counts = seen.by_stream if given.references else seen.by_block
     choice = _choose(given.codebooks, counts, n_levels)
-    return Plan(given.codebooks, given.records, choice, seen.bases, given.references, counts.sum(axis=0, dtype=np.uint64))
+    return Plan(
+        given.codebooks, given.records, choice, seen.bases, given.references, counts.sum(axis=0, dtype=np.uint64)
+    )
 
 
 def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:
@@ -131,8 +163,9 @@ def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) ->
     return choice
 
 
-def _cheaper_prior(codebooks: tuple[Codebook, ...], counts: np.ndarray, dtype: ValueType, n_levels: int, references: bool,
-                   seen: Survey) -> Given | None:
+def _cheaper_prior(
+    codebooks: tuple[Codebook, ...], counts: np.ndarray, dtype: ValueType, n_levels: int, references: bool, seen: Survey
+) -> Given | None:
     """A codebook that comes with gcodec, where naming it is cheaper than carrying a made one: small arrays."""
     if len(codebooks) != 1 or seen.every != 1 or references:
         return None
@@ -156,8 +189,9 @@ def _references_pay(seen: Survey, stream: int) -> bool:
     return relative / 256 + _REFERENCE_BITS * n_streams < plain / 256
 
 
-def _make_codebooks(counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, exact: bool,
-                    coding: Coding) -> tuple[Codebook, ...]:
+def _make_codebooks(
+    counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, exact: bool, coding: Coding
+) -> tuple[Codebook, ...]:
     """Codebooks for blocks whose histograms are the rows of ``counts``."""
     _, center = window_of(n_levels)
     used = np.flatnonzero(counts[:, 2:].any(axis=1))  # all-zero blocks need no codebook
@@ -173,11 +207,28 @@ def _make_codebooks(counts: np.ndarray, dtype: ValueType, n_levels: int, every: 
     choice, own = np.zeros(len(used), np.int64), np.zeros(len(used), np.uint64)
     sums = np.zeros((most + 1, len(live)), np.uint32)
     share = len(used) / len(counts) / every
-    n = survey.cluster(narrow, most, np.uint64(_TABLE_BITS * 256 * share), choice, sums, np.zeros(sums.shape, np.int64),
-                       np.zeros(most + 1, np.uint64), own)
+    n = survey.cluster(
+        narrow,
+        most,
+        np.uint64(_TABLE_BITS * 256 * share),
+        choice,
+        sums,
+        np.zeros(sums.shape, np.int64),
+        np.zeros(most + 1, np.uint64),
+        own,
+    )
     whole = np.zeros((n, counts.shape[1]), np.uint32)
     whole[:, live] = sums[:n]
     return tuple(
-        from_histogram(row, dtype.head_bits, n_levels, center, exact=exact, max_length=coding.max_length,
-                       escape_threshold=coding.escape_threshold)
-        for row in whole if row.any())
+        from_histogram(
+            row,
+            dtype.head_bits,
+            n_levels,
+            center,
+            exact=exact,
+            max_length=coding.max_length,
+            escape_threshold=coding.escape_threshold,
+        )
+        for row in whole
+        if row.any()
+    )

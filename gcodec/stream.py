@@ -22,13 +22,20 @@ _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
 class Encoder:
     """Encodes a sequence of arrays of one type and mode, and sends a codebook only when it has changed.
 
-    The first frame carries its codebook; later ones name it, until a refresh. Frames must be decoded by one :class:`Decoder`, in
-    order. ``interval``, ``trigger``: when to refresh, see :class:`CodebookCycle`; ``rounding``, ``coding``, ``threads``: as for
-    ``encode``.
+    The first frame carries its codebook; later ones name it, until a refresh. Frames must be decoded by one
+    :class:`Decoder`, in order. ``interval``, ``trigger``: when to refresh, see :class:`CodebookCycle`; ``rounding``,
+    ``coding``, ``threads``: as for ``encode``.
     """
 
-    def __init__(self, *, interval: int = 50, trigger: float = 0.1, rounding: str = "nearest", coding: Coding | None = None,
-                 threads: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        interval: int = 50,
+        trigger: float = 0.1,
+        rounding: str = "nearest",
+        coding: Coding | None = None,
+        threads: int | None = None,
+    ) -> None:
         if rounding not in ("nearest", "truncate"):
             raise InvalidArgument(f"rounding={rounding!r}; 'nearest' or 'truncate'")
         self.interval, self.trigger, self.nearest, self.threads = interval, trigger, rounding == "nearest", threads
@@ -38,8 +45,18 @@ class Encoder:
         self._form: tuple[Any, ...] = ()
         self._sent = 0
 
-    def encode(self, x: Any, *, mantissa_bits: int | None = None, levels: Any = None, ladder: Ladder | None = None,
-               optimizer: Any = None, param: Any = None, dtype: str | None = None, out: Any = None) -> Any:
+    def encode(
+        self,
+        x: Any,
+        *,
+        mantissa_bits: int | None = None,
+        levels: Any = None,
+        ladder: Ladder | None = None,
+        optimizer: Any = None,
+        param: Any = None,
+        dtype: str | None = None,
+        out: Any = None,
+    ) -> Any:
         """The next frame; arguments and errors as for ``encode``. A change of dtype or ladder starts a new codebook."""
         values = values_of(x, dtype)
         scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param)
@@ -67,8 +84,9 @@ class Encoder:
         return frame
 
     def _start(self, values: Values, scheme: Scheme) -> None:
-        self.cycle = CodebookCycle(values.dtype.head_bits, len(scheme.levels), interval=self.interval, trigger=self.trigger,
-                                   coding=self.coding)
+        self.cycle = CodebookCycle(
+            values.dtype.head_bits, len(scheme.levels), interval=self.interval, trigger=self.trigger, coding=self.coding
+        )
         self.step, self._sent = 0, 0
 
     def _given(self, version: Version) -> Given:
@@ -88,7 +106,9 @@ class Decoder:
     A frame that names a codebook which no earlier frame carried raises Unsupported.
     """
 
-    def __init__(self, *, like: str | None = None, threads: int | None = None, max_output_bytes: int | None = None) -> None:
+    def __init__(
+        self, *, like: str | None = None, threads: int | None = None, max_output_bytes: int | None = None
+    ) -> None:
         self.like, self.threads, self.max_output_bytes = like, threads, max_output_bytes
         self._books: dict[int, Codebook] = {}
 

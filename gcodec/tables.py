@@ -12,11 +12,18 @@ from .kernels.parameters import Books
 from .kernels.prefix_code import ESCAPE, NO_CODE
 
 
-def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[int], tail_bits: int, *, decode: bool,
-          ) -> tuple[Books, np.ndarray]:
+def stack(
+    codebooks: Sequence[Codebook],
+    widths: Sequence[int],
+    masks: Sequence[int],
+    tail_bits: int,
+    *,
+    decode: bool,
+) -> tuple[Books, np.ndarray]:
     """The tables of a frame's codebooks for the kernels, and ``uniform`` (see ``kernels.planes``).
 
-    ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T; ``decode``: whether ``table`` decodes or encodes.
+    ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T; ``decode``: whether ``table``
+    decodes or encodes.
     """
     n = len(codebooks)
     first, count, number = (np.zeros((n, 16), np.int64) for _ in range(3))
@@ -39,14 +46,27 @@ def stack(codebooks: Sequence[Codebook], widths: Sequence[int], masks: Sequence[
         escape_code[k] = codebook.codes[ESCAPE]
         table[k] = codebook.decode_table if decode else codebook.encode_table
     n_symbols = np.array([c.n_symbols for c in codebooks], np.int64)
-    books = Books(n_symbols, lengths, first, count, number, ranges, mark_of, shift, head_of, head_of.astype(np.uint8), run_symbol,
-                  escape_code, table)
+    books = Books(
+        n_symbols,
+        lengths,
+        first,
+        count,
+        number,
+        ranges,
+        mark_of,
+        shift,
+        head_of,
+        head_of.astype(np.uint8),
+        run_symbol,
+        escape_code,
+        table,
+    )
     return books, uniform_shifts(marks, shifts)
 
 
 def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which planes each level owns items of (uint8[n_levels + 1]), and where in the tail they lie (uint8[8, n_levels + 1]); the last
-    column (index -1) is zero's."""
+    """Which planes each level owns items of (uint8[n_levels + 1]), and where in the tail they lie (uint8[8, n_levels
+    + 1]); the last column (index -1) is zero's."""
     marks, shift = np.zeros(len(masks) + 1, np.uint8), np.zeros((8, len(masks) + 1), np.uint8)
     marks[:-1] = masks
     for level, mask in enumerate(masks):

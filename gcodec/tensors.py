@@ -1,4 +1,5 @@
-"""Arrays in and out: numpy arrays and torch CPU tensors as flat arrays of unsigned integers, without copies where that can be."""
+"""Arrays in and out: numpy arrays and torch CPU tensors as flat arrays of unsigned integers, without copies where
+that can be."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  #: types that numpy i
 
 @dataclass(frozen=True)
 class Values:
-    """An array seen as bits: ``bits``: uintW[n], row-major; ``shape`` and ``container`` as the frame header records them."""
+    """An array seen as bits: ``bits``: uintW[n], row-major; ``shape`` and ``container`` as the frame header records
+    them."""
 
     bits: np.ndarray
     dtype: ValueType
@@ -27,7 +29,8 @@ class Values:
 
 
 def kernel_view(array: np.ndarray) -> np.ndarray:
-    """The same memory, marked writable: to numba a read-only array is another type, and every kernel would be compiled twice.
+    """The same memory, marked writable: to numba a read-only array is another type, and every kernel would be
+    compiled twice.
 
     Kernels do not write to their inputs.
     """
@@ -52,9 +55,9 @@ def is_torch(x: Any) -> bool:
 def values_of(x: Any, dtype: str | None = None) -> Values:
     """See an array or tensor as bits.
 
-    ``x``: numpy array (or what ``np.asarray`` takes) or torch CPU tensor, any shape, strides and writability; ``dtype``: says that
-    ``x``, of unsigned integers, holds the bits of this type. Copies only what is not contiguous. Raises InvalidArgument
-    for other types, Unsupported for other devices.
+    ``x``: numpy array (or what ``np.asarray`` takes) or torch CPU tensor, any shape, strides and writability;
+    ``dtype``: says that ``x``, of unsigned integers, holds the bits of this type. Copies only what is not
+    contiguous. Raises InvalidArgument for other types, Unsupported for other devices.
     """
     if is_torch(x):
         return _torch_values(x, dtype)
@@ -94,7 +97,8 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
 def new_output(dtype: ValueType, shape: tuple[int, ...], container: int) -> tuple[Any, np.ndarray]:
     """An uninitialized array of a type and shape, and its bits: uintW[n] sharing the memory.
 
-    As numpy, a type that numpy lacks comes as the type of ``ml_dtypes`` where that is installed, else as unsigned integers.
+    As numpy, a type that numpy lacks comes as the type of ``ml_dtypes`` where that is installed, else as unsigned
+    integers.
     """
     bits = np.empty(math.prod(shape), dtype.uint)
     return wrap(bits, dtype, shape, container), bits
@@ -121,12 +125,17 @@ def _numpy_dtype(dtype: ValueType) -> Any:
 
 
 def output_bits(out: Any, dtype: ValueType, n_values: int) -> np.ndarray:
-    """The bits of a caller's output array, uintW[n_values] sharing its memory. Raises InvalidArgument where it does not fit."""
+    """The bits of a caller's output array, uintW[n_values] sharing its memory. Raises InvalidArgument where it does
+    not fit."""
     if is_torch(out):
         import torch
 
-        fits = (str(out.dtype) == f"torch.{dtype.name}" and out.device.type == "cpu" and out.is_contiguous()
-                and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled()))
+        fits = (
+            str(out.dtype) == f"torch.{dtype.name}"
+            and out.device.type == "cpu"
+            and out.is_contiguous()
+            and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled())
+        )
         if fits and out.numel() == n_values:
             return out.detach().reshape(-1).view(torch.uint8).numpy().view(dtype.uint)
     elif isinstance(out, np.ndarray):

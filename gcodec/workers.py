@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from .errors import InvalidArgument
@@ -28,9 +29,10 @@ def n_threads(threads: int | None, n_values: int) -> int:
 
 
 def split_work(n_blocks: int, threads: int) -> list[tuple[int, int]]:
+    """Ranges of blocks (begin, end), one per thread, none empty."""
     threads = max(min(threads, n_blocks), 1)
     edges = [n_blocks * t // threads for t in range(threads + 1)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [(a, b) for a, b in pairwise(edges) if b > a]
 
 
 def run(work: Callable[[int, int], Any], n_blocks: int, threads: int) -> list[Any]:

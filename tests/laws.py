@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec import codec
-from gcodec.codebook import read_inline
+from gcodec import codec, prior
+from gcodec.codebook import Codebook, read_inline
+from gcodec.decoding import Frame
 from tests import reference
 from tests.cases import KINDS, Array, Bits, infinity, to_floats
 
@@ -57,13 +58,22 @@ def kind_of(error: gcodec.GcodecError) -> reference.Kind:
     raise AssertionError(f"not an error of a decoder: {error!r}")
 
 
+#: Inline records of the codebooks that come with gcodec, by (id, hash).
+SHIPPED: dict[tuple[int, int], bytes] = {
+    (number, reference.checksum(bytes.fromhex(record), head_bits)): bytes.fromhex(record)
+    for number, _, _, head_bits, record in prior.RECORDS}
+
+
 def decode_known(frame: Any, codebooks: reference.Known, out: Any = None) -> Any:
-    """Decode, as numpy arrays, a frame that may name ``codebooks`` by id."""
-    known = {}
-    for name, record in codebooks.items():
-        head_bits = next(H for H in (8, 11) if reference.checksum(record, H) == name[1])
-        known[name] = read_inline(record, 0, record[1], head_bits)[0]
-    return codec.decode_frame(codec.Frame(frame, known), out, "numpy", 1, 1 << 28)
+    """Decode, as numpy arrays, a frame that may name ``codebooks`` by id, besides those that are shipped."""
+    def find(codebook_id: int, digest: int) -> Codebook | None:
+        record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
+        if record is None:
+            return None
+        head_bits = next(H for H in (8, 11) if reference.checksum(record, H) == digest)
+        return read_inline(record, 0, record[1], head_bits)[0]
+
+    return codec.decode_frame(Frame(frame, find), out, "numpy", 1, 1 << 28)
 
 
 def outcome(frame: Any, codebooks: reference.Known | None = None) -> Bits | reference.Kind:
@@ -77,7 +87,7 @@ def outcome(frame: Any, codebooks: reference.Known | None = None) -> Bits | refe
 def reference_outcome(frame: bytes, codebooks: reference.Known | None = None) -> Bits | reference.Kind:
     """What the second decoder makes of the same bytes."""
     try:
-        return reference.decode(frame, codebooks, limit=1 << 28).bits
+        return reference.decode(frame, SHIPPED | dict(codebooks or {}), limit=1 << 28).bits
     except reference.Refused as refused:
         return refused.kind
 
@@ -107,7 +117,7 @@ def check_round_trip(x: Any, promised: Bits, **options: Any) -> bytes:
 def check_agreement(frame: bytes, codebooks: reference.Known | None = None) -> None:
     """The decoder written from docs/format.md alone finds the same type, shape and bits."""
     decoded = decode_known(frame, codebooks or {})
-    other = reference.decode(frame, codebooks)
+    other = reference.decode(frame, SHIPPED | dict(codebooks or {}))
     assert_same_bits(decoded, other.bits.reshape(other.shape))
     if decoded.dtype.kind == "f":
         assert decoded.dtype.name == other.dtype

@@ -25,12 +25,13 @@ import numpy as np
 from safetensors import safe_open
 
 import gcodec
-from gcodec import LITERAL_GCOMP, PAPER_LADDER
+from gcodec import LITERAL_GCOMP, PAPER_LADDER, prior
 from gcodec.optimizers import levels_for, view_from_dump
 from tests import reference
-from tests.cases import BITS_ONLY, CORPUS, KINDS, Bits, Mode, block_of, from_floats, gaussian, noise, pieces, specials
+from tests.cases import BITS_ONLY, CORPUS, KINDS, Bits, Mode, block_of, from_floats, gaussian, noise, pieces, promised, specials
 from tests.cases import modes as modes_of
-from tests.frame_builder import Built, Draft, build_frame, mutations
+from tests.laws import SHIPPED
+from tests.frame_builder import BlockWriter, Built, Draft, Inline, build_frame, by_id, mutations
 
 TESTS = Path(__file__).resolve().parent
 GOLDEN, INVALID = TESTS / "golden", TESTS / "golden-invalid"
@@ -192,12 +193,34 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             "references": golden_rows(dtype, rng),
         }.items():
             yield slug(dtype, content), encoded(dtype, bits, lossless)
+    for number, types, n_levels, _, record in prior.RECORDS:
+        yield f"shipped-{number}", naming(number, types[0], n_levels, bytes.fromhex(record))
     for seed in range(40):
         yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
                                                   named=seed % 4 == 0, spare_bits=seed % 5 == 0)
     x = np.linspace(-1, 1, 120, dtype=np.float32)
-    draft = Draft.of(gcodec.encode(x), {})
-    yield "float32-of-torch", Built(replace(draft, container=1).seal(), x.view(np.uint32), {})
+    draft = Draft.of(gcodec.encode(x), SHIPPED)
+    yield "float32-of-torch", Built(replace(draft, container=1).seal(), x.view(np.uint32), dict(SHIPPED))
+
+
+def naming(number: int, dtype: str, n_levels: int, record: bytes) -> Built:
+    """A frame that names a shipped codebook by id."""
+    kind = KINDS[dtype]
+    inline = Inline.of(record)
+    widths = (kind.T,) if n_levels == 1 else (1,) * (n_levels - 1) + (kind.T - n_levels + 1,)
+    named, known = by_id(record, number, kind.H)
+    rng = Random(number)
+    writer = BlockWriter(rng, kind, 8, tuple(widths), tuple(rows_of(kind, widths, n_levels)), [inline], None)
+    block, values = writer.block("coded", 600)
+    draft = Draft(next(code for code, one in reference.VALUE_TYPES.items() if one is kind), 0, 0, 14, 8, 600, (600,),
+                  tuple(widths), writer.levels, (named,), (block,))
+    return Built(draft.seal(), np.array(values, kind.container), known)
+
+
+def rows_of(kind: reference.ValueType, widths: tuple[int, ...], n_levels: int) -> Iterator[tuple[int, int]]:
+    """Levels that drop 0, 1, 2 ... bits: a plane of one bit less each."""
+    for level in range(n_levels):
+        yield level, (1 << len(widths)) - (1 << level)
 
 
 def golden_values(dtype: str, rng: np.random.Generator, n: int) -> Bits:
@@ -222,13 +245,25 @@ def slug(*words: str) -> str:
 
 
 def encoded(dtype: str, bits: Bits, mode: Mode) -> Built:
-    """A frame of the encoder, and its values as the second decoder finds them."""
+    """A frame of the encoder, and the values that it promises."""
     options = dict(mode.options)
     if "ladder" in options:
         n_levels = len(options["ladder"].drops)
         options["levels"] = (np.arange(bits.size) // 7 * 5 % n_levels).astype(np.uint8)
     frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype, **options)
-    return Built(frame, reference.decode(frame).bits, {})
+    named = {name: SHIPPED[name] for name in named_in(frame)}
+    return Built(frame, promised(kind_of(frame), bits, options).reshape(-1), named)
+
+
+def kind_of(frame: bytes) -> reference.ValueType:
+    """The value type of a frame."""
+    return reference.VALUE_TYPES[frame[5]]
+
+
+def named_in(frame: bytes) -> list[tuple[int, int]]:
+    """(id, hash) of the codebooks that a frame names."""
+    records = (record for record in Draft.of(frame, SHIPPED).records if record[0] == 1)
+    return [(int.from_bytes(record[4:8], "little"), int.from_bytes(record[8:16], "little")) for record in records]
 
 
 def entry(built: Built) -> dict[str, Any]:

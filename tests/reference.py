@@ -7,8 +7,11 @@ speed: codes are looked up as strings of 0 and 1.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -444,13 +447,21 @@ class Decoded:
     kinds: list[BlockKind]
 
 
+@functools.cache
+def shipped_codebooks() -> dict[tuple[int, int], bytes]:
+    """Section 10, read from the page itself: inline records by (id, hash)."""
+    page = (Path(__file__).parent.parent / "docs" / "format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^(\d+) \d+ \d+ ([0-9a-f]{16}) ([0-9a-f]+)$", page, re.MULTILINE)
+    return {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
+
+
 def decode(data: bytes, codebooks: Known | None = None, *, limit: int | None = None) -> Decoded:
     """The array in a frame, or `Refused` (§8).
 
     `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5). An
     array of more than `limit` bytes is refused.
     """
-    prelude = read_prelude(data, codebooks or {}, limit)
+    prelude = read_prelude(data, {**shipped_codebooks(), **(codebooks or {})}, limit)
     kinds: list[BlockKind] = []
     parts = [np.empty(0, np.uint64)]
     for b, where in enumerate(prelude.blocks):

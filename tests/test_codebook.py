@@ -12,16 +12,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gcodec.codebook import (
-    MAX_SYMBOLS,
-    Codebook,
-    bin_costs,
-    from_histogram,
-    huffman_lengths,
-    limited_lengths,
-    read_inline,
-)
+from gcodec import prior
+from gcodec.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths, read_inline
+from gcodec.cycle import CodebookCycle
 from gcodec.errors import Corruption, InvalidArgument
+from gcodec.fitting import bin_costs, from_histogram
 from gcodec.planning import window_of
 from tests import laws, reference
 from tests.cases import KINDS
@@ -300,3 +295,94 @@ def test_escape_threshold_is_that_of_native_codes():
 def test_length_limits_outside_of_the_format_are_refused(max_length):
     with pytest.raises(InvalidArgument):
         from_histogram(np.ones(258, np.uint32), 8, 1, 128, max_length=max_length)
+
+
+# The life of a codebook
+
+def counted(rng, n_levels=1, spread=3.0):
+    """A histogram as an encoding might count it."""
+    window, center = window_of(n_levels)
+    at = np.clip(rng.normal(center - 4, spread, 4000), 0, window - 1).astype(np.int64)
+    bins = [np.bincount(at, minlength=window) for _ in range(n_levels)]
+    return np.concatenate([[100, 0], *bins]).astype(np.uint64)
+
+
+@pytest.mark.parametrize("n_levels", [1, 8])
+def test_a_version_takes_effect_at_its_step(n_levels):
+    rng, cycle = np.random.default_rng(1), CodebookCycle(8, n_levels, interval=5)
+    assert cycle.due
+    assert cycle.advance(0) is None
+    cycle.count(counted(rng, n_levels))
+    first = cycle.schedule(cycle.take(), 2)
+    assert not cycle.due                            # one is coming
+    assert cycle.advance(1) is None
+    assert cycle.advance(2) == first
+    assert (first.number, first.step) == (1, 2)
+    cycle.count(counted(rng, n_levels))
+    assert cycle.excess < 0.1
+    assert not cycle.due
+    assert cycle.advance(6) == first
+    assert not cycle.due
+    assert cycle.advance(7) == first
+    assert cycle.due                                # five steps old
+    second, third = cycle.schedule(counted(rng, n_levels), 9), cycle.schedule(counted(rng, n_levels, 9.0), 10)
+    assert cycle.advance(8) == first
+    assert cycle.advance(9) == second
+    assert cycle.advance(20) == third
+    assert [first.number, second.number, third.number] == [1, 2, 3]
+
+
+def test_a_codebook_that_no_longer_fits_is_due():
+    rng, cycle = np.random.default_rng(2), CodebookCycle(8, 1, interval=1000, trigger=0.3)
+    cycle.schedule(counted(rng), 0)
+    cycle.advance(0)
+    cycle.count(counted(rng))
+    assert not cycle.due
+    cycle.count(counted(rng, spread=20.0))
+    assert cycle.excess > 0.3
+    assert cycle.due
+
+
+def test_equal_sums_make_equal_versions():
+    """Workers that exchange what they took agree, whatever each of them saw."""
+    rng = np.random.default_rng(3)
+    seen = [counted(rng, spread=spread) for spread in (1.0, 4.0, 9.0)]
+    workers = [CodebookCycle(8, 1) for _ in seen]
+    for worker, histogram in zip(workers, seen, strict=True):
+        worker.count(histogram)
+        worker.count(histogram)
+    total = sum(worker.take() for worker in workers)
+    assert np.array_equal(total, 2 * sum(seen))
+    assert len({worker.schedule(total, 4).codebook for worker in workers}) == 1
+    assert not any(worker.take().any() for worker in workers)
+
+
+def test_steps_do_not_go_back():
+    cycle = CodebookCycle(8, 1)
+    histogram = counted(np.random.default_rng(4))
+    cycle.schedule(histogram, 5)
+    cycle.advance(6)
+    for call in (lambda: cycle.advance(5), lambda: cycle.schedule(histogram, 5), lambda: CodebookCycle(8, 1, interval=0),
+                 lambda: CodebookCycle(8, 1, trigger=0.0)):
+        laws.with_refusal(InvalidArgument, call)
+
+
+# Codebooks that come with gcodec
+
+def test_shipped_codebooks_are_valid_and_can_code_anything():
+    assert len(laws.SHIPPED) == len(prior.RECORDS)
+    for number, types, n_levels, head_bits, text in prior.RECORDS:
+        record = bytes.fromhex(text)
+        codebook, end = read_inline(record, 0, n_levels, head_bits)
+        assert 0 <= number < 256
+        assert end == len(record)
+        assert codebook.record == record
+        assert codebook.has_escape
+        assert codebook.lengths[0] > 0
+        assert prior.find(number, codebook.hash) == codebook
+        assert prior.find(number, codebook.hash ^ 1) is None
+        for name in types:
+            assert KINDS[name].H == head_bits
+            assert (number, codebook) in prior.fitting(name, n_levels)
+    assert prior.find(255, 0) is None
+    assert prior.fitting("float32", 13) == []

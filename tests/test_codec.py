@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from functools import cache
 from linecache import getline
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, InvalidArgument, Ladder, LimitExceeded, codec, scheme
-from gcodec.codebook import Codebook
-from gcodec.planning import Plan
+from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, InvalidArgument, Ladder, LimitExceeded, scheme
+from gcodec.encoding import encode_values, plan_for
+from gcodec.planning import Given, Plan
 from gcodec.tensors import values_of
-from tests import laws
+from tests import laws, reference
 from tests.cases import (
     BITS_ONLY,
     CASES,
@@ -32,9 +33,11 @@ from tests.cases import (
     gaussian,
     levels_at_random,
     modes,
+    noise,
     promised,
     specials,
 )
+from tests.frame_builder import Draft
 
 short_cases = pytest.mark.parametrize("which", [which for which in CASES if which.name in SHORT], ids=str)
 large_cases = pytest.mark.parametrize("which", LARGE, ids=str)
@@ -176,62 +179,126 @@ def test_any_ladder_decodes(seed, dtype, data):
     laws.check_agreement(frame)
 
 
-# Stale codebooks: an escape covers what a codebook does not know
+# Streams, and codebooks that have become stale: an escape covers what a codebook does not know
 
-def planned(bits: np.ndarray, dtype: str, arguments: dict) -> tuple[bytes, Plan]:
-    """A frame and the plan it was made by."""
-    values = values_of(bits if dtype in BITS_ONLY else bits.view(dtype), dtype)
-    ladder = arguments.get("ladder")
-    steps = scheme.ladder(values.dtype, ladder) if ladder else scheme.lossless(values.dtype)
-    levels = arguments["levels"] if ladder else np.zeros(0, np.uint8)
-    plans: list[Plan] = []
-    frame = codec.encode_values(values, steps, levels, True, arguments.get("coding", Coding()), 1,
-                                given=arguments.get("given"), plan_sink=plans)
-    return frame, plans[0]
+def as_type(bits, dtype):
+    """What to give to ``encode``, with ``dtype``."""
+    return bits if dtype in BITS_ONLY else bits.view(dtype)
+
+
+def named_in(frame, carried):
+    """Codebooks that a frame names by id, out of the records that earlier ones carried."""
+    kind = reference.VALUE_TYPES[frame[5]]
+    hashes = {reference.checksum(record, kind.H): record for record in carried}
+    names = [frame[at + 4 : at + 16] for at in range(48, len(frame) - 16) if frame[at : at + 4] == b"\x01\0\0\0"]
+    found = ((int.from_bytes(name[:4], "little"), int.from_bytes(name[4:], "little")) for name in names)
+    return {name: hashes[name[1]] for name in found if name[1] in hashes}
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("ladder", [False, True])
+@pytest.mark.parametrize("ladder", [False, True], ids=["lossless", "near-lossless"])
 def test_stale_codebooks_code_everything(dtype, ladder):
     kind, rng = KINDS[dtype], np.random.default_rng(5)
     if ladder and not kind.T:
         return
-    steps = {"ladder": FINE_LADDER[dtype]} if ladder else {}
+    encoder, decoder = gcodec.Encoder(interval=10**9, trigger=1e9), gcodec.Decoder()
+    arrays = [gaussian(kind, rng, 5000, zeros=0.1), gaussian(kind, rng, 3000, zeros=0.3, scale=0.02),
+              np.concatenate([gaussian(kind, rng, 3000, zeros=0.1), gaussian(kind, rng, 200, scale=30.0), specials(kind)]),
+              noise(kind, rng, 700), np.zeros(300, kind.container), specials(kind), gaussian(kind, rng, 5000, zeros=0.1)]
+    carried: list[bytes] = []
+    frames = []
+    for bits in arrays:
+        arguments = {"dtype": dtype}
+        if ladder:
+            levels = np.where(np.arange(len(bits)) % 20, 5, levels_at_random(bits, 8)).astype(np.uint8)
+            arguments |= {"levels": levels, "ladder": FINE_LADDER[dtype]}
+        frame = encoder.encode(as_type(bits, dtype), **arguments)
+        frames.append(frame)
+        laws.check_agreement(frame, named_in(frame, carried))
+        carried += [record for record in Draft.of(frame, laws.SHIPPED | named_in(frame, carried)).records if record[0] == 0]
+        want = promised(kind, bits, arguments)
+        laws.assert_same_bits(decoder.decode(frame), want)
+        laws.check_no_expansion(bits.shape, dtype, frame)
+    assert len(carried) == 1                        # the first frame's, for all
+    assert named_in(frames[-1], carried)
+    assert len(frames[-1]) < len(frames[0])
+    laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(frames[-1]))
+    laws.with_refusal(gcodec.Unsupported, lambda: gcodec.Decoder().decode(frames[-1]))
 
-    def with_levels(bits, **more):
-        levels = np.where(np.arange(len(bits)) % 20, 5, levels_at_random(bits, 8)).astype(np.uint8)
-        return steps | more | ({"levels": levels} if ladder else {})
 
-    # As many values as make the planner sample, so that it cannot think to have seen them all.
-    old = gaussian(kind, rng, (1 << 17) + 5000, zeros=0.1)
-    _, plan = planned(old, dtype, with_levels(old))
-    assert plan.codebooks
-    assert all(isinstance(codebook, Codebook) and codebook.has_escape for codebook in plan.codebooks)
-    n = 3000
-    later = np.concatenate([gaussian(kind, rng, n, zeros=0.1), gaussian(kind, rng, n // 30, zeros=0.5, scale=30.0),
-                            specials(kind)])
-    arguments = with_levels(later, given=plan.codebooks)
-    frame, used = planned(later, dtype, arguments)
-    assert used.codebooks == plan.codebooks
-    assert frame[11] == len(plan.codebooks)         # the frame did not fall back to raw blocks
-    laws.check_agreement(frame)
-    laws.assert_same_bits(laws.decode_known(frame, {}), promised(kind, later, arguments))
-    foreign = rng.permutation(np.concatenate([later, specials(kind)]))[:300]
-    frame, _ = planned(foreign, dtype, with_levels(foreign, given=plan.codebooks))
-    laws.assert_same_bits(laws.decode_known(frame, {}),
-                          promised(kind, foreign, with_levels(foreign)))
+def steps_that_carry(encoder, scales):
+    """The steps of a stream whose frames carry a codebook; all frames must decode."""
+    kind, rng, decoder = KINDS["float32"], np.random.default_rng(1), gcodec.Decoder()
+    found, carried = [], []
+    for step, scale in enumerate(scales):
+        bits = np.concatenate([gaussian(kind, rng, 3000, scale=scale), gaussian(kind, rng, 3000, scale=0.01)])
+        frame = encoder.encode(bits.view(np.float32))
+        laws.assert_same_bits(decoder.decode(frame), bits)
+        (record,) = Draft.of(frame, laws.SHIPPED | named_in(frame, carried)).records
+        if record[0] == 0:
+            found.append(step)
+            carried.append(record)
+    return found
+
+
+def test_streams_refresh_their_codebook():
+    assert steps_that_carry(gcodec.Encoder(interval=3, trigger=1e9), [0.01] * 8) == [0, 3, 6]
+    carrying = steps_that_carry(gcodec.Encoder(interval=1000, trigger=0.2), [0.01] * 3 + [1e-4] * 4)
+    assert carrying[0] == 0
+    assert 3 <= carrying[1] <= 4
+    assert len(carrying) == 2
+
+
+def test_streams_of_changing_type_and_mode():
+    encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
+    rng = np.random.default_rng(2)
+    for dtype in ("float32", "bfloat16", "float32", "float64"):
+        kind = KINDS[dtype]
+        bits = gaussian(kind, rng, 2000)
+        for arguments in ({}, {"mantissa_bits": 3}, {"levels": levels_at_random(bits, 8)}, {}):
+            frame = encoder.encode(as_type(bits, dtype), dtype=dtype, **arguments)
+            laws.assert_same_bits(decoder.decode(frame), promised(kind, bits, arguments))
+
+
+def test_streams_of_nothing_and_zeros():
+    encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
+    for x in (np.zeros(0, np.float32), np.zeros(100, np.float32), np.zeros((), np.float32),
+              np.linspace(0, 1, 4000, dtype=np.float32), np.zeros(100, np.float32), np.zeros((3, 0), np.float32)):
+        laws.assert_same_bits(decoder.decode(encoder.encode(x)), x.view(np.uint32))
+
+
+def test_streams_into_buffers_and_with_limits():
+    encoder = gcodec.Encoder(threads=1, rounding="truncate")
+    x = np.linspace(-1, 1, 1000, dtype=np.float32)
+    buffer = bytearray(gcodec.max_encoded_size(1000, "float32"))
+    written = encoder.encode(x, mantissa_bits=5, out=buffer)
+    out = np.empty(1000, np.float32)
+    assert gcodec.Decoder().decode(written, out=out) is out
+    assert (np.abs(out) <= np.abs(x)).all()
+    laws.with_refusal(LimitExceeded, lambda: gcodec.Decoder(max_output_bytes=3999).decode(bytes(written)))
+    assert gcodec.Decoder(max_output_bytes=4000, like="numpy").decode(bytes(written)).size == 1000
+
+
+def planned(bits: np.ndarray, dtype: str, coding: Coding | None = None, given: Given | None = None) -> tuple[bytes, Plan]:
+    """A lossless frame and the plan it was made by."""
+    values = values_of(as_type(bits, dtype), dtype)
+    steps, no_levels = scheme.lossless(values.dtype), np.zeros(0, np.uint8)
+    plan = plan_for(values, steps, no_levels, coding or Coding(), 1, given)
+    return encode_values(values, steps, no_levels, True, plan, 1), plan
 
 
 def test_a_codebook_without_escape_falls_back_to_raw_blocks():
     rng = np.random.default_rng(6)
     kind = KINDS["float32"]
-    few = np.resize(np.array([1.0, 2.0, 4.0, 2.0], np.float32), 1 << 10).view(np.uint32) + rng.integers(
-        0, 1 << 20, 1 << 10, np.uint32)
-    _, plan = planned(few, "float32", {})
+    few = np.resize(np.array([1.0, 2.0, 4.0, 2.0], np.float32), 1 << 11).view(np.uint32) + rng.integers(
+        0, 1 << 20, 1 << 11, np.uint32)
+    _, plan = planned(few, "float32")
+    assert plan.codebooks
     assert not any(codebook.has_escape for codebook in plan.codebooks)      # all values were seen
+    given = Given(plan.codebooks, plan.records, plan.references)
     other = np.concatenate([few, gaussian(kind, rng, 100, scale=1e10)])
-    frame, _ = planned(other, "float32", {"given": plan.codebooks})
-    laws.assert_same_bits(gcodec.decode(frame), other.view(np.float32))
+    frame, _ = planned(other, "float32", given=given)
+    laws.assert_same_bits(gcodec.decode(frame), other)
     laws.check_agreement(frame)
 
 
@@ -434,6 +501,17 @@ def _view():
     lambda: gcodec.max_encoded_size(-1, "float32"),
     lambda: gcodec.max_encoded_size((2, -3), "float32"),
     lambda: gcodec.max_encoded_size((1,) * 33, "float32"),
+    # streams
+    lambda: gcodec.Encoder(rounding="up"),
+    lambda: gcodec.Encoder(interval=0).encode(X),
+    lambda: gcodec.Encoder(trigger=0.0).encode(X),
+    lambda: gcodec.Encoder(threads=0).encode(X),
+    lambda: gcodec.Encoder().encode(X, levels=LEVELS, mantissa_bits=3),
+    lambda: gcodec.Encoder().encode(np.zeros(3, np.int32)),
+    lambda: gcodec.Encoder().encode(X, out=bytearray(3)),
+    lambda: gcodec.Decoder(like="x").decode(frame_of_x()),
+    lambda: gcodec.Decoder().decode(frame_of_x(), out=bytearray(24)),
+    lambda: gcodec.inspect("text"),
 ], ids=lambda call: getline(__file__, call.__code__.co_firstlineno).strip().removeprefix("lambda: ").rstrip(","))
 def test_what_has_no_meaning_is_refused(call):
     with pytest.raises(InvalidArgument):
@@ -470,10 +548,42 @@ def test_random_bytes_are_refused(data):
         assert laws.outcome(start + data) in ("insufficient", "corruption", "unsupported")
 
 
+def test_inspect():
+    for which in (Case("float32", "runs of equal sub-streams"), Case("bfloat16", "spread by block"), Case("float64", "empty"),
+                  Case("float8_e5m2", "0-d"), Case("float16", "blocks of zeros")):
+        for mode in modes(which.dtype):
+            frame = gcodec.encode(which.array(), **mode.arguments(which))
+            draft, info = Draft.of(frame, laws.SHIPPED), gcodec.inspect(frame)
+            assert (info.dtype, info.shape, info.n_values) == (which.dtype, which.bits.shape, which.bits.size)
+            assert info.mode == ("lossless", "fixed", "near-lossless")[draft.mode]
+            assert info.container == "numpy"
+            assert info.frame_bytes == len(frame)
+            assert info.value_bytes == which.bits.nbytes
+            assert info.prelude_bytes == len(frame) - sum(map(len, draft.blocks))
+            assert info.levels == tuple(drop for drop, _ in draft.levels)
+            assert info.planes == draft.planes
+            assert info.n_codebooks == len(draft.records)
+            assert info.n_blocks == len(draft.blocks) == sum(info.kinds.values())
+            for number, name in enumerate(("constant", "raw", "coded")):
+                assert info.kinds[name] == sum(block[0] == number for block in draft.blocks)
+            assert info.ratio == which.bits.nbytes / len(frame)
+            assert gcodec.inspect(frame + b"more") == info
+            described = json.loads(json.dumps(info.as_dict()))
+            assert described["bits_per_value"] == info.bits_per_value
+    laws.with_refusal(gcodec.InsufficientData, lambda: gcodec.inspect(frame_of_x()[:-1]))
+    laws.with_refusal(gcodec.Corruption, lambda: gcodec.inspect(b"x" * 100))
+
+
+def test_warmup():
+    gcodec.warmup(["float32"])
+    gcodec.warmup([])
+    laws.with_refusal(InvalidArgument, lambda: gcodec.warmup(["int8"]))
+
+
 def test_literal_gcomp_is_one_codebook_of_short_codes():
     x = np.concatenate([gaussian(KINDS["float32"], np.random.default_rng(n), 1 << 14, scale=10.0**n) for n in range(4)])
     frame = gcodec.encode(x.view(np.float32), coding=LITERAL_GCOMP)
-    _, plan = planned(x, "float32", {"coding": LITERAL_GCOMP})
+    _, plan = planned(x, "float32", LITERAL_GCOMP)
     assert frame[11] == len(plan.codebooks) == 1
     assert max(plan.codebooks[0].lengths) <= 11
     assert not plan.references

@@ -21,9 +21,15 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 # A room imports from the floors below its own, and within itself in any way that forms no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("format", "checksum", "codebook", "prior", "truncation", "kernels", "tensors"),
-    ("scheme", "codec", "stream"),
-    ("optimizers", "files", "archive", "recorder"),
+    ("kernels",),
+    ("codebook", "truncation", "workers"),
+    ("format", "fitting", "prior"),
+    ("scheme", "tensors", "tables", "scratch", "optimizers"),
+    ("planning",),
+    ("encoding", "decoding"),
+    ("codec",),
+    ("cycle", "stream"),
+    ("files", "archive", "recorder"),
     ("compressors", "adaptive", "feedback", "simulate"),
     ("distributed", "gcodec"),
     ("cli", "demo", "integrations", "__main__"),
@@ -31,13 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
-    ("codebook", "kernels"),        # kernels make the codes and their tables
-    ("format", "codebook"),         # a frame's prelude holds codebooks
-    ("prior", "codebook"),
-    ("truncation", "kernels"),
-    ("tensors", "format"),          # dtypes are the format's value types
-    ("codec", "scheme"),
-    ("stream", "codec"),            # a stream is a sequence of frames
+    ("stream", "cycle"),            # an encoder refreshes its codebook
     ("files", "archive"),
     ("cli", "demo"),                # `gcodec demo`
     ("__main__", "cli"),

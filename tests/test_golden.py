@@ -31,7 +31,7 @@ def test_golden_frames_decode(name):
     other = reference.decode(frame, codebooks)
     assert other.kinds == described["blocks"]
     assert hashlib.sha256(other.bits.tobytes()).hexdigest() == described["sha256"]
-    if not codebooks and described["container"] == 0:
+    if codebooks.keys() <= laws.SHIPPED.keys() and described["container"] == 0:
         assert hashlib.sha256(laws.bits_of(gcodec.decode(frame)).tobytes()).hexdigest() == described["sha256"]
 
 

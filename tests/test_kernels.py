@@ -251,14 +251,14 @@ def test_the_cases_reach_every_kind_of_block_and_corner():
                 frame = gcodec.encode(which.array(), **mode.arguments(which))
                 seen |= corners(frame, mode)
     assert {"constant", "raw", "coded", "run", "references", "several codebooks", "escape", "escape with levels",
-            "no codebook", "sub-streams of different lengths"} <= seen
+            "no codebook", "codebook by id", "codebook inline", "sub-streams of different lengths"} <= seen
 
 
 def corners(frame: bytes, mode: Mode) -> set[str]:
     """What a frame of the encoder has that not every frame has."""
     from tests.frame_builder import Coded, Draft, Inline
 
-    draft = Draft.of(frame, {})
+    draft = Draft.of(frame, laws.SHIPPED)
     seen = {("constant", "raw", "coded")[block[0]] for block in draft.blocks}
     seen |= {"several codebooks"} if len(draft.records) > 1 else {"no codebook"} if not draft.records else set()
     for block in draft.blocks:
@@ -267,7 +267,10 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
             seen |= {"run"} if not all(coded.streams) else set()
             seen |= {"references"} if coded.reference_width else set()
             seen |= {"sub-streams of different lengths"} if coded.length_width else set()
-            inline = Inline.of(draft.records[coded.codebook])
+            record = draft.records[coded.codebook]
+            seen |= {"codebook by id"} if record[0] == 1 else {"codebook inline"}
+            name = int.from_bytes(record[4:8], "little"), int.from_bytes(record[8:16], "little")
+            inline = Inline.of(record if record[0] == 0 else laws.SHIPPED[name])
             codes: dict[str, int] = {code: symbol for symbol, code in inline.codes().items()}
             escaped: list[int] = []
             for s, stream in enumerate(coded.streams):

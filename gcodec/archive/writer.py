@@ -146,7 +146,11 @@ class ArchiveWriter:
         def work(part: Part) -> Packed:
             segment = plan.segments[part.segment]
             data = plan.source.read(segment.start + part.start, segment.start + part.stop)
-            return pack(data, segment.dtype, policy.options(part, data) if policy and segment.dtype else {})
+            try:
+                return pack(data, segment.dtype, policy.options(part, data) if policy and segment.dtype else {})
+            except GcodecError as error:
+                name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
+                raise type(error)(f"{plan.path}:{name}: {error}") from error
 
         results = ordered_map(self._pool, work, self._parts(plan), self._threads + 1)
         entries, crcs, end = [], {}, 0

@@ -14,12 +14,14 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10,
 
 
 def size(count: float) -> str:
-    """A number of bytes with its unit: ``"517 B"``, ``"1.50 MB"``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+    """A number of bytes with its unit and three digits: ``"517 B"``, ``"1.50 MB"``."""
+    unit = "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if count < 999.5:
             break
-        count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+        count, unit = count / 1000, larger
+    digits = 0 if unit == "B" or count >= 99.95 else 1 if count >= 9.995 else 2
+    return f"{count:.{digits}f} {unit}"
 
 
 def rate(count: float, seconds: float) -> str:
@@ -69,22 +71,15 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
-    """Columns of text on stdout; names of columns that begin with ``>`` are set to the right.
-
-    On a terminal too narrow for it, rich wraps the cells; in a pipe every row is one line.
-    """
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        justify = "right" if column.startswith(">") else "left"
-        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _width(columns, rows) + 2)
-    console.print(Padding(table, (0, 0, 0, indent)))
+    """Columns of text on stdout, a row per line; columns whose name begins with ``>`` are set to the right."""
+    lines = [[column.lstrip(">") for column in columns], *rows]
+    widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if column.startswith(">") else cell.ljust(width)
+            for column, cell, width in zip(columns, line, widths, strict=True)
+        )
+        print(" " * indent + "  ".join(cells).rstrip())
 
 
 @contextmanager
@@ -123,8 +118,3 @@ def stdin_bytes() -> Any:
     if stream.isatty():
         raise UsageError("refusing to read bytes from a terminal; pipe something in, or name a file")
     return stream.buffer
-
-
-def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    cells = [columns, *rows]
-    return sum(max(len(row[i]) for row in cells) + 4 for i in range(len(columns)))

@@ -71,11 +71,8 @@ class DumpPolicy:
         size = width(grad.dtype) or 1
         first, last = part.start // size, part.stop // size
         ladder = self._ladders[grad.dtype]
-        try:
-            param = self._slice(f"{PARAM}/{name}", first, last)
-            levels = levels_for(self._view(name, first, last), param, _values(data, grad.dtype), ladder=ladder)
-        except GcodecError as error:
-            raise type(error)(f"{self._plan.path}: {GRAD}/{name}: {error}") from error
+        param = self._slice(f"{PARAM}/{name}", first, last)
+        levels = levels_for(self._view(name, first, last), param, _values(data, grad.dtype), ladder=ladder)
         return {"levels": levels, "ladder": ladder, **self._more}
 
     def _gradients(self) -> dict[str, TensorView]:

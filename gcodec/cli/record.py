@@ -129,7 +129,9 @@ def _text(row: dict[str, Any]) -> tuple[str, ...]:
     rates = " ".join(f"{rate:g}" if isinstance(rate, int | float) else "?" for rate in row["learning_rates"])
     state = " ".join(kind for kind in row["bytes_by_kind"] if kind not in ("grad", "param"))
     numbers = str(row["parameters"]), str(row["values"])
-    who = row["step"] or "-", row["optimizer"] or "no dump", rates or "-"
+    if row["optimizer"] is None:
+        return (row["dump"], "-", "not a dump", "-", "-", "-", "-", "-", display.size(row["bytes"]))
+    who = row["step"] or "-", row["optimizer"], rates or "-"
     return (row["dump"], *who, *numbers, " ".join(row["dtypes"]), state, display.size(row["bytes"]))
 
 

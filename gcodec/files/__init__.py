@@ -72,7 +72,7 @@ def plan_or_bytes(path: str, source: Source, *, dtype: str | None = None) -> Fil
     try:
         return plan_file(path, source, dtype=dtype)
     except GcodecError as error:
-        note = str(error).removeprefix(f"{path}: ")
+        note = "kept as plain bytes: " + str(error).removeprefix(f"{path}: ")
         return assemble(path or "stdin", "bytes", source, [], note=note)
 
 

@@ -61,7 +61,7 @@ def plan_npy(path: str, source: Source, name: str, dtype: str | None = None) -> 
     """
     header = NpyHeader.read_from(source, path)
     if header.dtype.hasobject:
-        return assemble(path, "bytes", source, [], note="an array of Python objects")
+        return assemble(path, "bytes", source, [], note="kept as plain bytes: an array of Python objects")
     return assemble(path, "npy", source, [npy_piece(header, name, 0, dtype)])
 
 

@@ -22,9 +22,10 @@ OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES = range(
 
 @kernel
 def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
-    """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``: uint8[256], by level;
-    ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in :func:`scalar.round_magnitude`, and
-    whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch. Infinities and NaNs are of level 0 whatever ``levels`` says."""
+    """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``:
+    uint8[256], by level; ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in
+    :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch.
+    Infinities and NaNs are of level 0 whatever ``levels`` says."""
     width = width_of(values)
     if width == 64:
         for i in range(n):
@@ -151,13 +152,29 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
 
 
 @kernel
-def find_symbols(values, levels, n, stream, infinity, base, references, head_shift, head_mask, first, count, number,
-                 ranges, chunk, symbols):
+def find_symbols(
+    values,
+    levels,
+    n,
+    stream,
+    infinity,
+    base,
+    references,
+    head_shift,
+    head_mask,
+    first,
+    count,
+    number,
+    ranges,
+    chunk,
+    symbols,
+):
     """Symbol of every value, and 0 behind the last up to a multiple of 64.
 
-    ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges and the number of their
-    first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits; ``chunk``: uint8[4 * (stream + 64)], scratch;
-    ``symbols``: uint8, strided, result. Infinities and NaNs are of level 0.
+    ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges
+    and the number of their first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits;
+    ``chunk``: uint8[4 * (stream + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
+    level 0.
     """
     n_streams = (n + stream - 1) // stream
     width = width_of(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import planes
+from . import planes, planes_general, planes_narrow
 from .blocks import (
     BAD_CHECKSUM,
     BAD_FIELD,
@@ -41,7 +41,7 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
     """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
     n_items[:] = 0
     if marks is not None:
-        planes.find_marks(symbols, n, stream, mark_of, marks)
+        planes_narrow.find_marks(symbols, n, stream, mark_of, marks)
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - s * stream)
@@ -89,26 +89,64 @@ def count(n, stream, mark_of, shape, dense, lone, items, general, scratch):
 
 
 @kernel
-def merge(data, at, n, stream, kind, mark_of, shift, head_of, narrow_head_of, shape, dense, lone, items, general, bare, scratch, out):
-    """All values of a block from its planes and symbols; which of ``dense`` ... ``bare`` is there says which layout it is."""
+def merge(
+    data,
+    at,
+    n,
+    stream,
+    kind,
+    mark_of,
+    shift,
+    head_of,
+    narrow_head_of,
+    shape,
+    dense,
+    lone,
+    items,
+    general,
+    bare,
+    scratch,
+    out,
+):
+    """All values of a block from its planes and symbols; which of ``dense`` ... ``bare`` is there says which layout
+    it is."""
     head_mask = (1 << kind.head_bits) - 1
     symbols, bases, n_items = scratch.symbols, scratch.bases, scratch.n_items
     if general is not None:
         for i in range(n):
             general[i] = U64(0)
         for p in range(shape.n):
-            planes.merge_plane(data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general)
+            planes_general.merge_plane(data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general)
             at += (n_items[p] * shape.widths[p] + 7) >> 3
-        planes.merge_values(general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out)
+        planes_general.merge_values(
+            general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out
+        )
     if items is not None:
-        planes.merge_narrow(data, at, symbols, scratch.marks, n, stream, shape.n, shape.widths, narrow_head_of, shift, shape.uniform,
-                            bases, scratch.words, scratch.bytes, items, n_items, out)
+        planes_narrow.merge_narrow(
+            data,
+            at,
+            symbols,
+            scratch.marks,
+            n,
+            stream,
+            shape.n,
+            shape.widths,
+            narrow_head_of,
+            shift,
+            shape.uniform,
+            bases,
+            scratch.words,
+            scratch.bytes,
+            items,
+            n_items,
+            out,
+        )
     if dense is not None:
         planes.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, scratch.words, dense, out)
     if lone is not None:
         planes.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
     if bare is not None:
-        planes.merge_values(None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out)
+        planes_general.merge_values(None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out)
 
 
 @inlined
@@ -128,9 +166,13 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
     references_at = lengths_at + (n_streams * length_width + 7) // 8
     body = references_at + (n_streams * reference_width + 7) // 8 - at
     status = OK
-    if base > head_mask or length_width > 16 or reference_width > kind.head_bits or run_symbol > books.n_symbols[c]:
-        status = BAD_FIELD
-    elif not is_zero(data, at + 29, at + 32):
+    if (
+        base > head_mask
+        or length_width > 16
+        or reference_width > kind.head_bits
+        or run_symbol > books.n_symbols[c]
+        or not is_zero(data, at + 29, at + 32)
+    ):
         status = BAD_FIELD
     elif (body + 7) & ~7 != size:
         status = BAD_SIZE
@@ -151,9 +193,22 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
         unpack_numbers(data, references_at, n_streams, reference_width, scratch.references)
         for s in range(n_streams):
             bases[s] = (base + np.int64(scratch.references[s])) & head_mask
-        n_escapes = decode_streams(data, starts, stream_bytes, n, stream, run_symbol, books.table[c], books.lengths[c],
-                                   np.int64(books.lengths[c, ESCAPE]), kind.head_bits, scratch.lanes, scratch.symbols,
-                                   scratch.escapes, scratch.escape_heads)
+        n_escapes = decode_streams(
+            data,
+            starts,
+            stream_bytes,
+            n,
+            stream,
+            run_symbol,
+            books.table[c],
+            books.lengths[c],
+            np.int64(books.lengths[c, ESCAPE]),
+            kind.head_bits,
+            scratch.lanes,
+            scratch.symbols,
+            scratch.escapes,
+            scratch.escape_heads,
+        )
         if n_escapes < 0:
             status = BAD_STREAM
     if status == OK:
@@ -164,8 +219,25 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
         if total != plane_bytes:
             status = BAD_PLANES
     if status == OK:
-        merge(data, at + CODED_HEADER, n, stream, kind, books.mark_of[c], books.shift[c], books.head_of[c], books.narrow_head_of[c],
-              shape, scratch.dense, scratch.lone, scratch.items, scratch.general, scratch.bare, scratch, out)
+        merge(
+            data,
+            at + CODED_HEADER,
+            n,
+            stream,
+            kind,
+            books.mark_of[c],
+            books.shift[c],
+            books.head_of[c],
+            books.narrow_head_of[c],
+            shape,
+            scratch.dense,
+            scratch.lone,
+            scratch.items,
+            scratch.general,
+            scratch.bare,
+            scratch,
+            out,
+        )
         for k in range(n_escapes):
             s = scratch.escapes[k] // (stream + STREAM_PAD)
             i = scratch.escapes[k] - s * STREAM_PAD
@@ -178,8 +250,9 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
 def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, books, shape, scratch, out, out_first):
     """Decode blocks ``begin ... end``; value i of the frame goes to ``out[i - out_first]``.
 
-    ``data``: uint8, readable for ``codec.margin`` bytes after the last of these blocks; ``offsets`` and ``sizes``: int64[n_blocks],
-    checked to lie inside the frame; the bundles are described in :mod:`parameters`. Returns (status, block).
+    ``data``: uint8, readable for ``codec.margin`` bytes after the last of these blocks; ``offsets`` and ``sizes``:
+    int64[n_blocks], checked to lie inside the frame; the bundles are described in :mod:`parameters`. Returns
+    (status, block).
     """
     width = width_of(out) // 8
     for b in range(begin, end):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import planes
+from . import planes, planes_general, planes_narrow
 from .blocks import (
     BLOCK_HEADER,
     CODED,
@@ -27,14 +27,33 @@ from .streams import checksum, encode_streams
 
 @kernel
 def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, items, general, scratch, out, at):
-    """All planes of a block; which of ``dense``, ``lone``, ``items``, ``general`` is there says which layout it is. Returns the end."""
+    """All planes of a block; which of ``dense``, ``lone``, ``items``, ``general`` is there says which layout it is.
+    Returns the end."""
     if general is not None:
         for p in range(shape.n):
-            at = planes.split_plane(values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at)
+            at = planes_general.split_plane(
+                values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at
+            )
         return at
     if items is not None:
-        return planes.split_narrow(values, scratch.symbols, n, stream, shape.n, shape.widths, mark_of, shift, shape.uniform,
-                                   scratch.marks, scratch.words, scratch.bytes, items, scratch.n_items, out, at)
+        return planes_narrow.split_narrow(
+            values,
+            scratch.symbols,
+            n,
+            stream,
+            shape.n,
+            shape.widths,
+            mark_of,
+            shift,
+            shape.uniform,
+            scratch.marks,
+            scratch.words,
+            scratch.bytes,
+            items,
+            scratch.n_items,
+            out,
+            at,
+        )
     if dense is not None:
         return planes.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
     if lone is not None:
@@ -44,7 +63,8 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, item
 
 @inlined
 def encode_coded(values, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at):
-    """A coded block with codebook ``c`` at ``at``, kind, count and checksum left out. Returns the end, or -1 if it cannot be coded."""
+    """A coded block with codebook ``c`` at ``at``, kind, count and checksum left out. Returns the end, or -1 if it
+    cannot be coded."""
     head_mask = (1 << kind.head_bits) - 1
     n_streams = (n + stream - 1) // stream
     references, stream_bytes = scratch.references, scratch.stream_bytes
@@ -54,15 +74,56 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
     else:
         for s in range(n_streams):
             references[s] = 0
-    find_symbols(values, levels, n, stream, kind.infinity, base, references, kind.head_shift, head_mask, books.first[c],
-                 books.count[c], books.number[c], books.ranges[c], scratch.chunk, scratch.symbols)
+    find_symbols(
+        values,
+        levels,
+        n,
+        stream,
+        kind.infinity,
+        base,
+        references,
+        kind.head_shift,
+        head_mask,
+        books.first[c],
+        books.counts[c],
+        books.number[c],
+        books.ranges[c],
+        scratch.chunk,
+        scratch.symbols,
+    )
     planes_at = at + CODED_HEADER
-    streams_at = split(values, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape, scratch.dense, scratch.lone,
-                       scratch.items, scratch.general, scratch, out, planes_at)
+    streams_at = split(
+        values,
+        n,
+        stream,
+        kind.tail_bits,
+        books.mark_of[c],
+        books.shift[c],
+        shape,
+        scratch.dense,
+        scratch.lone,
+        scratch.items,
+        scratch.general,
+        scratch,
+        out,
+        planes_at,
+    )
     run_symbol = books.run_symbol[c]
-    end = encode_streams(scratch.symbols, values, n, stream, books.table[c], books.escape_code[c],
-                         np.int64(books.lengths[c, ESCAPE]), kind.head_bits, kind.head_shift, run_symbol, out, streams_at,
-                         stream_bytes)
+    end = encode_streams(
+        scratch.symbols,
+        values,
+        n,
+        stream,
+        books.table[c],
+        books.escape_code[c],
+        np.int64(books.lengths[c, ESCAPE]),
+        kind.head_bits,
+        kind.head_shift,
+        run_symbol,
+        out,
+        streams_at,
+        stream_bytes,
+    )
     if end >= 0:
         least, most = stream_bytes[0], stream_bytes[0]
         for s in range(1, n_streams):
@@ -81,12 +142,15 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
 
 
 @kernel
-def encode_blocks(values, levels, geometry, kind, begin, end, rounding, choices, books, shape, rounded, scratch, out, at, sizes):
-    """Encode blocks ``begin ... end`` back to back from byte ``at`` of ``out`` and note their ``sizes`` (uint32[n_blocks]).
+def encode_blocks(
+    values, levels, geometry, kind, begin, end, rounding, choices, books, shape, rounded, scratch, out, at, sizes
+):
+    """Encode blocks ``begin ... end`` back to back from byte ``at`` of ``out`` and note their ``sizes``
+    (uint32[n_blocks]).
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``rounded``: scratch.rounded, None where nothing
-    is rounded; the bundles are described in :mod:`parameters`. ``out`` needs room for the raw size of these blocks, 24 bytes a
-    block and the worst case of one coded block. Returns the end.
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``rounded``: scratch.rounded,
+    None where nothing is rounded; the bundles are described in :mod:`parameters`. ``out`` needs room for the raw
+    size of these blocks, 24 bytes a block and the worst case of one coded block. Returns the end.
     """
     width = width_of(values) // 8
     stream = geometry.stream
@@ -96,8 +160,18 @@ def encode_blocks(values, levels, geometry, kind, begin, end, rounding, choices,
         block_values = view(values, start, n)
         block_levels = view_if_any(levels, start, n)
         if rounded is not None:
-            round_values(block_values, block_levels, n, rounding.drops, kind.infinity, kind.smallest_normal, rounding.nearest,
-                         rounding.prune, scratch.symbols, rounded)
+            round_values(
+                block_values,
+                block_levels,
+                n,
+                rounding.drops,
+                kind.infinity,
+                kind.smallest_normal,
+                rounding.nearest,
+                rounding.prune,
+                scratch.symbols,
+                rounded,
+            )
             block_values = view(rounded, 0, n)
         store_u32(out, at, U32(0))
         store_u32(out, at + 4, U32(n))
@@ -108,8 +182,21 @@ def encode_blocks(values, levels, geometry, kind, begin, end, rounding, choices,
             stop = at + BLOCK_HEADER + width
         elif choices.codebook[b] >= 0:
             c = choices.codebook[b]
-            stop = encode_coded(block_values, block_levels, n, stream, kind, choices.base[b], choices.references, c, books, shape,
-                                scratch, out, at)
+            stop = encode_coded(
+                block_values,
+                block_levels,
+                n,
+                stream,
+                kind,
+                choices.base[b],
+                choices.references,
+                c,
+                books,
+                shape,
+                scratch,
+                out,
+                at,
+            )
             out[at] = U8(CODED)
             out[at + 1] = U8(c)
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:

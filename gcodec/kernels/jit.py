@@ -10,8 +10,9 @@ from typing import Any
 
 from numba import njit
 
-# numba's cache on disk notices a change in a kernel's own file only, not in the files of the functions it calls. Stamping every
-# kernel with the sources of all of them makes an edit, or an upgrade of the package, recompile what depends on it.
+# numba's cache on disk notices a change in a kernel's own file only, not in the files of the functions it calls.
+# Stamping every kernel with the sources of all of them makes an edit, or an upgrade of the package, recompile what
+# depends on it.
 _SHARED = sorted(Path(__file__).parent.glob("*.py"))
 
 
@@ -27,7 +28,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """The same for a step of one other kernel: becomes part of it before compilation, which saves compiling all it calls twice."""
+    """The same for a step of one other kernel: becomes part of it before compilation, which saves compiling all it
+    calls twice."""
     return _compiled(function, inline="always")
 
 

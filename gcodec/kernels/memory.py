@@ -63,8 +63,14 @@ def _view(array: Any) -> Any:
         item_bytes = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
         at = pointer(context, builder, signature.args[0], args[0], builder.mul(args[1], item_bytes))
         result = context.make_array(kind)(context, builder)
-        populate_array(result, data=builder.bitcast(at, result.data.type), shape=[args[2]], strides=[item_bytes],
-                       itemsize=item_bytes, meminfo=None)
+        populate_array(
+            result,
+            data=builder.bitcast(at, result.data.type),
+            shape=[args[2]],
+            strides=[item_bytes],
+            itemsize=item_bytes,
+            meminfo=None,
+        )
         return result._getvalue()
 
     return kind(array, types.intp, types.intp), generate
@@ -72,8 +78,8 @@ def _view(array: Any) -> Any:
 
 @intrinsic
 def view(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
-    """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs LLVM the
-    vectorization of a loop. The array must outlive the view."""
+    """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs
+    LLVM the vectorization of a loop. The array must outlive the view."""
     return _view(array)
 
 
@@ -82,7 +88,9 @@ def view_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
     """:func:`view`, or None of None."""
     if not isinstance(array, types.NoneType):
         return _view(array)
-    return types.none(array, types.intp, types.intp), lambda context, builder, signature, args: context.get_dummy_value()
+    return types.none(
+        array, types.intp, types.intp
+    ), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 @intrinsic

@@ -16,7 +16,8 @@ class Geometry(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The value type (docs/format.md section 2): bits of head and tail, where the head lies, and the bits of two magnitudes."""
+    """The value type (docs/format.md section 2): bits of head and tail, where the head lies, and the bits of two
+    magnitudes."""
 
     head_bits: int
     head_shift: int
@@ -26,7 +27,8 @@ class Kind(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """``drops``: uint8[256], mantissa bits to drop by level; ``nearest`` even, else truncate; ``prune``: denormals and -0 become +0."""
+    """``drops``: uint8[256], mantissa bits to drop by level; ``nearest`` even, else truncate; ``prune``: denormals
+    and -0 become +0."""
 
     drops: np.ndarray
     nearest: bool
@@ -34,7 +36,8 @@ class Rounding(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Per block: ``codebook`` (int64, -1: store raw) and ``base`` (int64); ``references``: sub-streams have references of their own."""
+    """Per block: ``codebook`` (int64, -1: store raw) and ``base`` (int64); ``references``: sub-streams have
+    references of their own."""
 
     codebook: np.ndarray
     base: np.ndarray
@@ -42,12 +45,13 @@ class Choices(NamedTuple):
 
 
 class Books(NamedTuple):
-    """The codebooks of a frame, first axis the codebook; see ``codebook.Tables``. Only the tables of one direction are there."""
+    """The codebooks of a frame, first axis the codebook; see ``codebook.Tables``. Only the tables of one direction
+    are there."""
 
     n_symbols: np.ndarray
     lengths: np.ndarray
     first: np.ndarray
-    count: np.ndarray
+    counts: np.ndarray
     number: np.ndarray
     ranges: np.ndarray
     mark_of: np.ndarray
@@ -68,10 +72,11 @@ class Planes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is compiled away.
+    """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is
+    compiled away.
 
-    ``dense``, ``lone``, ``items``, ``general`` and ``bare`` also say which of the five layouts of ``kernels.planes`` it is: just
-    one of them is not None.
+    ``dense``, ``lone``, ``items``, ``general`` and ``bare`` also say which of the five layouts of ``kernels.planes``
+    it is: just one of them is not None.
     """
 
     symbols: np.ndarray  #: uint8, strided

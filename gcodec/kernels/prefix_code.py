@@ -15,8 +15,8 @@ NO_CODE = 64  #: length stored for a symbol without a code: more than the encode
 def package_merge(counts, order, limit, weight, is_leaf, n_items, lengths):
     """Optimal code lengths of at most ``limit`` bits for symbols of given counts (Larmore and Hirschberg 1990).
 
-    ``counts``: uint64[n], all positive; ``order``: int64[n], indices sorted by (count, index); ``weight``: uint64[2, 2n]
-    ``is_leaf``: uint8[limit, 2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result.
+    ``counts``: uint64[n], all positive; ``order``: int64[n], indices sorted by (count, index); ``weight``: uint64[2,
+    2n] ``is_leaf``: uint8[limit, 2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result.
     2 <= n <= 2**limit. Among equal weights a leaf precedes a package, and leaves follow ``order``: the result is a pure
     function of the counts.
     """
@@ -91,8 +91,8 @@ def decode_table(lengths, codes, first_symbol, first_length, table):
     """Table of 2**12 entries that decodes up to six symbols at once.
 
     ``lengths``: uint8[256]; ``codes``: uint32[256]; ``first_symbol``, ``first_length``: uint8[4096] scratch;
-    ``table``: uint64[4096], result. An entry is, from its lowest byte: bits used, six symbols, number of symbols. The number is 0
-    where the window starts with the escape.
+    ``table``: uint64[4096], result. An entry is, from its lowest byte: bits used, six symbols, number of symbols.
+    The number is 0 where the window starts with the escape.
     """
     for symbol in range(256):
         length = lengths[symbol]

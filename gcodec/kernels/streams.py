@@ -1,7 +1,7 @@
 """Sub-streams: symbols to bits and back, and the checksum over what was written.
 
-Symbols lie in a scratch array one sub-stream after another at a stride of ``stream + STREAM_PAD`` bytes, because the decoder
-writes eight symbols at a time and may write past the end of a sub-stream.
+Symbols lie in a scratch array one sub-stream after another at a stride of ``stream + STREAM_PAD`` bytes, because the
+decoder writes eight symbols at a time and may write past the end of a sub-stream.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def is_run(symbols, start, n, symbol):
 
 @kernel
 def _encode_one(symbols, i, value, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at):
-    """Append the code of ``symbols[i]``, an escape's head included. Returns (window, filled, at), at = -1 where there is no code."""
+    """Append the code of ``symbols[i]``, an escape's head included. Returns (window, filled, at), at = -1 where
+    there is no code."""
     entry = U64(table[symbols[i]])
     length = entry & U64(255)
     code = entry >> U64(8)
@@ -63,14 +64,27 @@ def _encode_one(symbols, i, value, table, escape_code, escape_length, head_bits,
 
 
 @kernel
-def encode_streams(symbols, values, n, stream, table, escape_code, escape_length, head_bits, head_shift, run_symbol,
-                   out, at, stream_bytes):
+def encode_streams(
+    symbols,
+    values,
+    n,
+    stream,
+    table,
+    escape_code,
+    escape_length,
+    head_bits,
+    head_shift,
+    run_symbol,
+    out,
+    at,
+    stream_bytes,
+):
     """Write the codes of a block's symbols, sub-stream by sub-stream.
 
     ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
     :func:`prefix_code.encode_table`; ``out``: uint8, room for ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``:
-    uint32[n_streams], result. Returns the position after the last byte, or -1 where a symbol has no code and the codebook no
-    escape.
+    uint32[n_streams], result. Returns the position after the last byte, or -1 where a symbol has no code and the
+    codebook no escape.
     """
     low, six = U64(255), U64(63)
     for s in range((n + stream - 1) // stream):
@@ -109,13 +123,36 @@ def encode_streams(symbols, values, n, stream, table, escape_code, escape_length
             else:
                 for k in range(8):
                     window, filled, at = _encode_one(
-                        symbols, i + k, values[first + 8 * group + k], table, escape_code, escape_length, head_bits,
-                        head_shift, window, filled, out, at)
+                        symbols,
+                        i + k,
+                        values[first + 8 * group + k],
+                        table,
+                        escape_code,
+                        escape_length,
+                        head_bits,
+                        head_shift,
+                        window,
+                        filled,
+                        out,
+                        at,
+                    )
                     if at < 0:
                         return -1
         for k in range(count & ~7, count):
-            window, filled, at = _encode_one(symbols, place + k, values[first + k], table, escape_code, escape_length,
-                                             head_bits, head_shift, window, filled, out, at)
+            window, filled, at = _encode_one(
+                symbols,
+                place + k,
+                values[first + k],
+                table,
+                escape_code,
+                escape_length,
+                head_bits,
+                head_shift,
+                window,
+                filled,
+                out,
+                at,
+            )
             if at < 0:
                 return -1
         if filled:
@@ -128,8 +165,8 @@ def encode_streams(symbols, values, n, stream, table, escape_code, escape_length
 def _four_lanes(data, symbols, table, rounds, lanes):
     """The hot loop: ``rounds`` table look-ups in each of four lanes, without a branch.
 
-    ``lanes``: int64[2, 4], place in ``symbols`` and bit in ``data`` of each lane, updated. An escape's entry is 0 bits long: its lane
-    stands still until the caller has dealt with it.
+    ``lanes``: int64[2, 4], place in ``symbols`` and bit in ``data`` of each lane, updated. An escape's entry is 0
+    bits long: its lane stands still until the caller has dealt with it.
     """
     a0, a1, a2, a3 = lanes[0, 0], lanes[0, 1], lanes[0, 2], lanes[0, 3]
     b0, b1, b2, b3 = lanes[1, 0], lanes[1, 1], lanes[1, 2], lanes[1, 3]
@@ -156,8 +193,22 @@ def _four_lanes(data, symbols, table, rounds, lanes):
 
 
 @kernel
-def decode_streams(data, start, stream_bytes, n, stream, run_symbol, table, lengths, escape_length, head_bits, lanes,
-                   symbols, escapes, escape_heads):
+def decode_streams(
+    data,
+    start,
+    stream_bytes,
+    n,
+    stream,
+    run_symbol,
+    table,
+    lengths,
+    escape_length,
+    head_bits,
+    lanes,
+    symbols,
+    escapes,
+    escape_heads,
+):
     """Decode a block's sub-streams, four at a time for instruction-level parallelism.
 
     ``data``: uint8, readable for ``codec.margin`` bytes after every start; ``start``: int64[n_streams], byte positions;
@@ -166,8 +217,8 @@ def decode_streams(data, start, stream_bytes, n, stream, run_symbol, table, leng
     results: where in ``symbols`` the escapes lie, and their heads. Returns the number of escapes, or -1 where a
     sub-stream does not end in its last byte. Every symbol is written unless the status is -1.
 
-    A lane may run up to 50 symbols past its sub-stream's end, into the padding, before it is called back: the lengths of what
-    it has read too much say where the end was.
+    A lane may run up to 50 symbols past its sub-stream's end, into the padding, before it is called back: the
+    lengths of what it has read too much say where the end was.
     """
     n_streams = (n + stream - 1) // stream
     stride = stream + STREAM_PAD

@@ -1,8 +1,8 @@
 """Looking at the data before coding it: histograms of symbols per block, and which blocks share a codebook.
 
 Histograms count relative heads in bins: bin 0 is zero, bin 1 all that lies outside the window, and bin
-``2 + level * window + relative head + center`` the rest, where window and center are :data:`WINDOW` and :data:`CENTER` for one level
-and :data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several.
+``2 + level * window + relative head + center`` the rest, where window and center are :data:`WINDOW` and
+:data:`CENTER` for one level and :data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several.
 """
 
 from __future__ import annotations
@@ -56,13 +56,28 @@ def count_heads(values, levels, base, reference, head_shift, head_mask, window, 
 
 
 @kernel
-def survey(values, levels, n_values, block, stream, every, begin, stop, head_shift, head_mask, window, center, bases, by_block,
-           by_stream):
+def survey(
+    values,
+    levels,
+    n_values,
+    block,
+    stream,
+    every,
+    begin,
+    stop,
+    head_shift,
+    head_mask,
+    window,
+    center,
+    bases,
+    by_block,
+    by_stream,
+):
     """Histograms of blocks ``begin ... stop`` from every ``every``-th of their sub-streams.
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks], result: mean
-    head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the
-    block's mean head and to each sub-stream's own.
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks],
+    result: mean head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the
+    caller: relative to the block's mean head and to each sub-stream's own.
     """
     for b in range(begin, stop):
         end = min(n_values, (b + 1) * block)
@@ -79,8 +94,18 @@ def survey(values, levels, n_values, block, stream, every, begin, stop, head_shi
             count = min(end - start, stream)
             some = view(values, start, count)
             mean, others = mean_head(some, head_shift, head_mask)
-            count_heads(some, view_if_any(levels, start, count), bases[b], mean, head_shift, head_mask, window, center,
-                        by_block[b], by_stream[b])
+            count_heads(
+                some,
+                view_if_any(levels, start, count),
+                bases[b],
+                mean,
+                head_shift,
+                head_mask,
+                window,
+                center,
+                by_block[b],
+                by_stream[b],
+            )
 
 
 @kernel
@@ -141,10 +166,11 @@ def _sum_clusters(histograms, n_clusters, choice, sums):
 def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
 
-    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of what was
-    counted; ``choice``: int64[n_blocks], result; ``sums``: uint32[max_clusters + 1, n_bins], result, the groups' histograms;
-    ``cost``: int64[max_clusters + 1, n_bins], ``spent``: uint64[max_clusters + 1] and ``own``: uint64[n_blocks], scratch. Returns the
-    number of groups. Integer arithmetic only: the result is the same on every machine.
+    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of
+    what was counted; ``choice``: int64[n_blocks], result; ``sums``: uint32[max_clusters + 1, n_bins], result, the
+    groups' histograms; ``cost``: int64[max_clusters + 1, n_bins], ``spent``: uint64[max_clusters + 1] and ``own``:
+    uint64[n_blocks], scratch. Returns the number of groups. Integer arithmetic only: the result is the same on every
+    machine.
     """
     n_blocks = histograms.shape[0]
     for b in range(n_blocks):
@@ -193,7 +219,8 @@ def total_entropy(histograms):
 
 @kernel
 def choose(histograms, costs, choice):
-    """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``: int64[n_blocks], result."""
+    """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
+    int64[n_blocks], result."""
     for b in range(histograms.shape[0]):
         best = U64(0)
         for k in range(costs.shape[0]):

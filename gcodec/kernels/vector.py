@@ -1,8 +1,8 @@
 """Groups of 64 bytes or 16 words at a time: the steps that LLVM does not vectorize by itself.
 
-``pack_24`` and ``unpack_24`` are byte shuffles that every target has. Compressing, expanding and 256-entry look-ups use AVX-512 (VBMI
-and VBMI2) where the code is compiled for it, and otherwise plain loops; the results are the same. All of them read and write
-whole groups, so arrays need up to 64 bytes of margin behind the last value.
+``pack_24`` and ``unpack_24`` are byte shuffles that every target has. Compressing, expanding and 256-entry look-ups
+use AVX-512 (VBMI and VBMI2) where the code is compiled for it, and otherwise plain loops; the results are the same.
+All of them read and write whole groups, so arrays need up to 64 bytes of margin behind the last value.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _BYTES, _WORDS = ir.VectorType(_BYTE, 64), ir.VectorType(_WORD, 16)
 
 def _has(*features: str) -> bool:
     """Whether kernels are compiled for a CPU with these features: the host's, or what NUMBA_CPU_FEATURES says."""
-    if config.CPU_FEATURES is not None:
-        return all(f"+{feature}" in config.CPU_FEATURES.split(",") for feature in features)
+    named = getattr(config, "CPU_FEATURES", None)
+    if named is not None:
+        return all(f"+{feature}" in named.split(",") for feature in features)
     host = get_host_cpu_features()
     return all(host.get(feature, False) for feature in features)
 
@@ -55,8 +56,8 @@ def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
 
 
 def _intrinsic(result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]) -> Any:
-    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i, bits)`` is the address
-    of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
+    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i,
+    bits)`` is the address of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
 
     def body(typingctx: Any, *args: Any) -> Any:
         kinds = [a if isinstance(a, types.Array) else types.intp for a in args]
@@ -73,7 +74,9 @@ def _intrinsic(result: Any, n_args: int, generate: Callable[[Any, list[Any], Cal
 
     parameters = ", ".join(f"a{i}" for i in range(n_args))
     scope: dict[str, Any] = {"body": body}
-    exec(f"def typer(typingctx, {parameters}): return body(typingctx, {parameters})", scope)  # intrinsics need named arguments
+    exec(
+        f"def typer(typingctx, {parameters}): return body(typingctx, {parameters})", scope
+    )  # intrinsics need named arguments
     return intrinsic(scope["typer"])
 
 
@@ -107,19 +110,27 @@ def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
 
 def _count(builder: Any, mask: Any, n: int) -> Any:
     number = builder.bitcast(mask, ir.IntType(n))
-    return builder.zext(_call(builder, f"llvm.ctpop.i{n}", number.type, [number]), _INDEX) if n < 64 else _call(
-        builder, "llvm.ctpop.i64", number.type, [number])
+    return (
+        builder.zext(_call(builder, f"llvm.ctpop.i{n}", number.type, [number]), _INDEX)
+        if n < 64
+        else _call(builder, "llvm.ctpop.i64", number.type, [number])
+    )
 
 
 def _mover(verb: str, bits: int) -> Any:
-    """compress: dst[k ...] = those of a group of src[i ...] that are marked; expand: the inverse, zero where not marked."""
+    """compress: dst[k ...] = those of a group of src[i ...] that are marked; expand: the inverse, zero where not
+    marked."""
     n = 64 if bits == 8 else 16
     kind = ir.VectorType(ir.IntType(bits), n)
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         mask = _mask(builder, at(2, 8), args[4], n)
-        moved = _call(builder, f"llvm.x86.avx512.mask.{verb}.v{n}i{bits}", kind,
-                      [_vector(builder, at(0, bits), kind), _constant(kind, [0] * n), mask])
+        moved = _call(
+            builder,
+            f"llvm.x86.avx512.mask.{verb}.v{n}i{bits}",
+            kind,
+            [_vector(builder, at(0, bits), kind), _constant(kind, [0] * n), mask],
+        )
         _store(builder, moved, at(5, bits))
         return _count(builder, mask, n)
 

@@ -1,0 +1,222 @@
+"""``gcodec inspect``: what is in an archive, a frame or a tensor file, down to blocks and codebooks."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from gcodec.archive import ArchiveReader, FileEntry, SegmentEntry
+from gcodec.archive.layout import CODECS, FRAME, VERSION, padding
+from gcodec.archive.layout import MAGIC as ARCHIVE_MAGIC
+from gcodec.cli import display
+from gcodec.cli.errors import UsageError
+from gcodec.cli.inputs import STDIO
+from gcodec.errors import GcodecError
+from gcodec.files import FileSource, open_source, plan_file
+from gcodec.files.elements import width
+from gcodec.files.plan import TensorView
+
+FRAME_MAGIC = b"\x89GCF"
+COLUMNS = ("tensor", "dtype", "shape", "mode", ">size", ">stored", ">ratio", ">bits/value", "blocks", ">codebooks")
+
+EXAMPLES = """examples:
+  gcodec inspect run.gc                          per tensor: mode, size, ratio, bits per value, blocks, codebooks
+  gcodec inspect run.gc --chunks                 and every stored chunk with its offset
+  gcodec inspect run.gc --json | jq              everything, for programs
+  gcodec inspect dump.safetensors                what a file that is not compressed holds
+
+Block kinds: constant (one value), raw (as it is), coded. Tensors that share bytes with one above show "shared"."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="a .gc archive, a file with one frame, a tensor file, or -")
+    add("--chunks", action="store_true", help="also list the chunks of every segment of an archive")
+    add("--json", action="store_true", help="everything as JSON on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows all files; the exit code."""
+    if args.files.count(STDIO) > 1:
+        raise UsageError("standard input (-) can be read only once")
+    results = []
+    for name in args.files:
+        with closing(open_source(display.stdin_bytes() if name == STDIO else name)) as source:
+            results.append(_inspect(name, source))
+        if not args.json:
+            _show(results[-1], args.chunks)
+    if args.json:
+        display.print_json(results)
+    return 0
+
+
+def _inspect(name: str, source: FileSource) -> dict[str, Any]:
+    head = source.read(0, min(4, source.size)).tobytes()
+    if head == ARCHIVE_MAGIC:
+        with ArchiveReader(source) as archive:
+            files = [_file(archive, entry) for entry in archive.files]
+            return {"name": name, "kind": "archive", "version": VERSION, "bytes": archive.size, "files": files}
+    if head == FRAME_MAGIC:
+        from gcodec import codec
+
+        info = codec.inspect(source.read(0, source.size).data).as_dict()
+        return {"name": name, "kind": "frame", "bytes": source.size, **info}
+    plan = plan_file("" if name == STDIO else name, source)
+    tensors = [{"name": v.name, "dtype": v.dtype, "shape": list(v.shape), "bytes": _bytes(v)} for v in plan.tensors]
+    row = {"name": name, "kind": "file", "format": plan.format, "bytes": source.size, "metadata": plan.metadata}
+    return {**row, "note": plan.note, "tensors": tensors}
+
+
+def _file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
+    names = {tensor.segment: tensor.name for tensor in reversed(entry.tensors)}
+    segments = [_segment(archive, entry, n, names.get(n, f"segment {n}")) for n in range(len(entry.segments))]
+    return {
+        "path": entry.path,
+        "format": entry.format,
+        "exact": entry.exact,
+        "bytes": entry.size,
+        "stored_bytes": entry.stored,
+        "verbatim_bytes": entry.verbatim.bytes,
+        "verbatim_stored_bytes": entry.verbatim.stored,
+        "metadata": archive.metadata(entry),
+        "segments": segments,
+        "tensors": [_tensor(tensor, segments[tensor.segment]) for tensor in entry.tensors],
+    }
+
+
+def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -> dict[str, Any]:
+    segment = entry.segments[number]
+    chunks = list(_chunks(archive, segment, f"{archive.name}: {entry.path}:{name}"))
+    values = segment.bytes // (width(segment.dtype) or 1) if segment.dtype else 0
+    frames = [chunk["frame"] for chunk in chunks if "frame" in chunk]
+    kinds: dict[str, int] = {}
+    for frame in frames:
+        for kind, count in frame["kinds"].items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    return {
+        "name": name,
+        "dtype": segment.dtype,
+        "lossy": segment.lossy,
+        "modes": sorted({_mode(chunk, segment.lossy) for chunk in chunks}),
+        "bytes": segment.bytes,
+        "stored_bytes": segment.stored,
+        "ratio": segment.bytes / segment.stored if segment.stored else None,
+        "values": values,
+        "bits_per_value": 8 * segment.stored / values if values else None,
+        "kinds": kinds,
+        "codebooks": sum(len(frame["codebooks"]) for frame in frames),
+        "hash": segment.hash,
+        "chunks": chunks,
+    }
+
+
+def _chunks(archive: ArchiveReader, segment: SegmentEntry, where: str) -> Iterator[dict[str, Any]]:
+    at = segment.offset
+    for number, chunk in enumerate(segment.chunks):
+        row = {"offset": at, "codec": CODECS[chunk.codec], "stored_bytes": chunk.stored, "bytes": chunk.size}
+        if chunk.codec == FRAME:
+            from gcodec import codec
+
+            try:
+                row["frame"] = codec.inspect(archive.chunk_bytes(segment, number).data).as_dict()
+            except GcodecError as error:
+                raise type(error)(f"{where}: chunk at byte {at}: {error}") from error
+        yield row
+        at += chunk.stored + padding(chunk.stored)
+
+
+def _mode(chunk: dict[str, Any], lossy: bool) -> str:
+    """What a frame says; for other chunks their codec, which may have got lossy values."""
+    mode: str = chunk["frame"]["mode"] if "frame" in chunk else chunk["codec"]
+    return mode if "frame" in chunk or not lossy else f"{mode} (lossy)"
+
+
+def _tensor(tensor: TensorView, segment: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    row |= {"segment": tensor.segment, "offset": tensor.offset, "bytes": _bytes(tensor)}
+    if tensor.stride is not None:
+        row["stride"] = list(tensor.stride)
+    return row | ({} if segment["name"] == tensor.name else {"shares": segment["name"]})
+
+
+def _bytes(tensor: TensorView) -> int | None:
+    size = width(tensor.dtype)
+    return None if size is None else math.prod(tensor.shape) * size
+
+
+def _show(result: dict[str, Any], chunks: bool) -> None:
+    if result["kind"] == "archive":
+        count = len(result["files"])
+        print(f"{result['name']}: archive version {VERSION}, {_count(count, 'file')}, {display.size(result['bytes'])}")
+        for file in result["files"]:
+            _show_file(file, chunks)
+    elif result["kind"] == "frame":
+        print(f"{result['name']}: frame, {display.size(result['bytes'])}")
+        for key in ("dtype", "shape", "mode", "container", "n_values", "n_blocks", "block_values", "stream_values"):
+            print(f"  {key:14}  {result[key]}")
+        for key in ("levels", "planes", "kinds", "codebooks", "prelude_bytes", "ratio", "bits_per_value"):
+            print(f"  {key:14}  {result[key]}")
+    else:
+        print(f"{result['name']}: {result['format']} file, {display.size(result['bytes'])}, not compressed")
+        _show_metadata(result["metadata"])
+        rows = [(t["name"], t["dtype"], _shape(t), _size(t["bytes"])) for t in result["tensors"]]
+        display.print_table(("tensor", "dtype", "shape", ">size"), rows, indent=2)
+
+
+def _show_file(file: dict[str, Any], chunks: bool) -> None:
+    sizes = f"{display.size(file['bytes'])} -> {display.size(file['stored_bytes'])}"
+    ratio = display.ratio(file["bytes"], file["stored_bytes"])
+    remade = "" if file["exact"] else ", not byte for byte the original"
+    print(f"{file['path']}: {file['format']}, {sizes}, ratio {ratio}{remade}")
+    _show_metadata(file["metadata"])
+    if file["tensors"]:
+        display.print_table(COLUMNS, [_row(tensor, file["segments"]) for tensor in file["tensors"]], indent=2)
+    if chunks:
+        rows = [_chunk_row(segment["name"], chunk) for segment in file["segments"] for chunk in segment["chunks"]]
+        columns = ("chunk of", ">at byte", "codec", ">size", ">stored", ">blocks", "levels", "planes", "codebooks")
+        display.print_table(columns, rows, indent=2)
+
+
+def _show_metadata(metadata: dict[str, str]) -> None:
+    for key, value in metadata.items():
+        print(f"  {key} = {value if len(value) <= 90 else value[:87] + '...'}")
+
+
+def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, ...]:
+    segment = segments[tensor["segment"]]
+    first = tensor["name"], tensor["dtype"], _shape(tensor)
+    if "shares" in tensor:
+        return (*first, f"shared: {tensor['shares']}", _size(tensor["bytes"]), "", "", "", "", "")
+    bits = "-" if segment["bits_per_value"] is None else f"{segment['bits_per_value']:.2f}"
+    stored = display.size(segment["stored_bytes"])
+    ratio = display.ratio(segment["bytes"], segment["stored_bytes"])
+    kinds = " ".join(f"{count} {kind}" for kind, count in segment["kinds"].items() if count)
+    books = str(segment["codebooks"]) if segment["kinds"] else ""
+    return (*first, " ".join(segment["modes"]), display.size(segment["bytes"]), stored, ratio, bits, kinds, books)
+
+
+def _chunk_row(name: str, chunk: dict[str, Any]) -> tuple[str, ...]:
+    frame = chunk.get("frame")
+    sizes = str(chunk["offset"]), chunk["codec"], display.size(chunk["bytes"]), display.size(chunk["stored_bytes"])
+    if frame is None:
+        return (name, *sizes, "", "", "", "")
+    levels, planes = ("/".join(str(number) for number in frame[key]) for key in ("levels", "planes"))
+    books = " ".join(f"{symbols}@{longest}" for symbols, longest in frame["codebooks"])
+    return (name, *sizes, str(frame["n_blocks"]), levels, planes, books)
+
+
+def _shape(tensor: dict[str, Any]) -> str:
+    return "x".join(str(n) for n in tensor["shape"]) or "scalar"
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else display.size(count)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,73 @@
+"""Fit the codebooks that come with gcodec to recorded dumps: ``python -m gcodec.demo.prior DUMPS`` prints the rows
+of ``gcodec/prior.py``.
+
+Small tensors are what these codebooks are for (large ones carry their own), so every tensor counts alike, whatever
+its size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..fitting import from_histogram
+from ..format import BY_NAME
+from ..optimizers import levels_for, view_from_dump
+from ..planning import take_survey, window_of
+from ..recorder import Dump, read_dump
+from ..tensors import values_of
+from ..truncation import FINE_LADDER, PAPER_LADDER, Ladder, round_to_levels
+
+#: id, value types, what is counted, ladder (None: lossless), type the values are converted to
+PLAN: tuple[tuple[int, tuple[str, ...], str, dict[str, Ladder] | None, str], ...] = (
+    (1, ("float32", "bfloat16"), "grad", None, "float32"),
+    (2, ("float32", "bfloat16"), "param", None, "float32"),
+    (3, ("float16",), "grad", None, "float16"),
+    (4, ("float16",), "param", None, "float16"),
+    (5, ("float32",), "grad", FINE_LADDER, "float32"),
+    (6, ("float32",), "grad", PAPER_LADDER, "float32"),
+)
+_BLOCK, _STREAM = 1 << 14, 1 << 8
+
+
+def _tensors(dump: Dump, what: str) -> Iterator[tuple[str, np.ndarray]]:
+    for name in dump.names:
+        yield name, np.asarray(dump.grad(name) if what == "grad" else dump.param(name))
+
+
+def _histogram(dumps: list[Dump], what: str, ladders: dict[str, Ladder] | None, dtype: str) -> np.ndarray:
+    """Shares of symbols, summed over tensors: int64[n_bins]."""
+    steps = ladders[dtype] if ladders else None
+    n_levels = len(steps.drops) if steps else 1
+    total = np.zeros(2 + n_levels * window_of(n_levels)[0])
+    for dump in dumps:
+        for name, array in _tensors(dump, what):
+            levels = np.zeros(0, np.uint8)
+            values = array.astype(dtype)
+            if steps is not None:
+                view = view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name))
+                levels = levels_for(view, np.asarray(dump.param(name)), array, ladder=steps).reshape(-1)
+                values = round_to_levels(values.reshape(-1), levels, steps)
+            seen = take_survey(values_of(values).bits, levels, BY_NAME[dtype], n_levels, _BLOCK, _STREAM, 1)
+            counts = seen.by_block.sum(axis=0)
+            total += counts / max(int(counts[1:].sum()), 1)
+    return (total / total.sum() * (1 << 20)).astype(np.int64)
+
+
+def main(folder: str) -> None:
+    """Print one row per codebook."""
+    dumps = [read_dump(path) for path in sorted(Path(folder).glob("*/step-*.safetensors"))]
+    for number, types, what, ladders, dtype in PLAN:
+        n_levels = len(ladders[dtype].drops) if ladders else 1
+        head_bits = BY_NAME[dtype].head_bits
+        book = from_histogram(_histogram(dumps, what, ladders, dtype), head_bits, n_levels, window_of(n_levels)[1])
+        lines = [book.record.hex()[i : i + 100] for i in range(0, len(book.record.hex()), 100)]
+        print(f"    ({number}, {types!r}, {n_levels}, {head_bits},".replace("'", '"'))
+        print("     " + "\n     ".join(f'"{line}"' for line in lines) + "),")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,180 @@
+"""Several planes of at most 8 bits: ladders and fixed bits. See :mod:`planes` for the terms."""
+
+from __future__ import annotations
+
+from .jit import kernel
+from .memory import load_u32, load_u64, store_u32, store_u64, view, width_of
+from .planes import GROUP
+from .scalar import U8, U32, U64
+from .streams import STREAM_PAD
+from .vector import compress_8, expand_8, lookup, pack_24, unpack_24
+
+
+@kernel
+def find_marks(symbols, n, stream, mark_of, marks):
+    """Marks of all values, laid out like ``symbols``, 0 behind the last. ``mark_of``: uint8[256]."""
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        for i in range(place, place + min(stream, n - s * stream), 64):
+            lookup(mark_of, 0, symbols, i, marks, i)
+
+
+@kernel
+def tails_32(values, start, count, words):
+    """Tails of some 32- or 16-bit values (types with 8 head bits)."""
+    some = view(values, start, count)
+    if width_of(values) == 32:
+        for i in range(count):
+            bits = U32(some[i])
+            words[i] = (bits & U32(0x7FFFFF)) | ((bits >> U32(8)) & U32(0x800000))
+    else:
+        for i in range(count):
+            bits = U32(some[i])
+            words[i] = (bits & U32(0x7F)) | ((bits >> U32(8)) & U32(0x80))
+
+
+@kernel
+def split_narrow(
+    values, symbols, n, stream, n_planes, widths, mark_of, shift, uniform, marks, words, bytes_, items, n_items, out, at
+):
+    """Planes of at most 8 bits each. ``items``: uint8[8, n + 64], ``n_items``: int64[8], ``marks``: as ``symbols``,
+    scratch."""
+    find_marks(symbols, n, stream, mark_of, marks)
+    n_items[:] = 0
+    for s in range((n + stream - 1) // stream):
+        first = s * stream
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - first)
+        tails_32(values, first, count, words)
+        for p in range(n_planes):
+            if uniform[p] >= 0:
+                right = U32(uniform[p]) & U32(31)
+                for i in range(count):
+                    bytes_[i] = U8(U32(words[i]) >> right)
+            else:
+                for i in range(0, count, 64):
+                    lookup(shift[p], 0, symbols, place + i, bytes_, i)
+                for i in range(count):
+                    bytes_[i] = U8(U32(words[i]) >> (U32(bytes_[i]) & U32(31)))
+            k = n_items[p]
+            for i in range(0, count, 64):
+                k += compress_8(bytes_, i, marks, place + i, 1 << p, items[p], k)
+            n_items[p] = k
+    for p in range(n_planes):
+        at = pack_bytes(items[p], n_items[p], widths[p], words, out, at)
+    return at
+
+
+@kernel
+def merge_narrow(
+    data,
+    at,
+    symbols,
+    marks,
+    n,
+    stream,
+    n_planes,
+    widths,
+    head_of,
+    shift,
+    uniform,
+    bases,
+    words,
+    bytes_,
+    items,
+    n_items,
+    out,
+):
+    """Inverse of :func:`split_narrow`. ``marks``: of all values, ``n_items``: of all planes, both known by now;
+    ``head_of``: uint8[256], relative head of every symbol; ``data`` has 64 bytes of margin behind the planes."""
+    for p in range(n_planes):
+        unpack_bytes(data, at, n_items[p], widths[p], words, items[p])
+        at += (n_items[p] * widths[p] + 7) >> 3
+    n_items[:] = 0
+    for s in range((n + stream - 1) // stream):
+        first = s * stream
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - first)
+        for i in range(count):
+            words[i] = 0
+        for p in range(n_planes):
+            k = n_items[p]
+            for i in range(0, count, 64):
+                k += expand_8(items[p], k, marks, place + i, 1 << p, bytes_, i)
+            n_items[p] = k
+            if uniform[p] >= 0:
+                left = U32(uniform[p]) & U32(31)
+                for i in range(count):
+                    words[i] |= U32(bytes_[i]) << left
+            else:
+                own = view(bytes_, stream + GROUP, stream + GROUP)
+                for i in range(0, count, 64):
+                    lookup(shift[p], 0, symbols, place + i, own, i)
+                for i in range(count):
+                    words[i] |= U32(bytes_[i]) << (U32(own[i]) & U32(31))
+        for i in range(0, count, 64):
+            lookup(head_of, 0, symbols, place + i, bytes_, i)
+        base = U32(bases[s])
+        some, result = view(symbols, place, count), view(out, first, count)
+        if width_of(out) == 32:
+            for i in range(count):
+                tail = U32(words[i])
+                head = U32(U32(U32(bytes_[i]) + base) << U32(23)) & U32(0x7F800000)
+                value = head | (tail & U32(0x7FFFFF)) | U32(U32(tail << U32(8)) & U32(0x80000000))
+                result[i] = value if some[i] else U32(0)
+        else:
+            for i in range(count):
+                tail = U32(words[i])
+                head = U32(U32(U32(bytes_[i]) + base) << U32(7)) & U32(0x7F80)
+                value = head | (tail & U32(0x7F)) | U32(U32(tail << U32(8)) & U32(0x8000))
+                result[i] = value if some[i] else U32(0)
+
+
+@kernel
+def pack_bytes(items, n, width, words, out, at):
+    """Pack the low ``width`` (1 ... 8) bits of ``items`` (uint8[n + 64]). ``out`` has 64 bytes of margin. Returns
+    the end."""
+    mask = U64((1 << width) - 1)
+    end = at + (n * width + 7) // 8
+    for k in range(n, n + 64):
+        items[k] = 0
+    if width == 6:
+        for i in range(0, n, 64):
+            for k in range(16):
+                four = U32(load_u32(items, i + 4 * k))
+                low = (four & U32(0x3F)) | ((four >> U32(2)) & U32(0xFC0))
+                words[k] = low | ((four >> U32(4)) & U32(0x3F000)) | ((four >> U32(6)) & U32(0xFC0000))
+            pack_24(words, 0, out, at)
+            at += 48
+        return end
+    for i in range(0, n, 8):
+        eight = load_u64(items, i)
+        packed = U64(0)
+        for k in range(8):
+            packed |= ((eight >> U64(8 * k)) & mask) << U64(width * k)
+        store_u64(out, at, packed)
+        at += width
+    return end
+
+
+@kernel
+def unpack_bytes(data, at, n, width, words, items):
+    """Inverse of :func:`pack_bytes`: ``items``: uint8[n + 64]. ``data`` is readable 48 bytes past the plane."""
+    mask = U64((1 << width) - 1)
+    if width == 6:
+        for i in range(0, n, 64):
+            unpack_24(data, at, words, 0)
+            for k in range(16):
+                word = U32(words[k])
+                low = (word & U32(0x3F)) | (U32(word << U32(2)) & U32(0x3F00))
+                high = (U32(word << U32(4)) & U32(0x3F0000)) | (U32(word << U32(6)) & U32(0x3F000000))
+                store_u32(items, i + 4 * k, U32(low | high))
+            at += 48
+        return
+    for i in range(0, n, 8):
+        packed = load_u64(data, at)
+        eight = U64(0)
+        for k in range(8):
+            eight |= ((packed >> U64(width * k)) & mask) << U64(8 * k)
+        store_u64(items, i, eight)
+        at += width
