@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .codec import FrameInfo, decode, decode_range, encode, inspect, max_encoded_size, warmup
 from .errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from .ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from .planning import LITERAL_GCOMP, Coding
 from .stream import Decoder, Encoder
-from .truncation import FINE_LADDER, PAPER_LADDER, Ladder
 
 __version__ = "0.1.0"
 

@@ -13,10 +13,10 @@ from .decoding import Frame
 from .encoding import encode_values, max_encoded_size, plan_for
 from .errors import InvalidArgument, LimitExceeded
 from .format import BLOCK_KINDS, BY_NAME, CONTAINERS, MODES
+from .ladders import FINE_LADDER, Ladder
 from .planning import Coding
 from .scheme import Scheme
 from .tensors import Values, new_output, output_bits, values_of
-from .truncation import FINE_LADDER, Ladder
 from .workers import n_threads
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]

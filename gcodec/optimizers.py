@@ -17,7 +17,8 @@ import numpy as np
 
 from gcodec import truncation
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.truncation import Array, Ladder, Levels, Policy
+from gcodec.ladders import Array, Ladder, Levels
+from gcodec.truncation import Policy
 
 if TYPE_CHECKING:
     import torch

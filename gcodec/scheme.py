@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .errors import InvalidArgument
 from .format import MAX_PLANE_BITS, MAX_PLANES, Level, ValueType, kept_bits
 from .kernels import planes
-from .truncation import Ladder
+from .ladders import Ladder
 
 LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header
 

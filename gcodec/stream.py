@@ -11,10 +11,10 @@ from .cycle import CodebookCycle, Version
 from .decoding import Frame
 from .encoding import encode_values, plan_for
 from .errors import InvalidArgument
+from .ladders import Ladder
 from .planning import Coding, Given
 from .scheme import Scheme
 from .tensors import Values, values_of
-from .truncation import Ladder
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
 

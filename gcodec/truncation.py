@@ -2,8 +2,7 @@
 
 GComp (SoCC '24, mantissa compression and Table 2) sorts gradient values into a few *levels*, each dropping a fixed
 number of mantissa bits, by how many times over the parameter outweighs the gradient's term in its update. Here are
-the ladder of levels, one formula per optimizer on plain arrays (``gcodec.optimizers`` reads them out of a live
-``torch.optim`` object), and the rounding itself.
+one formula per optimizer on plain arrays; ``gcodec.optimizers`` reads them out of a live ``torch.optim`` object.
 
 The rule. Let N be the parameter after the step but for this gradient's term, and U the size of that term (for the
 adaptive methods: |g| times a bound on the update's slope). With p the mantissa bits of the parameter's and of the
@@ -25,91 +24,15 @@ state still takes the gradient in; the highest level stands where the gradient i
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.kernels.jit import kernel, scalar
-
-Array = NDArray[Any]
-Levels = NDArray[np.uint8]
-
-
-class FloatLayout(NamedTuple):
-    """Field widths in bits of a binary floating type, next to its one sign bit."""
-
-    exponent_bits: int
-    mantissa_bits: int
-
-    @property
-    def smallest_normal(self) -> float:
-        """The least positive value that is not denormal."""
-        return math.ldexp(1.0, 2 - (1 << (self.exponent_bits - 1)))
-
-
-LAYOUTS = {
-    "float32": FloatLayout(8, 23),
-    "bfloat16": FloatLayout(8, 7),
-    "float16": FloatLayout(5, 10),
-    "float64": FloatLayout(11, 52),
-}
-MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
-
-
-def dtype_name(array: Array) -> str:
-    """Key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 means its bits. InvalidArgument for others."""
-    name = "bfloat16" if array.dtype == np.uint16 else array.dtype.name
-    if name not in LAYOUTS or not array.dtype.isnative:
-        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {array.dtype!r}")
-    return name
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """Mantissa bits dropped at each level: 1 to 16 strictly increasing counts, the mildest first.
-
-    ``Ladder((n,))`` is the fixed-bits mode: one level for all. InvalidArgument for anything else.
-    """
-
-    drops: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        try:
-            drops = tuple(operator.index(n) for n in self.drops)
-        except TypeError as error:
-            raise InvalidArgument(f"a ladder is a tuple of bit counts, not {self.drops!r}") from error
-        if not 1 <= len(drops) <= 16:
-            raise InvalidArgument(f"a ladder has 1 to 16 levels, not {len(drops)}")
-        if drops[0] < 0 or any(after <= before for before, after in pairwise(drops)):
-            raise InvalidArgument(f"drops must be at least 0 and strictly increasing: {drops}")
-        object.__setattr__(self, "drops", drops)
-
-    def check_fits(self, dtype: str) -> None:
-        """InvalidArgument when the ladder drops more bits than type ``dtype`` has in its mantissa."""
-        if self.drops[-1] > MANTISSA_BITS[dtype]:
-            raise InvalidArgument(f"{self} drops more than the {MANTISSA_BITS[dtype]} mantissa bits of {dtype}")
-
-
-# GComp gives float32's only; the others are ours, in proportion.
-PAPER_LADDER = {
-    "float32": Ladder((0, 6, 12, 18)),
-    "bfloat16": Ladder((0, 2, 4, 6)),
-    "float16": Ladder((0, 3, 6, 9)),
-    "float64": Ladder((0, 16, 32, 48)),
-}
-# Ours, the default: with levels coded jointly with exponents, the finer steps save more than they cost.
-FINE_LADDER = {
-    "float32": Ladder((0, 3, 6, 9, 12, 15, 18, 21)),
-    "bfloat16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),
-    "float16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),
-    "float64": Ladder((0, 7, 14, 21, 28, 35, 42, 49)),
-}
+from gcodec.kernels.jit import kernel
+from gcodec.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
 
 
 @dataclass(frozen=True)
@@ -162,7 +85,7 @@ _N_MARGIN = 2.0**-20
 _PASS = 7
 
 
-@scalar
+@kernel
 def _count(u: Any, n: Any, t: Any) -> Any:
     """How many thresholds u passes."""
     level = np.uint8(0)
@@ -171,7 +94,7 @@ def _count(u: Any, n: Any, t: Any) -> Any:
     return level
 
 
-@scalar
+@kernel
 def _least(a: Any, b: Any) -> Any:
     """The least |x| over x from a to b, not positive if 0 lies between. NaN if b is."""
     low = a if a < b else b
@@ -179,7 +102,7 @@ def _least(a: Any, b: Any) -> Any:
     return low if low > -high else -high
 
 
-@scalar
+@kernel
 def _least_square(g: Any, size: Any, decay: Any, sign: Any, reach: Any, margin: Any, zero: Any) -> Any:
     """A lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
     low = abs(sign * g + decay) - (reach * size + margin * abs(decay))
@@ -450,76 +373,3 @@ def _check(**numbers: float) -> None:
     for name, value in numbers.items():
         if not (math.isfinite(value) and value >= 0):
             raise InvalidArgument(f"{name} must be finite and not negative, not {value}")
-
-
-def round_to_levels(
-    x: Array, levels: Array | int, ladder: Ladder, rounding: Literal["nearest", "truncate"] = "nearest",
-    prune: bool = True,
-) -> Array:
-    """What decoding returns for ``x`` encoded at ``levels``: the law that the codec is tested against.
-
-    A level's drop n zeroes the low n mantissa bits: rounded to nearest, ties to even, as an integer addition whose
-    carry may reach the exponent; or cut off. A carry to infinity is not made: that value is cut off. Infinities stay.
-    A NaN is cut off; where that leaves no mantissa bit, the lowest kept one is set (if none is kept, the highest).
-    ``prune`` turns denormals (at any level) and -0 into +0.
-
-    Args:
-        x: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
-        levels: integer array that broadcasts to x's shape, or one level for all.
-
-    Returns:
-        A new array of x's dtype and shape. InvalidArgument for a level or rounding that does not exist.
-    """
-    if rounding not in ("nearest", "truncate"):
-        raise InvalidArgument(f'rounding is "nearest" or "truncate", not {rounding!r}')
-    name = dtype_name(x)
-    ladder.check_fits(name)
-    chosen = np.broadcast_to(np.asarray(levels), x.shape)
-    if chosen.dtype.kind not in "iu" or (chosen.size and not 0 <= chosen.min() <= chosen.max() < len(ladder.drops)):
-        raise InvalidArgument(f"levels are integers from 0 to {len(ladder.drops) - 1}")
-    word = _word(x)
-    drop = np.array(ladder.drops, word)[chosen]
-    bits = np.array(x, order="C").view(word)
-    return _round_bits(bits, drop, LAYOUTS[name], word, rounding == "nearest", prune).view(x.dtype)
-
-
-def _round_bits(bits: Array, drop: Array, layout: FloatLayout, word: Any, nearest: bool, prune: bool) -> Array:
-    one, smallest = word(1), word(1 << layout.mantissa_bits)
-    size = bits & word((1 << (layout.exponent_bits + layout.mantissa_bits)) - 1)
-    infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
-    cut = size >> drop << drop
-    result = cut
-    if nearest:
-        some = (drop > 0).astype(word)
-        half = (one << drop) >> one
-        up = (size + half - some + ((size >> drop) & some)) >> drop << drop
-        result = np.where(up < infinity, up, cut)
-    spared = one << np.minimum(drop, word(layout.mantissa_bits - 1))
-    nan = np.where(cut == infinity, cut | spared, cut)
-    result = np.where(size < infinity, result, np.where(size > infinity, nan, size)) | (bits ^ size)
-    return np.asarray(np.where(size < smallest, word(0), result) if prune else result, word)
-
-
-def _word(x: Array) -> Any:
-    """The unsigned integer type as wide as x's."""
-    return np.dtype(f"u{x.dtype.itemsize}").type
-
-
-def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
-    """How many values of ``a`` and ``b`` are 0, 1, ... ``limit`` and (key ``limit + 1``) more ulps apart.
-
-    The distance counts the steps from one value to the other through all of the type's values, +0 and -0 being one.
-    Two NaNs count as equal, a NaN and a number as far apart. a, b: same dtype and shape, types as everywhere here;
-    all keys are always there. InvalidArgument when a and b do not match or limit is not in 0 .. 1000.
-    """
-    if a.dtype != b.dtype or a.shape != b.shape or not 0 <= limit <= 1000:
-        raise InvalidArgument(f"cannot compare {a.dtype}{a.shape} with {b.dtype}{b.shape} up to {limit}")
-    layout, word = LAYOUTS[dtype_name(a)], _word(a)
-    sign = word(1 << (layout.exponent_bits + layout.mantissa_bits))
-    infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
-    x, y = (np.ascontiguousarray(z).reshape(-1).view(word) for z in (a, b))
-    low, high = np.minimum(x & ~sign, y & ~sign), np.maximum(x & ~sign, y & ~sign)
-    apart = np.where((x ^ y) & sign, high + low, high - low)
-    apart = np.where(high > infinity, np.where(low > infinity, word(0), ~word(0)), apart)
-    counts = np.bincount(np.minimum(apart, word(limit + 1)).astype(np.int64), minlength=limit + 2)
-    return {ulps: int(count) for ulps, count in enumerate(counts)}

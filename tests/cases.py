@@ -19,7 +19,7 @@ import pytest
 from safetensors import safe_open
 
 from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, Ladder
-from gcodec.truncation import round_to_levels
+from gcodec.rounding import round_to_levels
 from tests.reference import VALUE_TYPES, ValueType
 
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
@@ -235,6 +235,14 @@ def _all_but_one_zero(kind: ValueType, rng: np.random.Generator) -> Bits:
 def _last_differs(kind: ValueType, rng: np.random.Generator) -> Bits:
     bits = np.full(1000, infinity(kind) >> 1, kind.container)
     bits[-1] += 1
+    return bits
+
+
+@case("one zero among many")
+def _one_zero(kind: ValueType, rng: np.random.Generator) -> Bits:
+    bits = gaussian(kind, rng, 2 * block_of(kind), scale=4.0)
+    bits[bits == 0] += 1
+    bits[777] = 0
     return bits
 
 
@@ -460,7 +468,7 @@ def modes(dtype: str) -> tuple[Mode, ...]:
 
 
 def promised(kind: ValueType, bits: Bits, options: dict[str, Any]) -> Bits:
-    """What decoding must return for values encoded with these keywords (``gcodec.truncation.round_to_levels``)."""
+    """What decoding must return for values encoded with these keywords (``gcodec.rounding.round_to_levels``)."""
     rounding = options.get("rounding", "nearest")
     if options.get("mantissa_bits") is not None:
         ladder, levels, prune = Ladder((kind.M - options["mantissa_bits"],)), np.zeros(bits.shape, np.uint8), False

@@ -186,7 +186,7 @@ def check_bound(dtype: str, before: Bits, after: Bits, mantissa_bits: int, round
     if rounding == "nearest":
         assert (np.abs(y - x) <= scale * 2.0 ** -(mantissa_bits + 1))[x <= top].all()
     cut = np.ones(len(x), bool) if rounding == "truncate" else x > top
-    assert ((0 <= x - y) & (x - y < scale * 2.0**-mantissa_bits))[cut].all()
+    assert ((x - y >= 0) & (x - y < scale * 2.0**-mantissa_bits))[cut].all()
 
 
 def check_no_expansion(shape: tuple[int, ...], dtype: str, frame: bytes) -> None:

@@ -28,10 +28,23 @@ import gcodec
 from gcodec import LITERAL_GCOMP, PAPER_LADDER, prior
 from gcodec.optimizers import levels_for, view_from_dump
 from tests import reference
-from tests.cases import BITS_ONLY, CORPUS, KINDS, Bits, Mode, block_of, from_floats, gaussian, noise, pieces, promised, specials
+from tests.cases import (
+    BITS_ONLY,
+    CORPUS,
+    KINDS,
+    Bits,
+    Mode,
+    block_of,
+    from_floats,
+    gaussian,
+    noise,
+    pieces,
+    promised,
+    specials,
+)
 from tests.cases import modes as modes_of
-from tests.laws import SHIPPED
 from tests.frame_builder import BlockWriter, Built, Draft, Inline, build_frame, by_id, mutations
+from tests.laws import SHIPPED
 
 TESTS = Path(__file__).resolve().parent
 GOLDEN, INVALID = TESTS / "golden", TESTS / "golden-invalid"

@@ -169,7 +169,7 @@ def test_codes_are_canonical_complete_and_free_of_prefixes(pair):
 @given(codebooks())
 def test_symbols_mean_what_the_page_says(pair):
     codebook, record = pair
-    kind = next(kind for kind in KINDS.values() if kind.H == codebook.head_bits)
+    kind = next(kind for kind in KINDS.values() if codebook.head_bits == kind.H)
     meant = reference.read_inline(record, kind, len(codebook.ranges)).symbols
     levels, heads = codebook.meanings
     for symbol, (level, head) in meant.items():
@@ -382,7 +382,7 @@ def test_shipped_codebooks_are_valid_and_can_code_anything():
         assert prior.find(number, codebook.hash) == codebook
         assert prior.find(number, codebook.hash ^ 1) is None
         for name in types:
-            assert KINDS[name].H == head_bits
+            assert head_bits == KINDS[name].H
             assert (number, codebook) in prior.fitting(name, n_levels)
     assert prior.find(255, 0) is None
     assert prior.fitting("float32", 13) == []

@@ -22,8 +22,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("kernels",),
-    ("codebook", "truncation", "workers"),
-    ("format", "fitting", "prior"),
+    ("codebook", "ladders", "workers"),
+    ("format", "fitting", "prior", "truncation", "rounding"),
     ("scheme", "tensors", "tables", "scratch", "optimizers"),
     ("planning",),
     ("encoding", "decoding"),
@@ -56,7 +56,9 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 HEAVY = ("torch", "triton", "sklearn", "matplotlib", "rich")
 
 MAX_LINES = 300
-LONG_FILES: dict[str, str] = {}     # "recorder.py": "why it is one thing"
+LONG_FILES: dict[str, str] = {
+    "truncation.py": "each optimizer's formula, its derivation and its kernel are read side by side",
+}
 
 
 def module_name(path: Path, package: Path = PACKAGE) -> str:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import codebook, errors, format as fmt, scheme
+from gcodec import codebook, errors, scheme
+from gcodec import format as fmt
 from gcodec.format import BY_NAME, Level, Prelude
 from gcodec.kernels import blocks, prefix_code
 from tests import laws, reference

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
 from gcodec.optimizers import OptimizerView, levels_for, view, view_from_dump
-from gcodec.truncation import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder, Policy, round_to_levels, ulp_histogram
+from gcodec.rounding import round_to_levels, ulp_histogram
+from gcodec.truncation import Policy
 
 if TYPE_CHECKING:
     import torch

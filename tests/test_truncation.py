@@ -13,21 +13,9 @@ from hypothesis import strategies as st
 
 from gcodec import truncation
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.truncation import (
-    FINE_LADDER,
-    LAYOUTS,
-    MANTISSA_BITS,
-    PAPER_LADDER,
-    Ladder,
-    Policy,
-    adagrad_levels,
-    adam_levels,
-    dtype_name,
-    rmsprop_levels,
-    round_to_levels,
-    sgd_levels,
-    ulp_histogram,
-)
+from gcodec.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder, dtype_name
+from gcodec.rounding import round_to_levels, ulp_histogram
+from gcodec.truncation import Policy, adagrad_levels, adam_levels, rmsprop_levels, sgd_levels
 
 WORDS = {"float32": np.uint32, "bfloat16": np.uint16, "float16": np.uint16, "float64": np.uint64}
 FLOATS = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16, "float64": np.float64}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gcodec.errors import InvalidArgument
+from gcodec.errors import GcodecError, InvalidArgument, LimitExceeded
 from gcodec.files.elements import RAW_BITS, name_of, numpy_dtype
 from gcodec.files.npy import reinterpreted
 from gcodec.files.plan import TensorView, row_major
@@ -26,19 +27,28 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
     assert dtype is not None  # the caller has checked
     flat = data[: data.size // dtype.itemsize * dtype.itemsize]
     steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
-    if like == "torch":
-        return _as_torch(flat, tensor, steps)
-    values = flat.view(_ml_dtype(tensor.dtype) or dtype)[tensor.offset :]
-    return np.lib.stride_tricks.as_strided(values, tensor.shape, [step * dtype.itemsize for step in steps])
+    steps = tuple(0 if n == 1 else step for n, step in zip(tensor.shape, steps, strict=True))
+    try:
+        if like == "torch":
+            return _as_torch(flat, tensor, steps)
+        values = flat.view(_ml_dtype(tensor.dtype) or dtype)
+        if 0 in tensor.shape:
+            return np.empty(tensor.shape, values.dtype)
+        strides = [step * dtype.itemsize for step in steps]
+        return np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.shape, strides)
+    except GcodecError:
+        raise
+    except (ValueError, OverflowError, RuntimeError) as error:
+        raise LimitExceeded(f"tensor {tensor.name!r}: no array can have shape {tensor.shape}: {error}") from error
 
 
-def _as_torch(flat: Bytes, tensor: TensorView, steps: tuple[int, ...]) -> Any:
+def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:
     import torch
 
     dtype = getattr(torch, tensor.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise InvalidArgument(f"tensor {tensor.name!r}: torch has no type {tensor.dtype}; use like='numpy'")
-    if not flat.size:
+    if 0 in tensor.shape:
         return torch.empty(tensor.shape, dtype=dtype)
     return torch.from_numpy(flat).view(dtype).as_strided(tensor.shape, steps, tensor.offset)
 

@@ -66,17 +66,25 @@ class FileEntry:
         return self.verbatim.stored + sum(segment.stored for segment in self.segments)
 
 
-def check_paths(paths: Sequence[str]) -> None:
-    """Raises Corruption unless every path is a safe relative one, and none is another or a folder in another."""
-    taken = set(paths)
-    if len(taken) != len(paths):
-        raise Corruption("two files of the archive have the same path")
-    for path in paths:
-        if why := unsafe_path(path):
+class Paths:
+    """The paths of an archive's files: safe relative ones, none twice, none a folder in another."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def add(self, path: str) -> None:
+        """Raises Corruption if the path may not be in this archive."""
+        why = unsafe_path(path)
+        folders = set(accumulate(path.split("/")[:-1], lambda a, b: f"{a}/{b}"))
+        if path in self._files:
+            why = "occurs twice"
+        elif path in self._folders or not folders.isdisjoint(self._files):
+            why = "one file is a folder in the path of another"
+        if why:
             raise Corruption(f"file path {path!r}: {why}")
-        parts = path.split("/")
-        if any(folder in taken for folder in accumulate(parts[:-1], lambda a, b: f"{a}/{b}")):
-            raise Corruption(f"file path {path!r}: a file of the archive is used as a folder")
+        self._files.add(path)
+        self._folders |= folders
 
 
 def unsafe_path(path: str) -> str:

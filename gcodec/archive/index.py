@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths, place_blobs, well_formed
+from gcodec.archive.entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, place_blobs, well_formed
 from gcodec.archive.layout import CODECS, FRAME, MAX_PART, MIN_FRAME, STORED
 from gcodec.errors import Corruption, Unsupported
 from gcodec.files.elements import FLOATS, width
@@ -34,7 +34,9 @@ def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
         raise Corruption(f"the index is not readable: {error}") from error
     (files,) = _fields(root, "the index", ("files",))
     entries = tuple(_file_from_json(value, f"file {number}") for number, value in enumerate(_array(files, "files")))
-    check_paths([entry.path for entry in entries])
+    paths = Paths()
+    for entry in entries:
+        paths.add(entry.path)
     place_blobs(entries)
     return entries
 

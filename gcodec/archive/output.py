@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -22,7 +23,8 @@ class Staging:
 
     def __init__(self, *, force: bool = False) -> None:
         self._force = force
-        self._files: list[tuple[Path, Path, BinaryIO]] = []
+        self._names: list[tuple[Path, Path]] = []
+        self._files: list[BinaryIO] = []
         self._folders: list[Path] = []
 
     def create(self, path: Path) -> BinaryIO:
@@ -35,9 +37,9 @@ class Staging:
         if path.exists() and not path.is_file():
             return path.open("wb")
         partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")
-        file = partial.open("xb")
-        self._files.append((path, partial, file))
-        return file
+        self._names.append((path, partial))  # first: if a signal comes in between, there is one name too many
+        self._files.append(partial.open("xb"))
+        return self._files[-1]
 
     def make_folder(self, root: Path, folder: Path) -> None:
         """Makes ``folder`` and what is missing between it and ``root``.
@@ -57,22 +59,23 @@ class Staging:
 
     def commit(self) -> None:
         """Closes all files and gives them their names."""
-        for _, _, file in self._files:
+        for file in self._files:
             file.close()
-        for path, partial, _ in self._files:
+        for path, partial in self._names:
             _rename(partial, path, self._force)
-        self._files, self._folders = [], []
+        self._names, self._files, self._folders = [], [], []
 
     def abort(self) -> None:
         """Removes everything that was made."""
-        for _, partial, file in self._files:
+        for file in self._files:
             with contextlib.suppress(OSError):
                 file.close()
+        for _, partial in self._names:
             partial.unlink(missing_ok=True)
         for folder in reversed(self._folders):
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        self._files, self._folders = [], []
+        self._names, self._files, self._folders = [], [], []
 
     def __enter__(self) -> Staging:
         return self
@@ -85,6 +88,17 @@ class Staging:
                 self.commit()
         finally:
             self.abort()
+
+
+@contextlib.contextmanager
+def naming(path: Path | None) -> Iterator[None]:
+    """Gives an OSError that does not say which file it is about the name of this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and path is not None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def check_free(path: Path, *, force: bool) -> None:

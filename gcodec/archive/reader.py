@@ -99,7 +99,7 @@ class ArchiveReader:
         """The whole segment that a tensor is a view of."""
         segment = entry.segments[tensor.segment]
         self._check_limit(segment.bytes, f"{entry.path}:{tensor.name}")
-        data, at = np.empty(segment.bytes, np.uint8), 0
+        data, at = _room_for(segment.bytes, f"{entry.path}:{tensor.name}"), 0
         for part in self.parts(segment, f"{entry.path}:{tensor.name}"):
             data[at : at + part.size] = part
             at += part.size
@@ -273,6 +273,14 @@ def _index_text(index: bytes, trailer: Trailer) -> bytes:
         return index
     chunk = Chunk(trailer.index_codec, len(index), trailer.index_raw_bytes)
     return unpack(chunk, np.frombuffer(index, np.uint8), "the index").tobytes()
+
+
+def _room_for(size: int, what: str) -> Bytes:
+    """Memory for ``size`` bytes; the system gives it page by page, as it is filled with what has been checked."""
+    try:
+        return np.empty(size, np.uint8)
+    except (MemoryError, ValueError, OverflowError):
+        raise LimitExceeded(f"{what}: no memory for {size} bytes") from None
 
 
 def _is_source(value: object) -> bool:

@@ -17,17 +17,17 @@ import xxhash
 import zstandard
 
 from gcodec.archive.chunks import Packed, pack
-from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry, check_paths
+from gcodec.archive.entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from gcodec.archive.index import index_to_json
 from gcodec.archive.layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
-from gcodec.archive.output import Staging
+from gcodec.archive.output import Staging, check_free, naming
 from gcodec.archive.pipeline import ordered_map, thread_count
 from gcodec.errors import GcodecError, InvalidArgument
 from gcodec.files.plan import FilePlan, Segment
 from gcodec.files.source import Bytes
 
 #: Segments are cut into parts of this many bytes.
-PART_BYTES = 1 << 24
+PART_BYTES = 1 << 22
 
 
 class Part(NamedTuple):
@@ -76,12 +76,15 @@ class ArchiveWriter:
             raise InvalidArgument(f"part_bytes must be a positive multiple of 64, not {part_bytes}")
         self._threads, self._part_bytes = thread_count(threads), part_bytes
         self._progress = progress or (lambda count: None)
+        self._path = Path(target) if isinstance(target, str | os.PathLike) else None
+        self._stream = None if isinstance(target, str | os.PathLike) else target
+        if self._path is not None:
+            check_free(self._path, force=force)
         self._staging = Staging(force=force)
-        self._stream = self._staging.create(Path(target)) if isinstance(target, str | os.PathLike) else target
         self._pool = ThreadPoolExecutor(self._threads, "gcodec")
         self._files: list[FileEntry] = []
+        self._paths = Paths()
         self.bytes_written = 0
-        self._write(header_bytes())
 
     def add(self, plan: FilePlan, policy: EncodingPolicy | None = None) -> FileEntry:
         """Adds a file.
@@ -95,7 +98,7 @@ class ArchiveWriter:
             GcodecError, OSError: the source cannot be read, or the archive not written.
         """
         try:
-            check_paths([*(entry.path for entry in self._files), plan.path])
+            self._paths.add(plan.path)
         except GcodecError as error:
             raise InvalidArgument(str(error)) from error
         segments, crcs = self._add_segments(plan, policy)
@@ -117,14 +120,16 @@ class ArchiveWriter:
             raise InvalidArgument(f"an index of {len(raw)} bytes is above {MAX_INDEX}: use several archives")
         self._write(index + bytes(padding(len(index))))
         self._write(Trailer(len(index), len(raw), codec).write_to(index))
-        self._stream.flush()
+        self._flush()
         self._staging.commit()
         self._pool.shutdown()
 
     def abort(self) -> None:
         """Removes what was written; a stream is left without its index, so that no reader takes it."""
-        self._pool.shutdown(cancel_futures=True)
-        self._staging.abort()
+        try:
+            self._pool.shutdown(cancel_futures=True)
+        finally:
+            self._staging.abort()
 
     def __enter__(self) -> ArchiveWriter:
         return self
@@ -191,8 +196,20 @@ class ArchiveWriter:
         return Blob(blob.bytes, blob.hash, blob.chunks)
 
     def _write(self, data: bytes | memoryview) -> None:
-        self._stream.write(data)
+        """Writes on; the file is made when there is something to write, so that whoever ends us can also remove it."""
+        with naming(self._path):
+            if self._stream is None and self._path is not None:
+                self._stream = self._staging.create(self._path)
+            if self._stream is not None:
+                if not self.bytes_written:
+                    self.bytes_written += self._stream.write(header_bytes())
+                self._stream.write(data)
         self.bytes_written += len(data)
+
+    def _flush(self) -> None:
+        with naming(self._path):
+            if self._stream is not None:
+                self._stream.flush()
 
 
 class _Crc:

@@ -14,7 +14,8 @@ from gcodec.archive.output import check_free
 from gcodec.cli import display
 from gcodec.cli.errors import UsageError
 from gcodec.cli.inputs import Job, Member, jobs_for
-from gcodec.files import FilePlan, open_source, plan_file, plan_or_bytes
+from gcodec.errors import GcodecError, Unsupported
+from gcodec.files import FilePlan, open_source, plan_or_bytes
 from gcodec.files.elements import width
 
 PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
@@ -144,7 +145,8 @@ def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker) -> dict
 
 def _add(archive: ArchiveWriter, member: Member, args: argparse.Namespace, make_policy: PolicyMaker) -> FileEntry:
     with closing(open_source(member.source if member.source else display.stdin_bytes())) as source:
-        plan = (plan_file if member.named else plan_or_bytes)(member.path, source, dtype=args.dtype)
+        forgive = Unsupported if member.named else GcodecError
+        plan = plan_or_bytes(member.path, source, dtype=args.dtype, forgive=forgive)
         if plan.note:
             display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
         return archive.add(plan, make_policy(plan))

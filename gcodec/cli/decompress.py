@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gcodec.archive import ArchiveReader, FileEntry
-from gcodec.archive.output import Staging, check_free
+from gcodec.archive.output import Staging, check_free, naming
 from gcodec.cli import display
 from gcodec.cli.compress import add_common
 from gcodec.cli.errors import UsageError
@@ -120,7 +120,7 @@ def _to_file(
     archive: ArchiveReader, entry: FileEntry, path: Path, root: Path, staging: Staging, progress: Any
 ) -> None:
     staging.make_folder(root, path.parent)
-    with staging.create(path) as file:
+    with naming(path), staging.create(path) as file:
         for part in archive.restored(entry):
             file.write(part.data)
             progress(part.size)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.archive import ArchiveReader, FileEntry
-from gcodec.archive.output import Staging, check_free
+from gcodec.archive.output import Staging, check_free, naming
 from gcodec.cli import display
 from gcodec.cli.errors import UsageError
 from gcodec.cli.inputs import STDIO
@@ -89,7 +89,7 @@ def _file_name(tensor: TensorView) -> str:
 def _write(archive: ArchiveReader, entry: FileEntry, tensor: TensorView, target: Path, staging: Staging) -> None:
     staging.make_folder(target.parent, target.parent)
     pieces = _safetensors if target.suffix == ".safetensors" else _npy
-    with staging.create(target) as file:
+    with naming(target), staging.create(target) as file:
         for piece in pieces(archive, entry, tensor):
             file.write(piece)
 

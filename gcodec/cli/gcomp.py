@@ -13,10 +13,10 @@ from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import FilePlan, TensorView
 from gcodec.files.elements import numpy_dtype, width
 from gcodec.files.source import Bytes
+from gcodec.ladders import FINE_LADDER, PAPER_LADDER
 from gcodec.optimizers import OptimizerView, levels_for, view_from_dump
 from gcodec.planning import LITERAL_GCOMP
 from gcodec.recorder import FORMAT, GRAD, PARAM
-from gcodec.truncation import FINE_LADDER, PAPER_LADDER
 
 NEEDS_DUMP = (
     "no optimizer metadata: --mode gcomp needs a dump as gcodec's Recorder writes it (gcodec record shows how); "

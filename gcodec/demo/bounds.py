@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gcodec.format import ValueType, kept_bits
-from gcodec.truncation import Ladder
+from gcodec.ladders import Ladder
 
 BLOCK = 1 << 14  #: values; each block has statistics of its own
 NO_DROPS = Ladder((0,))

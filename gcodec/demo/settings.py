@@ -11,7 +11,8 @@ import gcodec
 from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
 from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input
 from gcodec.demo.timing import Task
-from gcodec.truncation import MANTISSA_BITS, Ladder, round_to_levels
+from gcodec.ladders import MANTISSA_BITS, Ladder
+from gcodec.rounding import round_to_levels
 
 LOSSLESS, NEAR_LOSSLESS, LITERAL = "lossless", "near-lossless", "GComp, literal"
 #: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.

@@ -32,6 +32,8 @@ __all__ = [
 ARCHIVE_MAGIC = b"\x89GCA"
 #: What a name promises about its file's first bytes.
 PROMISES = {".npy": "npy", ".npz": "zip", ".safetensors": "safetensors"}
+TORCH_SUFFIXES = (".pt", ".pth")
+NOT_ZIP = "kept as plain bytes: not the zip file that torch.save writes since version 1.6"
 SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt"}
 
 
@@ -64,14 +66,19 @@ def plan_file(path: str, source: Source, *, dtype: str | None = None) -> FilePla
         return _plan_raw(path, source, name, dtype)
     if kind == "safetensors":
         return plan_safetensors(path, source)
-    return _plan_zip(path, source, name) if kind == "zip" else assemble(path, "bytes", source, [])
+    if kind == "zip":
+        return _plan_zip(path, source, name)
+    torch = PurePosixPath(path).suffix.lower() in TORCH_SUFFIXES
+    return assemble(path, "bytes", source, [], note=NOT_ZIP if torch else "")
 
 
-def plan_or_bytes(path: str, source: Source, *, dtype: str | None = None) -> FilePlan:
-    """Like :func:`plan_file`, but what cannot be looked into is kept as plain bytes, with a note."""
+def plan_or_bytes(
+    path: str, source: Source, *, dtype: str | None = None, forgive: type[GcodecError] = GcodecError
+) -> FilePlan:
+    """Like :func:`plan_file`, but what raises ``forgive`` is kept as plain bytes, with a note."""
     try:
         return plan_file(path, source, dtype=dtype)
-    except GcodecError as error:
+    except forgive as error:
         note = "kept as plain bytes: " + str(error).removeprefix(f"{path}: ")
         return assemble(path or "stdin", "bytes", source, [], note=note)
 

@@ -38,6 +38,3 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     if hasattr(dispatcher, "_cache"):  # absent under NUMBA_DISABLE_JIT
         dispatcher._cache._cache_file._source_stamp = _stamp(function.__code__.co_filename)
     return dispatcher
-
-
-scalar = kernel  #: the same for the small functions that kernels are made of

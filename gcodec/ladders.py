@@ -1,0 +1,91 @@
+"""Levels and ladders: how many mantissa bits a value may lose, in a few steps.
+
+GComp (SoCC '24, mantissa compression) has four levels, which drop 0, 6, 12 and 18 of float32's 23 bits.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcodec.errors import InvalidArgument
+
+Array = NDArray[Any]
+Levels = NDArray[np.uint8]
+
+
+class FloatLayout(NamedTuple):
+    """Field widths in bits of a binary floating type, next to its one sign bit."""
+
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def smallest_normal(self) -> float:
+        """The least positive value that is not denormal."""
+        return math.ldexp(1.0, 2 - (1 << (self.exponent_bits - 1)))
+
+
+LAYOUTS = {
+    "float32": FloatLayout(8, 23),
+    "bfloat16": FloatLayout(8, 7),
+    "float16": FloatLayout(5, 10),
+    "float64": FloatLayout(11, 52),
+}
+MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
+
+
+def dtype_name(array: Array) -> str:
+    """Key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 means its bits. InvalidArgument for others."""
+    name = "bfloat16" if array.dtype == np.uint16 else array.dtype.name
+    if name not in LAYOUTS or not array.dtype.isnative:
+        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {array.dtype!r}")
+    return name
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Mantissa bits dropped at each level: 1 to 16 strictly increasing counts, the mildest first.
+
+    ``Ladder((n,))`` is the fixed-bits mode: one level for all. InvalidArgument for anything else.
+    """
+
+    drops: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            drops = tuple(operator.index(n) for n in self.drops)
+        except TypeError as error:
+            raise InvalidArgument(f"a ladder is a tuple of bit counts, not {self.drops!r}") from error
+        if not 1 <= len(drops) <= 16:
+            raise InvalidArgument(f"a ladder has 1 to 16 levels, not {len(drops)}")
+        if drops[0] < 0 or any(after <= before for before, after in pairwise(drops)):
+            raise InvalidArgument(f"drops must be at least 0 and strictly increasing: {drops}")
+        object.__setattr__(self, "drops", drops)
+
+    def check_fits(self, dtype: str) -> None:
+        """InvalidArgument when the ladder drops more bits than type ``dtype`` has in its mantissa."""
+        if self.drops[-1] > MANTISSA_BITS[dtype]:
+            raise InvalidArgument(f"{self} drops more than the {MANTISSA_BITS[dtype]} mantissa bits of {dtype}")
+
+
+# GComp gives float32's only; the others are ours, in proportion.
+PAPER_LADDER = {
+    "float32": Ladder((0, 6, 12, 18)),
+    "bfloat16": Ladder((0, 2, 4, 6)),
+    "float16": Ladder((0, 3, 6, 9)),
+    "float64": Ladder((0, 16, 32, 48)),
+}
+# Ours, the default: with levels coded jointly with exponents, the finer steps save more than they cost.
+FINE_LADDER = {
+    "float32": Ladder((0, 3, 6, 9, 12, 15, 18, 21)),
+    "bfloat16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),
+    "float16": Ladder((0, 1, 2, 3, 4, 5, 6, 7)),
+    "float64": Ladder((0, 7, 14, 21, 28, 35, 42, 49)),
+}

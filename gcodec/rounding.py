@@ -1,0 +1,83 @@
+"""Rounding at levels, in numpy: the law that the codec's own rounding is tested against; and distances in ulps."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from gcodec.errors import InvalidArgument
+from gcodec.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
+
+
+def round_to_levels(
+    x: Array, levels: Array | int, ladder: Ladder, rounding: Literal["nearest", "truncate"] = "nearest",
+    prune: bool = True,
+) -> Array:
+    """What decoding returns for ``x`` encoded at ``levels``: the law that the codec is tested against.
+
+    A level's drop n zeroes the low n mantissa bits: rounded to nearest, ties to even, as an integer addition whose
+    carry may reach the exponent; or cut off. A carry to infinity is not made: that value is cut off. Infinities stay.
+    A NaN is cut off; where that leaves no mantissa bit, the lowest kept one is set (if none is kept, the highest).
+    ``prune`` turns denormals (at any level) and -0 into +0.
+
+    Args:
+        x: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
+        levels: integer array that broadcasts to x's shape, or one level for all.
+
+    Returns:
+        A new array of x's dtype and shape. InvalidArgument for a level or rounding that does not exist.
+    """
+    if rounding not in ("nearest", "truncate"):
+        raise InvalidArgument(f'rounding is "nearest" or "truncate", not {rounding!r}')
+    name = dtype_name(x)
+    ladder.check_fits(name)
+    chosen = np.broadcast_to(np.asarray(levels), x.shape)
+    if chosen.dtype.kind not in "iu" or (chosen.size and not 0 <= chosen.min() <= chosen.max() < len(ladder.drops)):
+        raise InvalidArgument(f"levels are integers from 0 to {len(ladder.drops) - 1}")
+    word = _word(x)
+    drop = np.array(ladder.drops, word)[chosen]
+    bits = np.array(x, order="C").view(word)
+    return _round_bits(bits, drop, LAYOUTS[name], word, rounding == "nearest", prune).view(x.dtype)
+
+
+def _round_bits(bits: Array, drop: Array, layout: FloatLayout, word: Any, nearest: bool, prune: bool) -> Array:
+    one, smallest = word(1), word(1 << layout.mantissa_bits)
+    size = bits & word((1 << (layout.exponent_bits + layout.mantissa_bits)) - 1)
+    infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
+    cut = size >> drop << drop
+    result = cut
+    if nearest:
+        some = (drop > 0).astype(word)
+        half = (one << drop) >> one
+        up = (size + half - some + ((size >> drop) & some)) >> drop << drop
+        result = np.where(up < infinity, up, cut)
+    spared = one << np.minimum(drop, word(layout.mantissa_bits - 1))
+    nan = np.where(cut == infinity, cut | spared, cut)
+    result = np.where(size < infinity, result, np.where(size > infinity, nan, size)) | (bits ^ size)
+    return np.asarray(np.where(size < smallest, word(0), result) if prune else result, word)
+
+
+def _word(x: Array) -> Any:
+    """The unsigned integer type as wide as x's."""
+    return np.dtype(f"u{x.dtype.itemsize}").type
+
+
+def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
+    """How many values of ``a`` and ``b`` are 0, 1, ... ``limit`` and (key ``limit + 1``) more ulps apart.
+
+    The distance counts the steps from one value to the other through all of the type's values, +0 and -0 being one.
+    Two NaNs count as equal, a NaN and a number as far apart. a, b: same dtype and shape, types as everywhere here;
+    all keys are always there. InvalidArgument when a and b do not match or limit is not in 0 .. 1000.
+    """
+    if a.dtype != b.dtype or a.shape != b.shape or not 0 <= limit <= 1000:
+        raise InvalidArgument(f"cannot compare {a.dtype}{a.shape} with {b.dtype}{b.shape} up to {limit}")
+    layout, word = LAYOUTS[dtype_name(a)], _word(a)
+    sign = word(1 << (layout.exponent_bits + layout.mantissa_bits))
+    infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
+    x, y = (np.ascontiguousarray(z).reshape(-1).view(word) for z in (a, b))
+    low, high = np.minimum(x & ~sign, y & ~sign), np.maximum(x & ~sign, y & ~sign)
+    apart = np.where((x ^ y) & sign, high + low, high - low)
+    apart = np.where(high > infinity, np.where(low > infinity, word(0), ~word(0)), apart)
+    counts = np.bincount(np.minimum(apart, word(limit + 1)).astype(np.int64), minlength=limit + 2)
+    return {ulps: int(count) for ulps, count in enumerate(counts)}
