@@ -22,7 +22,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
 
     return Scratch(
         symbols=np.empty(strided, np.uint8),
-        references=np.empty(n_streams, np.uint16),
+        references=np.empty(n_streams, np.uint32),
         stream_bytes=np.empty(n_streams, np.uint32),
         n_items=np.zeros(8, np.int64),
         chunk=np.empty(4 * (stream + more), np.uint8),

@@ -138,6 +138,7 @@ class MantissaBits:
             raise InvalidArgument(f"mantissa_bits must be 0 to {max(FLOATS.values())}, not {self.bits}")
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """See :class:`EncodingPolicy`."""
         whole = self.plan.segments[part.segment]
         dtype = whole.dtype or ""
         if self.bits >= FLOATS[dtype] or whole.stop - whole.start <= (width(dtype) or 0):
@@ -157,6 +158,7 @@ class Levels:
             self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """See :class:`EncodingPolicy`."""
         if part.segment not in self._levels:
             return {}
         size = width(self._plan.segments[part.segment].dtype or "") or 1

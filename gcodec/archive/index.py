@@ -18,6 +18,7 @@ HASH = re.compile(r"[0-9a-f]{16}")
 
 
 def index_to_json(files: Sequence[FileEntry]) -> bytes:
+    """The text of the index: what :func:`index_from_json` reads."""
     return json.dumps({"files": [_file_to_json(f) for f in files]}, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -27,6 +27,7 @@ def padding(size: int) -> int:
 
 
 def header_bytes() -> bytes:
+    """The first 8 bytes of an archive."""
     return HEADER.pack(MAGIC, VERSION, bytes(3))
 
 

@@ -169,6 +169,7 @@ class ArchiveReader:
         self._check_limit(sum(entry.size for entry in self.files), self.name)
 
     def close(self) -> None:
+        """Ends the threads and closes what was opened here."""
         self._pool.shutdown(cancel_futures=True)
         if self._owned:
             self._owned.close()

@@ -36,6 +36,7 @@ class Job:
 
     @property
     def input_bytes(self) -> int:
+        """Size of all members as far as it is known, for a progress bar."""
         return sum(member.source.stat().st_size for member in self.members if member.source)
 
 

@@ -106,4 +106,4 @@ def _row(difference: Difference) -> tuple[str, ...]:
 
 def _message(error: Exception, name: str) -> str:
     text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-    return text if text.startswith(name) else f"{name}: {text}"
+    return text if name == STDIO or text.startswith(name) else f"{name}: {text}"

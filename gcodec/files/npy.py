@@ -48,6 +48,7 @@ class NpyHeader:
 
     @property
     def stop(self) -> int:
+        """Where the data ends."""
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 

@@ -46,6 +46,7 @@ class FileSource:
         file.seek(self._base)
 
     def read(self, start: int, stop: int) -> Bytes:
+        """A copy of bytes ``start`` to ``stop``; raises InsufficientData if the file has become shorter."""
         buffer = np.empty(stop - start, np.uint8)
         view, at = buffer.data, start
         while at < stop:
@@ -66,6 +67,7 @@ class FileSource:
         return len(data)
 
     def close(self) -> None:
+        """Closes the file, if it is ours."""
         if self._owned:
             self._file.close()
 
@@ -79,6 +81,7 @@ class ArraySource:
         self.size = self._starts[-1]
 
     def read(self, start: int, stop: int) -> Bytes:
+        """Bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
         if not 0 <= start <= stop <= self.size:
             raise InsufficientData(f"bytes {start} to {stop} of {self.size}")
         first = bisect_right(self._starts, start) - 1
@@ -100,6 +103,7 @@ class SubSource:
         self.size = stop - start
 
     def read(self, start: int, stop: int) -> Bytes:
+        """Bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
         if not 0 <= start <= stop <= self.size:
             raise InsufficientData(f"bytes {start} to {stop} of {self.size}")
         return self._source.read(self._start + start, self._start + stop)

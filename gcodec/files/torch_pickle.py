@@ -74,9 +74,11 @@ class Stranger:
         self.held += state.items() if isinstance(state, dict) else [("state", state)]
 
     def append(self, value: object) -> None:
+        """What a pickle does to a list."""
         self.held.append((len(self.held), value))
 
     def extend(self, values: Any) -> None:
+        """What a pickle does to a list, too."""
         for value in values:
             self.append(value)
 

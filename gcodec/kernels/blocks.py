@@ -87,7 +87,7 @@ def is_constant(values, n):
 
 @kernel
 def find_references(values, n, stream, head_shift, head_mask, references):
-    """Mean head of each sub-stream's non-zero values, less the least of them, in ``references``: uint16[n_streams].
+    """Mean head of each sub-stream's non-zero values, less the least of them, in ``references``: uint32[n_streams].
 
     Returns (the least, bits that the largest difference needs).
     """

@@ -137,7 +137,7 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
         store_u32(out, at + 24, U32(least) | (U32(length_width) << U32(16)) | (U32(width) << U32(24)))
         store_u32(out, at + 28, U32(run_symbol))
         end = pack_numbers(stream_bytes, n_streams, np.int64(least), length_width, out, end)
-        end = pack_numbers(references, n_streams, 0, width, out, end)
+        end = pack_numbers(references, n_streams, np.int64(0), width, out, end)
     return end
 
 

@@ -80,7 +80,7 @@ class Scratch(NamedTuple):
     """
 
     symbols: np.ndarray  #: uint8, strided
-    references: np.ndarray  #: uint16[n_streams]
+    references: np.ndarray  #: uint32[n_streams]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     n_items: np.ndarray  #: int64[8]
     chunk: np.ndarray  #: uint8[4 * (stream + 64)]

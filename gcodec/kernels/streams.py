@@ -238,7 +238,7 @@ def decode_streams(
                 for i in range(s * stride, s * stride + min(stream, n - s * stream)):
                     symbols[i] = run_symbol
         while active:
-            rounds = 16
+            rounds = np.int64(16)  # typed: a literal would compile the hot loop twice
             for q in range(4):
                 if (active >> q) & 1:
                     s = quad + q

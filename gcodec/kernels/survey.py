@@ -176,10 +176,10 @@ def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own
     for b in range(n_blocks):
         choice[b] = 0
         own[b] = entropy_bits(histograms[b])
-    _sum_clusters(histograms, 1, choice, sums)
+    n = np.int64(1)  # typed: a literal would compile what it is passed to once more
+    _sum_clusters(histograms, n, choice, sums)
     _cost_table(sums[0], cost[0])
-    total = _assign(histograms, 1, cost, choice, spent)
-    n = 1
+    total = _assign(histograms, n, cost, choice, spent)
     while n < max_clusters and n < n_blocks:
         worst, excess = -1, U64(0)
         for b in range(n_blocks):
