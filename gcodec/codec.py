@@ -14,7 +14,8 @@ from .encoding import encode_values, max_encoded_size, plan_for
 from .errors import InvalidArgument, LimitExceeded
 from .format import BLOCK_KINDS, BY_NAME, CONTAINERS, MODES
 from .ladders import FINE_LADDER, Ladder
-from .planning import Coding
+from .optimizers import levels_for
+from .planning import LADDERS, ROUNDINGS, Coding
 from .scheme import Scheme
 from .tensors import Values, new_output, output_bits, values_of
 from .workers import n_threads
@@ -24,8 +25,22 @@ __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "w
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
+def is_nearest(rounding: str | None, coding: Coding) -> bool:
+    """Whether to round to nearest even; ``rounding`` None: as ``coding`` says. Raises InvalidArgument."""
+    if rounding is not None and rounding not in ROUNDINGS:
+        raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
+    return (rounding or coding.rounding) == "nearest"
+
+
 def scheme_for(
-    x: Any, values: Values, mantissa_bits: int | None, levels: Any, ladder: Ladder | None, optimizer: Any, param: Any
+    x: Any,
+    values: Values,
+    mantissa_bits: int | None,
+    levels: Any,
+    ladder: Ladder | None,
+    optimizer: Any,
+    param: Any,
+    coding: Coding,
 ) -> tuple[Scheme, np.ndarray]:
     """The scheme that encode's arguments ask for, and the level of every value."""
     near = levels is not None or optimizer is not None
@@ -37,14 +52,12 @@ def scheme_for(
         if mantissa_bits is None:
             return schemes.lossless(values.dtype), _EMPTY_LEVELS
         return schemes.fixed(values.dtype, mantissa_bits), _EMPTY_LEVELS
-    ladder = ladder or FINE_LADDER.get(values.dtype.name)
+    ladder = ladder or LADDERS[coding.ladder].get(values.dtype.name)
     if ladder is None:
         raise InvalidArgument(f"{values.dtype.name} is lossless only")
     if optimizer is not None:
         if levels is not None or param is None:
             raise InvalidArgument("give either levels, or an optimizer together with param")
-        from .optimizers import levels_for
-
         levels = levels_for(optimizer, param, x, ladder=ladder)
     return schemes.ladder(values.dtype, ladder), _check_levels(levels, len(values.bits), len(ladder.drops))
 
@@ -64,7 +77,7 @@ def encode(
     mantissa_bits: int | None = None,
     levels: Any = None,
     ladder: Ladder | None = None,
-    rounding: str = "nearest",
+    rounding: str | None = None,
     optimizer: Any = None,
     param: Any = None,
     dtype: str | None = None,
@@ -78,19 +91,19 @@ def encode(
     (never changed). ``mantissa_bits``: keep this many mantissa bits, relative error at most 2**-(mantissa_bits + 1).
     ``levels``: uint8, x's shape: index into ``ladder`` per value; or ``optimizer`` (torch optimizer or
     OptimizerView) and ``param`` (the parameter whose gradient ``x`` is): levels by the optimizer's rule (GComp,
-    Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even) or
-    "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how codebooks are made.
+    Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even, the
+    default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
     ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
 
     Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
     Unsupported.
     """
-    if rounding not in ("nearest", "truncate"):
-        raise InvalidArgument(f"rounding={rounding!r}; 'nearest' or 'truncate'")
+    coding = coding or Coding()
+    nearest = is_nearest(rounding, coding)
     values = values_of(x, dtype)
-    scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param)
-    plan = plan_for(values, scheme, level_array, coding or Coding(), threads)
-    return encode_values(values, scheme, level_array, rounding == "nearest", plan, threads, out)
+    scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, coding)
+    plan = plan_for(values, scheme, level_array, coding, threads)
+    return encode_values(values, scheme, level_array, nearest, plan, threads, out)
 
 
 _LIKE = {None: None, "numpy": 0, "torch": 1}

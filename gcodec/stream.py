@@ -6,11 +6,10 @@ from typing import Any
 
 from . import prior
 from .codebook import Codebook
-from .codec import decode_frame, scheme_for
+from .codec import decode_frame, is_nearest, scheme_for
 from .cycle import CodebookCycle, Version
 from .decoding import Frame
 from .encoding import encode_values, plan_for
-from .errors import InvalidArgument
 from .ladders import Ladder
 from .planning import Coding, Given
 from .scheme import Scheme
@@ -32,14 +31,13 @@ class Encoder:
         *,
         interval: int = 50,
         trigger: float = 0.1,
-        rounding: str = "nearest",
+        rounding: str | None = None,
         coding: Coding | None = None,
         threads: int | None = None,
     ) -> None:
-        if rounding not in ("nearest", "truncate"):
-            raise InvalidArgument(f"rounding={rounding!r}; 'nearest' or 'truncate'")
-        self.interval, self.trigger, self.nearest, self.threads = interval, trigger, rounding == "nearest", threads
+        self.interval, self.trigger, self.threads = interval, trigger, threads
         self.coding = coding or Coding()
+        self.nearest = is_nearest(rounding, self.coding)
         self.step = 0
         self.cycle: CodebookCycle | None = None
         self._form: tuple[Any, ...] = ()
@@ -59,7 +57,7 @@ class Encoder:
     ) -> Any:
         """The next frame; arguments and errors as for ``encode``. A change of dtype or ladder starts a new codebook."""
         values = values_of(x, dtype)
-        scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param)
+        scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, self.coding)
         form = (values.dtype, scheme.widths, scheme.levels)
         if self.cycle is None or form != self._form:
             self._start(values, scheme)
