@@ -92,8 +92,9 @@ def encode(
     ``levels``: uint8, x's shape: index into ``ladder`` per value; or ``optimizer`` (torch optimizer or
     OptimizerView) and ``param`` (the parameter whose gradient ``x`` is): levels by the optimizer's rule (GComp,
     Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even, the
-    default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
-    ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
+    default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how
+    codebooks are made (``LITERAL_GCOMP``: all as in the paper). ``threads``: default all cores. ``out``: writable
+    uint8 array or buffer of at least ``max_encoded_size`` bytes.
 
     Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
     Unsupported.

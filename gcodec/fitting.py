@@ -67,9 +67,10 @@ def from_histogram(
     counts = np.asarray(histogram).astype(np.int64)
     bins = counts[2:].reshape(n_levels, -1)
     window = bins.shape[1]
-    spans = _trim(bins, min(MAX_SYMBOLS, (1 << max_length) - 2))
+    most = min(MAX_SYMBOLS, (1 << max_length) - 2)
+    spans = _trim(bins, most)
     if not exact:
-        room = MAX_SYMBOLS - sum(hi - lo for lo, hi in spans)
+        room = most - sum(hi - lo for lo, hi in spans)
         for level, (lo, hi) in enumerate(spans):
             if hi > lo and room >= 4:
                 wider = (max(lo - 2, 0), min(hi + 2, window))

@@ -26,17 +26,25 @@ if TYPE_CHECKING:
 ADVICE = "use lossless or mantissa_bits instead"
 
 _ADAM: dict[str, Any] = {
-    "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "amsgrad": False,
+    "maximize": False,
     "decoupled_weight_decay": False,
 }
 # The hyperparameters that a step's arithmetic depends on, with torch's defaults (lr must be given). The rest of a
 # parameter group (foreach, fused, capturable, differentiable, initial_lr ...) does not matter here.
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False},
-    "Adagrad": {"lr_decay": 0.0, "weight_decay": 0.0, "eps": 1e-10, "initial_accumulator_value": 0.0,
-                "maximize": False},
-    "RMSprop": {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False,
-                "maximize": False},
+    "Adagrad": {
+        "lr_decay": 0.0,
+        "weight_decay": 0.0,
+        "eps": 1e-10,
+        "initial_accumulator_value": 0.0,
+        "maximize": False,
+    },
+    "RMSprop": {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False, "maximize": False},
     "AdamW": _ADAM | {"weight_decay": 0.01, "decoupled_weight_decay": True},
     "Adam": _ADAM,
 }
@@ -104,8 +112,15 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
 
 
 def levels_for(
-    source: OptimizerView | torch.optim.Optimizer, param: Any, grad: Any, *, ladder: Ladder | None = None,
-    loss_scale: float = 1.0, in_group: bool = True, scale: float = 1.0, out: Levels | None = None,
+    source: OptimizerView | torch.optim.Optimizer,
+    param: Any,
+    grad: Any,
+    *,
+    ladder: Ladder | None = None,
+    loss_scale: float = 1.0,
+    in_group: bool = True,
+    scale: float = 1.0,
+    out: Levels | None = None,
 ) -> Levels:
     """The level of every value of ``grad``, for the step that ``source`` will take on ``param`` next.
 
@@ -162,7 +177,11 @@ def _adam(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: 
 
 
 _RULES: dict[str, Callable[[OptimizerView, Array, Array, Policy, Levels | None], Levels]] = {
-    "SGD": _sgd, "Adagrad": _adagrad, "RMSprop": _rmsprop, "Adam": _adam, "AdamW": _adam,
+    "SGD": _sgd,
+    "Adagrad": _adagrad,
+    "RMSprop": _rmsprop,
+    "Adam": _adam,
+    "AdamW": _adam,
 }
 
 
@@ -200,7 +219,7 @@ def _stock_name(optimizer: torch.optim.Optimizer) -> str:
     """The name of torch's own class whose step ``optimizer`` runs, wrapped (schedulers, profiler) or not."""
     import torch
 
-    for name in HYPERPARAMETERS:    # AdamW before Adam, its base
+    for name in HYPERPARAMETERS:  # AdamW before Adam, its base
         stock: Any = getattr(torch.optim, name)
         if isinstance(optimizer, stock) and _unwrapped(optimizer.step) is _unwrapped(stock.step):
             return name

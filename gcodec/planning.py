@@ -29,7 +29,8 @@ LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
 
 @dataclass(frozen=True)
 class Coding:
-    """How codebooks are made, and what near-lossless encoding does where it is not told. The defaults are the best known; :data:`LITERAL_GCOMP` follows the paper.
+    """How codebooks are made, and what near-lossless encoding does where it is not told. The defaults are the best
+    known; :data:`LITERAL_GCOMP` follows the paper.
 
     ``max_length``: longest code, 2 ... 12 bits; ``escape_threshold``: GComp's n_theta, the longest native Huffman code
     that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:

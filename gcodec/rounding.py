@@ -11,7 +11,10 @@ from gcodec.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
 
 
 def round_to_levels(
-    x: Array, levels: Array | int, ladder: Ladder, rounding: Literal["nearest", "truncate"] = "nearest",
+    x: Array,
+    levels: Array | int,
+    ladder: Ladder,
+    rounding: Literal["nearest", "truncate"] = "nearest",
     prune: bool = True,
 ) -> Array:
     """What decoding returns for ``x`` encoded at ``levels``: the law that the codec is tested against.

@@ -45,21 +45,27 @@ def stack(
         run_symbol[k] = np.where(regular > 0, regular, NO_CODE).argmin()
         escape_code[k] = codebook.codes[ESCAPE]
         table[k] = codebook.decode_table if decode else codebook.encode_table
+    # Symbols that the ranges span but that have no code are escaped, and zero likewise.
+    coded = np.where(lengths > 0, np.arange(256, dtype=np.uint8), np.uint8(ESCAPE))
+    in_use = np.arange(256) <= np.array([c.n_symbols for c in codebooks]).reshape(n, 1)
+    with_gaps = ((lengths == 0) & in_use).any(axis=1)
     n_symbols = np.array([c.n_symbols for c in codebooks], np.int64)
     books = Books(
-        n_symbols,
-        lengths,
-        first,
-        count,
-        number,
-        ranges,
-        mark_of,
-        shift,
-        head_of,
-        head_of.astype(np.uint8),
-        run_symbol,
-        escape_code,
-        table,
+        n_symbols=n_symbols,
+        lengths=lengths,
+        first=first,
+        counts=count,
+        number=number,
+        ranges=ranges,
+        coded=coded,
+        with_gaps=with_gaps,
+        mark_of=mark_of,
+        shift=shift,
+        head_of=head_of,
+        narrow_head_of=head_of.astype(np.uint8),
+        run_symbol=run_symbol,
+        escape_code=escape_code,
+        table=table,
     )
     return books, uniform_shifts(marks, shifts)
 

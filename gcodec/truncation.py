@@ -185,8 +185,14 @@ _RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
 _PIECE = 1 << 16
 
 
-def _run(function: Callable[..., None], arrays: Sequence[Array | None], rate: float, constants: Sequence[float],
-         policy: Policy, out: Levels | None) -> Levels:
+def _run(
+    function: Callable[..., None],
+    arrays: Sequence[Array | None],
+    rate: float,
+    constants: Sequence[float],
+    policy: Policy,
+    out: Levels | None,
+) -> Levels:
     """Run a kernel over (param, grad, state ...) into ``out``; a learning rate of 0 means level 0."""
     param, grad = arrays[0], arrays[1]
     assert param is not None and grad is not None
@@ -207,8 +213,14 @@ def _run(function: Callable[..., None], arrays: Sequence[Array | None], rate: fl
     return out
 
 
-def _count_levels(function: Callable[..., None], out: Levels, part: Sequence[Array | None], k: tuple[Any, ...],
-                  thresholds: Sequence[float], work: Any) -> None:
+def _count_levels(
+    function: Callable[..., None],
+    out: Levels,
+    part: Sequence[Array | None],
+    k: tuple[Any, ...],
+    thresholds: Sequence[float],
+    work: Any,
+) -> None:
     """Level = thresholds passed, counted seven at a time: ladders of 9 to 16 levels take two or three passes."""
     for first in range(0, max(len(thresholds), 1), _PASS):
         real = thresholds[first : first + _PASS]
@@ -249,16 +261,24 @@ def _widened(array: Array, work: Any) -> Array:
         return array
     if array.dtype == np.uint16:
         array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    with np.errstate(invalid="ignore"):     # a signaling NaN
+    with np.errstate(invalid="ignore"):  # a signaling NaN
         wide = array.astype(work, copy=False)
     wide.setflags(write=False)
     return wide
 
 
 def sgd_levels(
-    param: Array, grad: Array, buf: Array | None = None, *,
-    lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
-    policy: Policy = DEFAULT, out: Levels | None = None,
+    param: Array,
+    grad: Array,
+    buf: Array | None = None,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    policy: Policy = DEFAULT,
+    out: Levels | None = None,
 ) -> Levels:
     """Levels for SGD, SGD with momentum and with Nesterov momentum; ``buf`` is None before the first step.
 
@@ -282,9 +302,18 @@ def sgd_levels(
 
 
 def adagrad_levels(
-    param: Array, grad: Array, square_sum: Array, *,
-    step: int, lr: float, lr_decay: float = 0.0, eps: float = 1e-10, weight_decay: float = 0.0,
-    maximize: bool = False, policy: Policy = DEFAULT, out: Levels | None = None,
+    param: Array,
+    grad: Array,
+    square_sum: Array,
+    *,
+    step: int,
+    lr: float,
+    lr_decay: float = 0.0,
+    eps: float = 1e-10,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+    policy: Policy = DEFAULT,
+    out: Levels | None = None,
 ) -> Levels:
     """Levels for step number ``step`` (from 1) of AdaGrad; ``square_sum`` is the accumulator r before it.
 
@@ -303,9 +332,19 @@ def adagrad_levels(
 
 
 def rmsprop_levels(
-    param: Array, grad: Array, square_avg: Array, buf: Array | None = None, *,
-    lr: float, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0, momentum: float = 0.0,
-    maximize: bool = False, policy: Policy = DEFAULT, out: Levels | None = None,
+    param: Array,
+    grad: Array,
+    square_avg: Array,
+    buf: Array | None = None,
+    *,
+    lr: float,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    maximize: bool = False,
+    policy: Policy = DEFAULT,
+    out: Levels | None = None,
 ) -> Levels:
     """Levels for RMSProp, not centered; ``buf`` is its momentum buffer, None for zeros.
 
@@ -323,9 +362,21 @@ def rmsprop_levels(
 
 
 def adam_levels(
-    param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, max_exp_avg_sq: Array | None = None, *,
-    step: int, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
-    decoupled: bool = False, maximize: bool = False, policy: Policy = DEFAULT, out: Levels | None = None,
+    param: Array,
+    grad: Array,
+    exp_avg: Array,
+    exp_avg_sq: Array,
+    max_exp_avg_sq: Array | None = None,
+    *,
+    step: int,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+    maximize: bool = False,
+    policy: Policy = DEFAULT,
+    out: Levels | None = None,
 ) -> Levels:
     """Levels for step t = ``step`` (from 1) of Adam, of AdamW (``decoupled``), and of both with amsgrad
     (``max_exp_avg_sq`` given); the state is that before the step.
@@ -351,8 +402,20 @@ def adam_levels(
     c, a, bias2 = lr / (1 - b1**step), 1 - b1, 1 - b2**step
     keep, coupled = (1 - lr * weight_decay, 0.0) if decoupled else (1.0, weight_decay)
     slope, *signed = _shared(c, coupled, maximize, policy, grad)
-    constants = [keep, c * b1, c * a * coupled, slope, a, math.sqrt((1 - b2) / bias2) * b1, 0.25 / a, *signed,
-                 b2, 0.0 if policy.in_group else 1 - b2, 1 / math.sqrt(bias2), eps]
+    constants = [
+        keep,
+        c * b1,
+        c * a * coupled,
+        slope,
+        a,
+        math.sqrt((1 - b2) / bias2) * b1,
+        0.25 / a,
+        *signed,
+        b2,
+        0.0 if policy.in_group else 1 - b2,
+        1 / math.sqrt(bias2),
+        eps,
+    ]
     arrays = (param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq)
     return _run(_adam_kernel, arrays, lr, constants, policy, out)
 

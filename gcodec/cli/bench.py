@@ -85,7 +85,7 @@ def _settings(data: Input, kept: int | None) -> list[Setting]:
         return found
     if not 1 <= kept < data.type.mantissa_bits:
         raise UsageError(f"--mantissa-bits {kept}: {data.dtype} can keep 1 to {data.type.mantissa_bits - 1}")
-    return [setting for setting in found if "mantissa_bits" not in setting.arguments] + [fixed_bits(data, kept)]
+    return [setting for setting in found if "mantissa_bits" not in setting.options] + [fixed_bits(data, kept)]
 
 
 def _show(result: Result, missing: list[str], plan: Plan, as_json: bool) -> None:

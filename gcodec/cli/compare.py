@@ -43,10 +43,10 @@ def compare(archive: ArchiveReader, entry: FileEntry, original: Path, progress: 
         if entry.exact:
             _compare_bytes(archive, entry, source, original, progress)
             return []
-        plan = plan_or_bytes(entry.path, source)
-        _check_structure(entry, plan, original)
-        pairs = zip(entry.segments, plan.segments, strict=True)
-        found = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
+        with closing(plan_or_bytes(entry.path, source)) as plan:
+            _check_structure(entry, plan, original)
+            pairs = zip(entry.segments, plan.segments, strict=True)
+            found = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
     return [difference for difference in found if difference.changed]
 
 

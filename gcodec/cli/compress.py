@@ -147,9 +147,10 @@ def _add(archive: ArchiveWriter, member: Member, args: argparse.Namespace, make_
     with closing(open_source(member.source if member.source else display.stdin_bytes())) as source:
         forgive = Unsupported if member.named else GcodecError
         plan = plan_or_bytes(member.path, source, dtype=args.dtype, forgive=forgive)
-        if plan.note:
-            display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
-        return archive.add(plan, make_policy(plan))
+        with closing(plan):  # its source may be a copy
+            if plan.note:
+                display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
+            return archive.add(plan, make_policy(plan))
 
 
 def _result(job: Job, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:

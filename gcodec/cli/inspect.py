@@ -66,10 +66,10 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
 
         info = codec.inspect(source.read(0, source.size).data).as_dict()
         return {"name": name, "kind": "frame", "bytes": source.size, **info}
-    plan = plan_file("" if name == STDIO else name, source)
-    tensors = [{"name": v.name, "dtype": v.dtype, "shape": list(v.shape), "bytes": _bytes(v)} for v in plan.tensors]
-    row = {"name": name, "kind": "file", "format": plan.format, "bytes": source.size, "metadata": plan.metadata}
-    return {**row, "note": plan.note, "tensors": tensors}
+    with closing(plan_file("" if name == STDIO else name, source)) as plan:
+        tensors = [{"name": v.name, "dtype": v.dtype, "shape": list(v.shape), "bytes": _bytes(v)} for v in plan.tensors]
+        row = {"name": name, "kind": "file", "format": plan.format, "bytes": source.size, "metadata": plan.metadata}
+        return {**row, "note": plan.note, "tensors": tensors}
 
 
 def _file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:

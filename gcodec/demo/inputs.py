@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from gcodec.recorder import GRAD, PARAM, Dump, read_dump
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
+_SLICE = 1 << 18  #: values taken at a place
 BF16_PARAMETERS = ", bf16 parameters"  #: after a ladder's name: levels for parameters that are bfloat16 themselves
 
 
@@ -135,20 +136,32 @@ def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input
     return Input(f"{model} step {dump.step} {group}", dtype, bits, {}, model, dump.step, group)
 
 
-def joined(inputs: Iterable[Input], name: str, at_least: int = 0) -> Input:
-    """Inputs of one type end to end, and then again, until there are ``at_least`` bytes: something to time.
+def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
+    """Inputs of one type end to end, repeated or thinned out to about ``at_least`` bytes (:func:`gather`) to be timed.
 
-    Levels are kept if all have them.
+    Levels are kept if all have them. 0 bytes means all of it, once.
     """
-    parts = list(inputs)
     if len({part.dtype for part in parts}) != 1:
         raise InvalidArgument("inputs to join must be of one type, and at least one")
-    parts *= max(1, -(-at_least // max(1, sum(part.nbytes for part in parts))))
+    count = at_least // parts[0].bits.itemsize
     ladders = set.intersection(*(set(part.levels) for part in parts))
-    levels = {ladder: np.concatenate([part.levels[ladder] for part in parts]) for ladder in ladders}
-    seconds = sum(part.level_seconds for part in parts)
-    bits = np.concatenate([part.bits for part in parts])
-    return replace(parts[0], name=name, bits=bits, levels=levels, level_seconds=seconds)
+    levels = {ladder: gather([part.levels[ladder] for part in parts], count) for ladder in ladders}
+    return replace(parts[0], name=name, bits=gather([part.bits for part in parts], count), levels=levels)
+
+
+def gather(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """``arrays`` end to end as an array of about ``count`` values; which ones depends on the lengths only.
+
+    Fewer values are repeated as a whole until there are enough; of more, evenly spaced slices are taken.
+    """
+    whole = np.concatenate(arrays)
+    if not count or not whole.size:
+        return whole
+    if whole.size <= count:
+        return np.tile(whole, -(-count // whole.size))
+    slices = max(1, count // _SLICE)
+    starts = np.linspace(0, whole.size - min(_SLICE, whole.size), slices).astype(np.int64)
+    return np.concatenate([whole[start : start + _SLICE] for start in starts])
 
 
 def find_dumps(folder: Path) -> list[tuple[str, Dump]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gcodec.demo.inputs import Input, joined
 from gcodec.demo.peers import PEERS, Peer
 from gcodec.demo.report import Row
-from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, paper_bound, settings_for
+from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, join_settings, paper_bound, settings_for
 from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
@@ -59,7 +60,7 @@ class Plan:
 
     Attributes:
         peers: the other codecs, all installed.
-        at_least: bytes of the array that is timed, the inputs end to end, repeated if they are smaller; 0: no timing.
+        at_least: bytes of the array that is timed, the inputs end to end, repeated or thinned out; 0: no timing.
         rounds, budget: see :func:`gcodec.demo.timing.interleave`.
         threads: rows of gcodec on several threads beside the one on one, lossless and near-lossless.
         fresh: a row of lossless gcodec that allocates its results, too.
@@ -110,56 +111,58 @@ def compete(title: str, parts: Sequence[Input], plan: Plan) -> Result:
     Every round trip is verified, both on the inputs and on what is timed. A peer that fails is noted and left out.
     """
     result = Result()
+    settings: dict[str, list[Setting]] = {}
     for part in parts:
-        result.sizes += _sizes(part, plan, result)
-    keys = list(dict.fromkeys((size.mode, size.codec) for size in result.sizes))
-    seconds = _times(joined(parts, title, plan.at_least), keys, plan, result) if plan.at_least else {}
+        for setting in plan.settings(part):
+            settings.setdefault(setting.mode, []).append(setting)
+            result.sizes += _our_size(setting, result)
+            plan.advance(f"{part.name}: {OURS}")
+        for peer in plan.peers:
+            result.sizes += _peer_size(peer, part, result)
+            plan.advance(f"{part.name}: {peer.name}")
+    seconds = _times(joined(parts, title, plan.at_least), settings, len(parts), plan, result) if plan.at_least else {}
     result.rows = _rows(title, parts, result.sizes, seconds)
     chosen = sum(part.level_seconds for part in parts)
     result.level_speed = sum(part.nbytes for part in parts) / chosen / GIGA if chosen else 0.0
     return result
 
 
-def _sizes(part: Input, plan: Plan, result: Result) -> list[Size]:
-    """Each codec on one input, by itself."""
-    found: list[Size] = []
+def _size(part: Input, mode: str, codec: str, size: int, bound: float | None = None,
+          paper: float | None = None) -> Size:
+    return Size(part.name, part.model, part.step, part.group, part.dtype, mode, codec, part.bits.size, part.nbytes,
+                size, bound, paper)
 
-    def add(mode: str, codec: str, size: int, bound: float | None = None, paper: float | None = None) -> None:
-        found.append(Size(part.name, part.model, part.step, part.group, part.dtype, mode, codec, part.bits.size,
-                          part.nbytes, size, bound, paper))
 
-    for setting in plan.settings(part):
-        try:
-            paper = paper_bound(setting)
-            add(setting.mode, OURS, setting.task().verify(), setting.bound().bytes, paper.bytes if paper else None)
-        except RoundTripError as error:
-            result.failures.append(f"{part.name}, {setting.mode}: {error}")
-        plan.advance(f"{part.name}: {OURS}")
-    for peer in plan.peers:
-        task = _bind(peer, part, result)
-        if task and (size := _checked(peer, task, part, result)):
-            add(LOSSLESS, peer.name, size)
-        plan.advance(f"{part.name}: {peer.name}")
-    return found
+def _our_size(setting: Setting, result: Result) -> list[Size]:
+    """One of gcodec's modes on one input; none if it fails."""
+    paper = paper_bound(setting)
+    try:
+        size = setting.task().verify()
+    except RoundTripError as error:
+        result.failures.append(f"{setting.data.name}, {setting.mode}: {error}")
+        return []
+    return [_size(setting.data, setting.mode, OURS, size, setting.bound().bytes, paper.bytes if paper else None)]
+
+
+def _peer_size(peer: Peer, part: Input, result: Result) -> list[Size]:
+    """A peer on one input; none if it fails or does not take the type."""
+    task = _bind(peer, part, result)
+    try:
+        return [_size(part, LOSSLESS, peer.name, task.verify())] if task else []
+    except Exception as error:  # a peer's own trouble must not end the measurement
+        _note(result, f"{peer.name} fails on {part.name}: {type(error).__name__}: {str(error)[:200]}")
+        return []
 
 
 def _bind(peer: Peer, part: Input, result: Result) -> Task | None:
     try:
         task = peer.bind(part)
-    except Exception as error:  # a peer's own trouble must not end the measurement
-        _note(result, f"{peer.name} left out: {type(error).__name__}: {error}")
+    except Exception as error:
+        _note(result, f"{peer.name} left out: {type(error).__name__}: {str(error)[:200]}")
         return None
     if task is None:
         _note(result, f"{peer.name} does not take {part.dtype}")
     return task
-
-
-def _checked(peer: Peer, task: Task, part: Input, result: Result) -> int:
-    try:
-        return task.verify()
-    except Exception as error:
-        _note(result, f"{peer.name} fails on {part.name}: {type(error).__name__}: {str(error)[:200]}")
-        return 0
 
 
 def _note(result: Result, text: str) -> None:
@@ -167,35 +170,31 @@ def _note(result: Result, text: str) -> None:
         result.notes.append(text)
 
 
-def _times(data: Input, keys: Sequence[Key], plan: Plan, result: Result) -> dict[Key, tuple[float, float]]:
-    """Seconds per byte of encoding and decoding, for every codec that got through the inputs."""
+def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int, plan: Plan,
+           result: Result) -> dict[Key, tuple[float, float]]:
+    """Seconds per byte of encoding and decoding, for every codec that got through all inputs."""
     tasks: dict[Key, Task] = {(NO_MODE, COPY): copy_task(data.bits)}
-    for setting in plan.settings(data):
-        tasks[setting.mode, OURS] = setting.task()
-        for threads in plan.threads if setting.mode in (LOSSLESS, NEAR_LOSSLESS) else ():
-            tasks[setting.mode, f"{OURS}, {threads} threads"] = setting.task(threads)
-        if plan.fresh and setting.mode == LOSSLESS:
-            tasks[setting.mode, f"{OURS}, new arrays"] = setting.task(reuse=False)
+    for mode, parts in settings.items():
+        setting = join_settings(parts, data, plan.at_least)
+        tasks[mode, OURS] = setting.task()
+        for threads in plan.threads if mode in (LOSSLESS, NEAR_LOSSLESS) else ():
+            tasks[mode, f"{OURS}, {threads} threads"] = setting.task(threads)
+        if plan.fresh and mode == LOSSLESS:
+            tasks[mode, f"{OURS}, new arrays"] = setting.task(reuse=False)
+    passed = Counter(size.codec for size in result.sizes if size.mode == LOSSLESS)
     for peer in plan.peers:
-        if (LOSSLESS, peer.name) in keys and (task := _bind(peer, data, result)):
+        if passed[peer.name] == n_parts and (task := _bind(peer, data, result)):
             tasks[LOSSLESS, peer.name] = task
-    good = {key: task for key, task in tasks.items() if _still_good(key, task, data, result)}
-    names = {f"{mode}: {codec}": (mode, codec) for mode, codec in good}
-    timings = interleave({name: good[key] for name, key in names.items()}, plan.rounds, plan.budget, plan.advance)
-    n = data.nbytes
-    return {key: (timings[name].encode / n, timings[name].decode / n) for name, key in names.items()}
-
-
-def _still_good(key: Key, task: Task, data: Input, result: Result) -> bool:
-    try:
-        task.verify()
-    except Exception as error:
-        if key[1].startswith(OURS):
-            result.failures.append(f"{data.name}, {key}: {error}")
+    names = {f"{mode}: {codec}": (mode, codec) for mode, codec in tasks}
+    by_name = {name: tasks[key] for name, key in names.items()}
+    timings, errors = interleave(by_name, plan.rounds, plan.budget, plan.advance)
+    for name, error in errors.items():
+        if names[name][1].startswith(OURS):
+            result.failures.append(f"{data.name}, {name}: {error}")
         else:
-            _note(result, f"{key[1]} fails on {data.name}: {type(error).__name__}: {str(error)[:200]}")
-        return False
-    return True
+            _note(result, f"{names[name][1]} fails on {data.name}: {type(error).__name__}: {str(error)[:200]}")
+    n = data.nbytes
+    return {names[name]: (timing.encode / n, timing.decode / n) for name, timing in timings.items()}
 
 
 def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size],

@@ -32,6 +32,7 @@ WIDTH = 110  #: columns of the table where there is no terminal to ask
 TITLE = ("What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per "
          "second, on one core unless the row says more")
 Dumps = Mapping[str, Sequence[Dump]]  #: by model, in the order of steps
+Gradients = Mapping[str, Sequence[Input]]  #: float32, as recorded, by model in the order of steps
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ def run(out: Path, *, quick: bool = False, recorded: Path | None = None, show: b
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     dumps = _recorded(recorded) if recorded else _train(out / "dumps", quick, show, console)
-    findings = _measure(dumps, quick, show, console)
-    pictures = _draw(dumps, recorded or out / "dumps", findings.result, out)
+    exact = {model: [gradients(dump, model) for dump in series] for model, series in dumps.items()}
+    findings = _measure(dumps, exact, quick, show, console)
+    pictures = _draw(exact, recorded or out / "dumps", findings.result, out)
     _write(findings, out)
     console.print(summarize(findings.result.rows, TITLE))
     for line in lines_of(findings):
@@ -95,48 +97,50 @@ def _recorded(folder: Path) -> Dumps:
     return dumps
 
 
-def sections_of(dumps: Dumps) -> Iterator[Section]:
+def sections_of(dumps: Dumps, recorded: Gradients) -> Iterator[Section]:
     """Each model's gradients in each type, then what a checkpoint of all models holds."""
     for model, series in dumps.items():
         for dtype in DTYPES:
-            parts = tuple(gradients(dump, model, dtype) for dump in series)
+            cast = dtype != "float32"
+            parts = tuple(gradients(dump, model, dtype) for dump in series) if cast else tuple(recorded[model])
             yield Section(f"{model} {DTYPES[dtype]}", parts)
     last = [(model, series[-1]) for model, series in dumps.items()]
     parts = tuple(tensors(dump, model, group) for model, dump in last for group in (PARAMETERS, STATE))
     yield Section(CHECKPOINT, parts)
 
 
-def _measure(dumps: Dumps, quick: bool, show: bool, console: Console) -> Findings:
+def _measure(dumps: Dumps, recorded: Gradients, quick: bool, show: bool, console: Console) -> Findings:
     peers, missing = available(PEERS)
     plan = Plan(peers, at_least=MEGA if quick else 32 * MEGA, rounds=1 if quick else 5, budget=1.5)
     result, speeds, ulps = Result(), {}, {}
     console.print("Compressing everything with everything, verifying every round trip ...")
     steps = sum(len(DTYPES) * plan.steps(len(series)) + 1 for series in dumps.values()) + plan.steps(2 * len(dumps))
     with _bar(show, steps, console) as advance:
-        for section in sections_of(dumps):
+        for section in sections_of(dumps, recorded):
             found = compete(section.title, section.parts, replace(plan, advance=advance))
             result.extend(found)
             if found.level_speed and section.parts[0].dtype == "float32":
                 speeds[section.parts[0].model] = found.level_speed
         for model, series in dumps.items():
-            ulps[model] = sum((_ulps(dump, model) for dump in series), Counter[int]())
+            pairs = zip(series, recorded[model], strict=True)
+            ulps[model] = sum((_ulps(dump, data) for dump, data in pairs), Counter[int]())
             advance(f"{model}: the optimizer's step")
     return Findings(result, ulps, speeds, missing)
 
 
-def _ulps(dump: Dump, model: str) -> Counter[int]:
+def _ulps(dump: Dump, data: Input) -> Counter[int]:
     """Distances between the exact and the near-lossless update of one recorded step."""
-    flat = near_lossless(gradients(dump, model)).result.view(np.float32)
+    flat = near_lossless(data).result.view(np.float32)
     shapes = [(name, dump.grad(name).shape) for name in dump.names]
     ends = np.cumsum([int(np.prod(shape)) for _, shape in shapes])
     parts = np.split(flat, ends[:-1])
     return update_ulps(dump, {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts, strict=True)})
 
 
-def _draw(dumps: Dumps, folder: Path, result: Result, out: Path) -> list[Path]:
+def _draw(recorded: Gradients, folder: Path, result: Result, out: Path) -> list[Path]:
     """The pictures, and the rows behind those that are not drawn from ``observations.json``."""
     pictures = plot_observations(folder, out) if any(folder.glob("*/observations.json")) else []
-    series = [[gradients(dump, model) for dump in dumps[model]] for model in dumps]
+    series = recorded.values()
     ratios = [{"model": size.model, "step": size.step, "ratio": size.ratio,
                "codec": f"{OURS}, {size.mode}" if size.codec == OURS else size.codec}
               for size in result.sizes if size.dtype == "float32" and size.group == "gradients"]

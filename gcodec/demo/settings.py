@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import gcodec
 from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
-from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input
+from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input, gather
 from gcodec.demo.timing import Task
-from gcodec.ladders import MANTISSA_BITS, Ladder
-from gcodec.rounding import round_to_levels
+from gcodec.truncation import MANTISSA_BITS, Ladder, round_to_levels
 
 LOSSLESS, NEAR_LOSSLESS, LITERAL = "lossless", "near-lossless", "GComp, literal"
 #: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.
@@ -26,17 +26,23 @@ class Setting:
 
     Attributes:
         mode: its name in tables.
-        arguments: for :func:`gcodec.encode`.
+        options: for :func:`gcodec.encode`, without the levels.
         result: the values that decoding gives, by the laws of ``gcodec.truncation`` and not by the codec: uintW[n].
-        levels, ladder: what :func:`gcodec.demo.bounds.order0_bound` takes.
+        key: which of the input's levels are used, empty if none.
+        ladder: mantissa bits dropped per level.
     """
 
     data: Input
     mode: str
-    arguments: dict[str, Any]
+    options: dict[str, Any]
     result: np.ndarray
-    levels: np.ndarray | None = None
+    key: str = ""
     ladder: Ladder = NO_DROPS
+
+    @property
+    def levels(self) -> np.ndarray | None:
+        """Each value's level, uint8[n]; None if there is one level only."""
+        return self.data.levels[self.key] if self.key else None
 
     def bound(self) -> Bound:
         """The local order-0 bound of the values as stored."""
@@ -45,8 +51,10 @@ class Setting:
     def task(self, threads: int = 1, reuse: bool = True) -> Task:
         """Encoding and decoding with this many threads, into memory that exists already if ``reuse``."""
         data = self.data
-        more: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.arguments}
+        more: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.options}
         back: dict[str, Any] = {"threads": threads}
+        if self.key:
+            more |= {"levels": self.levels, "ladder": self.ladder}
         if reuse:
             room = gcodec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
             more["out"], back["out"] = np.zeros(room, np.uint8), np.zeros_like(data.values)
@@ -67,9 +75,9 @@ def lossless(data: Input) -> Setting:
 
 def near_lossless(data: Input, ladder: str = "fine", suffix: str = "") -> Setting:
     """By the optimizer's rule; the levels have been computed: ``data.levels[ladder + suffix]``."""
-    steps, levels = LADDERS[ladder][data.dtype], data.levels[ladder + suffix]
-    result = round_to_levels(data.values, levels, steps).view(data.bits.dtype)
-    return Setting(data, NEAR_LOSSLESS + suffix, {"levels": levels, "ladder": steps}, result, levels, steps)
+    steps, key = LADDERS[ladder][data.dtype], ladder + suffix
+    result = round_to_levels(data.values, data.levels[key], steps).view(data.bits.dtype)
+    return Setting(data, NEAR_LOSSLESS + suffix, {}, result, key, steps)
 
 
 def fixed_bits(data: Input, kept: int | None = None) -> Setting:
@@ -77,15 +85,15 @@ def fixed_bits(data: Input, kept: int | None = None) -> Setting:
     kept = FIXED_BITS[data.dtype] if kept is None else kept
     steps = Ladder((MANTISSA_BITS[data.dtype] - kept,))
     result = round_to_levels(data.values, 0, steps, prune=False).view(data.bits.dtype)
-    return Setting(data, f"{kept} mantissa bits", {"mantissa_bits": kept}, result, None, steps)
+    return Setting(data, f"{kept} mantissa bits", {"mantissa_bits": kept}, result, "", steps)
 
 
 def literal_gcomp(data: Input) -> Setting:
     """GComp as the paper has it, but in our format: its ladder, plain truncation, one codebook, an escape."""
-    steps, levels = LADDERS["paper"][data.dtype], data.levels["paper"]
-    result = round_to_levels(data.values, levels, steps, "truncate").view(data.bits.dtype)
-    arguments = {"levels": levels, "ladder": steps, "rounding": "truncate", "coding": gcodec.LITERAL_GCOMP}
-    return Setting(data, LITERAL, arguments, result, levels, steps)
+    steps = LADDERS["paper"][data.dtype]
+    result = round_to_levels(data.values, data.levels["paper"], steps, "truncate").view(data.bits.dtype)
+    options = {"rounding": "truncate", "coding": gcodec.LITERAL_GCOMP}
+    return Setting(data, LITERAL, options, result, "paper", steps)
 
 
 def settings_for(data: Input) -> list[Setting]:
@@ -95,6 +103,12 @@ def settings_for(data: Input) -> list[Setting]:
     if data.dtype in FIXED_BITS:
         found.append(fixed_bits(data))
     return found
+
+
+def join_settings(parts: Sequence[Setting], data: Input, at_least: int) -> Setting:
+    """One mode's settings on several inputs as that on their :func:`gcodec.demo.inputs.joined`, which is ``data``."""
+    result = gather([part.result for part in parts], at_least // data.bits.itemsize)
+    return replace(parts[0], data=data, result=result)
 
 
 def paper_bound(setting: Setting) -> Bound | None:

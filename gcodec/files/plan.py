@@ -64,6 +64,12 @@ class FilePlan:
     metadata: dict[str, str] = field(default_factory=dict)
     note: str = ""
 
+    def close(self) -> None:
+        """Closes the source, which for a file that had to be re-made is a temporary one."""
+        close = getattr(self.source, "close", None)
+        if close is not None:
+            close()
+
     def verbatim_runs(self) -> list[tuple[int, int]]:
         """The runs of bytes before each segment and after the last: one more than there are segments."""
         starts = [0, *(segment.stop for segment in self.segments)]

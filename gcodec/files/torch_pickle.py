@@ -70,6 +70,9 @@ class Stranger:
         self.held = [*enumerate(args), *kwargs.items()]
         return self
 
+    def __call__(self, *args: object, **kwargs: object) -> Stranger:
+        return Stranger(*args, **kwargs)
+
     def __setstate__(self, state: object) -> None:
         self.held += state.items() if isinstance(state, dict) else [("state", state)]
 

@@ -166,6 +166,8 @@ def find_symbols(
     count,
     number,
     ranges,
+    coded,
+    with_gaps,
     chunk,
     symbols,
 ):
@@ -173,7 +175,7 @@ def find_symbols(
 
     ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges
     and the number of their first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits;
-    ``chunk``: uint8[4 * (stream + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
+    ``coded``: uint8[256], each symbol, or the escape where it has no code, which matters where ``with_gaps``; ``chunk``: uint8[4 * (stream + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
     level 0.
     """
     n_streams = (n + stream - 1) // stream
@@ -219,6 +221,9 @@ def find_symbols(
                     offset = (head - reference - first[level]) & head_mask
                     symbol = U8(number[level] + offset) if offset < count[level] else U8(ESCAPE)
                     result[i] = symbol if bits else U8(0)
+        if with_gaps:
+            for i in range(0, length, 64):
+                lookup(coded, 0, result, i, result, i)
         for i in range(length, len(result)):
             result[i] = 0
 

@@ -88,6 +88,8 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
         books.counts[c],
         books.number[c],
         books.ranges[c],
+        books.coded[c],
+        books.with_gaps[c],
         scratch.chunk,
         scratch.symbols,
     )

@@ -54,6 +54,8 @@ class Books(NamedTuple):
     counts: np.ndarray
     number: np.ndarray
     ranges: np.ndarray
+    coded: np.ndarray
+    with_gaps: np.ndarray
     mark_of: np.ndarray
     shift: np.ndarray
     head_of: np.ndarray
