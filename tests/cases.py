@@ -300,7 +300,8 @@ def _every_head(kind: ValueType, rng: np.random.Generator) -> Bits:
     if kind.T == 0:
         return heads.astype(kind.container)
     tails = noise(kind, rng, len(heads)) & kind.container.type((1 << kind.W - 1) | (1 << kind.T - 1) - 1)
-    return tails | (heads << np.uint64(kind.T - 1)).astype(kind.container)
+    shifted: Bits = (heads << np.uint64(kind.T - 1)).astype(kind.container)
+    return np.bitwise_or(tails, shifted)
 
 
 @case("few far from the rest")

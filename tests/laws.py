@@ -77,7 +77,7 @@ def decode_known(frame: Any, codebooks: reference.Known, out: Any = None) -> Any
 
 
 def outcome(frame: Any, codebooks: reference.Known | None = None) -> Bits | reference.Kind:
-    """What gcodec makes of some bytes: the values' bits, or the kind of refusal. Nothing but a GcodecError is caught."""
+    """What gcodec makes of some bytes: the values' bits, or the kind of refusal. Only a GcodecError is caught."""
     try:
         return bits_of(decode_known(frame, codebooks or {}))
     except gcodec.GcodecError as error:
@@ -101,7 +101,10 @@ def same_outcome(a: Bits | reference.Kind, b: Bits | reference.Kind) -> bool:
 
 
 def check_round_trip(x: Any, promised: Bits, **options: Any) -> bytes:
-    """Decoding returns what was promised, in the kind of array that was given; encoding changes nothing. Returns the frame."""
+    """Decoding returns what was promised, in the kind of array that was given; encoding changes nothing.
+
+    Returns the frame.
+    """
     before = bits_of(x)
     frame = gcodec.encode(x, **options)
     assert type(frame) is bytes

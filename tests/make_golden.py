@@ -169,8 +169,8 @@ def difference(old: list[Size], new: list[Size]) -> str:
             lines.append(f"{', '.join(key)}: {change if a.frame_bytes != b.frame_bytes else 'same size, other bytes'}")
     shared = before.keys() & after.keys()
     if lines and shared:
-        a, b = (sum(rows[key].frame_bytes for key in shared) for rows in (before, after))
-        lines.append(f"in all: {a} -> {b} bytes ({b / a - 1:+.3%})")
+        was, now = (sum(rows[key].frame_bytes for key in shared) for rows in (before, after))
+        lines.append(f"in all: {was} -> {now} bytes ({now / was - 1:+.3%})")
     return "\n".join(sorted(lines))
 
 
@@ -318,8 +318,10 @@ def invalid_frames() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
                        {"what": mutation.name, "expected": mutation.expected} | held(built))
     built = small_frame(0)
     for size in (0, 1, 4, 47, 48, len(built.frame) // 2, len(built.frame) - 1):
-        yield f"truncated-{size:03}", built.frame[:size], {"what": f"only {size} bytes", "expected": "insufficient"} | held(built)
-    yield "unknown-codebook", named_frame().frame, {"what": "a codebook that is not known", "expected": "unsupported"}
+        described = {"what": f"only {size} bytes", "expected": "insufficient"} | held(built)
+        yield f"truncated-{size:03}", built.frame[:size], described
+    unknown = {"what": "a codebook that is not known", "expected": "unsupported"}
+    yield "unknown-codebook", named_frame().frame, unknown
     bit = bytearray(built.frame)
     bit[-1] ^= 0x80
     yield "flipped-bit", bytes(bit), {"what": "the last bit", "expected": "corruption"} | held(built)
@@ -333,8 +335,8 @@ def held(built: Built) -> dict[str, Any]:
 def small_frame(seed: int) -> Built:
     """A short frame with a coded block."""
     rng = Random(f"invalid {seed}")
-    return build_frame(rng, dtype=1 + seed % 6, n_values=rng.choice([40, 70, 1100]), block_log2=10, n_codebooks=1 + seed % 2,
-                       kinds=["coded", "coded", ("constant", "raw")[seed % 2]], named=seed % 3 == 1)
+    return build_frame(rng, dtype=1 + seed % 6, n_values=rng.choice([40, 70, 1100]), block_log2=10,
+                       n_codebooks=1 + seed % 2, kinds=["coded", "coded", ("constant", "raw")[seed % 2]], named=seed % 3 == 1)
 
 
 def named_frame() -> Built:

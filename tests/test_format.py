@@ -20,7 +20,7 @@ from gcodec import format as fmt
 from gcodec.format import BY_NAME, Level, Prelude
 from gcodec.kernels import blocks, prefix_code
 from tests import laws, reference
-from tests.cases import FINE_LADDER, KINDS, PAPER_LADDER, gaussian
+from tests.cases import KINDS, gaussian
 from tests.frame_builder import BLOCK_HEADER, EXTENSION, Draft, build_frame
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def test_worked_example():
         + b"\x00"               # 73  codebook
         + b"\x00\x00"           # 74  base
         + little(6, 4)          # 76  n_values
-        + little(0x8B9969788ADBAA18, 8)     # 80  checksum of the 10 words 72 ... 111, words 2 and 3 as zero, seed of block 0
+        + little(0x8B9969788ADBAA18, 8)     # 80  checksum of the 10 words 72 ... 111, words 2 and 3 as zero, seed of 0
         + b"\x00\x00\x80\x3f"   # 88  1.0  = 0 01111111 000...
         + b"\x00\x00\xc0\xbf"   # 92  -1.5 = 1 01111111 100...
         + b"\x00\x00\x00\x00"   # 96  0.0
@@ -152,9 +152,9 @@ def test_examples_of_planes_and_levels_are_what_the_encoder_writes():
     schemes = {
         "float32 lossless": scheme.lossless(BY_NAME["float32"]),
         "float32, 9 mantissa bits kept": scheme.fixed(BY_NAME["float32"], 9),
-        "float32, ladder 0/6/12/18": scheme.ladder(BY_NAME["float32"], PAPER_LADDER["float32"]),
-        "float32, ladder 0/3/…/21": scheme.ladder(BY_NAME["float32"], FINE_LADDER["float32"]),
-        "bfloat16, ladder 0/2/4/6": scheme.ladder(BY_NAME["bfloat16"], PAPER_LADDER["bfloat16"]),
+        "float32, ladder 0/6/12/18": scheme.ladder(BY_NAME["float32"], gcodec.PAPER_LADDER["float32"]),
+        "float32, ladder 0/3/…/21": scheme.ladder(BY_NAME["float32"], gcodec.FINE_LADDER["float32"]),
+        "bfloat16, ladder 0/2/4/6": scheme.ladder(BY_NAME["bfloat16"], gcodec.PAPER_LADDER["bfloat16"]),
     }
     rows = {row[0]: row for row in rows_of("4. Frame") if row[0] in schemes}
     assert rows.keys() == schemes.keys()
@@ -233,7 +233,7 @@ def test_schemes_keep_what_their_drops_leave(dtype):
                if drops[0] < kind.mantissa_bits and (n < 3 or kind.bits == 16)]
     made = [scheme.lossless(kind), *(scheme.fixed(kind, k) for k in range(1, kind.mantissa_bits + 1)),
             *(scheme.ladder(kind, steps) for steps in ladders),
-            scheme.ladder(kind, FINE_LADDER[dtype]), scheme.ladder(kind, PAPER_LADDER[dtype])]
+            scheme.ladder(kind, gcodec.FINE_LADDER[dtype]), scheme.ladder(kind, gcodec.PAPER_LADDER[dtype])]
     for one in made:
         fmt.check_levels(kind, one.widths, one.levels)
         assert len(one.drops) == len(one.levels)
@@ -261,7 +261,7 @@ def preludes() -> st.SearchStrategy[Prelude]:
         kind = BY_NAME[dtype]
         made = scheme.lossless(kind)
         if kind.tail_bits and mode:
-            made = scheme.fixed(kind, 3) if mode == 1 else scheme.ladder(kind, FINE_LADDER[dtype])
+            made = scheme.fixed(kind, 3) if mode == 1 else scheme.ladder(kind, gcodec.FINE_LADDER[dtype])
         rng = Random(seed)
         frame = build_frame(rng, dtype=kind.code, n_values=0, n_codebooks=n_codebooks,
                             levels=(made.widths, [(level.drop, level.mask) for level in made.levels]))
@@ -270,8 +270,9 @@ def preludes() -> st.SearchStrategy[Prelude]:
         return Prelude(kind, made.mode, container, tuple(shape), block_log2, min(block_log2, 8), made.widths,
                        made.levels, records, books)
 
-    return st.builds(build, st.sampled_from(sorted(BY_NAME)), st.lists(st.integers(0, 40), max_size=5), st.integers(0, 1),
-                     st.integers(10, 20), st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2, 7]), st.integers(0, 2))
+    shapes = st.lists(st.integers(0, 40), max_size=5)
+    return st.builds(build, st.sampled_from(sorted(BY_NAME)), shapes, st.integers(0, 1), st.integers(10, 20),
+                     st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2, 7]), st.integers(0, 2))
 
 
 @given(preludes(), st.integers(0, 2**32 - 1))

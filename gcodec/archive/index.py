@@ -117,7 +117,7 @@ def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
 def _segment_from_json(value: object, where: str) -> SegmentEntry:
     required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy")
     size, hash_, chunks, skip, dtype, lossy = _fields(value, where, required, optional)
-    if (dtype is not None and dtype not in FLOATS) or not isinstance(lossy, bool | None):
+    if dtype not in (None, *FLOATS) or not isinstance(lossy, bool | None):
         raise Corruption(f"{where}: a segment of dtype {dtype!r}, lossy {lossy!r}")
     blob = _blob_fields(size, hash_, chunks, where)
     return SegmentEntry(*blob, skip=_number(skip or 0, where), dtype=dtype, lossy=bool(lossy))

@@ -175,7 +175,8 @@ def find_symbols(
 
     ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges
     and the number of their first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits;
-    ``coded``: uint8[256], each symbol, or the escape where it has no code, which matters where ``with_gaps``; ``chunk``: uint8[4 * (stream + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
+    ``coded``: uint8[256], each symbol, or the escape where it has no code, which matters where ``with_gaps``;
+    ``chunk``: uint8[4 * (stream + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
     level 0.
     """
     n_streams = (n + stream - 1) // stream
