@@ -15,6 +15,7 @@ is started anew after a crash or a hang. What is damaged: 256 KiB of recorded fl
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import resource
 import selectors
@@ -122,6 +123,7 @@ def _decode_in_child(task: Task, todo: list[bytes]) -> tuple[str, str]:
 
 def _child(task: Task, todo: list[bytes], answers: int) -> NoReturn:
     """Writes a letter after each decoding; never returns."""
+    faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     silence = os.open(os.devnull, os.O_WRONLY)

@@ -79,22 +79,21 @@ def _members(names: Sequence[str], target: Path | None) -> Iterator[Member]:
         if name == STDIO:
             yield Member(None, "", True)
         elif whole[name].is_dir():
-            yield from (Member(p, _path(p, root), False) for p in _files_in(whole[name]) if p != left_out)
+            files = list(_files_in(whole[name]))
+            if not files:
+                raise GcodecError(f"{name}: no files in this folder")
+            yield from (Member(path, _path(path, root), False) for path in files if path != left_out)
         else:
             yield Member(Path(name), _path(whole[name], root), True)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
     """All regular files below a folder, links to files included, links to folders not followed."""
-    empty = True
     for place, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
             if (path := Path(place, name)).is_file():
-                empty = False
                 yield path
-    if empty:
-        raise GcodecError(f"{folder}: no files in this folder")
 
 
 def _expanded(pattern: str) -> list[str]:

@@ -74,12 +74,12 @@ def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, 
 
 def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
     """Where the original of a file is, below the folder that was archived or the one that holds it."""
-    if against.is_file() and alone:
+    if alone and not against.is_dir():
         return against
     places = (against / PurePosixPath(entry.path), against.absolute().parent / PurePosixPath(entry.path))
     found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise GcodecError(f"{against}: has no file {entry.path}")
+    if found is None or not against.is_dir():
+        raise GcodecError(f"{against}: " + (f"has no file {entry.path}" if against.is_dir() else "is no folder"))
     return found
 
 
@@ -105,5 +105,7 @@ def _row(difference: Difference) -> tuple[str, ...]:
 
 
 def _message(error: Exception, name: str) -> str:
-    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or name}: {error.strerror or error}"
+    text = str(error)
     return text if name == STDIO or text.startswith(name) else f"{name}: {text}"

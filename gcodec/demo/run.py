@@ -159,15 +159,15 @@ def _write(findings: Findings, out: Path) -> None:
     write_rows(out / "results.csv", findings.result.rows)
     write_sizes(out / "sizes.csv", findings.result.sizes)
     write_table(out / "updates.csv", ("model", "ulps", "parameters"), [
-        (model, f"{ulps}+" if ulps > LIMIT else ulps, count)
-        for model, counts in findings.ulps.items() for ulps, count in sorted(counts.items())])
+        (model, f"{ulps}+" if ulps > LIMIT else ulps, counts[ulps])
+        for model, counts in findings.ulps.items() for ulps in range(LIMIT + 2)])
 
 
 def lines_of(findings: Findings) -> Iterator[str]:
     """What the table does not say: the update's exactness, distance from bound and paper, where a peer is smaller."""
     yield f"Machine: {machine()}."
     for model, counts in findings.ulps.items():
-        shares = {ulps: 100 * count / max(1, counts.total()) for ulps, count in counts.items()}
+        shares = [100 * counts[ulps] / max(1, counts.total()) for ulps in range(LIMIT + 2)]
         yield (f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are "
                f"what exact gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, "
                f"{shares[LIMIT + 1]:.5f} % more.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .jit import kernel
-from .memory import load_u32, load_u64, store_u32, store_u64, view, width_of
+from .memory import view, width_of
 from .planes import GROUP
-from .scalar import U8, U32, U64
+from .scalar import U8, U32
 from .streams import STREAM_PAD
-from .vector import compress_8, expand_8, lookup, pack_24, unpack_24
+from .vector import compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
 
 
 @kernel
@@ -61,7 +61,7 @@ def split_narrow(
                 k += compress_8(bytes_, i, marks, place + i, 1 << p, items[p], k)
             n_items[p] = k
     for p in range(n_planes):
-        at = pack_bytes(items[p], n_items[p], widths[p], words, out, at)
+        at = pack_bytes(items[p], n_items[p], widths[p], out, at)
     return at
 
 
@@ -88,7 +88,7 @@ def merge_narrow(
     """Inverse of :func:`split_narrow`. ``marks``: of all values, ``n_items``: of all planes, both known by now;
     ``head_of``: uint8[256], relative head of every symbol; ``data`` has 64 bytes of margin behind the planes."""
     for p in range(n_planes):
-        unpack_bytes(data, at, n_items[p], widths[p], words, items[p])
+        unpack_bytes(data, at, n_items[p], widths[p], items[p])
         at += (n_items[p] * widths[p] + 7) >> 3
     n_items[:] = 0
     for s in range((n + stream - 1) // stream):
@@ -131,50 +131,24 @@ def merge_narrow(
 
 
 @kernel
-def pack_bytes(items, n, width, words, out, at):
-    """Pack the low ``width`` (1 ... 8) bits of ``items`` (uint8[n + 64]). ``out`` has 64 bytes of margin. Returns
-    the end."""
-    mask = U64((1 << width) - 1)
-    end = at + (n * width + 7) // 8
+def pack_bytes(items, n, width, out, at):
+    """Pack the low ``width`` (1 ... 8) bits of ``items`` (uint8[n + 64]). ``out`` has 72 bytes of margin. Returns the
+    end."""
     for k in range(n, n + 64):
         items[k] = 0
-    if width == 6:
-        for i in range(0, n, 64):
-            for k in range(16):
-                four = U32(load_u32(items, i + 4 * k))
-                low = (four & U32(0x3F)) | ((four >> U32(2)) & U32(0xFC0))
-                words[k] = low | ((four >> U32(4)) & U32(0x3F000)) | ((four >> U32(6)) & U32(0xFC0000))
-            pack_24(words, 0, out, at)
-            at += 48
-        return end
-    for i in range(0, n, 8):
-        eight = load_u64(items, i)
-        packed = U64(0)
-        for k in range(8):
-            packed |= ((eight >> U64(8 * k)) & mask) << U64(width * k)
-        store_u64(out, at, packed)
-        at += width
-    return end
+    for i in range(0, n, 64):
+        if width == 6:
+            pack_6(items, i, out, at + (i >> 3) * 6)
+        else:
+            pack_64(items, i, width, out, at + (i >> 3) * width)
+    return at + (n * width + 7) // 8
 
 
 @kernel
-def unpack_bytes(data, at, n, width, words, items):
-    """Inverse of :func:`pack_bytes`: ``items``: uint8[n + 64]. ``data`` is readable 48 bytes past the plane."""
-    mask = U64((1 << width) - 1)
-    if width == 6:
-        for i in range(0, n, 64):
-            unpack_24(data, at, words, 0)
-            for k in range(16):
-                word = U32(words[k])
-                low = (word & U32(0x3F)) | (U32(word << U32(2)) & U32(0x3F00))
-                high = (U32(word << U32(4)) & U32(0x3F0000)) | (U32(word << U32(6)) & U32(0x3F000000))
-                store_u32(items, i + 4 * k, U32(low | high))
-            at += 48
-        return
-    for i in range(0, n, 8):
-        packed = load_u64(data, at)
-        eight = U64(0)
-        for k in range(8):
-            eight |= ((packed >> U64(width * k)) & mask) << U64(8 * k)
-        store_u64(items, i, eight)
-        at += width
+def unpack_bytes(data, at, n, width, items):
+    """Inverse of :func:`pack_bytes`: ``items``: uint8[n + 64]. ``data`` is readable 72 bytes past the plane."""
+    for i in range(0, n, 64):
+        if width == 6:
+            unpack_6(data, at + (i >> 3) * 6, items, i)
+        else:
+            unpack_64(data, at + (i >> 3) * width, width, items, i)

@@ -99,6 +99,82 @@ pack_24 = _intrinsic(types.void, 4, _generate_pack_24)
 unpack_24 = _intrinsic(types.void, 4, _generate_unpack_24)
 
 
+def _fields(builder: Any, word: Any, moves: list[tuple[int, int]]) -> Any:
+    """OR of ``(word & mask) shifted`` over (mask, shift left, negative for right) pairs, lane by lane."""
+    total = None
+    for mask, shift in moves:
+        amount = ir.Constant(word.type, [abs(shift)] * word.type.count)
+        part = builder.and_(word, ir.Constant(word.type, [mask] * word.type.count))
+        if shift:
+            part = builder.shl(part, amount) if shift > 0 else builder.lshr(part, amount)
+        total = part if total is None else builder.or_(total, part)
+    return total
+
+
+def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
+    words = _vector(builder, at(0, 8), _WORDS)
+    packed = _fields(builder, words, [(0x3F, 0), (0x3F00, -2), (0x3F0000, -4), (0x3F000000, -6)])
+    picks = _constant(ir.VectorType(_WORD, 48), [4 * (k // 3) + k % 3 for k in range(48)])
+    flat = builder.bitcast(packed, _BYTES)
+    _store(builder, builder.shuffle_vector(flat, flat, picks), at(2, 8))
+
+
+def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
+    packed = _vector(builder, at(0, 8), ir.VectorType(_BYTE, 48))
+    picks = _constant(ir.VectorType(_WORD, 64), [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)])
+    zero = _constant(packed.type, [0] * 48)
+    words = builder.bitcast(builder.shuffle_vector(packed, zero, picks), _WORDS)
+    _store(builder, _fields(builder, words, [(0x3F, 0), (0xFC0, 2), (0x3F000, 4), (0xFC0000, 6)]), at(2, 8))
+
+
+#: pack_6(src uint8, i, dst uint8, k): the low 6 bits of 64 bytes, 48 bytes; unpack_6: inverse.
+pack_6 = _intrinsic(types.void, 4, _generate_pack_6)
+unpack_6 = _intrinsic(types.void, 4, _generate_unpack_6)
+
+_EIGHT = ir.VectorType(_INDEX, 8)
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    one = builder.insert_element(ir.Constant(_EIGHT, ir.Undefined), value, ir.Constant(_WORD, 0))
+    return builder.shuffle_vector(one, one, _constant(ir.VectorType(_WORD, 8), [0] * 8))
+
+
+def _width_mask(builder: Any, width: Any) -> Any:
+    one = ir.Constant(_INDEX, 1)
+    return _splat(builder, builder.sub(builder.shl(one, width), one))
+
+
+def _generate_pack_64(builder: Any, args: list[Any], at: Any) -> None:
+    source, width = _vector(builder, at(0, 8), _EIGHT), args[2]
+    mask, total = _width_mask(builder, width), None
+    for k in range(8):
+        item = builder.and_(builder.lshr(source, ir.Constant(_EIGHT, [8 * k] * 8)), mask)
+        part = builder.shl(item, _splat(builder, builder.mul(width, ir.Constant(_INDEX, k))))
+        total = part if total is None else builder.or_(total, part)
+    for lane in range(8):  # ascending, so that each store overwrites what the one before wrote too much
+        place = builder.gep(at(3, 8), [builder.mul(width, ir.Constant(_INDEX, lane))])
+        _store(builder, builder.extract_element(total, ir.Constant(_WORD, lane)), place)
+
+
+def _generate_unpack_64(builder: Any, args: list[Any], at: Any) -> None:
+    width, packed, total = args[2], ir.Constant(_EIGHT, ir.Undefined), None
+    for lane in range(8):
+        place = builder.gep(at(0, 8), [builder.mul(width, ir.Constant(_INDEX, lane))])
+        packed = builder.insert_element(packed, _vector(builder, place, _INDEX), ir.Constant(_WORD, lane))
+    mask = _width_mask(builder, width)
+    for k in range(8):
+        shifted = builder.lshr(packed, _splat(builder, builder.mul(width, ir.Constant(_INDEX, k))))
+        part = builder.shl(builder.and_(shifted, mask), ir.Constant(_EIGHT, [8 * k] * 8))
+        total = part if total is None else builder.or_(total, part)
+    _store(builder, total, at(3, 8))
+
+
+#: pack_64(src uint8, i, width, dst uint8, k): the low ``width`` (1 ... 8) bits of 64 bytes; writes 8 * width + 8 bytes.
+pack_64 = _intrinsic(types.void, 5, _generate_pack_64)
+#: unpack_64(src uint8, i, width, dst uint8, k): inverse; reads 8 * width + 8 bytes.
+unpack_64 = _intrinsic(types.void, 5, _generate_unpack_64)
+
+
 def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
     """<n x i1>: which of n bytes have any of ``bits`` set."""
     kind = ir.VectorType(_BYTE, n)
