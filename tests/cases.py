@@ -470,13 +470,15 @@ def modes(dtype: str) -> tuple[Mode, ...]:
 
 def promised(kind: ValueType, bits: Bits, options: dict[str, Any]) -> Bits:
     """What decoding must return for values encoded with these keywords (``gcodec.rounding.round_to_levels``)."""
-    rounding = options.get("rounding", "nearest")
+    coding = options.get("coding") or Coding()
+    rounding = options.get("rounding") or coding.rounding
     if options.get("mantissa_bits") is not None:
         ladder, levels, prune = Ladder((kind.M - options["mantissa_bits"],)), np.zeros(bits.shape, np.uint8), False
         if ladder.drops == (0,):
             return bits
     elif options.get("levels") is not None:
-        ladder, levels, prune = options.get("ladder") or FINE_LADDER[kind.name], options["levels"], True
+        usual = PAPER_LADDER if coding.ladder == "paper" else FINE_LADDER
+        ladder, levels, prune = options.get("ladder") or usual[kind.name], options["levels"], True
     else:
         return bits
     finite = (bits & kind.container.type((1 << kind.W - 1) - 1)) < infinity(kind)

@@ -335,8 +335,9 @@ def held(built: Built) -> dict[str, Any]:
 def small_frame(seed: int) -> Built:
     """A short frame with a coded block."""
     rng = Random(f"invalid {seed}")
+    kinds: list[reference.BlockKind] = ["coded", "coded", "raw" if seed % 2 else "constant"]
     return build_frame(rng, dtype=1 + seed % 6, n_values=rng.choice([40, 70, 1100]), block_log2=10,
-                       n_codebooks=1 + seed % 2, kinds=["coded", "coded", ("constant", "raw")[seed % 2]], named=seed % 3 == 1)
+                       n_codebooks=1 + seed % 2, kinds=kinds, named=seed % 3 == 1)
 
 
 def named_frame() -> Built:

@@ -547,6 +547,17 @@ def test_help_and_lists_load_little():
         assert done.stdout.endswith(b"[]\n")
 
 
+def test_progress_is_for_terminals(monkeypatch, capsys):
+    write({"a.npy": npy(FLOATS)})
+    run("compress", "a.npy")
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run("compress", "a.npy", "-f", "-q")
+    assert not capsys.readouterr().err
+    run("compress", "a.npy", "-f")
+    assert "kB" in capsys.readouterr().err
+
+
 def test_version(capsys):
     run("--version")
     assert capsys.readouterr().out == f"gcodec {gcodec.__version__}\n"

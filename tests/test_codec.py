@@ -107,8 +107,8 @@ def test_flipped_bits_are_noticed(which):
 @every_case_and_mode
 def test_broken_frames_at_length(which, mode):
     frame = gcodec.encode(which.array(), **mode.arguments(which))
-    laws.check_truncation(frame, rng_of(which), at_most=3000)
-    laws.check_bit_flips(frame, rng_of(which), at_most=3000)
+    laws.check_truncation(frame, rng_of(which), at_most=400)
+    laws.check_bit_flips(frame, rng_of(which), at_most=1000)
 
 
 @with_tail
@@ -205,7 +205,7 @@ def test_stale_codebooks_code_everything(dtype, ladder):
     typical = gaussian(kind, rng, 5000, zeros=0.1)
     mixed = np.concatenate([typical[:3000], gaussian(kind, rng, 200, scale=30.0), specials(kind)])
     arrays = [typical, gaussian(kind, rng, 3000, zeros=0.3, scale=0.02), mixed, noise(kind, rng, 700),
-              np.zeros(300, kind.container), specials(kind), gaussian(kind, rng, 5000, zeros=0.1)]
+              np.zeros(300, kind.container), specials(kind), typical]
     carried: list[bytes] = []
     frames = []
     for bits in arrays:
@@ -226,6 +226,13 @@ def test_stale_codebooks_code_everything(dtype, ladder):
     assert len(frames[-1]) < len(frames[0])
     laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(frames[-1]))
     laws.with_refusal(gcodec.Unsupported, lambda: gcodec.Decoder().decode(frames[-1]))
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_codebook_suits_more_of_the_same(dtype):
+    kind, rng, encoder = KINDS[dtype], np.random.default_rng(6), gcodec.Encoder()
+    sizes = [len(encoder.encode(as_type(gaussian(kind, rng, 6000, zeros=0.1), dtype), dtype=dtype)) for _ in range(6)]
+    assert max(sizes[1:]) <= 1.03 * sizes[0]
 
 
 def steps_that_carry(encoder, scales):
@@ -443,7 +450,7 @@ def _view():
     lambda: gcodec.encode(np.zeros(3, np.uint8), dtype="float8_e5m2", levels=np.zeros(3, np.uint8)),
     lambda: gcodec.encode(BYTES, dtype="float8_e4m3fn", levels=BYTES, ladder=Ladder((0, 1))),
     lambda: gcodec.encode(X, rounding="up"),
-    lambda: gcodec.encode(X, rounding=None),
+    lambda: gcodec.encode(X, rounding=""),
     lambda: gcodec.encode(X, mantissa_bits=5, levels=LEVELS),
     lambda: gcodec.encode(X, mantissa_bits=5, optimizer=_view(), param=X),
     lambda: gcodec.encode(X, mantissa_bits=5, ladder=Ladder((0, 5))),
@@ -469,6 +476,9 @@ def _view():
     lambda: Coding(max_length=13),
     lambda: Coding(max_codebooks=0),
     lambda: Coding(max_codebooks=256),
+    lambda: Coding(escape_threshold=0),
+    lambda: Coding(ladder="steep"),
+    lambda: Coding(rounding="up"),
     lambda: gcodec.encode(X, threads=0),
     lambda: gcodec.encode(X, threads=-1),
     lambda: gcodec.encode(X, out=bytearray(10)),
@@ -584,6 +594,17 @@ def test_warmup():
     gcodec.warmup(["float32"])
     gcodec.warmup([])
     laws.with_refusal(InvalidArgument, lambda: gcodec.warmup(["int8"]))
+
+
+def test_literal_gcomp_brings_its_ladder_and_truncates():
+    x = gaussian(KINDS["float32"], np.random.default_rng(9), 5000).view(np.float32)
+    levels = levels_at_random(x, 4)
+    frame = gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP)
+    assert frame == gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP, ladder=PAPER_LADDER["float32"],
+                                  rounding="truncate")
+    assert gcodec.encode(x, mantissa_bits=5, coding=LITERAL_GCOMP) == gcodec.encode(
+        x, mantissa_bits=5, coding=LITERAL_GCOMP, rounding="truncate")
+    assert frame != gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP, rounding="nearest")
 
 
 def test_literal_gcomp_is_one_codebook_of_short_codes():

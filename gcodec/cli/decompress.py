@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -153,12 +154,13 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
 
 def _file_row(entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
-    return {**row, "stored_bytes": entry.stored, "tensors": [_tensor_row(entry, tensor) for tensor in entry.tensors]}
+    owners = Counter(tensor.segment for tensor in entry.tensors)
+    tensors = [_tensor_row(entry, tensor, owners[tensor.segment] > 1) for tensor in entry.tensors]
+    return {**row, "stored_bytes": entry.stored, "tensors": tensors}
 
 
-def _tensor_row(entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
+def _tensor_row(entry: FileEntry, tensor: TensorView, shared: bool) -> dict[str, Any]:
     segment = entry.segments[tensor.segment]
-    shared = sum(other.segment == tensor.segment for other in entry.tensors) > 1
     row = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "bytes": segment.bytes}
     return {**row, "stored_bytes": segment.stored, "shared": shared, "known": width(tensor.dtype) is not None}
 

@@ -31,6 +31,7 @@ CHECKPOINT = "checkpoint fp32"  #: parameters and optimizer state of both models
 WIDTH = 110  #: columns of the table where there is no terminal to ask
 TITLE = ("What each codec makes of the gradients of all recorded steps. GB/s: 1e9 bytes of uncompressed data per "
          "second, on one core unless the row says more")
+DRAWN = (OURS, "zlib-6", "zstd-1", "shuffle+zstd-3", "ZipNN", "OpenZL LZ")  #: as many as colors tell apart
 Dumps = Mapping[str, Sequence[Dump]]  #: by model, in the order of steps
 Gradients = Mapping[str, Sequence[Input]]  #: float32, as recorded, by model in the order of steps
 
@@ -143,7 +144,8 @@ def _draw(recorded: Gradients, folder: Path, result: Result, out: Path) -> list[
     series = recorded.values()
     ratios = [{"model": size.model, "step": size.step, "ratio": size.ratio,
                "codec": f"{OURS}, {size.mode}" if size.codec == OURS else size.codec}
-              for size in result.sizes if size.dtype == "float32" and size.group == "gradients"]
+              for size in result.sizes if size.dtype == "float32" and size.group == "gradients"
+              and size.codec in DRAWN]
     for name, plot, rows in (
         ("ratio", plot_ratio, ratios),
         ("exponent_coding", plot_exponent_coding, [row for parts in series for row in exponent_rows(parts)]),
