@@ -1,34 +1,63 @@
-"""gcodec: gradients, and any float tensors, made small without changing the training run."""
+"""gcodec: gradients, and any float tensors, made small without changing the training run.
+
+The public names are imported when they are first used, so that ``import gcodec`` and ``gcodec --help`` start at once.
+"""
 
 from __future__ import annotations
 
-from .codec import FrameInfo, decode, decode_range, encode, inspect, max_encoded_size, warmup
-from .errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
-from .ladders import FINE_LADDER, PAPER_LADDER, Ladder
-from .planning import LITERAL_GCOMP, Coding
-from .stream import Decoder, Encoder
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .archive import load_file as load_file
+    from .archive import save_file as save_file
+    from .codec import FrameInfo as FrameInfo
+    from .codec import decode as decode
+    from .codec import decode_range as decode_range
+    from .codec import encode as encode
+    from .codec import inspect as inspect
+    from .codec import max_encoded_size as max_encoded_size
+    from .codec import warmup as warmup
+    from .cycle import CodebookCycle as CodebookCycle
+    from .errors import Corruption as Corruption
+    from .errors import GcodecError as GcodecError
+    from .errors import InsufficientData as InsufficientData
+    from .errors import InvalidArgument as InvalidArgument
+    from .errors import LimitExceeded as LimitExceeded
+    from .errors import Unsupported as Unsupported
+    from .ladders import FINE_LADDER as FINE_LADDER
+    from .ladders import PAPER_LADDER as PAPER_LADDER
+    from .ladders import Ladder as Ladder
+    from .planning import LITERAL_GCOMP as LITERAL_GCOMP
+    from .planning import Coding as Coding
+    from .recorder import Recorder as Recorder
+    from .stream import Decoder as Decoder
+    from .stream import Encoder as Encoder
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "FINE_LADDER",
-    "LITERAL_GCOMP",
-    "PAPER_LADDER",
-    "Coding",
-    "Corruption",
-    "Decoder",
-    "Encoder",
-    "FrameInfo",
-    "GcodecError",
-    "InsufficientData",
-    "InvalidArgument",
-    "Ladder",
-    "LimitExceeded",
-    "Unsupported",
-    "decode",
-    "decode_range",
-    "encode",
-    "inspect",
-    "max_encoded_size",
-    "warmup",
-]
+_HOME = {
+    "archive": ("load_file", "save_file"),
+    "codec": ("FrameInfo", "decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
+    "cycle": ("CodebookCycle",),
+    "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "Unsupported"),
+    "ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
+    "planning": ("LITERAL_GCOMP", "Coding"),
+    "recorder": ("Recorder",),
+    "stream": ("Decoder", "Encoder"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -223,7 +223,7 @@ def test_stale_codebooks_code_everything(dtype, ladder):
         laws.check_no_expansion(bits.shape, dtype, frame)
     assert len(carried) == 1                        # the first frame's, for all
     assert named_in(frames[-1], carried)
-    assert len(frames[-1]) < len(frames[0])
+    assert len(frames[-1]) <= len(frames[0])
     laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(frames[-1]))
     laws.with_refusal(gcodec.Unsupported, lambda: gcodec.Decoder().decode(frames[-1]))
 

@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
     ("stream", "cycle"),            # an encoder refreshes its codebook
-    ("files", "archive"),
+    ("archive", "files"),          # an archive holds files
     ("cli", "demo"),                # `gcodec demo`
     ("__main__", "cli"),
 )
