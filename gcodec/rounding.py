@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def round_to_levels(
     x: Array,
     levels: Array | int,
     ladder: Ladder,
-    rounding: Literal["nearest", "truncate"] = "nearest",
+    rounding: str = "nearest",
     prune: bool = True,
 ) -> Array:
     """What decoding returns for ``x`` encoded at ``levels``: the law that the codec is tested against.

@@ -598,7 +598,7 @@ def test_warmup():
 
 def test_literal_gcomp_brings_its_ladder_and_truncates():
     x = gaussian(KINDS["float32"], np.random.default_rng(9), 5000).view(np.float32)
-    levels = levels_at_random(x, 4)
+    levels = levels_at_random(x.view(np.uint32), 4)
     frame = gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP)
     assert frame == gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP, ladder=PAPER_LADDER["float32"],
                                   rounding="truncate")
