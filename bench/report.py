@@ -15,14 +15,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gcodec.demo.measure import COPY, OURS
-from gcodec.demo.settings import LITERAL, LOSSLESS, NEAR_LOSSLESS
+from gcodec.demo.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
 from gcodec.demo.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
+SHOWN_BITS = {"fp32": FIXED_BITS["float32"], "bf16": FIXED_BITS["bfloat16"]}
 HEADINGS = {"cnn": "CNN", "transformer": "transformer", "checkpoint": "checkpoint"}
+MODES = (LOSSLESS, NEAR_LOSSLESS, FIXED)  #: kinds of modes in the order of README's rows
+LABELS = {FIXED: ", ".join(f"{bits} ({name})" for name, bits in SHOWN_BITS.items()) + " mantissa bits"}
 Row = dict[str, str]
 
 
@@ -45,24 +48,31 @@ def demo_table(demo: Path) -> list[str]:
     rows = [row for row in rows if row["codec"] != COPY]
     sections = list(dict.fromkeys(row["data"] for row in rows))
     percent = {(row["data"], row["mode"], row["codec"]): float(row["percent"]) for row in rows}
-    keys = [(row["mode"], row["codec"]) for row in rows if row["data"] == SPEED]
+    speeds = {(row["mode"], row["codec"]): row for row in rows if row["data"] == SPEED}
+    keys = sorted({(row["mode"], row["codec"]): None for row in rows}, key=lambda key: MODES.index(_kind(key[0])))
+    keys = [key for number, key in enumerate(keys) if _kind(key[0]) != FIXED or _kind(keys[number - 1][0]) != FIXED]
     least = {data: min(p for (d, mode, _), p in percent.items() if d == data and mode == LOSSLESS) for data in sections}
     table = []
     for mode, codec in keys:
         if codec.startswith(f"{OURS},"):
             continue
         cells = [_percent(_of_mode(percent, data, mode, codec), mode == LOSSLESS, least[data]) for data in sections]
-        speed = next(row for row in rows if (row["data"], row["mode"], row["codec"]) == (SPEED, mode, codec))
-        name = f"**{codec}**" if codec == OURS and mode == LOSSLESS else codec
-        label = name if codec != OURS or mode == LOSSLESS else f"{codec}, {mode}"
-        table.append([label, *cells, f"{float(speed['encode_GBps']):.2f}", f"{float(speed['decode_GBps']):.2f}"])
+        speed = speeds.get((mode, codec), {})
+        ours = f"**{codec}**" if mode == LOSSLESS else f"{codec}, {LABELS.get(_kind(mode), mode)}"
+        label = ours if codec == OURS else codec
+        table.append([label, *cells, _round(speed.get("encode_GBps", "")), _round(speed.get("decode_GBps", ""))])
     columns = ["% of original size", *(f">{_heading(data)}" for data in sections), ">encode GB/s", ">decode GB/s"]
     return [*markdown(columns, table), "", f"Measured on {source(comments)}"]
 
 
+def _kind(mode: str) -> str:
+    """The entry of ``MODES`` that a mode belongs to."""
+    return FIXED if mode.endswith(FIXED) else NEAR_LOSSLESS if mode.startswith(NEAR_LOSSLESS) else LOSSLESS
+
+
 def _of_mode(percent: dict[tuple[str, str, str], float], data: str, mode: str, codec: str) -> float | None:
     """A size in percent; the fixed-bits modes of the types differ in the number of bits and share a row."""
-    if mode.endswith(FIXED):
+    if _kind(mode) == FIXED:
         found = (p for (d, m, c), p in percent.items() if (d, c) == (data, codec) and m.endswith(FIXED))
         return next(found, None)
     return percent.get((data, mode, codec))

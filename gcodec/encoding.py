@@ -22,7 +22,7 @@ from .planning import Coding, Given, Plan, make_plan
 from .scheme import Scheme
 from .scratch import kind_of, scratch_for
 from .tables import stack
-from .tensors import Values
+from .tensors import Values, check_dimensions
 from .workers import n_threads, run, split_work
 
 STREAM_LOG2 = 8  #: values per sub-stream this encoder writes
@@ -37,6 +37,9 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     """Most bytes that a frame of this shape (or number of values) and dtype can take, whatever the values and the
     mode."""
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    check_dimensions(len(dims))
+    if any(size < 0 for size in dims):
+        raise InvalidArgument(f"shape {dims} has a negative size")
     if dtype not in BY_NAME:
         raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
     n, log2 = math.prod(dims), block_log2(BY_NAME[dtype])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 from .errors import InvalidArgument
@@ -39,6 +40,10 @@ def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
     """
     if dtype.tail_bits == 0:
         raise InvalidArgument(f"{dtype.name} is lossless only")
+    try:
+        mantissa_bits = operator.index(mantissa_bits)
+    except TypeError:
+        raise InvalidArgument(f"mantissa_bits={mantissa_bits!r} is not an integer") from None
     if not 1 <= mantissa_bits <= dtype.mantissa_bits:
         raise InvalidArgument(f"mantissa_bits={mantissa_bits}; {dtype.name} can keep 1 ... {dtype.mantissa_bits}")
     drop = dtype.mantissa_bits - mantissa_bits

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InvalidArgument, Unsupported
-from .format import BY_NAME, ValueType
+from .format import BY_NAME, MAX_DIMENSIONS, ValueType
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
 _BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  #: types that numpy itself does not have
@@ -61,7 +61,10 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
     """
     if is_torch(x):
         return _torch_values(x, dtype)
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"cannot make an array of this {type(x).__name__}: {error}") from None
     name = array.dtype.name
     if dtype is not None:
         if dtype not in BY_NAME:
@@ -72,10 +75,17 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
             raise InvalidArgument(f"dtype={dtype!r} needs {BY_NAME[dtype].uint} bits, not {array.dtype}")
     if name not in BY_NAME:
         raise InvalidArgument(f"cannot encode values of type {array.dtype}; one of {', '.join(BY_NAME)}")
+    check_dimensions(array.ndim)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     flat = np.ascontiguousarray(array).reshape(-1)
     return Values(kernel_view(flat.view(BY_NAME[name].uint)), BY_NAME[name], array.shape, NUMPY)
+
+
+def check_dimensions(ndim: int) -> None:
+    """Raises InvalidArgument for more dimensions than a frame header holds."""
+    if ndim > MAX_DIMENSIONS:
+        raise InvalidArgument(f"{ndim} dimensions; a frame holds at most {MAX_DIMENSIONS}")
 
 
 def _torch_values(x: Any, dtype: str | None) -> Values:
@@ -86,6 +96,7 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
         raise InvalidArgument(f"dtype={dtype!r}, but the tensor is {name}")
     if name not in BY_NAME or x.layout != torch.strided:
         raise InvalidArgument(f"cannot encode a {x.layout} tensor of {x.dtype}; dense ones of {', '.join(BY_NAME)}")
+    check_dimensions(x.ndim)
     if x.device.type != "cpu":
         raise Unsupported(f"tensors on {x.device.type} are not supported yet: move the tensor to the CPU first")
     value_type = BY_NAME[name]
@@ -139,7 +150,9 @@ def output_bits(out: Any, dtype: ValueType, n_values: int) -> np.ndarray:
         if fits and out.numel() == n_values:
             return out.detach().reshape(-1).view(torch.uint8).numpy().view(dtype.uint)
     elif isinstance(out, np.ndarray):
-        same = out.dtype.name == dtype.name or (out.dtype == dtype.uint and dtype.name in _BITS_ONLY)
+        same = (out.dtype.name == dtype.name and out.dtype.isnative) or (
+            out.dtype == dtype.uint and dtype.name in _BITS_ONLY
+        )
         if same and out.size == n_values and out.flags.c_contiguous and out.flags.writeable:
             return out.reshape(-1).view(dtype.uint)
     raise InvalidArgument(f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}")

@@ -471,7 +471,7 @@ def modes(dtype: str) -> tuple[Mode, ...]:
 def promised(kind: ValueType, bits: Bits, options: dict[str, Any]) -> Bits:
     """What decoding must return for values encoded with these keywords (``gcodec.rounding.round_to_levels``)."""
     coding = options.get("coding") or Coding()
-    rounding = options.get("rounding") or coding.rounding
+    rounding: Any = options.get("rounding") or coding.rounding
     if options.get("mantissa_bits") is not None:
         ladder, levels, prune = Ladder((kind.M - options["mantissa_bits"],)), np.zeros(bits.shape, np.uint8), False
         if ladder.drops == (0,):

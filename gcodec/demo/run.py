@@ -173,11 +173,11 @@ def lines_of(findings: Findings) -> Iterator[str]:
         yield (f"{model}: after torch's own step on near-lossless gradients {shares[0]:.2f} % of the parameters are "
                f"what exact gradients give, {shares[1]:.2f} % are 1 ulp off, {shares[2]:.4f} % 2, "
                f"{shares[LIMIT + 1]:.5f} % more.")
-    for title, start, field in (("above the local order-0 bound", "", "overhead"),
-                                ("below the layout of the GComp paper", NEAR_LOSSLESS, "saving")):
+    for title, start, field in (("Size above the local order-0 bound", "", "overhead"),
+                                ("Size below the GComp paper's layout", NEAR_LOSSLESS, "saving")):
         ranges = _ranges(findings, start, field).items()
         spans = [f"{name} {low:+.1f} to {high:+.1f} %" for name, (low, high) in ranges]
-        yield f"Frames are {title}: {'; '.join(spans)}."
+        yield f"{title}: {'; '.join(spans)}."
     speeds = ", ".join(f"{model} {speed:.2f} GB/s" for model, speed in findings.level_speeds.items())
     yield f"Choosing near-lossless levels, not in the encoding's time: {speeds}."
     if smaller := list(_smaller(findings)):

@@ -69,13 +69,15 @@ def survey(
     head_mask,
     window,
     center,
+    relative,
     bases,
     by_block,
     by_stream,
 ):
     """Histograms of blocks ``begin ... stop`` from every ``every``-th of their sub-streams.
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks],
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``relative``: False
+    where heads carry a sign, so that a mean says nothing: then all references are 0; ``bases``: int64[n_blocks],
     result: mean head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the
     caller: relative to the block's mean head and to each sub-stream's own.
     """
@@ -89,11 +91,12 @@ def survey(
             mean, others = mean_head(view(values, start, min(end - start, stream)), head_shift, head_mask)
             total += mean * others
             number += others
-        bases[b] = total // max(number, 1)
+        bases[b] = total // max(number, 1) if relative else 0
         for start in range(first, end, every * stream):
             count = min(end - start, stream)
             some = view(values, start, count)
             mean, others = mean_head(some, head_shift, head_mask)
+            mean = mean if relative else np.int64(0)
             count_heads(
                 some,
                 view_if_any(levels, start, count),
