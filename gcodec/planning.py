@@ -130,7 +130,6 @@ def take_survey(
             dtype.head_mask,
             window,
             center,
-            dtype.tail_bits > 0,
             bases,
             by_block,
             by_stream,

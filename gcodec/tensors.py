@@ -101,7 +101,7 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
         raise Unsupported(f"tensors on {x.device.type} are not supported yet: move the tensor to the CPU first")
     value_type = BY_NAME[name]
     flat = x.detach().resolve_neg().contiguous().reshape(-1)
-    bits = flat.view(torch.uint8).numpy().view(value_type.uint)
+    bits = flat.view(getattr(torch, f"int{value_type.bits}")).numpy().view(value_type.uint)
     return Values(bits, value_type, tuple(x.shape), TORCH)
 
 
@@ -120,7 +120,7 @@ def wrap(bits: np.ndarray, dtype: ValueType, shape: tuple[int, ...], container: 
     if container == TORCH:
         import torch
 
-        return torch.from_numpy(bits.view(np.uint8)).view(getattr(torch, dtype.name)).reshape(shape)
+        return torch.from_numpy(bits.view(f"int{dtype.bits}")).view(getattr(torch, dtype.name)).reshape(shape)
     return bits.view(_numpy_dtype(dtype)).reshape(shape)
 
 
@@ -145,10 +145,11 @@ def output_bits(out: Any, dtype: ValueType, n_values: int) -> np.ndarray:
             str(out.dtype) == f"torch.{dtype.name}"
             and out.device.type == "cpu"
             and out.is_contiguous()
+            and not (out.is_neg() or out.is_conj())
             and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled())
         )
         if fits and out.numel() == n_values:
-            return out.detach().reshape(-1).view(torch.uint8).numpy().view(dtype.uint)
+            return out.detach().reshape(-1).view(getattr(torch, f"int{dtype.bits}")).numpy().view(dtype.uint)
     elif isinstance(out, np.ndarray):
         same = (out.dtype.name == dtype.name and out.dtype.isnative) or (
             out.dtype == dtype.uint and dtype.name in _BITS_ONLY

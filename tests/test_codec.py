@@ -527,7 +527,7 @@ def _view():
     lambda: gcodec.Decoder(like="x").decode(frame_of_x()),
     lambda: gcodec.Decoder().decode(frame_of_x(), out=bytearray(24)),
     lambda: gcodec.inspect("text"),
-], ids=lambda call: getline(__file__, call.__code__.co_firstlineno).strip().removeprefix("lambda: ").rstrip(","))
+], ids=lambda call: getline(__file__, call.__code__.co_firstlineno).split("lambda: ")[1].split("  #")[0].strip(" ,\n"))
 def test_what_has_no_meaning_is_refused(call):
     with pytest.raises(InvalidArgument):
         call()

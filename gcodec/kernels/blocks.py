@@ -86,6 +86,27 @@ def is_constant(values, n):
 
 
 @kernel
+def mean_head(values, head_shift, head_mask):
+    """Mean head of the values that are not zero (0 if there are none), rounded down, and their number. Where the head
+    has the sign in it (one-byte types) the mean is that of the magnitudes, and half way from plus to minus."""
+    if width_of(values) == 32:
+        total, number = U32(0), U32(0)
+        for i in range(len(values)):
+            bits = U32(values[i])
+            total = U32(total + U32(U32(bits >> U32(23)) & U32(255)))
+            number = U32(number + U32(bits != U32(0)))
+        return np.int64(total) // max(np.int64(number), 1), np.int64(number)
+    mask = U64(head_mask >> 1) if width_of(values) == 8 else U64(head_mask)
+    heads, others = U64(0), U64(0)
+    for i in range(len(values)):
+        bits = U64(values[i])
+        heads += (bits >> U64(head_shift)) & mask
+        others += U64(bits != U64(0))
+    middle = 64 if width_of(values) == 8 else 0
+    return np.int64(heads) // max(np.int64(others), 1) + middle, np.int64(others)
+
+
+@kernel
 def find_references(values, n, stream, head_shift, head_mask, references):
     """Mean head of each sub-stream's non-zero values, less the least of them, in ``references``: uint32[n_streams].
 
@@ -94,23 +115,7 @@ def find_references(values, n, stream, head_shift, head_mask, references):
     n_streams = (n + stream - 1) // stream
     least, most = 1 << 30, 0
     for s in range(n_streams):
-        total = U64(0)
-        number = U64(0)
-        count = min(stream, n - s * stream)
-        some = view(values, s * stream, count)
-        if width_of(values) == 32:
-            heads, nonzero = U32(0), U32(0)
-            for i in range(count):
-                bits = U32(some[i])
-                heads = U32(heads + U32(U32(bits >> U32(23)) & U32(255)))
-                nonzero = U32(nonzero + U32(bits != U32(0)))
-            total, number = U64(heads), U64(nonzero)
-        else:
-            for i in range(count):
-                bits = U64(some[i])
-                total += (bits >> U64(head_shift)) & U64(head_mask)
-                number += U64(bits != U64(0))
-        mean = np.int64(total) // max(np.int64(number), 1)
+        mean, number = mean_head(view(values, s * stream, min(stream, n - s * stream)), head_shift, head_mask)
         references[s] = mean
         if number:
             least, most = min(least, mean), max(most, mean)

@@ -9,30 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blocks import mean_head
 from .jit import kernel
-from .memory import view, view_if_any, width_of
+from .memory import view, view_if_any
 from .scalar import U32, U64, log2_fixed
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
-
-
-@kernel
-def mean_head(values, head_shift, head_mask):
-    """Mean head of the values that are not zero (0 if there are none), rounded down, and their number."""
-    if width_of(values) == 32:
-        total, number = U32(0), U32(0)
-        for i in range(len(values)):
-            bits = U32(values[i])
-            total = U32(total + U32(U32(bits >> U32(23)) & U32(255)))
-            number = U32(number + U32(bits != U32(0)))
-        return np.int64(total) // max(np.int64(number), 1), np.int64(number)
-    heads, others = U64(0), U64(0)
-    for i in range(len(values)):
-        bits = U64(values[i])
-        heads += (bits >> U64(head_shift)) & U64(head_mask)
-        others += U64(bits != U64(0))
-    return np.int64(heads) // max(np.int64(others), 1), np.int64(others)
 
 
 @kernel
@@ -69,15 +52,13 @@ def survey(
     head_mask,
     window,
     center,
-    relative,
     bases,
     by_block,
     by_stream,
 ):
     """Histograms of blocks ``begin ... stop`` from every ``every``-th of their sub-streams.
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``relative``: False
-    where heads carry a sign, so that a mean says nothing: then all references are 0; ``bases``: int64[n_blocks],
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks],
     result: mean head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the
     caller: relative to the block's mean head and to each sub-stream's own.
     """
@@ -91,12 +72,11 @@ def survey(
             mean, others = mean_head(view(values, start, min(end - start, stream)), head_shift, head_mask)
             total += mean * others
             number += others
-        bases[b] = total // max(number, 1) if relative else 0
+        bases[b] = total // max(number, 1)
         for start in range(first, end, every * stream):
             count = min(end - start, stream)
             some = view(values, start, count)
             mean, others = mean_head(some, head_shift, head_mask)
-            mean = mean if relative else np.int64(0)
             count_heads(
                 some,
                 view_if_any(levels, start, count),
