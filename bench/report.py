@@ -1,7 +1,8 @@
 """Puts measured numbers into README.md and docs/benchmarks.md, from the CSV files that demo and benchmarks write.
 
-    python -m bench.report [--demo gcodec-demo] [--results bench/results] [--check]
+    python -m bench.report [--demo gcodec-demo] [--check]
 
+With ``--demo`` the demo's tables are taken over into ``bench/results/`` first: ``demo.csv``, ``demo-updates.csv``.
 Each page has marked places, ``<!-- begin NAME -->`` to ``<!-- end NAME -->``; what stands between is replaced. A place
 whose CSV file is missing is left as it is. ``--check`` only tells whether anything would change.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ from gcodec.demo.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
 from gcodec.demo.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
@@ -42,9 +46,9 @@ def source(comments: Sequence[str]) -> str:
     return f"{facts['machine']}; `{facts['command']}`."
 
 
-def demo_table(demo: Path) -> list[str]:
+def demo_table(results: Path) -> list[str]:
     """README's table: percent of the original by codec and data, and speeds on one of the sections."""
-    comments, rows = read_table(demo / "results.csv")
+    comments, rows = read_table(results / "demo.csv")
     rows = [row for row in rows if row["codec"] != COPY]
     sections = list(dict.fromkeys(row["data"] for row in rows))
     percent = {(row["data"], row["mode"], row["codec"]): float(row["percent"]) for row in rows}
@@ -89,9 +93,9 @@ def _heading(data: str) -> str:
     return f"{HEADINGS.get(model, model)} {rest}"
 
 
-def updates(demo: Path) -> list[str]:
+def updates(results: Path) -> list[str]:
     """What near-lossless gradients did to the parameters, in a sentence per model."""
-    _, rows = read_table(demo / "updates.csv")
+    _, rows = read_table(results / "demo-updates.csv")
     found: dict[str, dict[str, int]] = {}
     for row in rows:
         found.setdefault(row["model"], {})[row["ulps"]] = int(row["parameters"])
@@ -179,27 +183,31 @@ def filled(page: str, name: str, lines: Sequence[str]) -> str:
     return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
 
 
+#: Name of a marked place to what fills it, and the file in bench/results that this reads.
+PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
+    "demo-table": (demo_table, "demo.csv"),
+    "updates": (updates, "demo-updates.csv"),
+    "codec-table": (codec_table, "codec.csv"),
+    "bound-table": (bound_table, "sizes.csv"),
+    "peers-ahead": (peers_ahead, "tensors.csv"),
+    "corruption-table": (corruption_table, "corruption.csv"),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; with ``--check`` 1 if a page is not up to date."""
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.splitlines()[0])
-    parser.add_argument("--demo", type=Path, default=Path("gcodec-demo"), help="what `gcodec demo` wrote")
-    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="what bench/ wrote")
+    parser.add_argument("--demo", type=Path, help="the folder that `gcodec demo` wrote")
     parser.add_argument("--check", action="store_true", help="change nothing")
     options = parser.parse_args(arguments)
-    places: dict[str, tuple[Callable[[Path], list[str]], Path, str]] = {
-        "demo-table": (demo_table, options.demo, "results.csv"),
-        "updates": (updates, options.demo, "updates.csv"),
-        "codec-table": (codec_table, options.results, "codec.csv"),
-        "bound-table": (bound_table, options.results, "sizes.csv"),
-        "peers-ahead": (peers_ahead, options.results, "tensors.csv"),
-        "corruption-table": (corruption_table, options.results, "corruption.csv"),
-    }
+    for source_name, name in TAKEN_OVER.items() if options.demo else ():
+        shutil.copyfile(options.demo / source_name, RESULTS / name)
     stale = 0
     for path in PAGES:
         page = old = path.read_text()
-        for name, (make, folder, file) in places.items():
-            if (folder / file).exists():
-                page = filled(page, name, make(folder))
+        for name, (make, file) in PLACES.items():
+            if (RESULTS / file).exists():
+                page = filled(page, name, make(RESULTS))
         stale += page != old
         if not options.check:
             path.write_text(page)

@@ -260,6 +260,12 @@ def test_marked_places_are_filled():
     assert report.markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
 
 
+def test_pages_show_the_committed_results():
+    from bench import report
+
+    assert report.main(["--check"]) == 0, "run python -m bench.report"
+
+
 def readme_code() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 

@@ -21,6 +21,7 @@ from gcodec.recorder import GRAD, PARAM, Dump, read_dump
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
+_REPEATABLE = 8 << 20  #: bytes; repetitions of so much are farther apart than the peers look back
 _SLICE = 1 << 18  #: values taken at a place
 BF16_PARAMETERS = ", bf16 parameters"  #: after a ladder's name: levels for parameters that are bfloat16 themselves
 
@@ -143,10 +144,16 @@ def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
     """
     if len({part.dtype for part in parts}) != 1:
         raise InvalidArgument("inputs to join must be of one type, and at least one")
-    count = at_least // parts[0].bits.itemsize
+    count = joined_count(parts, at_least)
     ladders = set.intersection(*(set(part.levels) for part in parts))
     levels = {ladder: gather([part.levels[ladder] for part in parts], count) for ladder in ladders}
     return replace(parts[0], name=name, bits=gather([part.bits for part in parts], count), levels=levels)
+
+
+def joined_count(parts: Sequence[Input], at_least: int) -> int:
+    """The ``count`` for :func:`gather`. Small inputs are not repeated: an LZ codec would find the repetitions."""
+    enough = sum(part.nbytes for part in parts) >= _REPEATABLE
+    return at_least // parts[0].bits.itemsize if enough else 0
 
 
 def gather(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:

@@ -60,7 +60,8 @@ class Plan:
 
     Attributes:
         peers: the other codecs, all installed.
-        at_least: bytes of the array that is timed, the inputs end to end, repeated or thinned out; 0: no timing.
+        at_least: bytes that are timed in a turn: the inputs end to end as one array, repeated or thinned out, or, below
+            8 MiB, in several calls; 0: no timing.
         rounds, budget: see :func:`gcodec.demo.timing.interleave`.
         threads: rows of gcodec on several threads beside the one on one, lossless and near-lossless.
         fresh: a row of lossless gcodec that allocates its results, too.
@@ -187,7 +188,8 @@ def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int,
             tasks[LOSSLESS, peer.name] = task
     names = {f"{mode}: {codec}": (mode, codec) for mode, codec in tasks}
     by_name = {name: tasks[key] for name, key in names.items()}
-    timings, errors = interleave(by_name, plan.rounds, plan.budget, plan.advance)
+    calls = max(1, round(plan.at_least / data.nbytes))
+    timings, errors = interleave(by_name, plan.rounds, plan.budget, calls, plan.advance)
     for name, error in errors.items():
         if names[name][1].startswith(OURS):
             result.failures.append(f"{data.name}, {name}: {error}")

@@ -10,7 +10,7 @@ import numpy as np
 
 import gcodec
 from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
-from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input, gather
+from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
 from gcodec.demo.timing import Task
 from gcodec.ladders import MANTISSA_BITS, Ladder
 from gcodec.rounding import round_to_levels
@@ -108,7 +108,7 @@ def settings_for(data: Input) -> list[Setting]:
 
 def join_settings(parts: Sequence[Setting], data: Input, at_least: int) -> Setting:
     """One mode's settings on several inputs as that on their :func:`gcodec.demo.inputs.joined`, which is ``data``."""
-    result = gather([part.result for part in parts], at_least // data.bits.itemsize)
+    result = gather([part.result for part in parts], joined_count([part.data for part in parts], at_least))
     return replace(parts[0], data=data, result=result)
 
 

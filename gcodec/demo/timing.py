@@ -60,7 +60,7 @@ class Task:
 
 @dataclass
 class Timing:
-    """Seconds of each pass over the input, in the order they were taken."""
+    """Seconds of a pass over the input in each round."""
 
     encode_seconds: list[float] = field(default_factory=list)
     decode_seconds: list[float] = field(default_factory=list)
@@ -84,13 +84,14 @@ def same_bytes(decoded: Any, expected: np.ndarray) -> bool:
     return raw.size == expected.nbytes and bool(np.array_equal(raw, expected.reshape(-1).view(np.uint8)))
 
 
-def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0,
+def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0, calls: int = 1,
                advance: Callable[[str], None] | None = None) -> tuple[dict[str, Timing], dict[str, Exception]]:
     """Times all tasks in turn, ``rounds`` times over. The first round verifies each result, outside the time taken.
 
     Args:
         rounds: passes over the whole set; neighbors in time see the same neighbors on the machine.
         budget: seconds after which a task sits out the remaining rounds; each gets one at least.
+        calls: encodings and decodings in a turn, for small inputs.
         advance: called with a task's name after each of its turns.
 
     Returns:
@@ -106,7 +107,7 @@ def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0,
             for name, task in tasks.items():
                 if spent[name] < budget and name not in errors:
                     try:
-                        spent[name] += _turn(task, timings[name], verify=number == 0)
+                        spent[name] += _turn(task, timings[name], calls, verify=number == 0)
                     except Exception as error:
                         errors[name] = error
                 if advance:
@@ -117,19 +118,22 @@ def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0,
     return {name: timing for name, timing in timings.items() if name not in errors}, errors
 
 
-def _turn(task: Task, timing: Timing, verify: bool) -> float:
-    """One encoding and one decoding; the seconds they took. Raises RoundTripError."""
-    task.prepare()
-    start = perf_counter()
-    encoded = task.encode()
-    middle = perf_counter()
-    decoded = task.decode(encoded)
-    end = perf_counter()
+def _turn(task: Task, timing: Timing, calls: int, verify: bool) -> float:
+    """So many encodings and decodings; the seconds they took. Raises RoundTripError."""
+    encoding = decoding = 0.0
+    for _ in range(calls):
+        task.prepare()
+        start = perf_counter()
+        encoded = task.encode()
+        middle = perf_counter()
+        decoded = task.decode(encoded)
+        end = perf_counter()
+        encoding, decoding = encoding + middle - start, decoding + end - middle
     if verify:
         task.check(decoded)
-    timing.encode_seconds.append(middle - start)
-    timing.decode_seconds.append(end - middle)
-    return end - start
+    timing.encode_seconds.append(encoding / calls)
+    timing.decode_seconds.append(decoding / calls)
+    return encoding + decoding
 
 
 def copy_task(values: np.ndarray) -> Task:
@@ -149,11 +153,12 @@ def copy_task(values: np.ndarray) -> Task:
 
 
 def machine() -> str:
-    """The processor, its cores that this process may use, and the versions that matter to a speed."""
+    """The processor, the cores this process may use, how busy they are, and the versions that matter to a speed."""
     name = platform.processor() or platform.machine()
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     system = f"{platform.system()} {platform.machine()}"
-    return f"{name}, {cores} cores, {system}, Python {platform.python_version()}, numpy {np.__version__}"
+    load = f"load {os.getloadavg()[0]:.1f}, " if hasattr(os, "getloadavg") else ""
+    return f"{name}, {cores} cores, {load}{system}, Python {platform.python_version()}, numpy {np.__version__}"
