@@ -155,8 +155,8 @@ def peers_ahead(results: Path) -> list[str]:
             table.append([model, step, f"{ours:.1f}", best["codec"], f"{float(best['percent']):.1f}"])
         ahead += best["codec"] == OURS
     columns = ["tensor", ">step", ">gcodec %", "smallest peer", ">%"]
-    return [f"gcodec is the smallest on {ahead} of {len(found)} tensors. A peer is ahead by more than half a percent "
-            "of the original on these:", "", *markdown(columns, table), "", f"From {source(comments)}"]
+    return [f"gcodec is the smallest on {ahead} of {len(found)} tensors. A peer is ahead on these by more than half",
+            "a percent of the original:", "", *markdown(columns, table), "", f"From {source(comments)}"]
 
 
 def corruption_table(results: Path) -> list[str]:

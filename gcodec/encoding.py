@@ -4,6 +4,7 @@ prelude."""
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -94,13 +95,27 @@ def encode_values(
     trial = block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
     size = prelude.prelude_bytes + raw + threads * trial
     target = _target(out)
-    buffer = target if target is not None and len(target) >= size else np.empty(size, np.uint8)
+    buffer = target if target is not None and len(target) >= size else _buffer(size)
     end = _encode_blocks(values, levels, scheme, prelude, plan, nearest, threads, trial, buffer)
     plain = replace(prelude, records=(), codebooks=())
     if plan.codebooks and end > plain.prelude_bytes + raw:
         plan = replace(plan, codebooks=(), choice=np.full_like(plan.choice, -1))
         end = _encode_blocks(values, levels, scheme, plain, plan, nearest, threads, trial, buffer)
     return _deliver(buffer[:end], target)
+
+
+_kept = threading.local()
+_KEPT_BYTES = 1 << 26  #: largest buffer that a thread keeps for its next frame
+
+
+def _buffer(size: int) -> np.ndarray:
+    """Memory for a frame in the making; what a thread has used once it uses again, since fresh pages cost more than
+    coding."""
+    if size > _KEPT_BYTES:
+        return np.empty(size, np.uint8)
+    if getattr(_kept, "buffer", None) is None or len(_kept.buffer) < size:
+        _kept.buffer = np.empty(size, np.uint8)
+    return _kept.buffer
 
 
 def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
