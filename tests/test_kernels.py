@@ -285,3 +285,22 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
             if escaped:
                 seen |= {"escape", "escape with levels"} if "ladder" in mode.options else {"escape"}
     return seen
+
+
+def test_a_changed_callee_in_another_file_is_compiled_anew(tmp_path):
+    """The kernel cache on disk must not outlive the source of a function that a kernel calls from another file."""
+    folder = tmp_path / "house"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "jit.py").write_text((Path(gcodec.__file__).parent / "kernels" / "jit.py").read_text(encoding="utf-8"))
+    (folder / "caller.py").write_text(
+        "from .callee import number\nfrom .jit import kernel\n\n\n@kernel\ndef call():\n    return number()\n"
+    )
+    answers = []
+    for value in (1, 2):
+        (folder / "callee.py").write_text(f"from .jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
+        found = subprocess.run([sys.executable, "-c", "from house.caller import call; print(call())"], cwd=tmp_path,
+                               env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}, check=True,
+                               capture_output=True, text=True, timeout=120)
+        answers.append(int(found.stdout))
+    assert answers == [1, 2]
