@@ -300,7 +300,8 @@ def test_a_changed_callee_in_another_file_is_compiled_anew(tmp_path):
     for value in (1, 2):
         (folder / "callee.py").write_text(f"from .jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
         found = subprocess.run([sys.executable, "-c", "from house.caller import call; print(call())"], cwd=tmp_path,
-                               env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}, check=True,
+                               env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+                                    "PYTHONDONTWRITEBYTECODE": "1"}, check=True,
                                capture_output=True, text=True, timeout=120)
         answers.append(int(found.stdout))
     assert answers == [1, 2]
