@@ -217,25 +217,8 @@ def _make_codebooks(
     if len(used) > _MAX_SURVEYED:
         used = used[np.linspace(0, len(used) - 1, _MAX_SURVEYED).astype(np.int64)]
         exact = False
-    rows = np.ascontiguousarray(counts[used])
-    live = np.flatnonzero(rows.any(axis=0))
-    narrow = np.ascontiguousarray(rows[:, live])
-    most = min(coding.max_codebooks, len(used))
-    choice, own = np.zeros(len(used), np.int64), np.zeros(len(used), np.uint64)
-    sums = np.zeros((most + 1, len(live)), np.uint32)
-    share = len(used) / len(counts) / every
-    n = survey.cluster(
-        narrow,
-        most,
-        np.uint64(_TABLE_BITS * 256 * share),
-        choice,
-        sums,
-        np.zeros(sums.shape, np.int64),
-        np.zeros(most + 1, np.uint64),
-        own,
-    )
-    whole = np.zeros((n, counts.shape[1]), np.uint32)
-    whole[:, live] = sums[:n]
+    most, share = min(coding.max_codebooks, len(used)), len(used) / len(counts) / every
+    groups = _groups(np.ascontiguousarray(counts[used]), most, share)
     return tuple(
         from_histogram(
             row,
@@ -246,6 +229,22 @@ def _make_codebooks(
             max_length=coding.max_length,
             escape_threshold=coding.escape_threshold,
         )
-        for row in whole
+        for row in groups
         if row.any()
     )
+
+
+def _groups(rows: np.ndarray, most: int, share: float) -> np.ndarray:
+    """Histograms of at most ``most`` groups of blocks: uint32[n_groups, n_bins]. ``share``: of the values that was
+    counted."""
+    if most == 1:
+        return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
+    live = np.flatnonzero(rows.any(axis=0))
+    choice, own = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
+    sums = np.zeros((most + 1, len(live)), np.uint32)
+    table_cost = np.uint64(_TABLE_BITS * 256 * share)
+    cost, spent = np.zeros(sums.shape, np.int64), np.zeros(most + 1, np.uint64)
+    n = survey.cluster(np.ascontiguousarray(rows[:, live]), most, table_cost, choice, sums, cost, spent, own)
+    whole = np.zeros((n, rows.shape[1]), np.uint32)
+    whole[:, live] = sums[:n]
+    return whole
