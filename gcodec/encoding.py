@@ -101,7 +101,10 @@ def encode_values(
     if plan.codebooks and end > plain.prelude_bytes + raw:
         plan = replace(plan, codebooks=(), choice=np.full_like(plan.choice, -1))
         end = _encode_blocks(values, levels, scheme, plain, plan, nearest, threads, trial, buffer)
-    return _deliver(buffer[:end], target)
+    frame = _deliver(buffer[:end], target)
+    if buffer is not target and len(buffer) <= _KEPT_BYTES:
+        _kept.buffer = buffer
+    return frame
 
 
 _kept = threading.local()
@@ -110,12 +113,9 @@ _KEPT_BYTES = 1 << 26  #: largest buffer that a thread keeps for its next frame
 
 def _buffer(size: int) -> np.ndarray:
     """Memory for a frame in the making; what a thread has used once it uses again, since fresh pages cost more than
-    coding."""
-    if size > _KEPT_BYTES:
-        return np.empty(size, np.uint8)
-    if getattr(_kept, "buffer", None) is None or len(_kept.buffer) < size:
-        _kept.buffer = np.empty(size, np.uint8)
-    return _kept.buffer
+    coding. While in use it is nobody else's: a signal handler may encode in between."""
+    kept, _kept.buffer = getattr(_kept, "buffer", None), None
+    return kept if kept is not None and len(kept) >= size else np.empty(size, np.uint8)
 
 
 def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
