@@ -14,13 +14,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .errors import Corruption, InvalidArgument
+from .errors import Corruption, InvalidArgument, Unsupported
 from .kernels import prefix_code
 from .kernels.prefix_code import ESCAPE, MAX_LENGTH
 from .kernels.streams import checksum
 
 MAX_SYMBOLS = 254  #: symbols besides zero and the escape
-INLINE, BY_ID = 0, 1  #: kinds of codebook record
+INLINE, BY_ID, RESIDUAL = 0, 1, 2  #: kinds of codebook record
 
 
 def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
@@ -174,5 +174,43 @@ def read_inline(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Co
     lengths[0], lengths[ESCAPE] = nibbles[0], nibbles[1]
     lengths[1 : 1 + n_symbols] = nibbles[2:]
     codebook = Codebook(head_bits, ranges, lengths.tobytes())
+    _ = codebook.codes  # refuses an incomplete code
+    return codebook, end
+
+
+def residual_codebook(lengths: np.ndarray) -> Codebook:
+    """The codebook for residuals of predicted blocks with these code lengths: uint8[1 + 15 * n_digits], by symbol."""
+    own = np.zeros(256, np.uint8)
+    own[: len(lengths)] = lengths
+    return Codebook(4, ((1, 15),) * (len(lengths) // 15), own.tobytes())
+
+
+def residual_record(codebook: Codebook) -> bytes:
+    """The record of a residual codebook."""
+    lengths = [*codebook.lengths[: 1 + codebook.n_symbols], 0]
+    nibbles = bytes(low | high << 4 for low, high in zip(lengths[0:-1:2], lengths[1::2], strict=False))
+    record = struct.pack("<BBH", RESIDUAL, len(codebook.ranges), 0) + nibbles
+    return record + bytes(-len(record) % 4)
+
+
+def read_residual(data: bytes, at: int, n_digits: int) -> tuple[Codebook, int]:
+    """Read a residual codebook's record at ``at``; returns the codebook and the place after it. Raises Corruption."""
+    n_lengths = 1 + 15 * n_digits
+    lengths_at = at + 4
+    size = (n_lengths + 1) // 2
+    end = lengths_at + size
+    end += -(end - at) % 4
+    if end > len(data):
+        raise Corruption("residual codebook: ends early")
+    kind, digits, reserved = struct.unpack_from("<BBH", data, at)
+    if kind != RESIDUAL:
+        raise Unsupported(f"residual codebook: record of kind {kind}")
+    if digits != n_digits or reserved:
+        raise Corruption(f"residual codebook: {digits} digits instead of {n_digits}, reserved {reserved}")
+    packed = np.frombuffer(data, np.uint8, size, lengths_at)
+    nibbles = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[:n_lengths]
+    if nibbles.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
+        raise Corruption("residual codebook: a code length above 12 or bytes in the padding")
+    codebook = residual_codebook(nibbles)
     _ = codebook.codes  # refuses an incomplete code
     return codebook, end

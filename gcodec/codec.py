@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -81,6 +82,7 @@ def encode(
     optimizer: Any = None,
     param: Any = None,
     dtype: str | None = None,
+    shapes: Sequence[Sequence[int]] | None = None,
     coding: Coding | None = None,
     threads: int | None = None,
     out: Any = None,
@@ -92,9 +94,11 @@ def encode(
     ``levels``: uint8, x's shape: index into ``ladder`` per value; or ``optimizer`` (torch optimizer or
     OptimizerView) and ``param`` (the parameter whose gradient ``x`` is): levels by the optimizer's rule (GComp,
     Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even, the
-    default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``coding``: how
-    codebooks are made (``LITERAL_GCOMP``: all as in the paper). ``threads``: default all cores. ``out``: writable
-    uint8 array or buffer of at least ``max_encoded_size`` bytes.
+    default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``shapes``: of the
+    tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of one tensor have in common
+    is used (docs/format.md, section 8). ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
+    ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size``
+    bytes.
 
     Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
     Unsupported.
@@ -103,8 +107,16 @@ def encode(
     nearest = is_nearest(rounding, coding)
     values = values_of(x, dtype)
     scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, coding)
-    plan = plan_for(values, scheme, level_array, coding, threads)
+    plan = plan_for(values, scheme, level_array, coding, threads, shapes=_check_shapes(shapes, values))
     return encode_values(values, scheme, level_array, nearest, plan, threads, out)
+
+
+def _check_shapes(shapes: Sequence[Sequence[int]] | None, values: Values) -> Sequence[Sequence[int]]:
+    if shapes is None:
+        return (values.shape,)
+    if any(size < 0 for shape in shapes for size in shape) or sum(map(math.prod, shapes)) != len(values.bits):
+        raise InvalidArgument(f"shapes {list(shapes)} do not make up {len(values.bits)} values")
+    return shapes
 
 
 _LIKE = {None: None, "numpy": 0, "torch": 1}
@@ -244,9 +256,9 @@ def inspect(data: Any) -> FrameInfo:
     count = (
         np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS))
         if prelude.n_blocks
-        else np.zeros(3, np.int64)
+        else np.zeros(len(BLOCK_KINDS), np.int64)
     )
-    kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[:3], strict=True)}
+    kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[: len(BLOCK_KINDS)], strict=True)}
     if len(count) > len(BLOCK_KINDS):
         kinds["unknown"] = int(count[len(BLOCK_KINDS) :].sum())
     return FrameInfo(

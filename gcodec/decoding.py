@@ -11,10 +11,12 @@ from . import prior
 from . import scheme as schemes
 from .errors import Corruption, InvalidArgument, Unsupported
 from .format import FindCodebook
-from .kernels import blocks
+from .kernels import blocks, predicted
 from .kernels import decode as kernels
 from .kernels.parameters import Geometry, Planes, Scratch
 from .kernels.streams import STREAM_PAD, checksum
+from .prediction import digit_tables
+from .prediction import scratch_for as residual_scratch
 from .scratch import kind_of, scratch_for
 from .tables import stack
 from .tensors import kernel_view
@@ -69,21 +71,28 @@ class Frame:
         safe = min(int(np.searchsorted(ends, len(self.data) - over, "right")), end)
 
         def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-            status, at = kernels.decode_blocks(
-                data,
-                offsets,
-                self.sizes,
-                first,
-                last,
-                geometry,
-                kind_of(dtype),
-                books,
-                shape,
-                scratch,
-                out,
-                begin * block,
-            )
-            if status == blocks.BAD_KIND:
+            at = first
+            while True:
+                status, at = kernels.decode_blocks(
+                    data,
+                    offsets,
+                    self.sizes,
+                    at,
+                    last,
+                    geometry,
+                    kind_of(dtype),
+                    books,
+                    shape,
+                    scratch,
+                    out,
+                    begin * block,
+                )
+                if status != blocks.IS_PREDICTED or not dtype.predictable:
+                    break
+                status, at = self._decode_predicted(data, offsets, at, last, geometry, out, begin * block)
+                if status != blocks.OK or at == last:
+                    break
+            if status in (blocks.BAD_KIND, blocks.IS_PREDICTED):
                 raise Unsupported(f"block {at} is of a kind that this version does not know")
             if status != blocks.OK:
                 raise Corruption(f"block {at}: {_MESSAGES[status]}")
@@ -102,3 +111,30 @@ class Frame:
                 some(middle, last, padded, self.offsets - start, scratch)
 
         run(work, end - begin, threads)
+
+    def _decode_predicted(
+        self, data: np.ndarray, offsets: np.ndarray, first: int, last: int, geometry: Geometry, out: np.ndarray, at: int
+    ) -> tuple[int, int]:
+        """Predicted blocks from ``first`` on, as many as there are before ``last``: (status, block)."""
+        prelude = self.prelude
+        dtype, templates = prelude.dtype, prelude.templates
+        tables = digit_tables(dtype.bits // 4)
+        books, _ = stack(prelude.residuals, (), [0] * (dtype.bits // 4), 0, decode=True)
+        ends = np.cumsum([0, *map(len, templates)])
+        status, at = predicted.decode_predicted_blocks(
+            data,
+            offsets,
+            self.sizes,
+            first,
+            last,
+            geometry,
+            dtype.code,
+            np.concatenate(templates) if templates else np.zeros(0, np.float32),
+            np.stack([ends[:-1], ends[1:]], axis=1),
+            tables,
+            books,
+            residual_scratch(dtype, geometry.block, geometry.stream),
+            out,
+            at,
+        )
+        return status, at

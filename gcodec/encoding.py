@@ -15,18 +15,18 @@ from . import format as fmt
 from . import scheme as schemes
 from .errors import InvalidArgument
 from .format import BY_NAME, Prelude, ValueType
-from .kernels import blocks
+from .kernels import blocks, predicted
 from .kernels import encode as kernels
 from .kernels.parameters import Choices, Geometry, Planes, Rounding
 from .kernels.streams import checksum
 from .planning import Coding, Given, Plan, make_plan
+from .prediction import digit_tables, rows_of
+from .prediction import scratch_for as residual_scratch
 from .scheme import Scheme
 from .scratch import kind_of, scratch_for
 from .tables import stack
 from .tensors import Values, check_dimensions
 from .workers import n_threads, run, split_work
-
-STREAM_LOG2 = 8  #: values per sub-stream this encoder writes
 
 
 def block_log2(dtype: ValueType) -> int:
@@ -50,7 +50,13 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
 
 
 def plan_for(
-    values: Values, scheme: Scheme, levels: np.ndarray, coding: Coding, threads: int | None, given: Given | None = None
+    values: Values,
+    scheme: Scheme,
+    levels: np.ndarray,
+    coding: Coding,
+    threads: int | None,
+    given: Given | None = None,
+    shapes: Sequence[Sequence[int]] = (),
 ) -> Plan:
     """What :func:`encode_values` needs to know beforehand."""
     return make_plan(
@@ -59,11 +65,11 @@ def plan_for(
         values.dtype,
         len(scheme.levels),
         1 << block_log2(values.dtype),
-        1 << STREAM_LOG2,
         scheme.lossy,
         coding,
         n_threads(threads, len(values.bits)),
         given,
+        rows_of(shapes or (values.shape,)),
     )
 
 
@@ -83,11 +89,12 @@ def encode_values(
         values.container,
         values.shape,
         block_log2(dtype),
-        STREAM_LOG2,
+        plan.stream_log2,
         scheme.widths,
         scheme.levels,
         plan.records,
         plan.codebooks,
+        *(plan.prediction.codebooks, plan.prediction.templates) if plan.prediction else (),
     )
     threads = n_threads(threads, len(values.bits))
     raw = raw_bytes(len(values.bits), dtype, block)
@@ -97,9 +104,9 @@ def encode_values(
     target = _target(out)
     buffer = target if target is not None and len(target) >= size else _buffer(size)
     end = _encode_blocks(values, levels, scheme, prelude, plan, nearest, threads, trial, buffer)
-    plain = replace(prelude, records=(), codebooks=())
+    plain = replace(prelude, records=(), codebooks=(), residuals=(), templates=())
     if plan.codebooks and end > plain.prelude_bytes + raw:
-        plan = replace(plan, codebooks=(), choice=np.full_like(plan.choice, -1))
+        plan = replace(plan, codebooks=(), choice=np.full_like(plan.choice, -1), prediction=None)
         end = _encode_blocks(values, levels, scheme, plain, plan, nearest, threads, trial, buffer)
     frame = _deliver(buffer[:end], target)
     if buffer is not target and len(buffer) <= _KEPT_BYTES:
@@ -179,24 +186,43 @@ def _encode_blocks(
     def work(begin: int, end: int) -> tuple[int, int]:
         scratch = scratch_for(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
         part = [begin for begin, _ in parts].index(begin)
-        at = prelude.prelude_bytes + begin * per_block + part * trial
-        stop = kernels.encode_blocks(
-            values.bits,
-            some_levels,
-            geometry,
-            kind_of(dtype),
-            begin,
-            end,
-            rounding,
-            choices,
-            books,
-            shape,
-            scratch.rounded,
-            scratch,
-            buffer,
-            at,
-            sizes,
-        )
+        at = stop = prelude.prelude_bytes + begin * per_block + part * trial
+        for first, last, c in plan.prediction.runs(begin, end) if plan.prediction else [(begin, end, -1)]:
+            if plan.prediction and c >= 0:
+                stop = predicted.encode_predicted_blocks(
+                    values.bits,
+                    geometry,
+                    dtype.code,
+                    first,
+                    last,
+                    plan.prediction.templates[c],
+                    plan.prediction.origins[c],
+                    digit_tables(dtype.bits // 4),
+                    plan.prediction.codebooks[c].encode_table,
+                    c,
+                    residual_scratch(dtype, block, stream),
+                    buffer,
+                    stop,
+                    sizes,
+                )
+                continue
+            stop = kernels.encode_blocks(
+                values.bits,
+                some_levels,
+                geometry,
+                kind_of(dtype),
+                first,
+                last,
+                rounding,
+                choices,
+                books,
+                shape,
+                scratch.rounded,
+                scratch,
+                buffer,
+                stop,
+                sizes,
+            )
         return at, stop
 
     parts = split_work(prelude.n_blocks, threads)

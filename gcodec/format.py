@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .codebook import BY_ID, INLINE, Codebook, read_inline
+from .codebook import BY_ID, INLINE, Codebook, read_inline, read_residual, residual_record
 from .errors import Corruption, InsufficientData, Unsupported
 
 #: Looks up a codebook by (id, hash); None where it is not known.
@@ -22,7 +22,7 @@ FindCodebook = Callable[[int, int], Codebook | None]
 
 MAGIC = b"\x89GCF"
 VERSION = 1
-HEADER = struct.Struct("<4sBBBBBBBBBBHQQQQ")
+HEADER = struct.Struct("<4sBBBBBBBBBBBBQQQQ")
 HEADER_BYTES = HEADER.size  #: 48
 CHECKSUM_AT = 40
 CHECKSUM_HOLE = CHECKSUM_AT // 4  #: first of the two words that hold the checksum
@@ -33,7 +33,8 @@ STREAM_LOG2 = range(6, 13)
 MAX_LEVELS, MAX_PLANES, MAX_PLANE_BITS, MAX_CODEBOOKS = 16, 8, 56, 255
 MODES = ("lossless", "fixed", "near-lossless")
 CONTAINERS = ("numpy", "torch")
-BLOCK_KINDS = ("constant", "raw", "coded")
+BLOCK_KINDS = ("constant", "raw", "coded", "predicted")
+TEMPLATE_COLUMNS = range(2, 1 << 24)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class ValueType:
     def uint(self) -> np.dtype:
         """The numpy unsigned integer of the same width."""
         return np.dtype(f"uint{self.bits}")
+
+    @property
+    def predictable(self) -> bool:
+        """Whether there are predicted blocks of this type."""
+        return self.name in ("float32", "bfloat16", "float16")
 
     @property
     def head_shift(self) -> int:
@@ -102,7 +108,7 @@ class Level:
 @dataclass(frozen=True)
 class Prelude:
     """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
-    name."""
+    name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks."""
 
     dtype: ValueType
     mode: int
@@ -114,6 +120,8 @@ class Prelude:
     levels: tuple[Level, ...]
     records: tuple[bytes, ...]
     codebooks: tuple[Codebook, ...]
+    residuals: tuple[Codebook, ...] = ()
+    templates: tuple[np.ndarray, ...] = ()
 
     @property
     def n_values(self) -> int:
@@ -129,7 +137,8 @@ class Prelude:
     def index_at(self) -> int:
         """Byte position of the index."""
         size = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
-        return size + sum(map(len, self.records)) + 7 & ~7
+        size += sum(map(len, self.records)) + sum(len(residual_record(book)) for book in self.residuals)
+        return size + sum(4 + template.nbytes for template in self.templates) + 7 & ~7
 
     @property
     def prelude_bytes(self) -> int:
@@ -151,7 +160,8 @@ class Prelude:
             len(self.records),
             len(self.levels),
             len(self.widths),
-            0,
+            len(self.residuals),
+            len(self.templates),
             len(out),
             self.n_values,
             self.prelude_bytes,
@@ -159,7 +169,10 @@ class Prelude:
         )
         body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.widths)
         body += bytes(x for level in self.levels for x in (level.drop, level.mask))
-        start = head + body + b"".join(self.records)
+        start = head + body + b"".join(self.records) + b"".join(map(residual_record, self.residuals))
+        start += b"".join(
+            struct.pack("<I", len(row)) + row.astype("<f4", copy=False).tobytes() for row in self.templates
+        )
         out[: self.prelude_bytes] = 0
         out[: len(start)] = np.frombuffer(start, np.uint8)
         out[self.index_at : self.index_at + 4 * self.n_blocks] = index.astype("<u4", copy=False).view(np.uint8)
@@ -182,7 +195,7 @@ def prelude_size(data: np.ndarray) -> tuple[int, int]:
         raise Corruption("not a gcodec frame: the magic number is wrong")
     if fields[1] != VERSION:
         raise Unsupported(f"frame version {fields[1]}; this gcodec reads version {VERSION}")
-    frame_bytes, prelude_bytes = fields[12], fields[14]
+    frame_bytes, prelude_bytes = fields[13], fields[15]
     if prelude_bytes < HEADER_BYTES or prelude_bytes % 8 or frame_bytes % 8 or prelude_bytes > frame_bytes:
         raise Corruption(f"frame header: prelude of {prelude_bytes} bytes in a frame of {frame_bytes}")
     if frame_bytes > len(data):
@@ -207,7 +220,8 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         n_codebooks,
         n_levels,
         n_planes,
-        reserved,
+        n_residuals,
+        n_templates,
         frame_bytes,
         n_values,
         prelude_bytes,
@@ -225,7 +239,7 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         and stream_log2 <= block_log2
         and 1 <= n_levels <= MAX_LEVELS
         and n_planes <= MAX_PLANES
-        and reserved == 0
+        and (dtype.predictable or n_residuals == n_templates == 0)
     )
     if not legal:
         raise Corruption("frame header: a field is outside its legal values")
@@ -247,8 +261,26 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         codebooks.append(codebook)
         records.append(bytes(data[at:end]))
         at = end
+    residuals, templates = [], []
+    for _ in range(n_residuals):
+        codebook, at = read_residual(data, at, dtype.bits // 4)
+        residuals.append(codebook)
+    for _ in range(n_templates):
+        template, at = _read_template(data, at)
+        templates.append(template)
     prelude = Prelude(
-        dtype, mode, container, shape, block_log2, stream_log2, widths, levels, tuple(records), tuple(codebooks)
+        dtype,
+        mode,
+        container,
+        shape,
+        block_log2,
+        stream_log2,
+        widths,
+        levels,
+        tuple(records),
+        tuple(codebooks),
+        tuple(residuals),
+        tuple(templates),
     )
     if prelude.prelude_bytes != prelude_bytes:
         raise Corruption(f"frame header: prelude of {prelude_bytes} bytes, its parts take {prelude.prelude_bytes}")
@@ -294,3 +326,13 @@ def _read_codebook(
     if codebook is None or codebook.head_bits != head_bits or len(codebook.ranges) != n_levels:
         raise Unsupported(f"codebook {codebook_id} with hash {digest:016x} is not known here")
     return codebook, at + 16
+
+
+def _read_template(data: bytes, at: int) -> tuple[np.ndarray, int]:
+    if at + 4 > len(data):
+        raise Corruption("template: ends early")
+    n_columns = int.from_bytes(data[at : at + 4], "little")
+    end = at + 4 + 4 * n_columns
+    if n_columns not in TEMPLATE_COLUMNS or end > len(data):
+        raise Corruption(f"template: {n_columns} columns")
+    return np.frombuffer(data, "<f4", n_columns, at + 4).astype(np.float32, copy=False), end

@@ -14,12 +14,16 @@ from .fitting import bin_costs, from_histogram
 from .format import MAX_CODEBOOKS, ValueType
 from .kernels import survey
 from .ladders import FINE_LADDER, PAPER_LADDER
+from .prediction import Prediction, Rows, predict_rows
 from .workers import run
 
+STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 _SAMPLE_ABOVE = 1 << 17  #: values; smaller arrays are counted in full
 _EVERY = 8  #: of larger ones every eighth sub-stream, of much larger ones every sixteenth
 _MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
 _REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
+_STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
+_EMPTY_BITS = 4  #: what one costs that is all zero
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
@@ -35,7 +39,8 @@ class Coding:
     ``max_length``: longest code, 2 ... 12 bits; ``escape_threshold``: GComp's n_theta, the longest native Huffman code
     that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:
     allow a reference head per sub-stream; ``ladder``: which levels near-lossless encoding uses where the caller names
-    none, "fine" or "paper"; ``rounding``: "nearest" (even) or "truncate", likewise.
+    none, "fine" or "paper"; ``rounding``: "nearest" (even) or "truncate", likewise; ``prediction``: allow lossless
+    blocks to be predicted from a template row.
     """
 
     max_length: int = 12
@@ -44,6 +49,7 @@ class Coding:
     references: bool = True
     ladder: str = "fine"
     rounding: str = "nearest"
+    prediction: bool = True
 
     def __post_init__(self) -> None:
         if self.ladder not in LADDERS or self.rounding not in ROUNDINGS:
@@ -61,22 +67,31 @@ class Coding:
 #: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper
 #: gives none), the four-level ladder, plain truncation.
 LITERAL_GCOMP = Coding(
-    max_length=11, escape_threshold=11, max_codebooks=1, references=False, ladder="paper", rounding="truncate"
+    max_length=11,
+    escape_threshold=11,
+    max_codebooks=1,
+    references=False,
+    ladder="paper",
+    rounding="truncate",
+    prediction=False,
 )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``codebooks`` of the frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for
-    raw) and ``bases`` (int64); ``references``: whether sub-streams have references of their own; ``histogram``:
-    uint64[n_bins], what was counted."""
+    """``stream_log2``: values per sub-stream; ``codebooks`` of the frame and the ``records`` that stand for them in it;
+    per block: ``choice`` (int64, -1 for raw) and ``bases`` (int64); ``references``: whether sub-streams have references
+    of their own; ``histogram``: uint64[n_bins], what was counted; ``prediction``: which blocks are predicted, and from
+    what."""
 
+    stream_log2: int
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
     choice: np.ndarray
     bases: np.ndarray
     references: bool
     histogram: np.ndarray
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -92,12 +107,14 @@ class Given:
 @dataclass(frozen=True)
 class Survey:
     """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins])
-    of heads relative to them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at."""
+    of heads relative to them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at;
+    ``n_sampled``: values in them, about. Of a sub-stream of zeros one value is counted."""
 
     bases: np.ndarray
     by_block: np.ndarray
     by_stream: np.ndarray
     every: int
+    n_sampled: int
 
 
 def window_of(n_levels: int) -> tuple[int, int]:
@@ -136,7 +153,7 @@ def take_survey(
         )
 
     run(work, n_blocks, threads)
-    return Survey(bases, by_block, by_stream, every)
+    return Survey(bases, by_block, by_stream, every, len(values) // every)
 
 
 def make_plan(
@@ -145,20 +162,27 @@ def make_plan(
     dtype: ValueType,
     n_levels: int,
     block: int,
-    stream: int,
     lossy: bool,
     coding: Coding,
     threads: int = 1,
     given: Given | None = None,
+    rows: Sequence[Rows] = (),
 ) -> Plan:
-    """Decide codebooks and references for an array.
+    """Decide sub-streams, codebooks, references and predictions for an array.
 
-    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``, ``stream``: values per block and sub-stream;
-    ``lossy``: values will be rounded, so that others than these occur.
+    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``: values per block; ``lossy``: values will be rounded,
+    so that others than these occur; ``rows``: tensors in it whose rows are known.
     """
-    seen = take_survey(values, levels, dtype, n_levels, block, stream, threads)
+    allowed = given.references if given is not None else coding.references
+    candidates = []
+    for stream_log2 in _stream_lengths(dtype, rows, len(values)):
+        stream = 1 << stream_log2
+        seen = take_survey(values, levels, dtype, n_levels, block, stream, threads)
+        bits, references = _stream_cost(seen, stream, allowed, given is not None)
+        candidates.append((bits, stream_log2, references, seen))
+    _, stream_log2, references, seen = min(candidates, key=lambda one: one[:2])
+    stream = 1 << stream_log2
     if given is None:
-        references = coding.references and _references_pay(seen, stream)
         counts = seen.by_stream if references else seen.by_block
         codebooks = _make_codebooks(counts, dtype, n_levels, seen.every, seen.every == 1 and not lossy, coding)
         given = _cheaper_prior(codebooks, counts, dtype, n_levels, references, seen) or Given(
@@ -166,9 +190,33 @@ def make_plan(
         )
     counts = seen.by_stream if given.references else seen.by_block
     choice = _choose(given.codebooks, counts, n_levels)
+    prediction = None
+    if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and rows and given.codebooks:
+        expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
+        prediction = predict_rows(values, dtype, rows, block, stream, expected)
     return Plan(
-        given.codebooks, given.records, choice, seen.bases, given.references, counts.sum(axis=0, dtype=np.uint64)
+        stream_log2,
+        given.codebooks,
+        given.records,
+        choice,
+        seen.bases,
+        given.references,
+        counts.sum(axis=0, dtype=np.uint64),
+        prediction,
     )
+
+
+def _expected_bits(
+    given: Given, choice: np.ndarray, counts: np.ndarray, dtype: ValueType, every: int, stream: int
+) -> np.ndarray:
+    """About what each block takes as a coded one, float64[n_blocks]."""
+    window, center = window_of(1)
+    costs = np.stack([bin_costs(codebook, window, center) for codebook in given.codebooks])
+    tails = np.full(counts.shape[1], dtype.tail_bits)
+    tails[0] = 0
+    bits = (counts * (costs[choice] + tails)).sum(axis=1, dtype=np.float64)
+    n_streams = counts.sum(axis=1) / stream
+    return every * (bits + n_streams * (_STREAM_BITS + _REFERENCE_BITS * given.references))
 
 
 def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:
@@ -197,13 +245,28 @@ def _cheaper_prior(
     return best
 
 
-def _references_pay(seen: Survey, stream: int) -> bool:
-    """Whether heads relative to each sub-stream's mean are cheaper by more than the references cost."""
+def _stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> list[int]:
+    """log2 of the values per sub-stream that are worth a try. Shorter sub-streams cost bits for their lengths, but
+    where they are whole rows each has its own reference, and rows of zeros vanish."""
+    lengths = [STREAM_LOG2 + 1, STREAM_LOG2] if dtype.bits == 16 else [STREAM_LOG2]
+    for log2 in (STREAM_LOG2 - 1, STREAM_LOG2 - 2):
+        whole = [tensor for tensor in rows if tensor.n_columns % (1 << log2) == 0 and tensor.n_columns % (2 << log2)]
+        if sum(tensor.stop - tensor.start for tensor in whole) > n_values // 8:
+            lengths.append(log2)
+    return lengths
+
+
+def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple[float, bool]:
+    """What symbols and sub-streams take, in bits, and whether heads relative to each sub-stream's mean are cheaper by
+    more than the references cost. ``allowed``: they may be; ``fixed``: they are, if allowed."""
     step = max(-(-len(seen.by_block) // _MAX_SURVEYED), 1)
     by_block, by_stream = (np.ascontiguousarray(rows[::step]) for rows in (seen.by_block, seen.by_stream))
-    plain, relative = int(survey.total_entropy(by_block)), int(survey.total_entropy(by_stream))
     n_streams = int(by_block.sum()) / stream
-    return relative / 256 + _REFERENCE_BITS * n_streams < plain / 256
+    plain = int(survey.total_entropy(by_block)) / 256
+    relative = int(survey.total_entropy(by_stream)) / 256 + _REFERENCE_BITS * n_streams
+    references = allowed and (fixed or relative < plain)
+    n_empty = max(seen.n_sampled / step / stream - n_streams, 0)
+    return (relative if references else plain) + _STREAM_BITS * n_streams + _EMPTY_BITS * n_empty, references
 
 
 def _make_codebooks(

@@ -9,7 +9,7 @@ import numpy as np
 from .codebook import Codebook
 from .kernels import prefix_code
 from .kernels.parameters import Books
-from .kernels.prefix_code import ESCAPE, NO_CODE
+from .kernels.prefix_code import ESCAPE
 
 
 def stack(
@@ -41,8 +41,6 @@ def stack(
             first[k, level], count[k, level], number[k, level] = begin, size, start
             ranges[k, :, level] = begin & 255, size, start
             start += size
-        regular = lengths[k, : codebook.n_symbols + 1]
-        run_symbol[k] = np.where(regular > 0, regular, NO_CODE).argmin()
         escape_code[k] = codebook.codes[ESCAPE]
         table[k] = codebook.decode_table if decode else codebook.encode_table
     # Symbols that the ranges span but that have no code are escaped, and zero likewise.

@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("codebook", "ladders", "workers"),
     ("format", "fitting", "prior", "truncation", "rounding"),
-    ("scheme", "tensors", "tables", "scratch", "optimizers"),
+    ("scheme", "tensors", "tables", "scratch", "optimizers", "prediction"),
     ("planning",),
     ("encoding", "decoding"),
     ("codec",),

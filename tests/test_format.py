@@ -212,10 +212,10 @@ def test_fields_are_wide_enough_for_their_maxima():
 
 
 def test_constants_of_blocks_are_those_of_the_page():
-    kinds = re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded", PAGE)
+    kinds = re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted", PAGE)
     assert kinds
-    assert (blocks.CONSTANT, blocks.RAW, blocks.CODED) == (0, 1, 2)
-    assert fmt.BLOCK_KINDS == ("constant", "raw", "coded")
+    assert (blocks.CONSTANT, blocks.RAW, blocks.CODED, blocks.PREDICTED) == (0, 1, 2, 3)
+    assert fmt.BLOCK_KINDS == ("constant", "raw", "coded", "predicted")
     assert BLOCK_HEADER.size == blocks.BLOCK_HEADER == 16
     assert BLOCK_HEADER.size + EXTENSION.size == blocks.CODED_HEADER == 32
     assert blocks.SEED == 0x9E3779B97F4A7C15

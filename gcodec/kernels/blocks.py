@@ -11,13 +11,13 @@ from .scalar import U8, U16, U32, U64, round_magnitude
 from .streams import STREAM_PAD
 from .vector import lookup
 
-CONSTANT, RAW, CODED = 0, 1, 2  #: block kinds
+CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
 BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes
 SEED = 0x9E3779B97F4A7C15
 
 
 #: What can be wrong with a block, in the order of the binding's messages.
-OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES = range(7)
+OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES, IS_PREDICTED = range(8)
 
 
 @kernel

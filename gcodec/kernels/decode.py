@@ -16,7 +16,9 @@ from .blocks import (
     CODED,
     CODED_HEADER,
     CONSTANT,
+    IS_PREDICTED,
     OK,
+    PREDICTED,
     SEED,
     unpack_numbers,
 )
@@ -252,7 +254,7 @@ def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, books, shape
 
     ``data``: uint8, readable for ``codec.margin`` bytes after the last of these blocks; ``offsets`` and ``sizes``:
     int64[n_blocks], checked to lie inside the frame; the bundles are described in :mod:`parameters`. Returns
-    (status, block).
+    (status, block); IS_PREDICTED where it met a block that :mod:`predicted` decodes.
     """
     width = width_of(out) // 8
     for b in range(begin, end):
@@ -267,7 +269,7 @@ def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, books, shape
         block_kind, c = data[at], data[at + 1]
         block_out = view(out, start - out_first, n)
         if block_kind > CODED:
-            return BAD_KIND, b
+            return IS_PREDICTED if block_kind == PREDICTED else BAD_KIND, b
         if load_u32(data, at + 4) != n:
             return BAD_FIELD, b
         if block_kind == CODED:

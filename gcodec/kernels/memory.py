@@ -121,3 +121,29 @@ def store_value(typingctx: Any, data: Any, index: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(data, types.intp, value), generate
+
+
+@intrinsic
+def float_of(typingctx: Any, bits: Any) -> Any:
+    """The float32 with these bits (uint32)."""
+    return types.float32(types.uint32), lambda context, builder, signature, args: builder.bitcast(
+        args[0], ir.FloatType()
+    )
+
+
+@intrinsic
+def bits_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a float32, as uint32."""
+    return types.uint32(types.float32), lambda context, builder, signature, args: builder.bitcast(
+        args[0], ir.IntType(32)
+    )
+
+
+@intrinsic
+def leading_zeros(typingctx: Any, bits: Any) -> Any:
+    """Zero bits above the highest one of a uint32; 32 of 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint32(types.uint32), generate

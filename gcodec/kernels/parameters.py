@@ -100,3 +100,22 @@ class Scratch(NamedTuple):
     lanes: np.ndarray | None  #: int64[2, 4]
     escapes: np.ndarray | None  #: int64[block]
     escape_heads: np.ndarray | None  #: uint16[block]
+
+
+class Residuals(NamedTuple):
+    """Working memory of one thread for predicted blocks."""
+
+    symbols: np.ndarray  #: uint8, strided
+    marks: np.ndarray  #: like symbols
+    predictions: np.ndarray  #: uint32[block]
+    words: np.ndarray  #: uint32[block]
+    bytes: np.ndarray  #: uint8[2 * (stream + 64)]
+    items: np.ndarray  #: uint8[n_planes, block + 64]
+    n_items: np.ndarray  #: int64[8]
+    scales: np.ndarray  #: uint32[block / 2 + 2]
+    sums: np.ndarray  #: float32[2, 16]
+    stream_bytes: np.ndarray  #: uint32[n_streams]
+    starts: np.ndarray  #: int64[n_streams]
+    lanes: np.ndarray  #: int64[2, 4]
+    escapes: np.ndarray  #: int64[block]
+    escape_heads: np.ndarray  #: uint16[block]

@@ -77,6 +77,10 @@ def survey(
             count = min(end - start, stream)
             some = view(values, start, count)
             mean, others = mean_head(some, head_shift, head_mask)
+            if others == 0:  # a run takes no bits, but what it repeats has to have a code
+                by_block[b, 0] += U32(1)
+                by_stream[b, 0] += U32(1)
+                continue
             count_heads(
                 some,
                 view_if_any(levels, start, count),

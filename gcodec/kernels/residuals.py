@@ -1,0 +1,130 @@
+"""Prediction of rows from a template, and the residuals it leaves (docs/format.md section 8).
+
+A row of a gradient that is nearly of rank one is a scale times a row that all rows share. What is coded then is how
+far each value lies from that product, counted in steps of the last place: a number of W / 4 hexadecimal digits, most
+of them leading zeros.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .jit import kernel
+from .memory import bits_of, float_of, leading_zeros, view, width_of
+from .scalar import U8, U32
+
+FLOAT32, BFLOAT16, FLOAT16 = 1, 2, 3  #: dtype codes of the formats that can be predicted
+LANES = 16  #: partial sums of a scale, fixed so that it does not depend on the machine
+
+
+@kernel
+def _to_half(bits):
+    """Bits of the float16 nearest to a float32's magnitude (halves away from zero), sign kept; 0 beyond its range."""
+    magnitude = U32(bits & U32(0x7FFFFFFF))
+    shift = U32(U32(126) - U32(magnitude >> U32(23)))
+    normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(0x1000)) >> U32(13))
+    bounded = U32(shift & U32(31))
+    mantissa = U32(U32(magnitude & U32(0x7FFFFF)) | U32(0x800000))
+    denormal = U32(U32(mantissa + U32(U32(1) << U32(U32(bounded - U32(1)) & U32(31)))) >> bounded)
+    small = denormal if shift < U32(25) else U32(0)
+    result = small if magnitude < U32(0x38800000) else normal
+    result = result if magnitude < U32(0x47800000) else U32(0)
+    return U32(result | U32(U32(bits >> U32(16)) & U32(0x8000)))
+
+
+@kernel
+def _from_half(bits):
+    """The float32 equal to a finite float16."""
+    magnitude = float_of(U32(U32(bits & U32(0x7FFF)) << U32(13))) * np.float32(2.0**112)
+    return float_of(U32(bits_of(magnitude) | U32(U32(bits & U32(0x8000)) << U32(16))))
+
+
+@kernel
+def as_float(bits, form):
+    """The float32 equal to a value of the format ``form``, given its bits."""
+    if form == FLOAT32:
+        return float_of(U32(bits))
+    if form == BFLOAT16:
+        return float_of(U32(U32(bits) << U32(16)))
+    return _from_half(U32(bits))
+
+
+@kernel
+def predict(scale, template, start, n, form, predictions):
+    """Bits of ``scale * template[start + i]`` in the format ``form``, in ``predictions``: uint32[n]."""
+    some = view(template, start, n)
+    for i in range(n):
+        bits = bits_of(np.float32(np.float32(scale) * some[i]))
+        exponent = U32(U32(bits >> U32(23)) & U32(255))
+        # Products this small may have been flushed to zero, depending on the processor's mode.
+        predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
+    if form == BFLOAT16:
+        for i in range(n):
+            predictions[i] = U32(U32(predictions[i] + U32(0x8000)) >> U32(16))
+    if form == FLOAT16:
+        for i in range(n):
+            predictions[i] = _to_half(predictions[i])
+
+
+@kernel
+def residuals(values, start, n, predictions, words):
+    """Zigzag difference of values and predictions as ordered integers: ``words``: uint32[n], result."""
+    some = view(values, start, n)
+    width = width_of(values)
+    top, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
+    for i in range(n):
+        own, other = U32(some[i]), predictions[i]
+        own = U32(U32(own | top) ^ all_ones | top) if own & top else own
+        other = U32(U32(other | top) ^ all_ones | top) if other & top else other
+        step = U32(U32(own - other) & all_ones)
+        words[i] = U32(U32(U32(step << U32(1)) ^ (all_ones if step & top else U32(0))) & all_ones)
+
+
+@kernel
+def restore(words, predictions, n, start, out):
+    """Inverse of :func:`residuals`."""
+    result = view(out, start, n)
+    width = width_of(out)
+    top, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
+    for i in range(n):
+        other, word = predictions[i], words[i]
+        other = U32(U32(other | top) ^ all_ones | top) if other & top else other
+        step = U32(U32(word >> U32(1)) ^ (all_ones if word & U32(1) else U32(0)))
+        own = U32(U32(other + step) & all_ones)
+        own = U32(U32(own ^ all_ones) | top) if own & top else own
+        result[i] = own
+
+
+@kernel
+def digits(words, n, symbols, at):
+    """Symbol of every residual in ``symbols[at ...]`` (0, or 15 (N - 1) + its first of N digits), and what its bytes
+    are cut from in ``words``: the other digits, less the last where their number is odd; the last digit in the top
+    byte."""
+    result = view(symbols, at, n)
+    for i in range(n):
+        word = words[i]
+        others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
+        first = U32(word >> U32(others << U32(2)))
+        result[i] = U8(U32(others * U32(15)) + first)
+        odd = U32(others & U32(1))
+        words[i] = U32(U32(U32(word >> U32(odd << U32(2))) & U32(0xFFFFFF)) | U32(word << U32(28)))
+
+
+@kernel
+def fit_scale(values, first, n, template, start, form, lanes):
+    """The scale that fits ``values[first : first + n]`` to the template's part from ``start`` best (least squares),
+    rounded to 24 bits: uint32, its bits. ``lanes``: float32[2, LANES], scratch."""
+    lanes[:] = np.float32(0)
+    for at in range(0, n, LANES):
+        count = min(LANES, n - at)
+        some, column = view(values, first + at, count), view(template, start + at, count)
+        for i in range(count):
+            value = as_float(some[i], form)
+            lanes[0, i] += value * column[i]
+            lanes[1, i] += column[i] * column[i]
+    products, squares = np.float32(0), np.float32(0)
+    for i in range(LANES):
+        products = np.float32(products + lanes[0, i])
+        squares = np.float32(squares + lanes[1, i])
+    scale = np.float32(products / squares) if squares > np.float32(0) else np.float32(0)
+    return U32(U32(bits_of(scale) + U32(0x80)) & U32(0xFFFFFF00))

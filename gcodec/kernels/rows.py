@@ -1,0 +1,105 @@
+"""Rows of a block: their scales, predictions and residuals (docs/format.md section 8), and a look at an array before
+deciding to predict it."""
+
+from __future__ import annotations
+
+from .blocks import is_constant
+from .jit import kernel
+from .memory import float_of, view
+from .residuals import as_float, digits, fit_scale, predict, residuals
+from .scalar import U32
+from .streams import STREAM_PAD
+
+
+@kernel
+def predict_block(scratch, template, column, n, form):
+    """Predictions of a block whose first value is in ``column``, by the scales of its rows. Returns the number of
+    rows."""
+    done, row = 0, 0
+    while done < n:
+        count = min(len(template) - column, n - done)
+        predict(float_of(scratch.scales[row]), template, column, count, form, view(scratch.predictions, done, count))
+        done += count
+        row += 1
+        column = 0
+    return row
+
+
+@kernel
+def fit_block(values, n, template, column, form, scratch):
+    """The scales of a block's rows, into ``scratch.scales``."""
+    done, row = 0, 0
+    while done < n:
+        count = min(len(template) - column, n - done)
+        scratch.scales[row] = fit_scale(values, done, count, template, column, form, scratch.sums)
+        done += count
+        row += 1
+        column = 0
+
+
+@kernel
+def residuals_of_block(values, n, stream, template, column, form, scratch):
+    """Symbols of a block and what its planes are cut from (``scratch.words``). Returns the number of rows."""
+    fit_block(values, n, template, column, form, scratch)
+    n_rows = predict_block(scratch, template, column, n, form)
+    residuals(values, 0, n, scratch.predictions, scratch.words)
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        digits(view(scratch.words, s * stream, count), count, scratch.symbols, place)
+        for i in range(count, (count + 63) & ~63):
+            scratch.symbols[place + i] = 0
+    return n_rows
+
+
+@kernel
+def count_digits(values, n, stream, template, column, form, scratch, counts):
+    """Histogram (uint32[256]) of a stretch's symbols, predicted from a template."""
+    residuals_of_block(values, n, stream, template, column, form, scratch)
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        for i in range(min(stream, n - s * stream)):
+            counts[scratch.symbols[place + i]] += U32(1)
+
+
+@kernel
+def probe(values, n_columns, n_rows, form, stream, template, scratch, counts):
+    """A first look: predict a few rows, spread over an array, from the one in their middle, which is written to
+    ``template``: float32[n_columns]. ``counts``: uint32[256], result. Returns the number of values looked at, 0 where
+    there is nothing to see."""
+    every = len(values) // n_columns // n_rows
+    seen = 0
+    chosen = -1
+    for k in range(n_rows):
+        row = ((k + n_rows // 2) % n_rows) * every * n_columns
+        some = view(values, row, n_columns)
+        others = 0
+        for i in range(n_columns):
+            others += some[i] != 0
+        if 2 * others < n_columns:
+            continue
+        if chosen < 0:
+            chosen = row
+            for i in range(n_columns):
+                template[i] = as_float(some[i], form)
+            continue
+        for at in range(0, n_columns, len(scratch.words)):
+            count = min(n_columns - at, len(scratch.words))
+            count_digits(view(some, at, count), count, stream, template, at, form, scratch, counts)
+        seen += n_columns
+    return seen
+
+
+@kernel
+def survey_residuals(values, geometry, form, begin, template, origin, share, scratch, counts):
+    """Histograms of residuals of a part (1 / ``share``) of blocks from ``begin`` on: ``counts``: uint32[n, 256],
+    result. ``origin``: where in ``values`` a row begins."""
+    for b in range(begin, begin + len(counts)):
+        start = b * geometry.block
+        n = min(geometry.block, geometry.n_values - start)
+        part = (n + share - 1) // share
+        first = min((b % share) * part, n - part)
+        some = view(values, start + first, part)
+        if not is_constant(some, part):
+            column = (start + first - origin) % len(template)
+            count_digits(some, part, geometry.stream, template, column, form, scratch, counts[b - begin])

@@ -1,0 +1,216 @@
+"""Whether rows of an array are close to multiples of one row, and what predicting them from it saves
+(docs/format.md section 8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from .codebook import Codebook, limited_lengths, residual_codebook
+from .format import TEMPLATE_COLUMNS, ValueType
+from .kernels import rows as kernels
+from .kernels.parameters import Geometry, Residuals
+from .kernels.planes import GROUP
+from .kernels.streams import STREAM_PAD
+
+_LEAST_ROWS = 32  #: fewer do not pay for their template
+_LEAST_COLUMNS = 32
+_LEAST_VALUES = 1 << 13
+_PROBED_ROWS = 16
+_TEMPLATE_ROWS = 64  #: rows that a template is the median of
+MAX_TEMPLATES = 16  #: in a frame
+_TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
+_MARGIN = 0.002  #: least share of its size that prediction must take off a tensor
+_SHARE, _WHOLE_BELOW = 4, 1 << 17  #: of larger tensors a quarter is looked at before deciding
+_SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
+_SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor with rows worth a look: values ``start ... stop`` of the array, ``n_columns`` each."""
+
+    start: int
+    stop: int
+    n_columns: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How some blocks of an array are predicted.
+
+    ``templates``: float32[n_columns] each; ``origins``: where in the array a row begins that each is for;
+    ``codebooks`` of the residuals, one per template; ``choice``: int64[n_blocks], the template's number, -1 where the
+    block is not predicted.
+    """
+
+    templates: tuple[np.ndarray, ...]
+    origins: tuple[int, ...]
+    codebooks: tuple[Codebook, ...]
+    choice: np.ndarray
+
+    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Blocks ``begin ... end`` in runs of one choice: (first, stop, choice)."""
+        wanted = self.choice[begin:end]
+        edges = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
+        for first, stop in pairwise(edges):
+            yield begin + first, begin + stop, int(wanted[first])
+
+
+def scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals:
+    """The working memory of one thread for predicted blocks."""
+    n_streams = -(-block // stream)
+    strided = n_streams * (stream + STREAM_PAD) + 2 * GROUP
+    return Residuals(
+        symbols=np.empty(strided, np.uint8),
+        marks=np.empty(strided, np.uint8),
+        predictions=np.empty(block, np.uint32),
+        words=np.empty(block, np.uint32),
+        bytes=np.empty(2 * (stream + GROUP), np.uint8),
+        items=np.empty((dtype.itemsize, block + GROUP), np.uint8),
+        n_items=np.zeros(8, np.int64),
+        scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
+        sums=np.empty((2, 16), np.float32),
+        stream_bytes=np.empty(n_streams, np.uint32),
+        starts=np.empty(n_streams, np.int64),
+        lanes=np.empty((2, 4), np.int64),
+        escapes=np.empty(block, np.int64),
+        escape_heads=np.empty(block, np.uint16),
+    )
+
+
+@lru_cache(maxsize=2)
+def digit_tables(n_digits: int) -> np.ndarray:
+    """By symbol: plane marks, first digit, shift of the first digit, shift of the bytes: uint8[4, 256]."""
+    tables = np.zeros((4, 256), np.uint8)
+    symbols = np.arange(1, 1 + 15 * n_digits)
+    others = (symbols - 1) // 15
+    n_planes = n_digits // 2
+    tables[0, symbols] = (1 << others // 2) - 1 | (others % 2) << n_planes - 1
+    tables[1, symbols] = symbols - 15 * others
+    tables[2, symbols] = 4 * others
+    tables[3, symbols] = 4 * (others % 2)
+    return tables
+
+
+def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
+    """The tensors, of these shapes and end to end, that have rows worth a look."""
+    found, start = [], 0
+    for shape in shapes:
+        stop = start + math.prod(shape)
+        n_columns = shape[-1] if len(shape) > 1 and shape[-1] >= _LEAST_COLUMNS else math.prod(shape[1:])
+        good = len(shape) > 1 and n_columns >= _LEAST_COLUMNS and n_columns in TEMPLATE_COLUMNS
+        if good and stop - start >= max(_LEAST_VALUES, _LEAST_ROWS * n_columns):
+            found.append(Rows(start, stop, n_columns))
+        start = stop
+    return tuple(found)
+
+
+def _as_floats(bits: np.ndarray, dtype: ValueType) -> np.ndarray:
+    if dtype.name == "float32":
+        return bits.view(np.float32)
+    if dtype.name == "float16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _median_row(values: np.ndarray, dtype: ValueType, n_columns: int, seed: np.ndarray) -> np.ndarray:
+    """The element-wise median of some rows, brought to length 1 and to the same direction."""
+    n_rows = len(values) // n_columns
+    picks = np.linspace(0, n_rows - 1, min(n_rows, _TEMPLATE_ROWS)).astype(np.int64)
+    rows = _as_floats(values[: n_rows * n_columns].reshape(n_rows, n_columns)[picks], dtype).astype(np.float64)
+    with np.errstate(all="ignore"):
+        size = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        good = np.isfinite(size[:, 0]) & (size[:, 0] > 0)
+        rows = rows[good] / size[good]
+        median = seed.astype(np.float64)
+        for _ in range(2):
+            signs = np.where(rows @ median < 0, -1.0, 1.0)
+            median = np.median(rows * signs[:, None], axis=0) if len(rows) else median
+    return median.astype(np.float32)
+
+
+def predict_rows(
+    values: np.ndarray, dtype: ValueType, rows: Sequence[Rows], block: int, stream: int, plain_bits: np.ndarray
+) -> Prediction | None:
+    """Find the blocks of an array that are smaller when predicted; None where that does not pay.
+
+    ``values``: uintW[n]; ``plain_bits``: float64[n_blocks], what each block is expected to take as a coded one.
+    """
+    scratch = scratch_for(dtype, block, stream)
+    geometry = Geometry(len(values), block, stream)
+    choice, bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy()
+    found: list[tuple[np.ndarray, int, Codebook]] = []
+    for tensor in rows:
+        begin, end = tensor.start // block, -(-tensor.stop // block)
+        expected = float(plain_bits[begin:end].sum()) / (min(end * block, len(values)) - begin * block)
+        template = _find_template(
+            values[tensor.start : tensor.stop], dtype, tensor.n_columns, expected, stream, scratch
+        )
+        if template is None or len(found) == MAX_TEMPLATES:
+            continue
+        counts = np.zeros((end - begin, 256), np.uint32)
+        share = 1 if tensor.stop - tensor.start <= _WHOLE_BELOW else _SHARE
+        kernels.survey_residuals(values, geometry, dtype.code, begin, template, tensor.start, share, scratch, counts)
+        before = bits[begin:end]
+        codebook, after = _fit(counts * share, dtype, before, block / tensor.n_columns, block / stream)
+        better = counts.any(axis=1) & (after < before)
+        saved = float((before - after)[better].sum())
+        if saved > 32 * tensor.n_columns + _TABLE_BITS + _MARGIN * float(before.sum()):
+            choice[begin:end][better] = len(found)
+            before[better] = after[better]
+            found.append((template, tensor.start, codebook))
+    templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
+    return Prediction(templates, origins, codebooks, choice) if found else None
+
+
+def _find_template(
+    values: np.ndarray, dtype: ValueType, n_columns: int, expected: float, stream: int, scratch: Residuals
+) -> np.ndarray | None:
+    """A template for the rows of a tensor; None where a first look promises nothing. ``expected``: bits per value
+    without."""
+    seed, counts = np.zeros(n_columns, np.float32), np.zeros((1, 256), np.uint32)
+    n_probed = kernels.probe(values, n_columns, _PROBED_ROWS, dtype.code, stream, seed, scratch, counts[0])
+    if not n_probed or _bits(counts, _entropies(counts[0]), dtype)[0] / n_probed > expected + _SLACK_BITS:
+        return None
+    return _median_row(values, dtype, n_columns, seed)
+
+
+def _fit(
+    counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, rows: float, streams: float
+) -> tuple[Codebook, np.ndarray]:
+    """A codebook for the blocks that gain by being predicted, and what each block takes then: float64[n_blocks].
+
+    ``counts``: residuals of each block; ``rows``, ``streams``: in a block.
+    """
+    codebook = _codebook(counts.sum(axis=0), dtype)
+    overhead = (1 + rows) * _SCALE_BITS + streams * _STREAM_BITS
+    for last in (False, True):  # the codebook depends on the blocks, and the blocks on the codebook
+        lengths = np.frombuffer(codebook.lengths, np.uint8).astype(np.float64)
+        bits = _bits(counts, lengths, dtype) + overhead
+        if not last and (bits < plain_bits).any():
+            codebook = _codebook(counts[bits < plain_bits].sum(axis=0), dtype)
+    return codebook, bits
+
+
+def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: ValueType) -> np.ndarray:
+    """What counted residuals take, given code lengths (zeros: digits alone), per row of ``counts``."""
+    digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
+    return counts @ (lengths + digits)
+
+
+def _entropies(counts: np.ndarray) -> np.ndarray:
+    """What an ideal code spends on each symbol, in bits."""
+    with np.errstate(divide="ignore"):
+        return np.where(counts > 0, -np.log2(counts / counts.sum()), 0.0)
+
+
+def _codebook(counts: np.ndarray, dtype: ValueType) -> Codebook:
+    """A code for all symbols, the ones not seen included."""
+    n_symbols = 1 + 15 * (dtype.bits // 4)
+    return residual_codebook(limited_lengths(counts[:n_symbols].astype(np.uint64) * 16 + 1))
