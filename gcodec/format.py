@@ -108,7 +108,8 @@ class Level:
 @dataclass(frozen=True)
 class Prelude:
     """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
-    name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks."""
+    name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
+    of no columns where a base with ``base_hash`` is meant."""
 
     dtype: ValueType
     mode: int
@@ -122,6 +123,7 @@ class Prelude:
     codebooks: tuple[Codebook, ...]
     residuals: tuple[Codebook, ...] = ()
     templates: tuple[np.ndarray, ...] = ()
+    base_hash: int = 0
 
     @property
     def n_values(self) -> int:
@@ -138,7 +140,7 @@ class Prelude:
         """Byte position of the index."""
         size = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
         size += sum(map(len, self.records)) + sum(len(residual_record(book)) for book in self.residuals)
-        return size + sum(4 + template.nbytes for template in self.templates) + 7 & ~7
+        return size + sum(4 + (template.nbytes or 8) for template in self.templates) + 7 & ~7
 
     @property
     def prelude_bytes(self) -> int:
@@ -170,9 +172,9 @@ class Prelude:
         body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.widths)
         body += bytes(x for level in self.levels for x in (level.drop, level.mask))
         start = head + body + b"".join(self.records) + b"".join(map(residual_record, self.residuals))
-        start += b"".join(
-            struct.pack("<I", len(row)) + row.astype("<f4", copy=False).tobytes() for row in self.templates
-        )
+        for row in self.templates:
+            start += struct.pack("<I", len(row))
+            start += row.astype("<f4", copy=False).tobytes() if len(row) else struct.pack("<Q", self.base_hash)
         out[: self.prelude_bytes] = 0
         out[: len(start)] = np.frombuffer(start, np.uint8)
         out[self.index_at : self.index_at + 4 * self.n_blocks] = index.astype("<u4", copy=False).view(np.uint8)
@@ -261,13 +263,18 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         codebooks.append(codebook)
         records.append(bytes(data[at:end]))
         at = end
-    residuals, templates = [], []
+    residuals, templates, base_hash = [], [], 0
     for _ in range(n_residuals):
         codebook, at = read_residual(data, at, dtype.bits // 4)
         residuals.append(codebook)
     for _ in range(n_templates):
         template, at = _read_template(data, at)
         templates.append(template)
+        if not len(template):
+            hashed = int.from_bytes(data[at - 8 : at], "little")
+            if base_hash not in (0, hashed):
+                raise Corruption("templates: two different bases")
+            base_hash = hashed
     prelude = Prelude(
         dtype,
         mode,
@@ -281,6 +288,7 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         tuple(codebooks),
         tuple(residuals),
         tuple(templates),
+        base_hash,
     )
     if prelude.prelude_bytes != prelude_bytes:
         raise Corruption(f"frame header: prelude of {prelude_bytes} bytes, its parts take {prelude.prelude_bytes}")
@@ -332,7 +340,7 @@ def _read_template(data: bytes, at: int) -> tuple[np.ndarray, int]:
     if at + 4 > len(data):
         raise Corruption("template: ends early")
     n_columns = int.from_bytes(data[at : at + 4], "little")
-    end = at + 4 + 4 * n_columns
-    if n_columns not in TEMPLATE_COLUMNS or end > len(data):
+    end = at + 4 + (4 * n_columns or 8)
+    if (n_columns and n_columns not in TEMPLATE_COLUMNS) or end > len(data):
         raise Corruption(f"template: {n_columns} columns")
     return np.frombuffer(data, "<f4", n_columns, at + 4).astype(np.float32, copy=False), end

@@ -167,11 +167,13 @@ def make_plan(
     threads: int = 1,
     given: Given | None = None,
     rows: Sequence[Rows] = (),
+    base: np.ndarray | None = None,
 ) -> Plan:
     """Decide sub-streams, codebooks, references and predictions for an array.
 
     ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``: values per block; ``lossy``: values will be rounded,
-    so that others than these occur; ``rows``: tensors in it whose rows are known.
+    so that others than these occur; ``rows``: tensors in it whose rows are known;
+    ``base``: uintW[n], an earlier array of this kind, or None.
     """
     allowed = given.references if given is not None else coding.references
     candidates = []
@@ -191,9 +193,9 @@ def make_plan(
     counts = seen.by_stream if given.references else seen.by_block
     choice = _choose(given.codebooks, counts, n_levels)
     prediction = None
-    if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and rows and given.codebooks:
+    if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
-        prediction = predict_rows(values, dtype, rows, block, stream, expected)
+        prediction = predict_rows(values, dtype, rows, base, block, stream, expected)
     return Plan(
         stream_log2,
         given.codebooks,
@@ -211,6 +213,8 @@ def _expected_bits(
 ) -> np.ndarray:
     """About what each block takes as a coded one, float64[n_blocks]."""
     window, center = window_of(1)
+    if not given.codebooks:
+        return np.full(len(counts), 0.0)
     costs = np.stack([bin_costs(codebook, window, center) for codebook in given.codebooks])
     tails = np.full(counts.shape[1], dtype.tail_bits)
     tails[0] = 0

@@ -28,6 +28,7 @@ _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
 _MARGIN = 0.002  #: least share of its size that prediction must take off a tensor
 _SHARE, _WHOLE_BELOW = 4, 1 << 17  #: of larger tensors a quarter is looked at before deciding
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
+_NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
 
 
@@ -44,7 +45,8 @@ class Rows:
 class Prediction:
     """How some blocks of an array are predicted.
 
-    ``templates``: float32[n_columns] each; ``origins``: where in the array a row begins that each is for;
+    ``templates``: float32[n_columns] each, of no columns where a base is meant; ``origins``: where in the array a row
+    begins that each is for;
     ``codebooks`` of the residuals, one per template; ``choice``: int64[n_blocks], the template's number, -1 where the
     block is not predicted.
     """
@@ -136,35 +138,50 @@ def _median_row(values: np.ndarray, dtype: ValueType, n_columns: int, seed: np.n
 
 
 def predict_rows(
-    values: np.ndarray, dtype: ValueType, rows: Sequence[Rows], block: int, stream: int, plain_bits: np.ndarray
+    values: np.ndarray,
+    dtype: ValueType,
+    rows: Sequence[Rows],
+    base: np.ndarray | None,
+    block: int,
+    stream: int,
+    plain_bits: np.ndarray,
 ) -> Prediction | None:
     """Find the blocks of an array that are smaller when predicted; None where that does not pay.
 
-    ``values``: uintW[n]; ``plain_bits``: float64[n_blocks], what each block is expected to take as a coded one.
+    ``values``: uintW[n]; ``base``: an earlier array of this kind, or None; ``plain_bits``: float64[n_blocks], what each
+    block is expected to take as a coded one.
     """
     scratch = scratch_for(dtype, block, stream)
     geometry = Geometry(len(values), block, stream)
     choice, bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy()
     found: list[tuple[np.ndarray, int, Codebook]] = []
+
+    def consider(begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None) -> None:
+        """Predict those of blocks ``begin ... end`` that gain by it, if they gain enough."""
+        share = 1 if (end - begin) * block <= _WHOLE_BELOW else _SHARE
+        counts = np.zeros((end - begin, 256), np.uint32)
+        kernels.survey_residuals(
+            values, source, geometry, dtype.code, begin, template, origin, share, scratch, counts
+        )
+        before, n_rows = bits[begin:end], 1 + block / len(template) if len(template) else 0
+        codebook, after = _fit(counts * share, dtype, before, n_rows * _SCALE_BITS + block / stream * _STREAM_BITS)
+        better = counts.any(axis=1) & (after < before)
+        saved = float((before - after)[better].sum())
+        if saved > 32 * len(template) + _TABLE_BITS + _MARGIN * float(before.sum()):
+            choice[begin:end][better] = len(found)
+            before[better] = after[better]
+            found.append((template, origin, codebook))
+
+    if base is not None:
+        consider(0, len(plain_bits), 0, _NO_TEMPLATE, base)
     for tensor in rows:
         begin, end = tensor.start // block, -(-tensor.stop // block)
-        expected = float(plain_bits[begin:end].sum()) / (min(end * block, len(values)) - begin * block)
+        expected = float(bits[begin:end].sum()) / (min(end * block, len(values)) - begin * block)
         template = _find_template(
             values[tensor.start : tensor.stop], dtype, tensor.n_columns, expected, stream, scratch
         )
-        if template is None or len(found) == MAX_TEMPLATES:
-            continue
-        counts = np.zeros((end - begin, 256), np.uint32)
-        share = 1 if tensor.stop - tensor.start <= _WHOLE_BELOW else _SHARE
-        kernels.survey_residuals(values, geometry, dtype.code, begin, template, tensor.start, share, scratch, counts)
-        before = bits[begin:end]
-        codebook, after = _fit(counts * share, dtype, before, block / tensor.n_columns, block / stream)
-        better = counts.any(axis=1) & (after < before)
-        saved = float((before - after)[better].sum())
-        if saved > 32 * tensor.n_columns + _TABLE_BITS + _MARGIN * float(before.sum()):
-            choice[begin:end][better] = len(found)
-            before[better] = after[better]
-            found.append((template, tensor.start, codebook))
+        if template is not None and len(found) < MAX_TEMPLATES:
+            consider(begin, end, tensor.start, template, None)
     templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
     return Prediction(templates, origins, codebooks, choice) if found else None
 
@@ -182,14 +199,13 @@ def _find_template(
 
 
 def _fit(
-    counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, rows: float, streams: float
+    counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float
 ) -> tuple[Codebook, np.ndarray]:
     """A codebook for the blocks that gain by being predicted, and what each block takes then: float64[n_blocks].
 
-    ``counts``: residuals of each block; ``rows``, ``streams``: in a block.
+    ``counts``: residuals of each block; ``overhead``: bits that a block takes besides.
     """
     codebook = _codebook(counts.sum(axis=0), dtype)
-    overhead = (1 + rows) * _SCALE_BITS + streams * _STREAM_BITS
     for last in (False, True):  # the codebook depends on the blocks, and the blocks on the codebook
         lengths = np.frombuffer(codebook.lengths, np.uint8).astype(np.float64)
         bits = _bits(counts, lengths, dtype) + overhead

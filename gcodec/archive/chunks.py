@@ -32,17 +32,18 @@ class Packed(NamedTuple):
     lossy: bool = False
 
 
-def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any]) -> Packed:
+def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: int = 0) -> Packed:
     """Stores a part as small as it gets.
 
     Args:
         data: the part, one-dimensional.
         dtype: the codec's type of its values, None for plain bytes.
         options: for ``gcodec.encode``; if there are any the part may be changed.
+        n_columns: length of the rows that the part consists of, 0 if it is not of rows.
     """
     best = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
-        best = _packed_frame(data, dtype, options)
+        best = _packed_frame(data, dtype, options, n_columns)
     if dtype is None or data.size <= SMALL:
         text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
         if len(text) < len(best.payload):
@@ -69,11 +70,13 @@ def unpack(chunk: Chunk, payload: Bytes, where: str) -> Bytes:
     return part
 
 
-def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any]) -> Packed:
+def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int) -> Packed:
     from gcodec import codec
 
     bits = np.ascontiguousarray(data).view(f"u{width(dtype)}")
-    frame = codec.encode(bits, dtype=dtype, threads=1, **options)
+    in_rows = n_columns and bits.size % n_columns == 0
+    shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
+    frame = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1, **options)
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
     if len(frame) >= data.size:
         return Packed(STORED, restored.data, restored, bool(options))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +24,8 @@ from gcodec.archive.layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, 
 from gcodec.archive.output import Staging, check_free, naming
 from gcodec.archive.pipeline import ordered_map, thread_count
 from gcodec.errors import GcodecError, InvalidArgument
-from gcodec.files.plan import FilePlan, Segment
+from gcodec.files.elements import width
+from gcodec.files.plan import FilePlan, Segment, row_major
 from gcodec.files.source import Bytes
 
 #: Segments are cut into parts of this many bytes.
@@ -152,12 +154,14 @@ class ArchiveWriter:
             segment = plan.segments[part.segment]
             data = plan.source.read(segment.start + part.start, segment.start + part.stop)
             try:
-                return pack(data, segment.dtype, policy.options(part, data) if policy and segment.dtype else {})
+                options = policy.options(part, data) if policy and segment.dtype else {}
+                return pack(data, segment.dtype, options, columns.get(part.segment, 0))
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
-        results = ordered_map(self._pool, work, self._parts(plan), self._threads + 1)
+        columns = _columns(plan)
+        results = ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1)
         entries, crcs, end = [], {}, 0
         for segment in plan.segments:
             lossy = policy is not None and segment.dtype is not None
@@ -168,11 +172,14 @@ class ArchiveWriter:
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         return tuple(entries), crcs
 
-    def _parts(self, plan: FilePlan) -> Iterator[Part]:
+    def _parts(self, plan: FilePlan, columns: Mapping[int, int]) -> Iterator[Part]:
         for number, segment in enumerate(plan.segments):
-            size = segment.stop - segment.start
-            for start in range(0, size, self._part_bytes):
-                yield Part(number, start, min(start + self._part_bytes, size))
+            size, step = segment.stop - segment.start, self._part_bytes
+            if segment.dtype is not None and number in columns:  # whole rows, if they fit
+                row = columns[number] * width(segment.dtype)
+                step = step // row * row or step
+            for start in range(0, size, step):
+                yield Part(number, start, min(start + step, size))
 
     def _segment(self, results: Iterator[Packed], size: int, crc: _Crc | None = None) -> SegmentEntry:
         """Writes the chunks of ``size`` bytes, taken from ``results``."""
@@ -220,6 +227,17 @@ class _Crc:
 
     def update(self, data: Bytes) -> None:
         self.value = zlib.crc32(data.data, self.value)
+
+
+def _columns(plan: FilePlan) -> dict[int, int]:
+    """By segment, the length of the rows of the tensor that it is, where it is one of two dimensions or more."""
+    found = {}
+    for view in plan.tensors:
+        dense = view.stride is None or view.stride == row_major(view.shape)
+        if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
+            n_columns = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
+            found[view.segment] = n_columns
+    return found
 
 
 def _verbatim(plan: FilePlan, crcs: dict[int, int]) -> bytearray:

@@ -26,7 +26,7 @@ from .decode import count_items, is_zero
 from .jit import kernel
 from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value, view, width_of
 from .residuals import restore
-from .rows import predict_block, residuals_of_block
+from .rows import copy_base, predict_block, residuals_of_block
 from .scalar import U8, U16, U32, U64
 from .streams import STREAM_PAD, checksum, decode_streams, encode_streams
 from .vector import compress_8, expand_8, lookup
@@ -100,13 +100,14 @@ def merge_digits(data, at, n, stream, n_planes, tables, scratch):
 
 @kernel
 def encode_predicted_blocks(
-    values, geometry, form, begin, end, template, origin, tables, code, c, scratch, out, at, sizes
+    values, base, geometry, form, begin, end, template, origin, tables, code, c, scratch, out, at, sizes
 ):
-    """Encode blocks ``begin ... end`` as predicted ones, from one template and with one residual codebook; see
-    :func:`encode.encode_blocks`.
+    """Encode blocks ``begin ... end`` as predicted ones, from one template or from ``base``, and with one residual
+    codebook; see :func:`encode.encode_blocks`.
 
-    ``c``: number of the template and of its codebook; ``template``: float32[n_columns], ``origin``: where in the array
-    a row begins; ``tables``: see :func:`merge_digits`; ``code``: uint32[256], encode table.
+    ``base``: uintW[n_values], or None, and then it is the template; ``c``: number of the template and of its
+    codebook; ``template``: float32[n_columns], ``origin``: where in the array a row begins; ``tables``: see
+    :func:`merge_digits`; ``code``: uint32[256], encode table.
     """
     width = width_of(values) // 8
     stream = geometry.stream
@@ -115,7 +116,7 @@ def encode_predicted_blocks(
         n = min(geometry.block, geometry.n_values - start)
         block_values = view(values, start, n)
         n_streams = (n + stream - 1) // stream
-        column = (start - origin) % len(template)
+        column = (start - origin) % len(template) if base is None else 0
         store_u32(out, at, U32(0))
         store_u32(out, at + 4, U32(n))
         stop = -1
@@ -124,7 +125,7 @@ def encode_predicted_blocks(
             store_value(out, at + BLOCK_HEADER, block_values[0])
             stop = at + BLOCK_HEADER + width
         else:
-            n_rows = residuals_of_block(block_values, n, stream, template, column, form, scratch)
+            n_rows = residuals_of_block(block_values, base, start, n, stream, template, column, form, scratch)
             planes_at = at + CODED_HEADER
             streams_at = split_digits(n, stream, width, tables[0], scratch, out, planes_at)
             lengths_at = encode_streams(
@@ -176,17 +177,17 @@ def encode_predicted_blocks(
 
 @kernel
 def decode_predicted(
-    data, at, size, n, stream, form, n_planes, template, tables, lengths, table, n_symbols, scratch, out
+    data, at, size, n, stream, form, n_planes, base, start, template, tables, lengths, table, n_symbols, scratch, out
 ):
     """One predicted block at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
     symbol_bytes, plane_bytes = np.int64(load_u32(data, at + 16)), np.int64(load_u32(data, at + 20))
     least = np.int64(load_u16(data, at + 24))
     length_width, run_symbol = np.int64(data[at + 26]), data[at + 27]
     column = np.int64(load_u32(data, at + 28))
-    if length_width > 16 or run_symbol > n_symbols or column >= len(template):
+    if length_width > 16 or run_symbol > n_symbols or column >= max(len(template), 1):
         return BAD_FIELD
     n_streams = (n + stream - 1) // stream
-    n_rows = (column + n + len(template) - 1) // len(template)
+    n_rows = (column + n + len(template) - 1) // len(template) if len(template) else 0
     streams_at = at + CODED_HEADER + plane_bytes
     lengths_at = streams_at + symbol_bytes
     scales_at = lengths_at + (n_streams * length_width + 7) // 8
@@ -232,20 +233,24 @@ def decode_predicted(
     merge_digits(data, at + CODED_HEADER, n, stream, n_planes, tables, scratch)
     for row in range(n_rows):
         scratch.scales[row] = U32(load_u32(data, scales_at + SCALE_BYTES * row) << U32(8))
-    predict_block(scratch, template, column, n, form)
+    if n_rows:
+        predict_block(scratch, template, column, n, form)
+    elif base is not None:
+        copy_base(base, start, n, scratch.predictions)
     restore(scratch.words, scratch.predictions, n, 0, out)
     return OK
 
 
 @kernel
 def decode_predicted_blocks(
-    data, offsets, sizes, begin, end, geometry, form, templates, spans, tables, books, scratch, out, out_first
+    data, offsets, sizes, begin, end, geometry, form, base, templates, spans, tables, books, scratch, out, out_first
 ):
     """Decode predicted blocks from ``begin`` on, as many as there are before ``end``; see :func:`decode.decode_blocks`.
 
-    ``templates``: float32, all templates of the frame end to end; ``spans``: int64[n_templates, 2], where each
-    begins and ends; ``books``: of the residual codebooks. Returns (status, block): the first block that is of another
-    kind, or faulty.
+    ``base``: uintW[n_values], what a template of no columns stands for; None where there is none, which the caller has
+    made sure of; ``templates``: float32, all templates of the frame end to end; ``spans``: int64[n_templates, 2],
+    where each begins and ends; ``books``: of the residual codebooks. Returns (status, block): the first block that is
+    of another kind, or faulty.
     """
     n_planes = width_of(out) // 8
     for b in range(begin, end):
@@ -268,6 +273,8 @@ def decode_predicted_blocks(
             geometry.stream,
             form,
             n_planes,
+            base,
+            start,
             template,
             tables,
             books.lengths[c],

@@ -38,10 +38,23 @@ def fit_block(values, n, template, column, form, scratch):
 
 
 @kernel
-def residuals_of_block(values, n, stream, template, column, form, scratch):
-    """Symbols of a block and what its planes are cut from (``scratch.words``). Returns the number of rows."""
-    fit_block(values, n, template, column, form, scratch)
-    n_rows = predict_block(scratch, template, column, n, form)
+def copy_base(base, start, n, predictions):
+    """Predict values by those of another array at the same places."""
+    some = view(base, start, n)
+    for i in range(n):
+        predictions[i] = some[i]
+
+
+@kernel
+def residuals_of_block(values, base, start, n, stream, template, column, form, scratch):
+    """Symbols of a block and what its planes are cut from (``scratch.words``), predicted from ``base`` from value
+    ``start`` on, or where that is None from ``template``. Returns the number of rows."""
+    n_rows = 0
+    if base is not None:
+        copy_base(base, start, n, scratch.predictions)
+    else:
+        fit_block(values, n, template, column, form, scratch)
+        n_rows = predict_block(scratch, template, column, n, form)
     residuals(values, 0, n, scratch.predictions, scratch.words)
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
@@ -53,9 +66,9 @@ def residuals_of_block(values, n, stream, template, column, form, scratch):
 
 
 @kernel
-def count_digits(values, n, stream, template, column, form, scratch, counts):
+def count_digits(values, base, start, n, stream, template, column, form, scratch, counts):
     """Histogram (uint32[256]) of a stretch's symbols, predicted from a template."""
-    residuals_of_block(values, n, stream, template, column, form, scratch)
+    residuals_of_block(values, base, start, n, stream, template, column, form, scratch)
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
         for i in range(min(stream, n - s * stream)):
@@ -85,15 +98,15 @@ def probe(values, n_columns, n_rows, form, stream, template, scratch, counts):
             continue
         for at in range(0, n_columns, len(scratch.words)):
             count = min(n_columns - at, len(scratch.words))
-            count_digits(view(some, at, count), count, stream, template, at, form, scratch, counts)
+            count_digits(view(some, at, count), None, 0, count, stream, template, at, form, scratch, counts)
         seen += n_columns
     return seen
 
 
 @kernel
-def survey_residuals(values, geometry, form, begin, template, origin, share, scratch, counts):
+def survey_residuals(values, base, geometry, form, begin, template, origin, share, scratch, counts):
     """Histograms of residuals of a part (1 / ``share``) of blocks from ``begin`` on: ``counts``: uint32[n, 256],
-    result. ``origin``: where in ``values`` a row begins."""
+    result. ``base``: uintW[n_values] to predict from, or None; ``origin``: where in ``values`` a row begins."""
     for b in range(begin, begin + len(counts)):
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
@@ -101,5 +114,7 @@ def survey_residuals(values, geometry, form, begin, template, origin, share, scr
         first = min((b % share) * part, n - part)
         some = view(values, start + first, part)
         if not is_constant(some, part):
-            column = (start + first - origin) % len(template)
-            count_digits(some, part, geometry.stream, template, column, form, scratch, counts[b - begin])
+            column = (start + first - origin) % max(len(template), 1)
+            count_digits(
+                some, base, start + first, part, geometry.stream, template, column, form, scratch, counts[b - begin]
+            )
