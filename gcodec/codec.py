@@ -17,11 +17,12 @@ from .ladders import FINE_LADDER, Ladder
 from .optimizers import levels_for
 from .planning import LADDERS, ROUNDINGS, Coding
 from .scheme import Scheme
-from .tensors import Values, new_output, output_bits, values_of
+from .tensors import Values, kernel_view, new_output, output_bits, values_of
 from .workers import n_threads
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
+_DEFAULT = Coding()
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
@@ -63,7 +64,7 @@ def scheme_for(
 
 
 def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
-    levels = np.ascontiguousarray(levels).reshape(-1)
+    levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
     if levels.dtype != np.uint8 or levels.size != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {levels.size} of {levels.dtype}")
     if n_values and int(levels.max()) >= n_levels:
@@ -99,7 +100,7 @@ def encode(
     Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
     Unsupported.
     """
-    coding = coding or Coding()
+    coding = coding or _DEFAULT
     nearest = is_nearest(rounding, coding)
     values = values_of(x, dtype)
     scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, coding)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import format as fmt
 from . import prior
-from . import scheme as schemes
 from .errors import Corruption, InvalidArgument, Unsupported
 from .format import FindCodebook
 from .kernels import blocks
 from .kernels import decode as kernels
-from .kernels.parameters import Geometry, Planes, Scratch
+from .kernels.direct import Direct
+from .kernels.frame import find_blocks
+from .kernels.parameters import Books, Geometry, Planes, Scratch
 from .kernels.streams import STREAM_PAD, checksum
-from .scratch import kind_of, scratch_for
+from .scheme import layout_of
+from .scratch import KEPT_BLOCK, give, kind_of, scratch_for, take
 from .tables import stack
-from .tensors import kernel_view
 from .workers import run
 
 
@@ -35,8 +36,11 @@ _MESSAGES = {
 }
 
 
+_checksum, _decode_blocks = Direct(checksum), Direct(kernels.decode_blocks)
+
+
 class Frame:
-    """A parsed frame: the prelude checked, the blocks not yet looked at."""
+    """A parsed frame: the prelude checked, the blocks not yet looked at. ``sizes``, ``offsets``: int64[n_blocks]."""
 
     def __init__(self, data: Any, find: FindCodebook | None = None) -> None:
         try:
@@ -44,61 +48,97 @@ class Frame:
         except (TypeError, ValueError, BufferError) as error:
             raise InvalidArgument(f"data must be a bytes-like object: {error}") from None
         prelude_bytes, frame_bytes = fmt.prelude_size(buffer)
-        stored = int.from_bytes(buffer[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8].tobytes(), "little")
-        if int(checksum(kernel_view(buffer), 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))) != stored:
+        start = buffer[:prelude_bytes].tobytes()
+        found = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
+        if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
             raise Corruption("frame header: the checksum is wrong")
-        self.data = kernel_view(buffer[:frame_bytes])
-        self.prelude, self.sizes = fmt.read_prelude(buffer[:prelude_bytes].tobytes(), find or prior.find)
-        self.offsets = prelude_bytes + np.cumsum(self.sizes) - self.sizes
+        self.data = buffer[:frame_bytes]
+        self.prelude = fmt.read_prelude(start, find or prior.find)
+        index_at, _ = self.prelude.places()
+        self.sizes, self.offsets = np.empty((2, self.prelude.n_blocks), np.int64)
+        end = _find_blocks(None, buffer, index_at, prelude_bytes, self.sizes, self.offsets)
+        if end != frame_bytes:
+            raise Corruption("frame index: block sizes or padding do not fit the frame")
 
     def decode_blocks(self, begin: int, end: int, out: np.ndarray, threads: int) -> None:
         """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). Raises Corruption, Unsupported."""
         prelude = self.prelude
-        dtype, block, stream = prelude.dtype, 1 << prelude.block_log2, 1 << prelude.stream_log2
-        books, uniform = stack(
-            prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits, decode=True
+        if begin == end:
+            return
+        dtype = prelude.dtype
+        masks = tuple([level.mask for level in prelude.levels])
+        job = _Decoding(
+            self,
+            Geometry(prelude.n_values, 1 << prelude.block_log2, 1 << prelude.stream_log2),
+            layout_of(dtype, prelude.widths, prelude.levels),
+            *stack(prelude.codebooks, prelude.widths, masks, dtype.tail_bits, True),
+            out,
+            begin << prelude.block_log2,
+            margin(1 << prelude.stream_log2, dtype.head_bits),
         )
-        geometry, shape = (
-            Geometry(prelude.n_values, block, stream),
-            Planes(len(prelude.widths), np.array(prelude.widths, np.int64), uniform),
-        )
-        layout = schemes.layout_of(dtype, prelude.widths, prelude.levels)
-        over = margin(stream, dtype.head_bits)
+        if threads == 1:
+            job.decode(begin, end)
+        else:
+            run(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads)
+
+
+_find_blocks = Direct(find_blocks)
+_NO_SEED = np.uint64(0)
+
+
+class _Decoding(NamedTuple):
+    """What all blocks of a frame have in common. ``out`` begins with value ``out_first`` of the frame; ``margin``:
+    bytes past a block that must be readable."""
+
+    frame: Frame
+    geometry: Geometry
+    layout: int
+    books: Books
+    planes: Planes
+    out: np.ndarray
+    out_first: int
+    margin: int
+
+    def decode(self, begin: int, end: int) -> None:
+        """Blocks ``begin ... end``, on any thread."""
+        frame, (_, block, stream) = self.frame, self.geometry
+        dtype, layout = frame.prelude.dtype, self.layout
+        kind = (dtype, block, stream, layout, "decode")
+        scratch = take(kind, lambda: scratch_for(dtype, block, stream, layout, decode=True))
         # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
-        ends = self.offsets + self.sizes
-        safe = min(int(np.searchsorted(ends, len(self.data) - over, "right")), end)
+        offsets, safe = frame.offsets, len(frame.data) - self.margin
+        middle = end
+        while middle > begin and offsets[middle - 1] + frame.sizes[middle - 1] > safe:
+            middle -= 1
+        if middle > begin:
+            self._run(begin, middle, frame.data, offsets, scratch)
+        if end > middle:
+            start, stop = int(offsets[middle]), int(offsets[end - 1] + frame.sizes[end - 1])
+            padded = np.empty(stop - start + self.margin, np.uint8)
+            padded[: stop - start] = frame.data[start:stop]
+            padded[stop - start :] = 0
+            self._run(middle, end, padded, offsets - start, scratch)
+        if block <= KEPT_BLOCK:
+            give(kind, scratch)
 
-        def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-            status, at = kernels.decode_blocks(
-                data,
-                offsets,
-                self.sizes,
-                first,
-                last,
-                geometry,
-                kind_of(dtype),
-                books,
-                shape,
-                scratch,
-                out,
-                begin * block,
-            )
-            if status == blocks.BAD_KIND:
-                raise Unsupported(f"block {at} is of a kind that this version does not know")
-            if status != blocks.OK:
-                raise Corruption(f"block {at}: {_MESSAGES[status]}")
-
-        def work(first: int, last: int) -> None:
-            first, last = first + begin, last + begin
-            scratch = scratch_for(dtype, block, stream, layout, decode=True)
-            middle = min(max(safe, first), last)
-            if middle > first:
-                some(first, middle, self.data, self.offsets, scratch)
-            if last > middle:
-                start = int(self.offsets[middle])
-                stop = int(ends[last - 1])
-                padded = np.zeros(stop - start + over, np.uint8)
-                padded[: stop - start] = self.data[start:stop]
-                some(middle, last, padded, self.offsets - start, scratch)
-
-        run(work, end - begin, threads)
+    def _run(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
+        dtype = self.frame.prelude.dtype
+        status, at = _decode_blocks(
+            (dtype, self.layout, self.out.flags.aligned),
+            data,
+            offsets,
+            self.frame.sizes,
+            begin,
+            end,
+            self.geometry,
+            kind_of(dtype),
+            self.books,
+            self.planes,
+            scratch,
+            self.out,
+            self.out_first,
+        )
+        if status == blocks.BAD_KIND:
+            raise Unsupported(f"block {at} is of a kind that this version does not know")
+        if status != blocks.OK:
+            raise Corruption(f"block {at}: {_MESSAGES[status]}")
