@@ -21,6 +21,7 @@ from .kernels.streams import checksum
 
 MAX_SYMBOLS = 254  #: symbols besides zero and the escape
 INLINE, BY_ID, RESIDUAL = 0, 1, 2  #: kinds of codebook record
+_DIGITS = b"0123456789abcdef".ljust(256, b"?")
 
 
 def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
@@ -30,25 +31,20 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
     Deterministic: ties go to the lower symbol. Needs at least two symbols with a count. Package-merge, Larmore and
     Hirschberg 1990.
     """
-    counts = np.asarray(counts).astype(np.uint64)
-    used = np.flatnonzero(counts)
-    if len(used) < 2 or len(used) > 1 << limit:
-        raise InvalidArgument(f"{len(used)} symbols do not make a code of at most {limit} bits")
-    weights = counts[used]
-    order = np.argsort(weights, kind="stable")
-    n = len(used)
-    found = np.empty(n, np.uint8)
-    prefix_code.package_merge(
-        weights,
-        order,
+    counts = np.asarray(counts).astype(np.int64)
+    n = len(counts)
+    lengths = np.empty(n, np.uint8)
+    used = prefix_code.package_merge(
+        counts,
         limit,
+        np.empty(n, np.int64),
         np.empty((2, 2 * n), np.uint64),
         np.empty((limit, 2 * n), np.uint8),
         np.empty(limit, np.int64),
-        found,
+        lengths,
     )
-    lengths = np.zeros(len(counts), np.uint8)
-    lengths[used] = found
+    if not 2 <= used <= 1 << limit:
+        raise InvalidArgument(f"{used} symbols do not make a code of at most {limit} bits")
     return lengths
 
 
@@ -93,28 +89,31 @@ class Codebook:
         return self.lengths[ESCAPE] > 0
 
     @cached_property
+    def length_array(self) -> np.ndarray:
+        """``lengths`` for the kernels: uint8[256]."""
+        return np.frombuffer(bytearray(self.lengths), np.uint8)
+
+    @cached_property
+    def range_array(self) -> np.ndarray:
+        """``ranges`` for the kernels: int64[n_levels, 2]."""
+        return np.array(self.ranges, np.int64)
+
+    @cached_property
     def codes(self) -> np.ndarray:
         """Canonical codes, first bit lowest: uint32[256]. Raises Corruption where the code is not complete."""
         codes = np.zeros(256, np.uint32)
-        if prefix_code.canonical_codes(np.frombuffer(self.lengths, np.uint8), codes) != 1 << MAX_LENGTH:
+        if prefix_code.canonical_codes(self.length_array, codes) != 1 << MAX_LENGTH:
             raise Corruption("codebook: the code is not complete")
         return codes
 
-    @cached_property
-    def encode_table(self) -> np.ndarray:
-        """uint32[256] for the encoding kernels."""
-        table = np.empty(256, np.uint32)
-        prefix_code.encode_table(np.frombuffer(self.lengths, np.uint8), self.codes, table)
-        return table
+    def fill_encode_table(self, table: np.ndarray) -> None:
+        """``table``: uint32[256], result, for the encoding kernels."""
+        prefix_code.encode_table(self.length_array, self.codes, table)
 
-    @cached_property
-    def decode_table(self) -> np.ndarray:
-        """uint64[4096] for the decoding kernels."""
-        table = np.empty(prefix_code.TABLE_SIZE, np.uint64)
-        scratch = np.empty((2, prefix_code.TABLE_SIZE), np.uint8)
-        lengths = np.frombuffer(self.lengths, np.uint8)
-        prefix_code.decode_table(lengths, self.codes, scratch[0], scratch[1], table)
-        return table
+    def fill_decode_table(self, table: np.ndarray) -> None:
+        """``table``: uint64[4096], result, for the decoding kernels."""
+        first = np.empty((2, prefix_code.TABLE_SIZE), np.uint8)
+        prefix_code.decode_table(self.length_array, self.codes, first[0], first[1], table)
 
     @cached_property
     def meanings(self) -> np.ndarray:
@@ -133,15 +132,17 @@ class Codebook:
         """The inline record; see :func:`read_inline` for the inverse."""
         head = struct.pack("<BBH", INLINE, len(self.ranges), 0)
         ranges = b"".join(struct.pack("<HH", first, count) for first, count in self.ranges)
-        lengths = [self.lengths[0], self.lengths[ESCAPE], *self.lengths[1 : 1 + self.n_symbols], 0]
-        nibbles = bytes(low | high << 4 for low, high in zip(lengths[0:-1:2], lengths[1::2], strict=True))
-        record = head + ranges + nibbles
+        # A length is a hexadecimal digit; the lower nibble of a byte, its second digit, comes first.
+        digits = (self.lengths[:1] + self.lengths[-1:] + self.lengths[1 : 1 + self.n_symbols]).translate(_DIGITS)
+        pairs = bytearray(digits + b"0"[: len(digits) & 1])
+        pairs[0::2], pairs[1::2] = pairs[1::2], pairs[0::2]
+        record = head + ranges + bytes.fromhex(pairs.decode())
         return record + bytes(-len(record) % 4)
 
     @cached_property
     def hash(self) -> int:
         """The checksum that a reference by id carries, seed H."""
-        data = np.frombuffer(self.record, np.uint8)
+        data = np.frombuffer(bytearray(self.record), np.uint8)
         return int(checksum(data, 0, len(data) // 4, -1, np.uint64(self.head_bits)))
 
     def reference(self, codebook_id: int) -> bytes:

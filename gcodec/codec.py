@@ -13,16 +13,17 @@ from . import scheme as schemes
 from .decoding import Frame
 from .encoding import encode_values, max_encoded_size, plan_for
 from .errors import InvalidArgument, LimitExceeded
-from .format import BLOCK_KINDS, BY_NAME, CONTAINERS, MODES
+from .format import BLOCK_KINDS, BY_NAME, CONTAINERS, MODES, Prelude, ValueType
 from .ladders import FINE_LADDER, Ladder
 from .optimizers import levels_for
 from .planning import LADDERS, ROUNDINGS, Coding
 from .scheme import Scheme
-from .tensors import Values, new_output, output_bits, values_of
+from .tensors import Values, kernel_view, new_output, output_bits, values_of
 from .workers import n_threads
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
+_DEFAULT = Coding()
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
@@ -64,7 +65,7 @@ def scheme_for(
 
 
 def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
-    levels = np.ascontiguousarray(levels).reshape(-1)
+    levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
     if levels.dtype != np.uint8 or levels.size != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {levels.size} of {levels.dtype}")
     if n_values and int(levels.max()) >= n_levels:
@@ -83,6 +84,7 @@ def encode(
     param: Any = None,
     dtype: str | None = None,
     shapes: Sequence[Sequence[int]] | None = None,
+    base: Any = None,
     coding: Coding | None = None,
     threads: int | None = None,
     out: Any = None,
@@ -96,19 +98,34 @@ def encode(
     Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even, the
     default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``shapes``: of the
     tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of one tensor have in common
-    is used (docs/format.md, section 8). ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
+    is used (docs/format.md, section 8). ``base``: an earlier array of the same type and number of values, such as the
+    same tensor of an earlier checkpoint: what is stored then is the difference, and decoding needs it again.
+    ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
     ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size``
     bytes.
 
     Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
     Unsupported.
     """
-    coding = coding or Coding()
+    coding = coding or _DEFAULT
     nearest = is_nearest(rounding, coding)
     values = values_of(x, dtype)
     scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, coding)
-    plan = plan_for(values, scheme, level_array, coding, threads, shapes=_check_shapes(shapes, values))
-    return encode_values(values, scheme, level_array, nearest, plan, threads, out)
+    earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
+    if earlier is not None and (scheme.lossy or not values.dtype.predictable):
+        raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
+    shapes = _check_shapes(shapes, values)
+    plan = plan_for(values, scheme, level_array, coding, threads, shapes=shapes, base=earlier)
+    return encode_values(values, scheme, level_array, nearest, plan, threads, out, earlier)
+
+
+def _base_bits(base: Any, dtype: ValueType, n_values: int, name: str | None = None) -> np.ndarray:
+    values = values_of(base, name)
+    if values.dtype is not dtype or len(values.bits) != n_values:
+        raise InvalidArgument(
+            f"base holds {len(values.bits)} values of {values.dtype.name} instead of {n_values} of {dtype.name}"
+        )
+    return values.bits
 
 
 def _check_shapes(shapes: Sequence[Sequence[int]] | None, values: Values) -> Sequence[Sequence[int]]:
@@ -136,20 +153,24 @@ def decode(
     like: str | None = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
+    base: Any = None,
 ) -> Any:
     """Decode a frame into the kind of array that was encoded.
 
     ``data``: bytes-like, one frame; bytes after it are ignored. ``out``: contiguous array or tensor to fill, of the
     frame's type and number of values; ``like``: "numpy" or "torch" to override the recorded kind. ``threads``:
     default all cores. ``max_output_bytes``: refuse frames that decode to more; use it on bytes from strangers.
+    ``base``: the array that the frame was encoded against, if it was.
 
     Raises InsufficientData, Corruption, Unsupported, LimitExceeded; then no array is returned and ``out`` may be
     partly written.
     """
-    return decode_frame(Frame(data), out, like, threads, max_output_bytes)
+    return decode_frame(Frame(data), out, like, threads, max_output_bytes, base)
 
 
-def decode_frame(frame: Frame, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None) -> Any:
+def decode_frame(
+    frame: Frame, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None, base: Any = None
+) -> Any:
     """:func:`decode` of a parsed frame."""
     prelude = frame.prelude
     container = _container(like, prelude.container)
@@ -161,8 +182,16 @@ def decode_frame(frame: Frame, out: Any, like: str | None, threads: int | None, 
             raise LimitExceeded(f"no memory for an array of shape {prelude.shape}") from None
     else:
         result, bits = out, output_bits(out, prelude.dtype, prelude.n_values)
-    frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values))
+    frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values), _base_of(base, prelude))
     return result
+
+
+def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:
+    """A decoder's base as bits; unsigned integers are taken as the frame's type."""
+    if base is None:
+        return None
+    name = prelude.dtype.name if isinstance(base, np.ndarray) and base.dtype.kind == "u" else None
+    return _base_bits(base, prelude.dtype, prelude.n_values, name)
 
 
 def _check_limit(size: int, limit: int | None) -> None:
@@ -178,6 +207,7 @@ def decode_range(
     like: str | None = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
+    base: Any = None,
 ) -> Any:
     """Values ``start ... stop`` of a frame, in row-major order, as a flat array; only their blocks are read and
     verified.
@@ -196,7 +226,7 @@ def decode_range(
         first = begin << prelude.block_log2
         covered = min(end << prelude.block_log2, prelude.n_values) - first
         scratch = np.empty(covered, prelude.dtype.uint)
-        frame.decode_blocks(begin, end, scratch, n_threads(threads, covered))
+        frame.decode_blocks(begin, end, scratch, n_threads(threads, covered), _base_of(base, prelude))
         bits[:] = scratch[start - first : stop - first]
     return result
 

@@ -54,6 +54,8 @@ class CodebookCycle:
         self.current: Version | None = None
         self._coming: list[Version] = []
         self._last: np.ndarray | None = None
+        self._costs_of: Version | None = None
+        self._costs = self.histogram
 
     def advance(self, step: int) -> Version | None:
         """Go to ``step`` (never back); returns the version that holds there, None before the first."""
@@ -78,8 +80,11 @@ class CodebookCycle:
         total = int(self._last.sum())
         if not total:
             return 0.0
-        window, center = window_of(self.n_levels)
-        cost = int(self._last @ bin_costs(self.current.codebook, window, center).astype(np.uint64))
+        if self._costs_of is not self.current:
+            window, center = window_of(self.n_levels)
+            self._costs = bin_costs(self.current.codebook, window, center).astype(np.uint64)
+            self._costs_of = self.current
+        cost = int(self._last @ self._costs)
         return (cost - int(survey.entropy_bits(self._last)) / 256) / total
 
     @property

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import format as fmt
 from . import prior
-from . import scheme as schemes
 from .errors import Corruption, InvalidArgument, Unsupported
 from .format import FindCodebook
-from .kernels import blocks, predicted
+from .kernels import blocks
 from .kernels import decode as kernels
-from .kernels.parameters import Geometry, Planes, Scratch
+from .kernels.direct import Direct
+from .kernels.frame import find_blocks
+from .kernels.parameters import Books, Geometry, Planes, Scratch
+from .kernels.predicted import decode_predicted_blocks
 from .kernels.streams import STREAM_PAD, checksum
-from .prediction import digit_tables
+from .prediction import digit_tables, hash_of
 from .prediction import scratch_for as residual_scratch
-from .scratch import kind_of, scratch_for
-from .tables import stack
+from .scheme import layout_of
+from .scratch import KEPT_BLOCK, give, kind_of, scratch_for, take
+from .tables import residual_tables, stack
 from .tensors import kernel_view
 from .workers import run
 
@@ -37,8 +40,11 @@ _MESSAGES = {
 }
 
 
+_checksum, _decode_blocks = Direct(checksum), Direct(kernels.decode_blocks)
+
+
 class Frame:
-    """A parsed frame: the prelude checked, the blocks not yet looked at."""
+    """A parsed frame: the prelude checked, the blocks not yet looked at. ``sizes``, ``offsets``: int64[n_blocks]."""
 
     def __init__(self, data: Any, find: FindCodebook | None = None) -> None:
         try:
@@ -46,95 +52,145 @@ class Frame:
         except (TypeError, ValueError, BufferError) as error:
             raise InvalidArgument(f"data must be a bytes-like object: {error}") from None
         prelude_bytes, frame_bytes = fmt.prelude_size(buffer)
-        stored = int.from_bytes(buffer[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8].tobytes(), "little")
-        if int(checksum(kernel_view(buffer), 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))) != stored:
+        start = buffer[:prelude_bytes].tobytes()
+        found = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
+        if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
             raise Corruption("frame header: the checksum is wrong")
-        self.data = kernel_view(buffer[:frame_bytes])
-        self.prelude, self.sizes = fmt.read_prelude(buffer[:prelude_bytes].tobytes(), find or prior.find)
-        self.offsets = prelude_bytes + np.cumsum(self.sizes) - self.sizes
+        self.data = buffer[:frame_bytes]
+        self.prelude = fmt.read_prelude(start, find or prior.find)
+        index_at, _ = self.prelude.places()
+        self.sizes, self.offsets = np.empty((2, self.prelude.n_blocks), np.int64)
+        end = _find_blocks(None, buffer, index_at, prelude_bytes, self.sizes, self.offsets)
+        if end != frame_bytes:
+            raise Corruption("frame index: block sizes or padding do not fit the frame")
 
-    def decode_blocks(self, begin: int, end: int, out: np.ndarray, threads: int) -> None:
-        """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). Raises Corruption, Unsupported."""
+    def decode_blocks(
+        self, begin: int, end: int, out: np.ndarray, threads: int, base: np.ndarray | None = None
+    ) -> None:
+        """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). ``base``: uintW[n_values], if the
+        frame refers to one. Raises Corruption, Unsupported."""
         prelude = self.prelude
-        dtype, block, stream = prelude.dtype, 1 << prelude.block_log2, 1 << prelude.stream_log2
-        books, uniform = stack(
-            prelude.codebooks, prelude.widths, [level.mask for level in prelude.levels], dtype.tail_bits, decode=True
+        if not all(map(len, prelude.templates)) and (base is None or hash_of(base) != prelude.base_hash):
+            raise Unsupported(
+                "the frame was encoded against a base, which must be given to decode it"
+                if base is None
+                else "the frame was encoded against another base than the one given"
+            )
+        if begin == end:
+            return
+        dtype = prelude.dtype
+        masks = tuple([level.mask for level in prelude.levels])
+        job = _Decoding(
+            self,
+            Geometry(prelude.n_values, 1 << prelude.block_log2, 1 << prelude.stream_log2),
+            layout_of(dtype, prelude.widths, prelude.levels),
+            *stack(prelude.codebooks, prelude.widths, masks, dtype.tail_bits, True),
+            out,
+            begin << prelude.block_log2,
+            margin(1 << prelude.stream_log2, dtype.head_bits),
+            base,
         )
-        geometry, shape = (
-            Geometry(prelude.n_values, block, stream),
-            Planes(len(prelude.widths), np.array(prelude.widths, np.int64), uniform),
-        )
-        layout = schemes.layout_of(dtype, prelude.widths, prelude.levels)
-        over = margin(stream, dtype.head_bits)
+        if threads == 1:
+            job.decode(begin, end)
+        else:
+            run(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads)
+
+
+_find_blocks = Direct(find_blocks)
+_NO_SEED = np.uint64(0)
+_NO_TEMPLATE = np.zeros(0, np.float32)
+
+
+class _Decoding(NamedTuple):
+    """What all blocks of a frame have in common. ``out`` begins with value ``out_first`` of the frame; ``margin``:
+    bytes past a block that must be readable; ``base``: uintW[n_values] or None."""
+
+    frame: Frame
+    geometry: Geometry
+    layout: int
+    books: Books
+    planes: Planes
+    out: np.ndarray
+    out_first: int
+    margin: int
+    base: np.ndarray | None
+
+    def decode(self, begin: int, end: int) -> None:
+        """Blocks ``begin ... end``, on any thread."""
+        frame, (_, block, stream) = self.frame, self.geometry
+        dtype, layout = frame.prelude.dtype, self.layout
+        kind = (dtype, block, stream, layout, "decode")
+        scratch = take(kind, lambda: scratch_for(dtype, block, stream, layout, decode=True))
         # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
-        ends = self.offsets + self.sizes
-        safe = min(int(np.searchsorted(ends, len(self.data) - over, "right")), end)
+        offsets, safe = frame.offsets, len(frame.data) - self.margin
+        middle = end
+        while middle > begin and offsets[middle - 1] + frame.sizes[middle - 1] > safe:
+            middle -= 1
+        if middle > begin:
+            self._run(begin, middle, frame.data, offsets, scratch)
+        if end > middle:
+            start, stop = int(offsets[middle]), int(offsets[end - 1] + frame.sizes[end - 1])
+            padded = np.empty(stop - start + self.margin, np.uint8)
+            padded[: stop - start] = frame.data[start:stop]
+            padded[stop - start :] = 0
+            self._run(middle, end, padded, offsets - start, scratch)
+        if block <= KEPT_BLOCK:
+            give(kind, scratch)
 
-        def some(first: int, last: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-            at = first
-            while True:
-                status, at = kernels.decode_blocks(
-                    data,
-                    offsets,
-                    self.sizes,
-                    at,
-                    last,
-                    geometry,
-                    kind_of(dtype),
-                    books,
-                    shape,
-                    scratch,
-                    out,
-                    begin * block,
-                )
-                if status != blocks.IS_PREDICTED or not dtype.predictable:
-                    break
-                status, at = self._decode_predicted(data, offsets, at, last, geometry, out, begin * block)
-                if status != blocks.OK or at == last:
-                    break
-            if status in (blocks.BAD_KIND, blocks.IS_PREDICTED):
-                raise Unsupported(f"block {at} is of a kind that this version does not know")
-            if status != blocks.OK:
-                raise Corruption(f"block {at}: {_MESSAGES[status]}")
+    def _run(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
+        at, status = begin, blocks.OK
+        while status == blocks.OK and at < end:
+            status, at = self._plain(at, end, data, offsets, scratch)
+            if status == blocks.IS_PREDICTED and self.frame.prelude.dtype.predictable:
+                status, at = self._predicted(at, end, data, offsets)
+        if status in (blocks.BAD_KIND, blocks.IS_PREDICTED):
+            raise Unsupported(f"block {at} is of a kind that this version does not know, or its type does not have")
+        if status != blocks.OK:
+            raise Corruption(f"block {at}: {_MESSAGES[status]}")
 
-        def work(first: int, last: int) -> None:
-            first, last = first + begin, last + begin
-            scratch = scratch_for(dtype, block, stream, layout, decode=True)
-            middle = min(max(safe, first), last)
-            if middle > first:
-                some(first, middle, self.data, self.offsets, scratch)
-            if last > middle:
-                start = int(self.offsets[middle])
-                stop = int(ends[last - 1])
-                padded = np.zeros(stop - start + over, np.uint8)
-                padded[: stop - start] = self.data[start:stop]
-                some(middle, last, padded, self.offsets - start, scratch)
-
-        run(work, end - begin, threads)
-
-    def _decode_predicted(
-        self, data: np.ndarray, offsets: np.ndarray, first: int, last: int, geometry: Geometry, out: np.ndarray, at: int
-    ) -> tuple[int, int]:
-        """Predicted blocks from ``first`` on, as many as there are before ``last``: (status, block)."""
-        prelude = self.prelude
-        dtype, templates = prelude.dtype, prelude.templates
-        tables = digit_tables(dtype.bits // 4)
-        books, _ = stack(prelude.residuals, (), [0] * (dtype.bits // 4), 0, decode=True)
-        ends = np.cumsum([0, *map(len, templates)])
-        status, at = predicted.decode_predicted_blocks(
+    def _plain(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> tuple[int, int]:
+        """Blocks up to ``end``, or to one that is predicted: (status, block)."""
+        dtype = self.frame.prelude.dtype
+        return _decode_blocks(
+            (dtype, self.layout, self.out.flags.aligned),
             data,
             offsets,
-            self.sizes,
-            first,
-            last,
-            geometry,
-            dtype.code,
-            np.concatenate(templates) if templates else np.zeros(0, np.float32),
-            np.stack([ends[:-1], ends[1:]], axis=1),
-            tables,
-            books,
-            residual_scratch(dtype, geometry.block, geometry.stream),
-            out,
-            at,
+            self.frame.sizes,
+            begin,
+            end,
+            self.geometry,
+            kind_of(dtype),
+            self.books,
+            self.planes,
+            scratch,
+            self.out,
+            self.out_first,
         )
+
+    def _predicted(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray) -> tuple[int, int]:
+        """Predicted blocks up to ``end``, or to one that is not: (status, block)."""
+        prelude, (_, block, stream) = self.frame.prelude, self.geometry
+        dtype, templates = prelude.dtype, prelude.templates
+        ends = np.cumsum([0, *map(len, templates)])
+        kind = (dtype, block, stream, "residuals")
+        scratch = take(kind, lambda: residual_scratch(dtype, block, stream))
+        status, at = decode_predicted_blocks(
+            kernel_view(data),
+            offsets,
+            self.frame.sizes,
+            begin,
+            end,
+            self.geometry,
+            dtype.code,
+            self.base,
+            np.concatenate([_NO_TEMPLATE, *templates]),
+            np.stack([ends[:-1], ends[1:]], axis=1),
+            digit_tables(dtype.bits // 4),
+            residual_tables(dtype, prelude.residuals, True),
+            scratch,
+            self.out,
+            self.out_first,
+        )
+        if block <= KEPT_BLOCK:
+            give(kind, scratch)
         return status, at

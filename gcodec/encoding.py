@@ -4,29 +4,29 @@ prelude."""
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import format as fmt
-from . import scheme as schemes
+from .blank import Blank
 from .errors import InvalidArgument
 from .format import BY_NAME, Prelude, ValueType
-from .kernels import blocks, predicted
+from .kernels import blocks
 from .kernels import encode as kernels
-from .kernels.parameters import Choices, Geometry, Planes, Rounding
-from .kernels.streams import checksum
+from .kernels.direct import Direct
+from .kernels.frame import seal_prelude
+from .kernels.parameters import Books, Choices, Geometry, Kind, Planes, Rounding, Scratch
+from .kernels.predicted import encode_predicted_blocks
 from .planning import Coding, Given, Plan, make_plan
-from .prediction import digit_tables, rows_of
+from .prediction import Prediction, digit_tables, hash_of, rows_of
 from .prediction import scratch_for as residual_scratch
-from .scheme import Scheme
-from .scratch import kind_of, scratch_for
-from .tables import stack
+from .scheme import Scheme, layout_of
+from .scratch import give, kind_of, scratch_for, take
+from .tables import residual_tables, stack
 from .tensors import Values, check_dimensions
-from .workers import n_threads, run, split_work
+from .workers import Relay, n_threads, together
 
 
 def block_log2(dtype: ValueType) -> int:
@@ -57,8 +57,10 @@ def plan_for(
     threads: int | None,
     given: Given | None = None,
     shapes: Sequence[Sequence[int]] = (),
+    base: np.ndarray | None = None,
 ) -> Plan:
-    """What :func:`encode_values` needs to know beforehand."""
+    """What :func:`encode_values` needs to know beforehand. ``shapes``: of the tensors that the array holds end to end;
+    ``base``: uintW[n_values], an earlier array of this kind, or None."""
     return make_plan(
         values.bits,
         levels,
@@ -69,72 +71,41 @@ def plan_for(
         coding,
         n_threads(threads, len(values.bits)),
         given,
-        rows_of(shapes or (values.shape,)),
+        rows_of(shapes or (values.shape,)) if coding.prediction else (),
+        base,
     )
 
 
 def encode_values(
-    values: Values, scheme: Scheme, levels: np.ndarray, nearest: bool, plan: Plan, threads: int | None, out: Any = None
+    values: Values,
+    scheme: Scheme,
+    levels: np.ndarray,
+    nearest: bool,
+    plan: Plan,
+    threads: int | None,
+    out: Any = None,
+    base: np.ndarray | None = None,
 ) -> Any:
     """One frame: bytes, or the memoryview of the part of ``out`` that was written.
 
     ``levels``: uint8[n_values], or empty where the scheme has one level; ``nearest``: round to nearest even, else
-    truncate.
+    truncate; ``base``: as given to :func:`plan_for`.
     """
-    dtype = values.dtype
-    block = 1 << block_log2(dtype)
-    prelude = Prelude(
-        dtype,
-        scheme.mode,
-        values.container,
-        values.shape,
-        block_log2(dtype),
-        plan.stream_log2,
-        scheme.widths,
-        scheme.levels,
-        plan.records,
-        plan.codebooks,
-        *(plan.prediction.codebooks, plan.prediction.templates) if plan.prediction else (),
-    )
-    threads = n_threads(threads, len(values.bits))
-    raw = raw_bytes(len(values.bits), dtype, block)
-    # While a block is tried it may grow past its raw size; one such block per thread has to fit.
-    trial = block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
-    size = prelude.prelude_bytes + raw + threads * trial
-    target = _target(out)
-    buffer = target if target is not None and len(target) >= size else _buffer(size)
-    end = _encode_blocks(values, levels, scheme, prelude, plan, nearest, threads, trial, buffer)
-    plain = replace(prelude, records=(), codebooks=(), residuals=(), templates=())
-    if plan.codebooks and end > plain.prelude_bytes + raw:
-        plan = replace(plan, codebooks=(), choice=np.full_like(plan.choice, -1), prediction=None)
-        end = _encode_blocks(values, levels, scheme, plain, plan, nearest, threads, trial, buffer)
-    frame = _deliver(buffer[:end], target)
-    if buffer is not target and len(buffer) <= _KEPT_BYTES:
-        _kept.buffer = buffer
-    return frame
+    target = None if out is None else _target(out)
+    n_workers = n_threads(threads, len(values.bits))
+    job = _Encoding.of(values, scheme, levels, nearest, plan, base)
+    try:
+        return _frame(job, n_workers, target)
+    except _FullError:
+        if (plan.codebooks or plan.prediction) and (target is None or len(target) >= job.limit):
+            # Nearly every block is raw, and the codebooks are not worth their place.
+            raw = plan._replace(codebooks=(), records=(), choice=np.full_like(plan.choice, -1), prediction=None)
+            return _frame(_Encoding.of(values, scheme, levels, nearest, raw), n_workers, target)
+        assert target is not None
+        raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None
 
 
-_kept = threading.local()
-_KEPT_BYTES = 1 << 26  #: largest buffer that a thread keeps for its next frame
-
-
-def _buffer(size: int) -> np.ndarray:
-    """Memory for a frame in the making; what a thread has used once it uses again, since fresh pages cost more than
-    coding. While in use it is nobody else's: a signal handler may encode in between."""
-    kept, _kept.buffer = getattr(_kept, "buffer", None), None
-    return kept if kept is not None and len(kept) >= size else np.empty(size, np.uint8)
-
-
-def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
-    """Bytes of the blocks of ``n_values`` values if all are stored raw."""
-    last = n_values % block
-    size = blocks.BLOCK_HEADER + block * dtype.itemsize
-    return n_values // block * size + (blocks.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)
-
-
-def _target(out: Any) -> np.ndarray | None:
-    if out is None:
-        return None
+def _target(out: Any) -> np.ndarray:
     try:
         target = np.frombuffer(out, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
@@ -144,99 +115,250 @@ def _target(out: Any) -> np.ndarray | None:
     return target
 
 
-def _deliver(frame: np.ndarray, target: np.ndarray | None) -> Any:
-    if target is None:
-        return frame.tobytes()
-    if len(target) < len(frame):
-        raise InvalidArgument(f"out has {len(target)} bytes, the frame {len(frame)}")
-    if target.ctypes.data != frame.ctypes.data:
-        target[: len(frame)] = frame
-    return target.data[: len(frame)]
+def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
+    """Bytes of the blocks of ``n_values`` values if all are stored raw."""
+    last = n_values % block
+    size = blocks.BLOCK_HEADER + block * dtype.itemsize
+    return n_values // block * size + (blocks.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)
 
 
-def _encode_blocks(
-    values: Values,
-    levels: np.ndarray,
-    scheme: Scheme,
-    prelude: Prelude,
-    plan: Plan,
-    nearest: bool,
-    threads: int,
-    trial: int,
-    buffer: np.ndarray,
-) -> int:
-    """All blocks and the prelude into ``buffer``; returns the frame's size in bytes."""
-    dtype = values.dtype
-    block, stream = 1 << prelude.block_log2, 1 << prelude.stream_log2
-    layout = schemes.layout_of(dtype, scheme.widths, scheme.levels)
-    books, uniform = stack(
-        plan.codebooks, scheme.widths, [level.mask for level in scheme.levels], dtype.tail_bits, decode=False
-    )
-    sizes = np.zeros(prelude.n_blocks, np.uint32)
-    drops = np.zeros(256, np.uint8)
-    drops[: len(scheme.drops)] = scheme.drops
-    geometry, shape = (
-        Geometry(len(values.bits), block, stream),
-        Planes(len(scheme.widths), np.array(scheme.widths, np.int64), uniform),
-    )
-    rounding, choices = Rounding(drops, nearest, scheme.prune), Choices(plan.choice, plan.bases, plan.references)
-    some_levels = levels if len(scheme.levels) > 1 else None
-    per_block = block * dtype.itemsize + blocks.BLOCK_HEADER
+_SMALL = 1 << 20  #: bytes up to which a frame is made in memory that is kept, and then copied
 
-    def work(begin: int, end: int) -> tuple[int, int]:
-        scratch = scratch_for(dtype, block, stream, layout, decode=False, lossy=scheme.lossy)
-        part = [begin for begin, _ in parts].index(begin)
-        at = stop = prelude.prelude_bytes + begin * per_block + part * trial
-        for first, last, c in plan.prediction.runs(begin, end) if plan.prediction else [(begin, end, -1)]:
-            if plan.prediction and c >= 0:
-                stop = predicted.encode_predicted_blocks(
-                    values.bits,
-                    geometry,
-                    dtype.code,
-                    first,
-                    last,
-                    plan.prediction.templates[c],
-                    plan.prediction.origins[c],
-                    digit_tables(dtype.bits // 4),
-                    plan.prediction.codebooks[c].encode_table,
-                    c,
-                    residual_scratch(dtype, block, stream),
-                    buffer,
-                    stop,
-                    sizes,
-                )
-                continue
-            stop = kernels.encode_blocks(
-                values.bits,
-                some_levels,
-                geometry,
-                kind_of(dtype),
-                first,
-                last,
-                rounding,
-                choices,
-                books,
-                shape,
-                scratch.rounded,
-                scratch,
-                buffer,
-                stop,
-                sizes,
+
+def _frame(job: _Encoding, n_workers: int, target: np.ndarray | None) -> Any:
+    """The frame as encode returns it. Raises _FullError."""
+    limit = job.limit
+    if target is not None and (limit > _SMALL or len(target) >= limit + job.trial):
+        return target.data[: job.write(target[:limit], n_workers)]
+    if limit <= _SMALL:
+        buffer = take("frame", lambda: np.empty(_SMALL + (1 << 19), np.uint8))
+        frame = buffer[: job.write(buffer, n_workers)]
+        if len(frame) > (limit if target is None else min(limit, len(target))):
+            raise _FullError
+        result: Any
+        if target is None:
+            result = frame.tobytes()
+        else:
+            target[: len(frame)] = frame
+            result = target.data[: len(frame)]
+        give("frame", buffer)
+        return result
+    blank = Blank(limit)
+    return blank.finish(job.write(blank.array, n_workers))
+
+
+class _FullError(Exception):
+    """A frame is longer than the room for it."""
+
+
+class _Encoding(NamedTuple):
+    """What all blocks of a frame have in common. ``limit``: most bytes that its frame may take; ``raw``: most that a
+    block takes; ``trial``: most that it takes while it is tried, before it is stored raw; ``sizes``:
+    uint32[n_blocks], what they took; ``prediction``: of some blocks, ``base``: which it may refer to."""
+
+    values: np.ndarray
+    levels: np.ndarray | None
+    prelude: Prelude
+    geometry: Geometry
+    kind: Kind
+    rounding: Rounding
+    choices: Choices
+    books: Books
+    planes: Planes
+    layout: int
+    lossy: bool
+    sizes: np.ndarray
+    limit: int
+    raw: int
+    trial: int
+    prediction: Prediction | None
+    base: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        values: Values,
+        scheme: Scheme,
+        levels: np.ndarray,
+        nearest: bool,
+        plan: Plan,
+        base: np.ndarray | None = None,
+    ) -> _Encoding:
+        """The same from the arguments of :func:`encode_values`."""
+        bits, dtype, dimensions, container = values
+        widths, log2 = scheme.widths, block_log2(dtype)
+        block = 1 << log2
+        prelude = Prelude(
+            dtype,
+            scheme.mode,
+            container,
+            dimensions,
+            log2,
+            plan.stream_log2,
+            widths,
+            scheme.levels,
+            plan.records,
+            plan.codebooks,
+        )
+        found = plan.prediction
+        if found is not None:
+            prelude = prelude._replace(
+                residuals=found.codebooks, templates=found.templates, base_hash=0 if base is None else hash_of(base)
             )
-        return at, stop
+        _, without_records = prelude.places(False)
+        return cls(
+            bits,
+            levels if len(scheme.levels) > 1 else None,
+            prelude,
+            Geometry(len(bits), block, 1 << plan.stream_log2),
+            kind_of(dtype),
+            Rounding(scheme.drop_table, nearest, scheme.prune),
+            Choices(plan.choice, plan.bases, plan.references),
+            *stack(plan.codebooks, widths, scheme.masks, dtype.tail_bits, False),
+            layout_of(dtype, widths, scheme.levels),
+            scheme.lossy,
+            np.empty(len(plan.choice), np.uint32),
+            without_records + raw_bytes(len(bits), dtype, block),
+            blocks.BLOCK_HEADER + block * dtype.itemsize,
+            block * 8 + block * (12 + dtype.head_bits) // 8 + 4096,
+            found,
+            base,
+        )
 
-    parts = split_work(prelude.n_blocks, threads)
-    end = prelude.prelude_bytes
-    for at, stop in run(work, prelude.n_blocks, threads):
-        if at != end:
-            buffer[end : end + stop - at] = buffer[at:stop].copy() if at < end + stop - at else buffer[at:stop]
-        end += stop - at
-    frame = buffer[:end]
-    prelude.write_to(frame, sizes)
-    _seal(frame, prelude.prelude_bytes)
-    return end
+    def blocks(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
+        """Blocks ``begin ... end`` back to back from byte ``at`` of ``out``, and their sizes. Returns their end. There
+        must be room for all of them raw but the last, and for the trial of that."""
+        if self.prediction is None:
+            return self._plain(begin, end, out, at, scratch)
+        for first, stop, choice in self.prediction.runs(begin, end):
+            at = (
+                self._plain(first, stop, out, at, scratch)
+                if choice < 0
+                else self._predicted(self.prediction, choice, first, stop, out, at)
+            )
+        return at
+
+    def _plain(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
+        return _encode_blocks(
+            (self.prelude.dtype, self.layout, self.lossy, self.levels is None),
+            self.values,
+            self.levels,
+            self.geometry,
+            self.kind,
+            begin,
+            end,
+            self.rounding,
+            self.choices,
+            self.books,
+            self.planes,
+            scratch.rounded,
+            scratch,
+            out,
+            at,
+            self.sizes,
+        )
+
+    def _predicted(self, prediction: Prediction, choice: int, begin: int, end: int, out: np.ndarray, at: int) -> int:
+        dtype, (_, block, stream) = self.prelude.dtype, self.geometry
+        template = prediction.templates[choice]
+        kind = (dtype, stream, "residuals")
+        scratch = take(kind, lambda: residual_scratch(dtype, block, stream))
+        at = encode_predicted_blocks(
+            self.values,
+            None if len(template) else self.base,
+            self.geometry,
+            dtype.code,
+            begin,
+            end,
+            template,
+            prediction.origins[choice],
+            digit_tables(dtype.bits // 4),
+            residual_tables(dtype, prediction.codebooks, False).table[choice],
+            choice,
+            scratch,
+            out,
+            at,
+            self.sizes,
+        )
+        give(kind, scratch)
+        return at
+
+    def write(self, out: np.ndarray, n_workers: int) -> int:
+        """The frame from the start of ``out``; returns its size. Raises _FullError."""
+        (index_at, start), n_blocks = self.prelude.places(), len(self.sizes)
+        if start > len(out):
+            raise _FullError
+        if n_workers == 1 or n_blocks <= _CHUNK:
+            end = self._write_alone(out, start) if n_blocks else start
+        else:
+            end = self._write_together(out, start, n_workers)
+        head = np.frombuffer(bytearray(self.prelude.start(end, start)), np.uint8)
+        seal_prelude(out, head, index_at, start, self.sizes)
+        return end
+
+    def _write_alone(self, out: np.ndarray, at: int) -> int:
+        """All blocks on this thread."""
+        scratch = self._take_scratch()
+        begin, n_blocks = 0, len(self.sizes)
+        while begin < n_blocks:
+            in_place = (len(out) - at - self.trial) // self.raw + 1
+            if in_place > 0:
+                end = min(begin + in_place, n_blocks)
+                at = self.blocks(begin, end, out, at, scratch)
+            else:  # near the end of the room: where a trial may not fit, the block may
+                end = begin + 1
+                tray = np.empty(self.trial, np.uint8)
+                size = self.blocks(begin, end, tray, 0, scratch)
+                at = _put(tray, size, out, at)
+            begin = end
+        self._give_scratch(scratch)
+        return at
+
+    def _write_together(self, out: np.ndarray, at: int, n_workers: int) -> int:
+        """The same on several threads."""
+        n_blocks = len(self.sizes)
+        size = (_CHUNK - 1) * self.raw + self.trial
+        trays = [take(("tray", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 1)]
+        relay = Relay(-(-n_blocks // _CHUNK), list(trays), at)
+
+        def work() -> None:
+            scratch = self._take_scratch()
+            try:
+                while (taken := relay.take()) is not None:
+                    part, tray = taken
+                    begin = part * _CHUNK
+                    made = self.blocks(begin, min(begin + _CHUNK, n_blocks), tray, 0, scratch)
+                    for full, n_bytes, place in relay.hand_in(part, tray, made):
+                        _put(full, n_bytes, out, place)
+                        relay.give_back(full)
+            except BaseException:
+                relay.stop()
+                raise
+            self._give_scratch(scratch)
+
+        together(work, n_workers)
+        for tray in trays:
+            give(("tray", size), tray)
+        return relay.end
+
+    def _take_scratch(self) -> Scratch:
+        dtype, layout, lossy = self.prelude.dtype, self.layout, self.lossy
+        _, block, stream = self.geometry
+        return take(
+            (dtype, stream, layout, lossy), lambda: scratch_for(dtype, block, stream, layout, decode=False, lossy=lossy)
+        )
+
+    def _give_scratch(self, scratch: Scratch) -> None:
+        give((self.prelude.dtype, self.geometry.stream, self.layout, self.lossy), scratch)
 
 
-def _seal(frame: np.ndarray, prelude_bytes: int) -> None:
-    total = checksum(frame, 0, prelude_bytes // 4, fmt.CHECKSUM_HOLE, np.uint64(0))
-    frame[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8] = np.frombuffer(int(total).to_bytes(8, "little"), np.uint8)
+_CHUNK = 16  #: blocks that a thread encodes at a time, so that they stay in its cache
+_encode_blocks = Direct(kernels.encode_blocks)
+
+
+def _put(tray: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
+    """The first ``size`` bytes of ``tray`` to byte ``at`` of ``out``; returns their end. Raises _FullError."""
+    if at + size > len(out):
+        raise _FullError
+    np.copyto(out[at : at + size], tray[:size])
+    return at + size

@@ -10,7 +10,9 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +39,7 @@ BLOCK_KINDS = ("constant", "raw", "coded", "predicted")
 TEMPLATE_COLUMNS = range(2, 1 << 24)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one of each, which makes a fast key
 class ValueType:
     """One row of the table of docs/format.md section 2. Sizes in bits."""
 
@@ -49,12 +51,12 @@ class ValueType:
     mantissa_bits: int
     exponent_bits: int
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of a value."""
         return self.bits // 8
 
-    @property
+    @cached_property
     def uint(self) -> np.dtype:
         """The numpy unsigned integer of the same width."""
         return np.dtype(f"uint{self.bits}")
@@ -64,22 +66,22 @@ class ValueType:
         """Whether there are predicted blocks of this type."""
         return self.name in ("float32", "bfloat16", "float16")
 
-    @property
+    @cached_property
     def head_shift(self) -> int:
         """How far left the head lies in a value."""
         return max(self.tail_bits - 1, 0)
 
-    @property
+    @cached_property
     def head_mask(self) -> int:
         """2**head_bits - 1."""
         return (1 << self.head_bits) - 1
 
-    @property
+    @cached_property
     def infinity(self) -> int:
         """Bits of +inf (for types with infinities): the exponent field full, the mantissa empty."""
         return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
 
-    @property
+    @cached_property
     def smallest_normal(self) -> int:
         """Bits of the smallest normal magnitude."""
         return 1 << self.mantissa_bits
@@ -97,16 +99,14 @@ BY_NAME = {t.name: t for t in VALUE_TYPES}
 BY_CODE = {t.code: t for t in VALUE_TYPES}
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """``drop``: mantissa bits dropped; ``mask``: bit p says that values of this level own an item of plane p."""
 
     drop: int
     mask: int
 
 
-@dataclass(frozen=True)
-class Prelude:
+class Prelude(NamedTuple):
     """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
     name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
     of no columns where a base with ``base_hash`` is meant."""
@@ -138,25 +138,32 @@ class Prelude:
     @property
     def index_at(self) -> int:
         """Byte position of the index."""
-        size = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
-        size += sum(map(len, self.records)) + sum(len(residual_record(book)) for book in self.residuals)
-        return size + sum(4 + (template.nbytes or 8) for template in self.templates) + 7 & ~7
+        return self.places()[0]
 
     @property
     def prelude_bytes(self) -> int:
         """Byte position of the first block."""
-        return self.index_at + 4 * self.n_blocks + 7 & ~7
+        return self.places()[1]
 
-    def write_to(self, out: np.ndarray, index: np.ndarray) -> None:
-        """Write the prelude, its checksum left zero. ``out``: uint8[frame_bytes]; ``index``: uint32[n_blocks], block
-        sizes."""
+    def places(self, records: bool = True) -> tuple[int, int]:
+        """Byte positions of the index and of the first block, with the codebooks' records or without."""
+        at = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
+        if records:
+            at += sum(map(len, self.records)) + sum([len(residual_record(book)) for book in self.residuals])
+            at += sum([4 + (template.nbytes or 8) for template in self.templates])
+        at = at + 7 & ~7
+        return at, at + 4 * self.n_blocks + 7 & ~7
+
+    def start(self, frame_bytes: int, prelude_bytes: int) -> bytes:
+        """What comes before the index, the checksum left zero."""
+        ndim, form = len(self.shape), bytes(self.widths)
         head = HEADER.pack(
             MAGIC,
             VERSION,
             self.dtype.code,
             self.mode,
             self.container,
-            len(self.shape),
+            ndim,
             self.block_log2,
             self.stream_log2,
             len(self.records),
@@ -164,20 +171,18 @@ class Prelude:
             len(self.widths),
             len(self.residuals),
             len(self.templates),
-            len(out),
+            frame_bytes,
             self.n_values,
-            self.prelude_bytes,
+            prelude_bytes,
             0,
         )
-        body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.widths)
-        body += bytes(x for level in self.levels for x in (level.drop, level.mask))
-        start = head + body + b"".join(self.records) + b"".join(map(residual_record, self.residuals))
-        for row in self.templates:
-            start += struct.pack("<I", len(row))
-            start += row.astype("<f4", copy=False).tobytes() if len(row) else struct.pack("<Q", self.base_hash)
-        out[: self.prelude_bytes] = 0
-        out[: len(start)] = np.frombuffer(start, np.uint8)
-        out[self.index_at : self.index_at + 4 * self.n_blocks] = index.astype("<u4", copy=False).view(np.uint8)
+        form += b"".join([bytes(level) for level in self.levels])
+        residuals = [residual_record(book) for book in self.residuals]
+        templates = [
+            struct.pack("<I", len(row)) + (row.astype("<f4", copy=False).tobytes() or struct.pack("<Q", self.base_hash))
+            for row in self.templates
+        ]
+        return b"".join((head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates))
 
 
 def kept_bits(dtype: ValueType, drop: int) -> int:
@@ -205,30 +210,33 @@ def prelude_size(data: np.ndarray) -> tuple[int, int]:
     return prelude_bytes, frame_bytes
 
 
-def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
-    """Read a prelude whose checksum has been verified. ``find``: the codebook with this id and hash, None if unknown.
+def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
+    """Read a prelude whose checksum has been verified, up to the index. ``find``: the codebook with this id and hash,
+    None if unknown. Raises Corruption, Unsupported."""
+    n_values = int.from_bytes(data[24:32], "little")
+    index_bytes = 4 * -(-n_values >> data[9]) + 7 & ~7
+    # Frames of one stream differ in nothing here but their sizes.
+    start = data[5:16] + data[24:32] + data[HEADER_BYTES : max(len(data) - index_bytes, HEADER_BYTES)]
+    prelude = (_read_start if len(start) <= _KEPT_BYTES else _read_start.__wrapped__)(start)
+    if prelude.prelude_bytes != len(data):
+        raise Corruption(f"frame header: prelude of {len(data)} bytes, its parts take {prelude.prelude_bytes}")
+    if len(prelude.codebooks) != len(prelude.records):
+        head_bits, n_levels = prelude.dtype.head_bits, len(prelude.levels)
+        books = tuple(_resolve(record, n_levels, head_bits, find) for record in prelude.records)
+        prelude = prelude._replace(codebooks=books)
+    return prelude
 
-    Returns the prelude and the index (int64[n_blocks] sizes). Raises Corruption, Unsupported.
-    """
-    (
-        _,
-        _,
-        code,
-        mode,
-        container,
-        ndim,
-        block_log2,
-        stream_log2,
-        n_codebooks,
-        n_levels,
-        n_planes,
-        n_residuals,
-        n_templates,
-        frame_bytes,
-        n_values,
-        prelude_bytes,
-        _,
-    ) = HEADER.unpack_from(data)
+
+_KEPT_BYTES = 1 << 12  #: longest start of a prelude that is remembered
+_START = struct.Struct("<BBBBBBBBBBBQ")
+
+
+@lru_cache(64)
+def _read_start(data: bytes) -> Prelude:
+    """A prelude from what comes before the index: bytes 5 to 16, 24 to 32 and 48 to its padding. Its codebooks are
+    missing where any of them is named by id."""
+    code, mode, container, ndim, block_log2, stream_log2, *numbers, n_values = _START.unpack_from(data)
+    n_codebooks, n_levels, n_planes, n_residuals, n_templates = numbers
     if code not in BY_CODE:
         raise Unsupported(f"frame header: dtype code {code}")
     dtype = BY_CODE[code]
@@ -245,7 +253,7 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
     )
     if not legal:
         raise Corruption("frame header: a field is outside its legal values")
-    at = HEADER_BYTES
+    at = _START.size
     if at + 8 * ndim + n_planes + 2 * n_levels > len(data):
         raise Corruption("frame header: longer than the prelude")
     shape = struct.unpack_from(f"<{ndim}Q", data, at)
@@ -259,14 +267,14 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
     check_levels(dtype, widths, levels)
     codebooks, records = [], []
     for _ in range(n_codebooks):
-        codebook, end = _read_codebook(data, at, n_levels, dtype.head_bits, find)
-        codebooks.append(codebook)
-        records.append(bytes(data[at:end]))
+        codebook, end = _read_codebook(data, at, n_levels, dtype.head_bits)
+        codebooks += [codebook] if codebook else []
+        records.append(data[at:end])
         at = end
     residuals, templates, base_hash = [], [], 0
     for _ in range(n_residuals):
-        codebook, at = read_residual(data, at, dtype.bits // 4)
-        residuals.append(codebook)
+        residual, at = read_residual(data, at, dtype.bits // 4)
+        residuals.append(residual)
     for _ in range(n_templates):
         template, at = _read_template(data, at)
         templates.append(template)
@@ -275,7 +283,10 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
             if base_hash not in (0, hashed):
                 raise Corruption("templates: two different bases")
             base_hash = hashed
-    prelude = Prelude(
+    if any(data[at:]):
+        raise Corruption("frame header: padding is not zero")
+    books = tuple(codebooks) if len(codebooks) == n_codebooks else ()
+    return Prelude(
         dtype,
         mode,
         container,
@@ -285,19 +296,11 @@ def read_prelude(data: bytes, find: FindCodebook) -> tuple[Prelude, np.ndarray]:
         widths,
         levels,
         tuple(records),
-        tuple(codebooks),
+        books,
         tuple(residuals),
         tuple(templates),
         base_hash,
     )
-    if prelude.prelude_bytes != prelude_bytes:
-        raise Corruption(f"frame header: prelude of {prelude_bytes} bytes, its parts take {prelude.prelude_bytes}")
-    index = np.frombuffer(data, "<u4", prelude.n_blocks, prelude.index_at).astype(np.int64)
-    if any(data[at : prelude.index_at]) or any(data[prelude.index_at + 4 * len(index) : prelude_bytes]):
-        raise Corruption("frame header: padding is not zero")
-    if (index % 8).any() or prelude_bytes + int(index.sum()) != frame_bytes:
-        raise Corruption("frame index: block sizes do not add up to the frame")
-    return prelude, index
 
 
 def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> None:
@@ -314,13 +317,8 @@ def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level,
         raise Corruption(f"frame header: planes {widths} and levels {levels} do not fit {dtype.name}")
 
 
-def _read_codebook(
-    data: bytes,
-    at: int,
-    n_levels: int,
-    head_bits: int,
-    find: FindCodebook,
-) -> tuple[Codebook, int]:
+def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook | None, int]:
+    """The codebook at ``at``, None if it is named by id, and where its record ends."""
     if at + 4 > len(data):
         raise Corruption("codebook: ends early")
     if data[at] == INLINE:
@@ -329,11 +327,18 @@ def _read_codebook(
         raise Unsupported(f"codebook record of kind {data[at]}")
     if at + 16 > len(data) or any(data[at + 1 : at + 4]):
         raise Corruption("codebook reference: ends early or reserved bytes are not zero")
-    codebook_id, digest = struct.unpack_from("<IQ", data, at + 4)
+    return None, at + 16
+
+
+def _resolve(record: bytes, n_levels: int, head_bits: int, find: FindCodebook) -> Codebook:
+    """The codebook that a record holds or names."""
+    if record[0] == INLINE:
+        return read_inline(record, 0, n_levels, head_bits)[0]
+    codebook_id, digest = struct.unpack_from("<IQ", record, 4)
     codebook = find(codebook_id, digest)
     if codebook is None or codebook.head_bits != head_bits or len(codebook.ranges) != n_levels:
         raise Unsupported(f"codebook {codebook_id} with hash {digest:016x} is not known here")
-    return codebook, at + 16
+    return codebook
 
 
 def _read_template(data: bytes, at: int) -> tuple[np.ndarray, int]:

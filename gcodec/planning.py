@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from .codebook import Codebook
 from .errors import InvalidArgument
 from .fitting import bin_costs, from_histogram
 from .format import MAX_CODEBOOKS, ValueType
-from .kernels import survey
+from .kernels import fit, survey
 from .ladders import FINE_LADDER, PAPER_LADDER
 from .prediction import Prediction, Rows, predict_rows
 from .workers import run
@@ -77,12 +79,11 @@ LITERAL_GCOMP = Coding(
 )
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """``stream_log2``: values per sub-stream; ``codebooks`` of the frame and the ``records`` that stand for them in it;
     per block: ``choice`` (int64, -1 for raw) and ``bases`` (int64); ``references``: whether sub-streams have references
-    of their own; ``histogram``: uint64[n_bins], what was counted; ``prediction``: which blocks are predicted, and from
-    what."""
+    of their own; ``counts``: uint32[n_blocks, n_bins], what was counted; ``prediction``: which blocks are predicted,
+    and from what."""
 
     stream_log2: int
     codebooks: tuple[Codebook, ...]
@@ -90,12 +91,16 @@ class Plan:
     choice: np.ndarray
     bases: np.ndarray
     references: bool
-    histogram: np.ndarray
+    counts: np.ndarray
     prediction: Prediction | None = None
 
+    @property
+    def histogram(self) -> np.ndarray:
+        """What was counted in all blocks: uint64[n_bins]."""
+        return self.counts.sum(axis=0, dtype=np.uint64)
 
-@dataclass(frozen=True)
-class Given:
+
+class Given(NamedTuple):
     """Codebooks to choose from instead of making new ones, and their ``records``; ``references``: they are meant for
     heads relative to each sub-stream's mean, not to each block's."""
 
@@ -104,8 +109,7 @@ class Given:
     references: bool
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(NamedTuple):
     """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins])
     of heads relative to them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at;
     ``n_sampled``: values in them, about. Of a sub-stream of zeros one value is counted."""
@@ -131,7 +135,7 @@ def take_survey(
     n_blocks = -(-len(values) // block)
     every = 1 if len(values) <= _SAMPLE_ABOVE else _EVERY if len(values) <= 16 * _SAMPLE_ABOVE else 2 * _EVERY
     bases = np.zeros(n_blocks, np.int64)
-    by_block, by_stream = (np.zeros((n_blocks, 2 + n_levels * window), np.uint32) for _ in range(2))
+    by_block, by_stream = np.zeros((2, n_blocks, 2 + n_levels * window), np.uint32)
 
     def work(begin: int, stop: int) -> None:
         survey.survey(
@@ -196,16 +200,7 @@ def make_plan(
     if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
         prediction = predict_rows(values, dtype, rows, base, block, stream, expected)
-    return Plan(
-        stream_log2,
-        given.codebooks,
-        given.records,
-        choice,
-        seen.bases,
-        given.references,
-        counts.sum(axis=0, dtype=np.uint64),
-        prediction,
-    )
+    return Plan(stream_log2, given.codebooks, given.records, choice, seen.bases, given.references, counts, prediction)
 
 
 def _expected_bits(
@@ -225,7 +220,7 @@ def _expected_bits(
 
 def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:
     """The cheapest codebook of every block, -1 where there is none: int64[n_blocks]."""
-    choice = np.full(len(counts), -1 if not codebooks else 0, np.int64)
+    choice = np.zeros(len(counts), np.int64) if codebooks else np.full(len(counts), -1, np.int64)
     if len(codebooks) > 1:
         window, center = window_of(n_levels)
         survey.choose(counts, np.stack([bin_costs(codebook, window, center) for codebook in codebooks]), choice)
@@ -239,14 +234,23 @@ def _cheaper_prior(
     if len(codebooks) != 1 or seen.every != 1 or references:
         return None
     window, center = window_of(n_levels)
-    whole = counts.sum(axis=0, dtype=np.uint64)
-    best, best_bits = None, int(whole @ bin_costs(codebooks[0], window, center)) + 8 * len(codebooks[0].record)
-    for codebook_id, codebook in prior.fitting(dtype.name, n_levels):
-        record = codebook.reference(codebook_id)
-        bits = int(whole @ bin_costs(codebook, window, center)) + 8 * len(record)
+    costs = bin_costs(codebooks[0], window, center)
+    best, best_bits = None, fit.spent(counts, costs) + 8 * len(codebooks[0].record)
+    for record, codebook, costs in _shipped(dtype.name, n_levels):
+        bits = fit.spent(counts, costs) + 8 * len(record)
         if bits < best_bits:
             best, best_bits = Given((codebook,), (record,), False), bits
     return best
+
+
+@lru_cache(64)
+def _shipped(dtype: str, n_levels: int) -> list[tuple[bytes, Codebook, np.ndarray]]:
+    """Record, codebook and costs of the codebooks that come with gcodec for a value type."""
+    window, center = window_of(n_levels)
+    return [
+        (codebook.reference(codebook_id), codebook, bin_costs(codebook, window, center))
+        for codebook_id, codebook in prior.fitting(dtype, n_levels)
+    ]
 
 
 def _stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> list[int]:
@@ -264,10 +268,9 @@ def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple
     """What symbols and sub-streams take, in bits, and whether heads relative to each sub-stream's mean are cheaper by
     more than the references cost. ``allowed``: they may be; ``fixed``: they are, if allowed."""
     step = max(-(-len(seen.by_block) // _MAX_SURVEYED), 1)
-    by_block, by_stream = (np.ascontiguousarray(rows[::step]) for rows in (seen.by_block, seen.by_stream))
-    n_streams = int(by_block.sum()) / stream
-    plain = int(survey.total_entropy(by_block)) / 256
-    relative = int(survey.total_entropy(by_stream)) / 256 + _REFERENCE_BITS * n_streams
+    plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, step)
+    n_streams = int(n_heads) / stream
+    plain, relative = int(plain) / 256, int(relative) / 256 + _REFERENCE_BITS * n_streams
     references = allowed and (fixed or relative < plain)
     n_empty = max(seen.n_sampled / step / stream - n_streams, 0)
     return (relative if references else plain) + _STREAM_BITS * n_streams + _EMPTY_BITS * n_empty, references
@@ -278,14 +281,15 @@ def _make_codebooks(
 ) -> tuple[Codebook, ...]:
     """Codebooks for blocks whose histograms are the rows of ``counts``."""
     _, center = window_of(n_levels)
-    used = np.flatnonzero(counts[:, 2:].any(axis=1))  # all-zero blocks need no codebook
+    used = np.empty(len(counts), np.int64)
+    used = used[: survey.rows_in_use(counts, used)]  # all-zero blocks need no codebook
     if not len(used):
         return ()
     if len(used) > _MAX_SURVEYED:
         used = used[np.linspace(0, len(used) - 1, _MAX_SURVEYED).astype(np.int64)]
         exact = False
     most, share = min(coding.max_codebooks, len(used)), len(used) / len(counts) / every
-    groups = _groups(np.ascontiguousarray(counts[used]), most, share)
+    groups = _groups(counts if len(used) == len(counts) else counts[used], most, share)
     return tuple(
         from_histogram(
             row,
@@ -297,13 +301,15 @@ def _make_codebooks(
             escape_threshold=coding.escape_threshold,
         )
         for row in groups
-        if row.any()
+        if len(groups) == 1 or row.any()
     )
 
 
 def _groups(rows: np.ndarray, most: int, share: float) -> np.ndarray:
     """Histograms of at most ``most`` groups of blocks: uint32[n_groups, n_bins]. ``share``: of the values that was
     counted."""
+    if len(rows) == 1:
+        return rows
     if most == 1:
         return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
     live = np.flatnonzero(rows.any(axis=0))

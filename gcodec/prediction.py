@@ -16,7 +16,8 @@ from .format import TEMPLATE_COLUMNS, ValueType
 from .kernels import rows as kernels
 from .kernels.parameters import Geometry, Residuals
 from .kernels.planes import GROUP
-from .kernels.streams import STREAM_PAD
+from .kernels.streams import STREAM_PAD, checksum
+from .tensors import kernel_view
 
 _LEAST_ROWS = 32  #: fewer do not pay for their template
 _LEAST_COLUMNS = 32
@@ -84,6 +85,14 @@ def scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals:
         escapes=np.empty(block, np.int64),
         escape_heads=np.empty(block, np.uint16),
     )
+
+
+def hash_of(base: np.ndarray) -> int:
+    """The hash by which a frame knows its base: uintW[n]."""
+    data = base.view(np.uint8)
+    if len(data) % 4:
+        data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])
+    return int(checksum(kernel_view(data), 0, len(data) // 4, -1, np.uint64(len(base))))
 
 
 @lru_cache(maxsize=2)
@@ -160,9 +169,7 @@ def predict_rows(
         """Predict those of blocks ``begin ... end`` that gain by it, if they gain enough."""
         share = 1 if (end - begin) * block <= _WHOLE_BELOW else _SHARE
         counts = np.zeros((end - begin, 256), np.uint32)
-        kernels.survey_residuals(
-            values, source, geometry, dtype.code, begin, template, origin, share, scratch, counts
-        )
+        kernels.survey_residuals(values, source, geometry, dtype.code, begin, template, origin, share, scratch, counts)
         before, n_rows = bits[begin:end], 1 + block / len(template) if len(template) else 0
         codebook, after = _fit(counts * share, dtype, before, n_rows * _SCALE_BITS + block / stream * _STREAM_BITS)
         better = counts.any(axis=1) & (after < before)
@@ -198,9 +205,7 @@ def _find_template(
     return _median_row(values, dtype, n_columns, seed)
 
 
-def _fit(
-    counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float
-) -> tuple[Codebook, np.ndarray]:
+def _fit(counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
     """A codebook for the blocks that gain by being predicted, and what each block takes then: float64[n_blocks].
 
     ``counts``: residuals of each block; ``overhead``: bits that a block takes besides.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
 
 from .errors import InvalidArgument
 from .format import MAX_PLANE_BITS, MAX_PLANES, Level, ValueType, kept_bits
@@ -26,7 +29,18 @@ class Scheme:
     lossy: bool
     prune: bool
 
+    @cached_property
+    def masks(self) -> tuple[int, ...]:
+        """The plane mask of every level."""
+        return tuple(level.mask for level in self.levels)
 
+    @cached_property
+    def drop_table(self) -> np.ndarray:
+        """``drops`` for the kernels: uint8[256], zero beyond."""
+        return np.frombuffer(bytearray(self.drops).ljust(256, b"\0"), np.uint8)
+
+
+@lru_cache
 def lossless(dtype: ValueType) -> Scheme:
     """Everything is kept, in one plane."""
     widths = (dtype.tail_bits,) if dtype.tail_bits else ()
@@ -47,8 +61,11 @@ def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
     if not 1 <= mantissa_bits <= dtype.mantissa_bits:
         raise InvalidArgument(f"mantissa_bits={mantissa_bits}; {dtype.name} can keep 1 ... {dtype.mantissa_bits}")
     drop = dtype.mantissa_bits - mantissa_bits
-    if drop == 0:
-        return lossless(dtype)
+    return _fixed(dtype, drop) if drop else lossless(dtype)
+
+
+@lru_cache
+def _fixed(dtype: ValueType, drop: int) -> Scheme:
     widths = _small_planes(kept_bits(dtype, drop)) if dtype.tail_bits <= 32 else (kept_bits(dtype, drop),)
     return Scheme(FIXED, widths, (Level(drop, (1 << len(widths)) - 1),), (drop,), True, False)
 
@@ -59,6 +76,7 @@ def _small_planes(kept: int) -> tuple[int, ...]:
     return (6,) * n_six + (kept - 6 * n_six,)
 
 
+@lru_cache
 def ladder(dtype: ValueType, steps: Ladder) -> Scheme:
     """Values keep as many bits as their level says. Raises InvalidArgument."""
     drops = steps.drops
@@ -92,6 +110,7 @@ def _nested_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]]:
     return widths, [(1 << rising.index(k) + 1) - 1 for k in kept]
 
 
+@lru_cache
 def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> int:
     """The fastest kernels that can handle these planes (``kernels.planes.LAYOUT_...``)."""
     whole = len(levels) == 1 and widths == (dtype.tail_bits,)

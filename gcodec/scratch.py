@@ -1,7 +1,9 @@
-"""The working memory of the block kernels."""
+"""The working memory of the block kernels, used again from call to call."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,26 @@ from .format import ValueType
 from .kernels import planes
 from .kernels.parameters import Kind, Scratch
 from .kernels.streams import STREAM_PAD
+
+_MOST = 4  #: of a kind that are kept: more threads than that have work enough to bear the allocation
+KEPT_BLOCK = 1 << 15  #: largest blocks, in values, whose working memory is kept
+_kept: dict[Hashable, list[Any]] = {}
+
+
+def take(kind: Hashable, make: Callable[[], Any]) -> Any:
+    """Something of this kind that was used before, or a new one. Until :func:`give` it is nobody else's, be it another
+    thread or a signal handler that encodes in between."""
+    try:
+        return _kept[kind].pop()
+    except LookupError:
+        return make()
+
+
+def give(kind: Hashable, thing: Any) -> None:
+    """It may be taken again. What an error has kept from being given is lost, which does not matter."""
+    kept = _kept.setdefault(kind, [])
+    if len(kept) < _MOST:
+        kept.append(thing)
 
 
 def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
@@ -43,6 +65,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
     )
 
 
+@lru_cache
 def kind_of(dtype: ValueType) -> Kind:
     """A value type as the kernels want it."""
     return Kind(

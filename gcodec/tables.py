@@ -3,69 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from .codebook import Codebook
+from .format import ValueType
 from .kernels import prefix_code
-from .kernels.parameters import Books
+from .kernels.books import fill_tables
+from .kernels.parameters import Books, Planes
 from .kernels.prefix_code import ESCAPE
+
+_FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB
 
 
 def stack(
-    codebooks: Sequence[Codebook],
-    widths: Sequence[int],
-    masks: Sequence[int],
-    tail_bits: int,
-    *,
-    decode: bool,
-) -> tuple[Books, np.ndarray]:
-    """The tables of a frame's codebooks for the kernels, and ``uniform`` (see ``kernels.planes``).
+    codebooks: tuple[Codebook, ...], widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int, decode: bool
+) -> tuple[Books, Planes]:
+    """The tables of a frame's codebooks and planes for the kernels, which only read them; the last ones are kept.
 
     ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T; ``decode``: whether ``table``
     decodes or encodes.
     """
+    kept = _stack_one if len(codebooks) < 2 else _stack_few if len(codebooks) <= _FEW else _stack
+    return kept(codebooks, widths, masks, tail_bits, decode)
+
+
+def residual_tables(dtype: ValueType, codebooks: tuple[Codebook, ...], decode: bool) -> Books:
+    """The tables of a frame's residual codebooks, as in :func:`stack`."""
+    books, _ = stack(codebooks, (), (0,) * (dtype.bits // 4), 0, decode)
+    return books
+
+
+def _stack(
+    codebooks: tuple[Codebook, ...], widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int, decode: bool
+) -> tuple[Books, Planes]:
     n = len(codebooks)
-    first, count, number = (np.zeros((n, 16), np.int64) for _ in range(3))
-    ranges, shift = np.zeros((n, 3, 256), np.uint8), np.zeros((n, 8, 256), np.uint8)
-    mark_of, head_of = np.zeros((n, 256), np.uint8), np.zeros((n, 256), np.uint16)
-    lengths = np.frombuffer(bytearray(b"".join(c.lengths for c in codebooks)), np.uint8).reshape(n, 256)
-    run_symbol, escape_code = np.zeros(n, np.int64), np.zeros(n, np.uint32)
-    table = np.zeros((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.zeros((n, 256), np.uint32)
-    marks, shifts = level_tables(widths, masks, tail_bits)
-    for k, codebook in enumerate(codebooks):
-        levels, heads = codebook.meanings
-        mark_of[k], shift[k], head_of[k] = marks[levels], shifts[:, levels], heads
-        start = 1
-        for level, (begin, size) in enumerate(codebook.ranges):
-            first[k, level], count[k, level], number[k, level] = begin, size, start
-            ranges[k, :, level] = begin & 255, size, start
-            start += size
-        escape_code[k] = codebook.codes[ESCAPE]
-        table[k] = codebook.decode_table if decode else codebook.encode_table
-    # Symbols that the ranges span but that have no code are escaped, and zero likewise.
-    coded = np.where(lengths > 0, np.arange(256, dtype=np.uint8), np.uint8(ESCAPE))
-    in_use = np.arange(256) <= np.array([c.n_symbols for c in codebooks]).reshape(n, 1)
-    with_gaps = ((lengths == 0) & in_use).any(axis=1)
-    n_symbols = np.array([c.n_symbols for c in codebooks], np.int64)
+    marks, shifts, planes = _level_tables(widths, masks, tail_bits)
     books = Books(
-        n_symbols=n_symbols,
-        lengths=lengths,
-        first=first,
-        counts=count,
-        number=number,
-        ranges=ranges,
-        coded=coded,
-        with_gaps=with_gaps,
-        mark_of=mark_of,
-        shift=shift,
-        head_of=head_of,
-        narrow_head_of=head_of.astype(np.uint8),
-        run_symbol=run_symbol,
-        escape_code=escape_code,
-        table=table,
+        n_symbols=np.array([codebook.n_symbols for codebook in codebooks], np.int64),
+        lengths=np.zeros((n, 256), np.uint8),
+        first=np.zeros((n, 16), np.int64),
+        counts=np.zeros((n, 16), np.int64),
+        number=np.zeros((n, 16), np.int64),
+        ranges=np.zeros((n, 3, 256), np.uint8),
+        coded=np.zeros((n, 256), np.uint8),
+        with_gaps=np.zeros(n, np.bool_),
+        mark_of=np.zeros((n, 256), np.uint8),
+        shift=np.zeros((n, 8, 256), np.uint8),
+        head_of=np.zeros((n, 256), np.uint16),
+        narrow_head_of=np.zeros((n, 256), np.uint8),
+        run_symbol=np.zeros(n, np.int64),
+        escape_code=np.zeros(n, np.uint32),
+        table=np.empty((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.empty((n, 256), np.uint32),
     )
-    return books, uniform_shifts(marks, shifts)
+    for k, codebook in enumerate(codebooks):
+        books.with_gaps[k] = fill_tables(
+            codebook.range_array,
+            codebook.length_array,
+            codebook.head_bits,
+            marks,
+            shifts,
+            books.lengths[k],
+            books.first[k],
+            books.counts[k],
+            books.number[k],
+            books.ranges[k],
+            books.coded[k],
+            books.mark_of[k],
+            books.shift[k],
+            books.head_of[k],
+            books.narrow_head_of[k],
+        )
+        books.escape_code[k] = codebook.codes[ESCAPE]
+        if decode:
+            codebook.fill_decode_table(books.table[k])
+        else:
+            codebook.fill_encode_table(books.table[k])
+    return books, planes
+
+
+_stack_one = lru_cache(32)(_stack)
+_stack_few = lru_cache(4)(_stack)
+
+
+@lru_cache(64)
+def _level_tables(
+    widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int
+) -> tuple[np.ndarray, np.ndarray, Planes]:
+    marks, shifts = level_tables(widths, masks, tail_bits)
+    return marks, shifts, Planes(len(widths), np.array(widths, np.int64), uniform_shifts(marks, shifts))
 
 
 def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:

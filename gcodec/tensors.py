@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ NUMPY, TORCH = 0, 1  #: container codes of the frame header
 _BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  #: types that numpy itself does not have
 
 
-@dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """An array seen as bits: ``bits``: uintW[n], row-major; ``shape`` and ``container`` as the frame header records
     them."""
 
@@ -30,11 +29,12 @@ class Values:
 
 def kernel_view(array: np.ndarray) -> np.ndarray:
     """The same memory, marked writable: to numba a read-only array is another type, and every kernel would be
-    compiled twice.
-
-    Kernels do not write to their inputs.
+    compiled twice. Kernels do not write to their inputs. (An array that is not aligned, another type too, is copied.)
     """
-    return array if array.flags.writeable else np.asarray(_Pointer(array))
+    flags = array.flags
+    if not flags.aligned:
+        return array.copy()
+    return array if flags.writeable else np.asarray(_Pointer(array))
 
 
 class _Pointer:
@@ -59,12 +59,28 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
     ``dtype``: says that ``x``, of unsigned integers, holds the bits of this type. Copies only what is not
     contiguous. Raises InvalidArgument for other types, Unsupported for other devices.
     """
-    if is_torch(x):
+    if type(x) is np.ndarray:
+        array = x
+    elif is_torch(x):
         return _torch_values(x, dtype)
-    try:
-        array = np.asarray(x)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"cannot make an array of this {type(x).__name__}: {error}") from None
+    else:
+        try:
+            array = np.asarray(x)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"cannot make an array of this {type(x).__name__}: {error}") from None
+    value_type = _NATIVE.get(array.dtype) if dtype is None else None
+    if value_type is None:
+        array, value_type = _bits_of_type(array, dtype)
+    check_dimensions(array.ndim)
+    flat = np.ascontiguousarray(array).reshape(-1).view(value_type.uint)
+    return Values(kernel_view(flat), value_type, array.shape, NUMPY)
+
+
+_NATIVE = {np.dtype(name): BY_NAME[name] for name in BY_NAME if name not in _BITS_ONLY}
+
+
+def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, ValueType]:
+    """The array in native byte order, and its type. Raises InvalidArgument."""
     name = array.dtype.name
     if dtype is not None:
         if dtype not in BY_NAME:
@@ -75,11 +91,9 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
             raise InvalidArgument(f"dtype={dtype!r} needs {BY_NAME[dtype].uint} bits, not {array.dtype}")
     if name not in BY_NAME:
         raise InvalidArgument(f"cannot encode values of type {array.dtype}; one of {', '.join(BY_NAME)}")
-    check_dimensions(array.ndim)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return Values(kernel_view(flat.view(BY_NAME[name].uint)), BY_NAME[name], array.shape, NUMPY)
+    return array, BY_NAME[name]
 
 
 def check_dimensions(ndim: int) -> None:
@@ -88,21 +102,29 @@ def check_dimensions(ndim: int) -> None:
         raise InvalidArgument(f"{ndim} dimensions; a frame holds at most {MAX_DIMENSIONS}")
 
 
+@cache
+def _torch_types() -> dict[Any, tuple[ValueType, Any]]:
+    """By torch's own type: the value type, and torch's integers of the same width."""
+    import torch
+
+    return {getattr(torch, t.name): (t, getattr(torch, f"int{t.bits}")) for t in BY_NAME.values()}
+
+
 def _torch_values(x: Any, dtype: str | None) -> Values:
     import torch
 
-    name = str(x.dtype).removeprefix("torch.")
-    if dtype is not None and dtype != name:
-        raise InvalidArgument(f"dtype={dtype!r}, but the tensor is {name}")
-    if name not in BY_NAME or x.layout != torch.strided:
+    value_type, integer = _torch_types().get(x.dtype, (None, None))
+    if value_type is None or x.layout != torch.strided:
         raise InvalidArgument(f"cannot encode a {x.layout} tensor of {x.dtype}; dense ones of {', '.join(BY_NAME)}")
-    check_dimensions(x.ndim)
-    if x.device.type != "cpu":
+    if dtype is not None and dtype != value_type.name:
+        raise InvalidArgument(f"dtype={dtype!r}, but the tensor is {value_type.name}")
+    shape = tuple(x.shape)
+    check_dimensions(len(shape))
+    if not x.is_cpu:
         raise Unsupported(f"tensors on {x.device.type} are not supported yet: move the tensor to the CPU first")
-    value_type = BY_NAME[name]
-    flat = x.detach().resolve_neg().contiguous().reshape(-1)
-    bits = flat.view(getattr(torch, f"int{value_type.bits}")).numpy().view(value_type.uint)
-    return Values(bits, value_type, tuple(x.shape), TORCH)
+    dense = (x.detach() if x.requires_grad else x).resolve_neg().contiguous()
+    bits = dense.view(integer).numpy().reshape(-1).view(value_type.uint)
+    return Values(kernel_view(bits), value_type, shape, TORCH)
 
 
 def new_output(dtype: ValueType, shape: tuple[int, ...], container: int) -> tuple[Any, np.ndarray]:
@@ -120,10 +142,13 @@ def wrap(bits: np.ndarray, dtype: ValueType, shape: tuple[int, ...], container: 
     if container == TORCH:
         import torch
 
-        return torch.from_numpy(bits.view(f"int{dtype.bits}")).view(getattr(torch, dtype.name)).reshape(shape)
-    return bits.view(_numpy_dtype(dtype)).reshape(shape)
+        array = bits if len(shape) == 1 else bits.reshape(shape)
+        return torch.from_numpy(array.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.name))
+    array = bits.view(_numpy_dtype(dtype))
+    return array if len(shape) == 1 else array.reshape(shape)
 
 
+@cache
 def _numpy_dtype(dtype: ValueType) -> Any:
     if dtype.name not in _BITS_ONLY:
         return np.dtype(dtype.name)
@@ -138,22 +163,25 @@ def _numpy_dtype(dtype: ValueType) -> Any:
 def output_bits(out: Any, dtype: ValueType, n_values: int) -> np.ndarray:
     """The bits of a caller's output array, uintW[n_values] sharing its memory. Raises InvalidArgument where it does
     not fit."""
-    if is_torch(out):
+    if isinstance(out, np.ndarray):
+        kind, flags = out.dtype, out.flags
+        same = _NATIVE.get(kind) is dtype or (
+            dtype.name in _BITS_ONLY and ((kind.name == dtype.name and kind.isnative) or kind == dtype.uint)
+        )
+        if same and out.size == n_values and flags.c_contiguous and flags.writeable:
+            return out.reshape(-1).view(dtype.uint)
+    elif is_torch(out):
         import torch
 
+        known, integer = _torch_types().get(out.dtype, (None, None))
         fits = (
-            str(out.dtype) == f"torch.{dtype.name}"
-            and out.device.type == "cpu"
+            known is dtype
+            and out.is_cpu
             and out.is_contiguous()
             and not (out.is_neg() or out.is_conj())
             and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled())
         )
         if fits and out.numel() == n_values:
-            return out.detach().reshape(-1).view(getattr(torch, f"int{dtype.bits}")).numpy().view(dtype.uint)
-    elif isinstance(out, np.ndarray):
-        same = (out.dtype.name == dtype.name and out.dtype.isnative) or (
-            out.dtype == dtype.uint and dtype.name in _BITS_ONLY
-        )
-        if same and out.size == n_values and out.flags.c_contiguous and out.flags.writeable:
-            return out.reshape(-1).view(dtype.uint)
+            dense = out.detach() if out.requires_grad else out
+            return dense.view(integer).numpy().reshape(-1).view(dtype.uint)
     raise InvalidArgument(f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}")

@@ -1,22 +1,29 @@
-"""Threads: one pool for the process, and work split over ranges of blocks."""
+"""Threads: one pool for the process, and work shared out to whoever is free."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from itertools import pairwise
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Condition, local
 from typing import Any
 
 from .errors import InvalidArgument
 
 _THREADS_ABOVE = 1 << 18  #: values; smaller arrays are coded on the calling thread
+_pool: ThreadPoolExecutor | None = None
+_here = local()  #: ``submitting``: whether this thread is inside the pool's own locks
 
 
-@lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="gcodec")
+def _forget() -> None:
+    """The threads of a pool do not survive a fork."""
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def n_threads(threads: int | None, n_values: int) -> int:
@@ -28,17 +35,110 @@ def n_threads(threads: int | None, n_values: int) -> int:
     return min(threads or os.cpu_count() or 1, 64)
 
 
-def split_work(n_blocks: int, threads: int) -> list[tuple[int, int]]:
-    """Ranges of blocks (begin, end), one per thread, none empty."""
-    threads = max(min(threads, n_blocks), 1)
-    edges = [n_blocks * t // threads for t in range(threads + 1)]
-    return [(a, b) for a, b in pairwise(edges) if b > a]
+def together(work: Callable[[], Any], threads: int) -> None:
+    """``work()`` on this thread and on up to ``threads - 1`` others at the same time; raises what any of them raised.
+
+    Others may come late or not at all, as the pool is shared by all callers: ``work`` takes what is left to do until
+    there is nothing, and this thread's alone does it all if need be.
+    """
+    others = _submit(work, threads - 1)
+    try:
+        work()
+    finally:
+        started = [other for other in others if not other.cancel()]
+        errors = [error for other in started if (error := other.exception()) is not None]
+    if errors:
+        raise errors[0]
 
 
-def run(work: Callable[[int, int], Any], n_blocks: int, threads: int) -> list[Any]:
-    """``work(begin, end)`` over all blocks, split among threads; results in order of the blocks."""
-    parts = split_work(n_blocks, threads)
-    if len(parts) <= 1:
-        return [work(*part) for part in parts]
-    futures = [_pool().submit(work, *part) for part in parts[1:]]
-    return [work(*parts[0])] + [future.result() for future in futures]
+def _submit(work: Callable[[], Any], count: int) -> list[Future[Any]]:
+    """``work`` on ``count`` threads of the pool, or as many as there are to be had."""
+    global _pool
+    futures: list[Future[Any]] = []
+    if getattr(_here, "submitting", False):  # in a signal handler that interrupted these very lines
+        return futures
+    _here.submitting = True
+    try:
+        for _ in range(count):
+            if _pool is None:
+                _pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 64), thread_name_prefix="gcodec")
+            futures.append(_pool.submit(work))
+    except RuntimeError:  # no more threads to be had, or the interpreter is shutting down
+        pass
+    finally:
+        _here.submitting = False
+    return futures
+
+
+def run(work: Callable[[int, int], Any], n_blocks: int, threads: int, chunk: int = 32) -> None:
+    """``work(begin, end)`` over all blocks, by chunks where there are several threads. After an error no new chunk is
+    begun."""
+    if threads == 1 or n_blocks <= chunk:
+        if n_blocks:
+            work(0, n_blocks)
+        return
+    left = deque((begin, min(begin + chunk, n_blocks)) for begin in range(0, n_blocks, chunk))
+
+    def take() -> None:
+        while left:
+            try:
+                part = left.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                work(*part)
+            except BaseException:
+                left.clear()
+                raise
+
+    together(take, min(threads, len(left)))
+
+
+class Relay:
+    """Parts of unknown size that are made on any thread and put down one after another.
+
+    Each thread takes the next part, makes it on a tray, and hands the tray in with the size. Whoever hands in the
+    part that all were waiting for learns where that part and those after it belong, puts them down and returns the
+    trays. Nobody waits but for a tray.
+    """
+
+    def __init__(self, n_parts: int, trays: list[Any], start: int) -> None:
+        self._n_parts, self._trays, self.end = n_parts, trays, start
+        self._next = self._due = 0
+        self._made: dict[int, tuple[Any, int]] = {}
+        self._changed = Condition()
+
+    def take(self) -> tuple[int, Any] | None:
+        """The next part and a tray for it; None when there is none left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._trays or self._next >= self._n_parts)
+            if self._next >= self._n_parts:
+                return None
+            self._next += 1
+            if self._next >= self._n_parts:
+                self._changed.notify_all()
+            return self._next - 1, self._trays.pop()
+
+    def hand_in(self, part: int, tray: Any, size: int) -> list[tuple[Any, int, int]]:
+        """``part`` is on ``tray`` and takes ``size`` bytes. Returns what has its place now: (tray, size, place)."""
+        placed = []
+        with self._changed:
+            self._made[part] = tray, size
+            while self._due in self._made:
+                tray, size = self._made.pop(self._due)
+                placed.append((tray, size, self.end))
+                self.end += size
+                self._due += 1
+        return placed
+
+    def give_back(self, tray: Any) -> None:
+        """What was on it has been put down."""
+        with self._changed:
+            self._trays.append(tray)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """No part is to be begun any more."""
+        with self._changed:
+            self._next = self._n_parts
+            self._changed.notify_all()

@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("kernels",),
-    ("codebook", "ladders", "workers"),
+    ("blank", "codebook", "ladders", "workers"),
     ("format", "fitting", "prior", "truncation", "rounding"),
     ("scheme", "tensors", "tables", "scratch", "optimizers", "prediction"),
     ("planning",),

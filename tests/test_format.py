@@ -19,6 +19,7 @@ from gcodec import codebook, errors, scheme
 from gcodec import format as fmt
 from gcodec.format import BY_NAME, Level, Prelude
 from gcodec.kernels import blocks, prefix_code
+from gcodec.kernels.frame import find_blocks, seal_prelude
 from tests import laws, reference
 from tests.cases import KINDS, gaussian
 from tests.frame_builder import BLOCK_HEADER, EXTENSION, Draft, build_frame
@@ -278,19 +279,22 @@ def preludes() -> st.SearchStrategy[Prelude]:
 @given(preludes(), st.integers(0, 2**32 - 1))
 def test_preludes_are_read_as_they_were_written(prelude, seed):
     index = 8 * np.random.default_rng(seed).integers(0, 1 << 20, prelude.n_blocks)
-    frame = np.full(prelude.prelude_bytes + 8 * 50, 0xA5, np.uint8)
-    prelude.write_to(frame, index.astype(np.uint32))
-    assert (frame[prelude.prelude_bytes :] == 0xA5).all()
-    total = prelude.prelude_bytes + int(index.sum())
-    frame[16:24] = np.frombuffer(little(total, 8), np.uint8)
-    data = frame[: prelude.prelude_bytes].tobytes()
-    read, sizes = fmt.read_prelude(data, lambda number, digest: None)
-    assert read == prelude
+    start, total = prelude.prelude_bytes, prelude.prelude_bytes + int(index.sum())
+    frame = np.full(start + 8 * 50, 0xA5, np.uint8)
+    head = np.frombuffer(bytearray(prelude.start(total, start)), np.uint8)
+    seal_prelude(frame, head, prelude.index_at, start, index.astype(np.uint32))
+    assert (frame[start:] == 0xA5).all()
+    data = frame[:start].tobytes()
+    assert reference.checksum(data[:40] + bytes(8) + data[48:], 0) == int.from_bytes(data[40:48], "little")
+    assert fmt.read_prelude(data, lambda number, digest: None) == prelude
+    sizes, offsets = np.empty((2, prelude.n_blocks), np.int64)
+    assert find_blocks(frame[:start], prelude.index_at, start, sizes, offsets) == total
     assert np.array_equal(sizes, index)
+    assert np.array_equal(offsets, start + np.cumsum(index) - index)
     held = np.zeros(total, np.uint8) if total < 1 << 20 else None
     if held is not None:
         held[: len(data)] = frame[: len(data)]
-        assert fmt.prelude_size(held) == (prelude.prelude_bytes, total)
+        assert fmt.prelude_size(held) == (start, total)
         laws.with_refusal(errors.InsufficientData, lambda: fmt.prelude_size(held[:-1]))
 
 
@@ -301,7 +305,7 @@ def test_geometry_beyond_32_bits():
     assert prelude.n_values == 1 << 40
     assert prelude.n_blocks == 1 << 26
     assert prelude.prelude_bytes == 72 + (1 << 28)
-    assert replace(prelude, shape=(0, 1 << 40)).n_blocks == 0
+    assert prelude._replace(shape=(0, 1 << 40)).n_blocks == 0
     assert gcodec.max_encoded_size(shape, "float32") > 1 << 42
 
 

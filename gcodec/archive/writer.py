@@ -176,7 +176,7 @@ class ArchiveWriter:
         for number, segment in enumerate(plan.segments):
             size, step = segment.stop - segment.start, self._part_bytes
             if segment.dtype is not None and number in columns:  # whole rows, if they fit
-                row = columns[number] * width(segment.dtype)
+                row = columns[number] * (width(segment.dtype) or 1)
                 step = step // row * row or step
             for start in range(0, size, step):
                 yield Part(number, start, min(start + step, size))

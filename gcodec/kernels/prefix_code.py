@@ -12,28 +12,40 @@ NO_CODE = 64  #: length stored for a symbol without a code: more than the encode
 
 
 @kernel
-def package_merge(counts, order, limit, weight, is_leaf, n_items, lengths):
+def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
     """Optimal code lengths of at most ``limit`` bits for symbols of given counts (Larmore and Hirschberg 1990).
 
-    ``counts``: uint64[n], all positive; ``order``: int64[n], indices sorted by (count, index); ``weight``: uint64[2,
-    2n] ``is_leaf``: uint8[limit, 2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result.
-    2 <= n <= 2**limit. Among equal weights a leaf precedes a package, and leaves follow ``order``: the result is a pure
-    function of the counts.
+    ``counts``: integers[n], none negative; ``order``: int64[n], ``weight``: uint64[2, 2n], ``is_leaf``: uint8[limit,
+    2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result, 0 where the count is 0. Returns the
+    number of counts that are not 0; where it is not in 2 ... 2**limit there is no result. Among equal weights a leaf
+    precedes a package, and leaves go by (count, index): the result is a pure function of the counts.
     """
-    n = len(order)
+    n = 0
+    for i in range(len(counts)):
+        lengths[i] = 0
+        if counts[i]:
+            place = n
+            while place > 0 and counts[order[place - 1]] > counts[i]:
+                order[place] = order[place - 1]
+                place -= 1
+            order[place] = i
+            n += 1
+    if n < 2 or n > 1 << limit:
+        return n
     n_previous = 0
     for level in range(limit):
         now, before = level & 1, (level + 1) & 1
         leaf, package, item = 0, 0, 0
         while leaf < n or 2 * package + 1 < n_previous:
             take_leaf = leaf < n
-            pair = U64(0)
+            count, pair = U64(0), U64(0)
+            if take_leaf:
+                count = U64(counts[order[leaf]])
             if 2 * package + 1 < n_previous:
                 pair = U64(weight[before, 2 * package] + weight[before, 2 * package + 1])
-                if take_leaf:
-                    take_leaf = counts[order[leaf]] <= pair
+                take_leaf = take_leaf and count <= pair
             if take_leaf:
-                weight[now, item] = counts[order[leaf]]
+                weight[now, item] = count
                 leaf += 1
             else:
                 weight[now, item] = pair
@@ -42,8 +54,6 @@ def package_merge(counts, order, limit, weight, is_leaf, n_items, lengths):
             item += 1
         n_items[level] = item
         n_previous = item
-    for i in range(n):
-        lengths[i] = 0
     take = 2 * n - 2
     for level in range(limit - 1, -1, -1):
         n_leaves = 0
@@ -52,6 +62,7 @@ def package_merge(counts, order, limit, weight, is_leaf, n_items, lengths):
         for i in range(n_leaves):
             lengths[order[i]] += 1
         take = 2 * (take - n_leaves)
+    return n
 
 
 @kernel

@@ -196,12 +196,30 @@ def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own
 
 
 @kernel
-def total_entropy(histograms):
-    """Sum of :func:`entropy_bits` over the rows of uint32[n_blocks, n_bins], in 1/256 bits."""
-    total = U64(0)
-    for b in range(histograms.shape[0]):
-        total += entropy_bits(histograms[b])
-    return total
+def compare_references(by_block, by_stream, step):
+    """Entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to each sub-stream's
+    (``by_stream``, both uint32[n_blocks, n_bins]), and the number of heads. Looks at every ``step``-th row."""
+    plain, relative, number = U64(0), U64(0), U64(0)
+    for b in range(0, by_block.shape[0], step):
+        plain += entropy_bits(by_block[b])
+        relative += entropy_bits(by_stream[b])
+        for i in range(by_block.shape[1]):
+            number += U64(by_block[b, i])
+    return plain, relative, number
+
+
+@kernel
+def rows_in_use(counts, used):
+    """Rows of uint32[n_blocks, n_bins] that count anything but zeros and outsiders: their number, and which in
+    ``used`` (int64[n_blocks])."""
+    n = 0
+    for b in range(counts.shape[0]):
+        for i in range(2, counts.shape[1]):
+            if counts[b, i]:
+                used[n] = b
+                n += 1
+                break
+    return n
 
 
 @kernel

@@ -1,0 +1,115 @@
+"""From counted symbols to a codebook's symbols, and what codebooks cost on counted symbols.
+
+Histograms are those of :mod:`survey`: zero, outside, then one bin per (level, relative head).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .jit import kernel
+from .prefix_code import ESCAPE
+from .scalar import U32, U64
+
+NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
+
+
+@kernel
+def choose_symbols(histogram, n_levels, window, budget, exact, spans, weights):
+    """Which bins get a symbol, and the weight of each.
+
+    ``histogram``: int64[2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
+    what was counted is all that will occur; ``spans``: int64[n_levels, 2], result: bins [lo, hi) of every level;
+    ``weights``: int64[budget + 2], result: of zero, of the bins of the spans, of the escape. Returns the number of
+    weights.
+    """
+    total = 0
+    for level in range(n_levels):
+        row = 2 + level * window
+        lo, hi = 0, window
+        while lo < hi and histogram[row + lo] == 0:
+            lo += 1
+        while hi > lo and histogram[row + hi - 1] == 0:
+            hi -= 1
+        spans[level, 0] = lo if hi > lo else 0
+        spans[level, 1] = hi if hi > lo else 0
+        total += hi - lo
+    # Every span begins and ends with a bin that occurs; drop the end that is worth least while that pays.
+    while True:
+        best, best_level, best_side, best_gap = np.int64(0), -1, 0, 0
+        for level in range(n_levels):
+            lo, hi = spans[level, 0], spans[level, 1]
+            row = 2 + level * window
+            for side in range(2 if hi > lo else 0):
+                gap = 1
+                place = row + (hi - 1 if side else lo)
+                step = -1 if side else 1
+                while gap < hi - lo and histogram[place + step * gap] == 0:
+                    gap += 1
+                # An escape costs some 8 bits more than a code; a place in the table costs 4 bits.
+                gain = 4 * gap - 8 * histogram[place]
+                if best_level < 0 or gain > best:
+                    best, best_level, best_side, best_gap = gain, level, side, gap
+        if best_level < 0 or (best <= 0 and total <= budget):
+            break
+        total -= best_gap
+        if best_side:
+            spans[best_level, 1] -= best_gap
+        else:
+            spans[best_level, 0] += best_gap
+    room = budget - total
+    counted, coded = histogram[1], 0
+    n = 1
+    weights[0] = histogram[0]
+    for level in range(n_levels):
+        lo, hi = spans[level, 0], spans[level, 1]
+        if hi > lo and room >= 4 and not exact:
+            spans[level, 0], spans[level, 1] = max(lo - 2, 0), min(hi + 2, window)
+            room -= (spans[level, 1] - spans[level, 0]) - (hi - lo)
+            lo, hi = spans[level, 0], spans[level, 1]
+        row = 2 + level * window
+        for i in range(window):
+            counted += histogram[row + i]
+        for i in range(lo, hi):
+            weights[n] = histogram[row + i]
+            coded += histogram[row + i]
+            n += 1
+    weights[n] = counted - coded
+    n += 1
+    for i in range(n):
+        weights[i] = weights[i] * 8 + (0 if exact else 1)
+    return n
+
+
+@kernel
+def bin_costs(ranges, lengths, head_bits, window, center, costs):
+    """Bits that each bin costs under a codebook, :data:`NO_COST` where it has no code.
+
+    ``ranges``: int64[n_levels, 2] of (first, count); ``lengths``: uint8[256]; ``costs``: uint32[n_bins], result.
+    """
+    escape = U32(NO_COST)
+    if lengths[ESCAPE]:
+        escape = U32(lengths[ESCAPE] + head_bits)
+    for i in range(len(costs)):
+        costs[i] = escape
+    if lengths[0]:
+        costs[0] = lengths[0]
+    half, mask = np.int64(1) << (head_bits - 1), (np.int64(1) << head_bits) - 1
+    number = 1
+    for level in range(ranges.shape[0]):
+        for j in range(ranges[level, 1]):
+            place = ((ranges[level, 0] + j + half) & mask) - half + center
+            if 0 <= place < window and lengths[number]:
+                costs[2 + level * window + place] = lengths[number]
+            number += 1
+
+
+@kernel
+def spent(histograms, costs):
+    """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost. ``costs``: uint32[n_bins], by
+    :func:`bin_costs`."""
+    total = U64(0)
+    for b in range(histograms.shape[0]):
+        for i in range(len(costs)):
+            total += U64(histograms[b, i]) * U64(costs[i])
+    return total
