@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .archive import load_file as load_file
     from .archive import save_file as save_file
-    from .codec import FrameInfo as FrameInfo
     from .codec import decode as decode
     from .codec import decode_range as decode_range
     from .codec import encode as encode
     from .codec import inspect as inspect
     from .codec import max_encoded_size as max_encoded_size
     from .codec import warmup as warmup
+    from .coding import LITERAL_GCOMP as LITERAL_GCOMP
+    from .coding import Coding as Coding
     from .cycle import CodebookCycle as CodebookCycle
     from .errors import Corruption as Corruption
     from .errors import GcodecError as GcodecError
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
     from .errors import InvalidArgument as InvalidArgument
     from .errors import LimitExceeded as LimitExceeded
     from .errors import Unsupported as Unsupported
+    from .inspection import FrameInfo as FrameInfo
     from .ladders import FINE_LADDER as FINE_LADDER
     from .ladders import PAPER_LADDER as PAPER_LADDER
     from .ladders import Ladder as Ladder
-    from .planning import LITERAL_GCOMP as LITERAL_GCOMP
-    from .planning import Coding as Coding
     from .recorder import Recorder as Recorder
     from .stream import Decoder as Decoder
     from .stream import Encoder as Encoder
@@ -38,11 +38,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "archive": ("load_file", "save_file"),
-    "codec": ("FrameInfo", "decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
+    "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
+    "coding": ("LITERAL_GCOMP", "Coding"),
     "cycle": ("CodebookCycle",),
     "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "Unsupported"),
+    "inspection": ("FrameInfo",),
     "ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
-    "planning": ("LITERAL_GCOMP", "Coding"),
     "recorder": ("Recorder",),
     "stream": ("Decoder", "Encoder"),
 }

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from . import scheme as schemes
+from .coding import LADDERS, ROUNDINGS, Coding
 from .decoding import Frame
-from .encoding import encode_values, max_encoded_size, plan_for
+from .encoding import encode_values, plan_for
 from .errors import InvalidArgument, LimitExceeded
-from .format import BLOCK_KINDS, BY_NAME, CONTAINERS, MODES, Prelude, ValueType
+from .format import Prelude
+from .inspection import inspect
 from .ladders import FINE_LADDER, Ladder
 from .optimizers import levels_for
-from .planning import LADDERS, ROUNDINGS, Coding
 from .scheme import Scheme
+from .sizes import max_encoded_size
 from .tensors import Values, kernel_view, new_output, output_bits, values_of
+from .valuetypes import BY_NAME, ValueType
 from .workers import n_threads
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
@@ -229,85 +231,6 @@ def decode_range(
         frame.decode_blocks(begin, end, scratch, n_threads(threads, covered), _base_of(base, prelude))
         bits[:] = scratch[start - first : stop - first]
     return result
-
-
-@dataclass(frozen=True)
-class FrameInfo:
-    """What :func:`inspect` finds. Sizes in bytes.
-
-    ``levels``: mantissa bits dropped per level; ``planes``: widths in bits; ``codebooks``: per codebook the number
-    of symbols and the length of its longest code in bits; ``kinds``: blocks per kind.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    mode: str
-    container: str
-    n_values: int
-    value_bytes: int
-    frame_bytes: int
-    prelude_bytes: int
-    block_values: int
-    stream_values: int
-    n_blocks: int
-    levels: tuple[int, ...]
-    planes: tuple[int, ...]
-    codebooks: tuple[tuple[int, int], ...]
-    kinds: dict[str, int]
-
-    @property
-    def n_codebooks(self) -> int:
-        """Codebooks in the frame."""
-        return len(self.codebooks)
-
-    @property
-    def ratio(self) -> float:
-        """Bytes of the values over bytes of the frame."""
-        return self.value_bytes / self.frame_bytes
-
-    @property
-    def bits_per_value(self) -> float:
-        """Bits of the frame per value; 0 where there are none."""
-        return 8 * self.frame_bytes / self.n_values if self.n_values else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, JSON-serializable."""
-        return {**asdict(self), "ratio": self.ratio, "bits_per_value": self.bits_per_value}
-
-
-def inspect(data: Any) -> FrameInfo:
-    """Describe a frame. Reads the prelude and each block's kind; block checksums are not verified (``decode`` does
-    that).
-
-    ``data``: bytes-like, one frame. Raises as :func:`decode` does.
-    """
-    frame = Frame(data)
-    prelude = frame.prelude
-    count = (
-        np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS))
-        if prelude.n_blocks
-        else np.zeros(len(BLOCK_KINDS), np.int64)
-    )
-    kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[: len(BLOCK_KINDS)], strict=True)}
-    if len(count) > len(BLOCK_KINDS):
-        kinds["unknown"] = int(count[len(BLOCK_KINDS) :].sum())
-    return FrameInfo(
-        prelude.dtype.name,
-        prelude.shape,
-        MODES[prelude.mode],
-        CONTAINERS[prelude.container],
-        prelude.n_values,
-        prelude.n_values * prelude.dtype.itemsize,
-        len(frame.data),
-        prelude.prelude_bytes,
-        1 << prelude.block_log2,
-        1 << prelude.stream_log2,
-        prelude.n_blocks,
-        tuple(level.drop for level in prelude.levels),
-        prelude.widths,
-        tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks),
-        kinds,
-    )
 
 
 def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:

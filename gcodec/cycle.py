@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .codebook import Codebook
+from .coding import Coding
 from .errors import InvalidArgument
 from .fitting import bin_costs, from_histogram
 from .kernels import survey
-from .planning import Coding, window_of
+from .planning import window_of
 
 
 @dataclass(frozen=True)

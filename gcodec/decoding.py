@@ -17,12 +17,10 @@ from .kernels.frame import find_blocks
 from .kernels.parameters import Books, Geometry, Planes, Scratch
 from .kernels.predicted import decode_predicted_blocks
 from .kernels.streams import STREAM_PAD, checksum
-from .prediction import digit_tables, hash_of
-from .prediction import scratch_for as residual_scratch
 from .scheme import layout_of
-from .scratch import KEPT_BLOCK, give, kind_of, scratch_for, take
-from .tables import residual_tables, stack
-from .tensors import kernel_view
+from .scratch import KEPT_BLOCK, give, kind_of, residual_scratch_for, scratch_for, take
+from .tables import digit_tables, residual_tables, stack
+from .tensors import hash_of, kernel_view
 from .workers import run
 
 
@@ -173,7 +171,7 @@ class _Decoding(NamedTuple):
         dtype, templates = prelude.dtype, prelude.templates
         ends = np.cumsum([0, *map(len, templates)])
         kind = (dtype, block, stream, "residuals")
-        scratch = take(kind, lambda: residual_scratch(dtype, block, stream))
+        scratch = take(kind, lambda: residual_scratch_for(dtype, block, stream))
         status, at = decode_predicted_blocks(
             kernel_view(data),
             offsets,

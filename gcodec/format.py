@@ -1,4 +1,4 @@
-"""The frame's prelude: value types, field by field reading and writing (docs/format.md sections 2 and 4). No kernels
+"""The frame's prelude: field by field reading and writing (docs/format.md sections 2 and 4). No kernels
 here.
 
 Block headers are read and written by the kernels themselves (``kernels/encode.py``, ``kernels/decode.py``).
@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from .codebook import BY_ID, INLINE, Codebook, read_inline, read_residual, residual_record
 from .errors import Corruption, InsufficientData, Unsupported
+from .valuetypes import BY_CODE, ValueType
 
 #: Looks up a codebook by (id, hash); None where it is not known.
 FindCodebook = Callable[[int, int], Codebook | None]
@@ -37,66 +37,6 @@ MODES = ("lossless", "fixed", "near-lossless")
 CONTAINERS = ("numpy", "torch")
 BLOCK_KINDS = ("constant", "raw", "coded", "predicted")
 TEMPLATE_COLUMNS = range(2, 1 << 24)
-
-
-@dataclass(frozen=True, eq=False)  # there is one of each, which makes a fast key
-class ValueType:
-    """One row of the table of docs/format.md section 2. Sizes in bits."""
-
-    code: int
-    name: str
-    bits: int
-    head_bits: int
-    tail_bits: int
-    mantissa_bits: int
-    exponent_bits: int
-
-    @cached_property
-    def itemsize(self) -> int:
-        """Bytes of a value."""
-        return self.bits // 8
-
-    @cached_property
-    def uint(self) -> np.dtype:
-        """The numpy unsigned integer of the same width."""
-        return np.dtype(f"uint{self.bits}")
-
-    @property
-    def predictable(self) -> bool:
-        """Whether there are predicted blocks of this type."""
-        return self.name in ("float32", "bfloat16", "float16")
-
-    @cached_property
-    def head_shift(self) -> int:
-        """How far left the head lies in a value."""
-        return max(self.tail_bits - 1, 0)
-
-    @cached_property
-    def head_mask(self) -> int:
-        """2**head_bits - 1."""
-        return (1 << self.head_bits) - 1
-
-    @cached_property
-    def infinity(self) -> int:
-        """Bits of +inf (for types with infinities): the exponent field full, the mantissa empty."""
-        return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
-
-    @cached_property
-    def smallest_normal(self) -> int:
-        """Bits of the smallest normal magnitude."""
-        return 1 << self.mantissa_bits
-
-
-VALUE_TYPES = (
-    ValueType(1, "float32", 32, 8, 24, 23, 8),
-    ValueType(2, "bfloat16", 16, 8, 8, 7, 8),
-    ValueType(3, "float16", 16, 8, 8, 10, 5),
-    ValueType(4, "float64", 64, 11, 53, 52, 11),
-    ValueType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
-    ValueType(6, "float8_e5m2", 8, 8, 0, 2, 5),
-)
-BY_NAME = {t.name: t for t in VALUE_TYPES}
-BY_CODE = {t.code: t for t in VALUE_TYPES}
 
 
 class Level(NamedTuple):

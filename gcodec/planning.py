@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,12 +10,11 @@ import numpy as np
 
 from . import prior
 from .codebook import Codebook
-from .errors import InvalidArgument
+from .coding import Coding
 from .fitting import bin_costs, from_histogram
-from .format import MAX_CODEBOOKS, ValueType
 from .kernels import fit, survey
-from .ladders import FINE_LADDER, PAPER_LADDER
 from .prediction import Prediction, Rows, predict_rows
+from .valuetypes import ValueType
 from .workers import run
 
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
@@ -27,56 +25,6 @@ _REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 _STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
 _EMPTY_BITS = 4  #: what one costs that is all zero
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
-
-
-ROUNDINGS = ("nearest", "truncate")
-LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
-
-
-@dataclass(frozen=True)
-class Coding:
-    """How codebooks are made, and what near-lossless encoding does where it is not told. The defaults are the best
-    known; :data:`LITERAL_GCOMP` follows the paper.
-
-    ``max_length``: longest code, 2 ... 12 bits; ``escape_threshold``: GComp's n_theta, the longest native Huffman code
-    that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:
-    allow a reference head per sub-stream; ``ladder``: which levels near-lossless encoding uses where the caller names
-    none, "fine" or "paper"; ``rounding``: "nearest" (even) or "truncate", likewise; ``prediction``: allow lossless
-    blocks to be predicted from a template row.
-    """
-
-    max_length: int = 12
-    escape_threshold: int | None = None
-    max_codebooks: int = 8
-    references: bool = True
-    ladder: str = "fine"
-    rounding: str = "nearest"
-    prediction: bool = True
-
-    def __post_init__(self) -> None:
-        if self.ladder not in LADDERS or self.rounding not in ROUNDINGS:
-            raise InvalidArgument(
-                f"ladder={self.ladder!r}, rounding={self.rounding!r}; one of {list(LADDERS)}, {ROUNDINGS}"
-            )
-        if self.escape_threshold is not None and self.escape_threshold < 1:
-            raise InvalidArgument(f"escape_threshold={self.escape_threshold} is not positive")
-        if not 1 <= self.max_codebooks <= MAX_CODEBOOKS:
-            raise InvalidArgument(f"max_codebooks={self.max_codebooks} is not in 1 ... {MAX_CODEBOOKS}")
-        if not 2 <= self.max_length <= 12:
-            raise InvalidArgument(f"max_length={self.max_length} is not in 2 ... 12")
-
-
-#: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper
-#: gives none), the four-level ladder, plain truncation.
-LITERAL_GCOMP = Coding(
-    max_length=11,
-    escape_threshold=11,
-    max_codebooks=1,
-    references=False,
-    ladder="paper",
-    rounding="truncate",
-    prediction=False,
-)
 
 
 class Plan(NamedTuple):

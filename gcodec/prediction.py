@@ -6,18 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from .codebook import Codebook, limited_lengths, residual_codebook
-from .format import TEMPLATE_COLUMNS, ValueType
+from .format import TEMPLATE_COLUMNS
 from .kernels import rows as kernels
 from .kernels.parameters import Geometry, Residuals
-from .kernels.planes import GROUP
-from .kernels.streams import STREAM_PAD, checksum
-from .tensors import kernel_view
+from .scratch import residual_scratch_for
+from .tables import digit_tables
+from .valuetypes import ValueType
 
 _LEAST_ROWS = 32  #: fewer do not pay for their template
 _LEAST_COLUMNS = 32
@@ -63,50 +62,6 @@ class Prediction:
         edges = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
         for first, stop in pairwise(edges):
             yield begin + first, begin + stop, int(wanted[first])
-
-
-def scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals:
-    """The working memory of one thread for predicted blocks."""
-    n_streams = -(-block // stream)
-    strided = n_streams * (stream + STREAM_PAD) + 2 * GROUP
-    return Residuals(
-        symbols=np.empty(strided, np.uint8),
-        marks=np.empty(strided, np.uint8),
-        predictions=np.empty(block, np.uint32),
-        words=np.empty(block, np.uint32),
-        bytes=np.empty(2 * (stream + GROUP), np.uint8),
-        items=np.empty((dtype.itemsize, block + GROUP), np.uint8),
-        n_items=np.zeros(8, np.int64),
-        scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
-        sums=np.empty((2, 16), np.float32),
-        stream_bytes=np.empty(n_streams, np.uint32),
-        starts=np.empty(n_streams, np.int64),
-        lanes=np.empty((2, 4), np.int64),
-        escapes=np.empty(block, np.int64),
-        escape_heads=np.empty(block, np.uint16),
-    )
-
-
-def hash_of(base: np.ndarray) -> int:
-    """The hash by which a frame knows its base: uintW[n]."""
-    data = base.view(np.uint8)
-    if len(data) % 4:
-        data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])
-    return int(checksum(kernel_view(data), 0, len(data) // 4, -1, np.uint64(len(base))))
-
-
-@lru_cache(maxsize=2)
-def digit_tables(n_digits: int) -> np.ndarray:
-    """By symbol: plane marks, first digit, shift of the first digit, shift of the bytes: uint8[4, 256]."""
-    tables = np.zeros((4, 256), np.uint8)
-    symbols = np.arange(1, 1 + 15 * n_digits)
-    others = (symbols - 1) // 15
-    n_planes = n_digits // 2
-    tables[0, symbols] = (1 << others // 2) - 1 | (others % 2) << n_planes - 1
-    tables[1, symbols] = symbols - 15 * others
-    tables[2, symbols] = 4 * others
-    tables[3, symbols] = 4 * (others % 2)
-    return tables
 
 
 def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
@@ -160,7 +115,7 @@ def predict_rows(
     ``values``: uintW[n]; ``base``: an earlier array of this kind, or None; ``plain_bits``: float64[n_blocks], what each
     block is expected to take as a coded one.
     """
-    scratch = scratch_for(dtype, block, stream)
+    scratch = residual_scratch_for(dtype, block, stream)
     geometry = Geometry(len(values), block, stream)
     choice, bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy()
     found: list[tuple[np.ndarray, int, Codebook]] = []

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .format import ValueType
+from .format import TEMPLATE_COLUMNS
 from .kernels import planes
-from .kernels.parameters import Kind, Scratch
+from .kernels.parameters import Kind, Residuals, Scratch
 from .kernels.streams import STREAM_PAD
+from .valuetypes import ValueType
 
 _MOST = 4  #: of a kind that are kept: more threads than that have work enough to bear the allocation
 KEPT_BLOCK = 1 << 15  #: largest blocks, in values, whose working memory is kept
@@ -70,4 +71,26 @@ def kind_of(dtype: ValueType) -> Kind:
     """A value type as the kernels want it."""
     return Kind(
         dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal)
+    )
+
+
+def residual_scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals:
+    """The working memory of one thread for predicted blocks."""
+    n_streams = -(-block // stream)
+    strided = n_streams * (stream + STREAM_PAD) + 2 * planes.GROUP
+    return Residuals(
+        symbols=np.empty(strided, np.uint8),
+        marks=np.empty(strided, np.uint8),
+        predictions=np.empty(block, np.uint32),
+        words=np.empty(block, np.uint32),
+        bytes=np.empty(2 * (stream + planes.GROUP), np.uint8),
+        items=np.empty((dtype.itemsize, block + planes.GROUP), np.uint8),
+        n_items=np.zeros(8, np.int64),
+        scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
+        sums=np.empty((2, 16), np.float32),
+        stream_bytes=np.empty(n_streams, np.uint32),
+        starts=np.empty(n_streams, np.int64),
+        lanes=np.empty((2, 4), np.int64),
+        escapes=np.empty(block, np.int64),
+        escape_heads=np.empty(block, np.uint16),
     )

@@ -7,11 +7,12 @@ from typing import Any
 from . import prior
 from .codebook import Codebook
 from .codec import decode_frame, is_nearest, scheme_for
+from .coding import Coding
 from .cycle import CodebookCycle, Version
 from .decoding import Frame
 from .encoding import encode_values, plan_for
 from .ladders import Ladder
-from .planning import Coding, Given
+from .planning import Given
 from .scheme import Scheme
 from .tensors import Values, values_of
 

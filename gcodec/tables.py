@@ -8,11 +8,11 @@ from functools import lru_cache
 import numpy as np
 
 from .codebook import Codebook
-from .format import ValueType
 from .kernels import prefix_code
 from .kernels.books import fill_tables
 from .kernels.parameters import Books, Planes
 from .kernels.prefix_code import ESCAPE
+from .valuetypes import ValueType
 
 _FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB
 
@@ -33,6 +33,20 @@ def residual_tables(dtype: ValueType, codebooks: tuple[Codebook, ...], decode: b
     """The tables of a frame's residual codebooks, as in :func:`stack`."""
     books, _ = stack(codebooks, (), (0,) * (dtype.bits // 4), 0, decode)
     return books
+
+
+@lru_cache(maxsize=2)
+def digit_tables(n_digits: int) -> np.ndarray:
+    """By symbol: plane marks, first digit, shift of the first digit, shift of the bytes: uint8[4, 256]."""
+    tables = np.zeros((4, 256), np.uint8)
+    symbols = np.arange(1, 1 + 15 * n_digits)
+    others = (symbols - 1) // 15
+    n_planes = n_digits // 2
+    tables[0, symbols] = (1 << others // 2) - 1 | (others % 2) << n_planes - 1
+    tables[1, symbols] = symbols - 15 * others
+    tables[2, symbols] = 4 * others
+    tables[3, symbols] = 4 * (others % 2)
+    return tables
 
 
 def _stack(

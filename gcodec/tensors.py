@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import InvalidArgument, Unsupported
-from .format import BY_NAME, MAX_DIMENSIONS, ValueType
+from .format import MAX_DIMENSIONS
+from .kernels.streams import checksum
+from .valuetypes import BY_NAME, ValueType
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
 _BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  #: types that numpy itself does not have
@@ -185,3 +187,11 @@ def output_bits(out: Any, dtype: ValueType, n_values: int) -> np.ndarray:
             dense = out.detach() if out.requires_grad else out
             return dense.view(integer).numpy().reshape(-1).view(dtype.uint)
     raise InvalidArgument(f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}")
+
+
+def hash_of(base: np.ndarray) -> int:
+    """The hash by which a frame knows its base: uintW[n]."""
+    data = base.view(np.uint8)
+    if len(data) % 4:
+        data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])
+    return int(checksum(kernel_view(data), 0, len(data) // 4, -1, np.uint64(len(base))))

@@ -14,9 +14,9 @@ import pytest
 
 from gcodec.demo import bounds, inputs, measure, peers, settings, strategies, tables, timing
 from gcodec.errors import InvalidArgument
-from gcodec.format import BY_NAME
 from gcodec.ladders import Ladder
 from gcodec.recorder import read_dump
+from gcodec.valuetypes import BY_NAME
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "tests" / "corpus"

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec import codebook, errors, scheme
 from gcodec import format as fmt
-from gcodec.format import BY_NAME, Level, Prelude
+from gcodec.format import Level, Prelude
 from gcodec.kernels import blocks, prefix_code
 from gcodec.kernels.frame import find_blocks, seal_prelude
+from gcodec.valuetypes import BY_NAME, VALUE_TYPES
 from tests import laws, reference
 from tests.cases import KINDS, gaussian
 from tests.frame_builder import BLOCK_HEADER, EXTENSION, Draft, build_frame
@@ -139,8 +140,8 @@ def rows_of(section: str) -> list[list[str]]:
 
 def test_value_types_are_those_of_the_page():
     rows = [row for row in rows_of("2. Value types") if row[0].isdigit()]
-    assert len(rows) == len(fmt.VALUE_TYPES)
-    for row, kind in zip(rows, fmt.VALUE_TYPES, strict=True):
+    assert len(rows) == len(VALUE_TYPES)
+    for row, kind in zip(rows, VALUE_TYPES, strict=True):
         numbers = [int(cell) for cell in (row[0], *row[2:6])]
         assert numbers == [kind.code, kind.bits, kind.head_bits, kind.tail_bits, kind.mantissa_bits]
         assert row[1] == kind.name
@@ -196,15 +197,15 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 def test_fields_are_wide_enough_for_their_maxima():
     for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, fmt.MAX_LEVELS,
                  fmt.MAX_PLANES, fmt.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(fmt.BLOCK_KINDS),
-                 max(kind.code for kind in fmt.VALUE_TYPES), max(kind.mantissa_bits for kind in fmt.VALUE_TYPES),
+                 max(kind.code for kind in VALUE_TYPES), max(kind.mantissa_bits for kind in VALUE_TYPES),
                  (1 << fmt.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
         assert 0 <= most < 1 << 8
-    head = max(kind.head_bits for kind in fmt.VALUE_TYPES)
+    head = max(kind.head_bits for kind in VALUE_TYPES)
     longest = prefix_code.MAX_LENGTH + head
     stream = 1 << fmt.STREAM_LOG2[-1]
     block = 1 << fmt.BLOCK_LOG2[-1]
     assert prefix_code.MAX_LENGTH < 1 << 4                                  # code lengths
-    assert max(kind.tail_bits for kind in fmt.VALUE_TYPES) <= fmt.MAX_PLANE_BITS
+    assert max(kind.tail_bits for kind in VALUE_TYPES) <= fmt.MAX_PLANE_BITS
     assert head <= 16                                                       # base, first of a range
     assert stream * longest // 8 < 1 << 16                                  # min_stream_bytes, 16 bits of length
     assert block * (longest + 64) // 8 + 1024 < 1 << 32                     # block sizes, symbol_bytes, plane_bytes

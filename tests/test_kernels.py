@@ -19,9 +19,9 @@ from numba import njit
 
 import gcodec
 from gcodec import scheme
-from gcodec.format import BY_NAME
 from gcodec.kernels import memory, planes, scalar, streams, vector
 from gcodec.rounding import round_to_levels
+from gcodec.valuetypes import BY_NAME
 from tests import laws, reference
 from tests.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
 

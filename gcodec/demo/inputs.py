@@ -14,10 +14,10 @@ import numpy as np
 from gcodec.errors import GcodecError, InvalidArgument, Unsupported
 from gcodec.files import open_source, plan_file
 from gcodec.files.elements import stored_as
-from gcodec.format import BY_NAME, ValueType
 from gcodec.ladders import FINE_LADDER, PAPER_LADDER, Array
 from gcodec.optimizers import levels_for, view_from_dump
 from gcodec.recorder import GRAD, PARAM, Dump, read_dump
+from gcodec.valuetypes import BY_NAME, ValueType
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from ..fitting import from_histogram
-from ..format import BY_NAME
 from ..ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from ..optimizers import levels_for, view_from_dump
 from ..planning import take_survey, window_of
 from ..recorder import Dump, read_dump
 from ..rounding import round_to_levels
 from ..tensors import values_of
+from ..valuetypes import BY_NAME
 
 #: id, value types, what is counted, ladder (None: lossless), type the values are converted to
 PLAN: tuple[tuple[int, tuple[str, ...], str, dict[str, Ladder] | None, str], ...] = (

@@ -1,0 +1,90 @@
+"""What a frame says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .decoding import Frame
+from .format import BLOCK_KINDS, CONTAINERS, MODES
+
+
+@dataclass(frozen=True)
+class FrameInfo:
+    """What :func:`inspect` finds. Sizes in bytes.
+
+    ``levels``: mantissa bits dropped per level; ``planes``: widths in bits; ``codebooks``: per codebook the number
+    of symbols and the length of its longest code in bits; ``kinds``: blocks per kind.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    mode: str
+    container: str
+    n_values: int
+    value_bytes: int
+    frame_bytes: int
+    prelude_bytes: int
+    block_values: int
+    stream_values: int
+    n_blocks: int
+    levels: tuple[int, ...]
+    planes: tuple[int, ...]
+    codebooks: tuple[tuple[int, int], ...]
+    kinds: dict[str, int]
+
+    @property
+    def n_codebooks(self) -> int:
+        """Codebooks in the frame."""
+        return len(self.codebooks)
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the values over bytes of the frame."""
+        return self.value_bytes / self.frame_bytes
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits of the frame per value; 0 where there are none."""
+        return 8 * self.frame_bytes / self.n_values if self.n_values else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, JSON-serializable."""
+        return {**asdict(self), "ratio": self.ratio, "bits_per_value": self.bits_per_value}
+
+
+def inspect(data: Any) -> FrameInfo:
+    """Describe a frame. Reads the prelude and each block's kind; block checksums are not verified (``decode`` does
+    that).
+
+    ``data``: bytes-like, one frame. Raises as :func:`decode` does.
+    """
+    frame = Frame(data)
+    prelude = frame.prelude
+    count = (
+        np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS))
+        if prelude.n_blocks
+        else np.zeros(len(BLOCK_KINDS), np.int64)
+    )
+    kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[: len(BLOCK_KINDS)], strict=True)}
+    if len(count) > len(BLOCK_KINDS):
+        kinds["unknown"] = int(count[len(BLOCK_KINDS) :].sum())
+    return FrameInfo(
+        prelude.dtype.name,
+        prelude.shape,
+        MODES[prelude.mode],
+        CONTAINERS[prelude.container],
+        prelude.n_values,
+        prelude.n_values * prelude.dtype.itemsize,
+        len(frame.data),
+        prelude.prelude_bytes,
+        1 << prelude.block_log2,
+        1 << prelude.stream_log2,
+        prelude.n_blocks,
+        tuple(level.drop for level in prelude.levels),
+        prelude.widths,
+        tuple((book.n_symbols, max(book.lengths)) for book in prelude.codebooks),
+        kinds,
+    )

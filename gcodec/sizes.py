@@ -1,0 +1,39 @@
+"""What this encoder's frames may take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from . import format as fmt
+from .errors import InvalidArgument
+from .kernels import blocks
+from .tensors import check_dimensions
+from .valuetypes import BY_NAME, ValueType
+
+
+def block_log2(dtype: ValueType) -> int:
+    """log2 of the values per block that this encoder writes: at least 32 KiB of values."""
+    return 15 if dtype.itemsize == 1 else 14
+
+
+def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
+    """Most bytes that a frame of this shape (or number of values) and dtype can take, whatever the values and the
+    mode."""
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    check_dimensions(len(dims))
+    if any(size < 0 for size in dims):
+        raise InvalidArgument(f"shape {dims} has a negative size")
+    if dtype not in BY_NAME:
+        raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
+    n, log2 = math.prod(dims), block_log2(BY_NAME[dtype])
+    planes_and_levels = fmt.MAX_PLANES + 2 * fmt.MAX_LEVELS
+    prelude = fmt.HEADER_BYTES + 8 * len(dims) + planes_and_levels + 4 * -(-n >> log2) + 16
+    return prelude + raw_bytes(n, BY_NAME[dtype], 1 << log2)
+
+
+def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
+    """Bytes of the blocks of ``n_values`` values if all are stored raw."""
+    last = n_values % block
+    size = blocks.BLOCK_HEADER + block * dtype.itemsize
+    return n_values // block * size + (blocks.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)
