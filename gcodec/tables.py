@@ -34,45 +34,31 @@ def _stack(
     n = len(codebooks)
     marks, shifts, planes = _level_tables(widths, masks, tail_bits)
     books = Books(
-        n_symbols=np.array([codebook.n_symbols for codebook in codebooks], np.int64),
-        lengths=np.zeros((n, 256), np.uint8),
-        first=np.zeros((n, 16), np.int64),
-        counts=np.zeros((n, 16), np.int64),
-        number=np.zeros((n, 16), np.int64),
-        ranges=np.zeros((n, 3, 256), np.uint8),
-        coded=np.zeros((n, 256), np.uint8),
-        with_gaps=np.zeros(n, np.bool_),
-        mark_of=np.zeros((n, 256), np.uint8),
-        shift=np.zeros((n, 8, 256), np.uint8),
-        head_of=np.zeros((n, 256), np.uint16),
-        narrow_head_of=np.zeros((n, 256), np.uint8),
-        run_symbol=np.zeros(n, np.int64),
-        escape_code=np.zeros(n, np.uint32),
+        n_symbols=np.empty(n, np.int64),
+        lengths=np.empty((n, 256), np.uint8),
+        first=np.empty((n, 16), np.int64),
+        counts=np.empty((n, 16), np.int64),
+        number=np.empty((n, 16), np.int64),
+        ranges=np.empty((n, 3, 256), np.uint8),
+        coded=np.empty((n, 256), np.uint8),
+        with_gaps=np.empty(n, np.bool_),
+        mark_of=np.empty((n, 256), np.uint8),
+        shift=np.empty((n, 8, 256), np.uint8),
+        head_of=np.empty((n, 256), np.uint16),
+        narrow_head_of=np.empty((n, 256), np.uint8),
+        run_symbol=np.empty(n, np.int64),
+        escape_code=np.empty(n, np.uint32),
         table=np.empty((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.empty((n, 256), np.uint32),
     )
+    *tables, escape_code, table = books
     for k, codebook in enumerate(codebooks):
-        books.run_symbol[k], books.with_gaps[k] = fill_tables(
-            codebook.range_array,
-            codebook.length_array,
-            codebook.head_bits,
-            marks,
-            shifts,
-            books.lengths[k],
-            books.first[k],
-            books.counts[k],
-            books.number[k],
-            books.ranges[k],
-            books.coded[k],
-            books.mark_of[k],
-            books.shift[k],
-            books.head_of[k],
-            books.narrow_head_of[k],
-        )
-        books.escape_code[k] = codebook.codes[ESCAPE]
+        ranges, lengths = codebook.range_array, codebook.length_array
+        fill_tables(k, ranges, lengths, codebook.head_bits, marks, shifts, *tables)
+        escape_code[k] = codebook.codes[ESCAPE]
         if decode:
-            codebook.fill_decode_table(books.table[k])
+            codebook.fill_decode_table(table[k])
         else:
-            codebook.fill_encode_table(books.table[k])
+            codebook.fill_encode_table(table[k])
     return books, planes
 
 
