@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .jit import kernel
 from .prefix_code import ESCAPE
 from .scalar import U8, U16
@@ -9,53 +11,61 @@ from .scalar import U8, U16
 
 @kernel
 def fill_tables(
-    ranges,
+    k,
+    codebook_ranges,
     code_lengths,
     head_bits,
     level_marks,
     level_shifts,
+    n_symbols,
     lengths,
     first,
     counts,
     number,
-    by_level,
+    ranges,
     coded,
+    with_gaps,
     mark_of,
     shift,
     head_of,
     narrow_head_of,
+    run_symbol,
 ):
-    """One row of the tables of :class:`parameters.Books` from a codebook.
+    """Row ``k`` of the tables of :class:`parameters.Books` (the codes apart) from a codebook.
 
-    ``ranges``: int64[n_levels, 2] of (first, count); ``code_lengths``: uint8[256]; ``level_marks``, ``level_shifts``:
-    uint8[n_levels + 1] and uint8[8, n_levels + 1], the last column zero's; results, zeroed by the caller:
-    ``lengths``, ``coded``, ``mark_of``, ``narrow_head_of``: uint8[256], ``first``, ``counts``, ``number``:
-    int64[16], ``by_level``: uint8[3, 256], ``shift``: uint8[8, 256], ``head_of``: uint16[256]. Returns whether
-    zero or a symbol of the ranges lacks a code.
+    ``codebook_ranges``: int64[n_levels, 2] of (first, count); ``code_lengths``: uint8[256]; ``level_marks``,
+    ``level_shifts``: uint8[n_levels + 1] and uint8[8, n_levels + 1], the last column zero's; the others are results:
+    ``lengths``, ``coded``, ``mark_of``, ``narrow_head_of``: uint8[n, 256]; ``first``, ``counts``, ``number``:
+    int64[n, 16]; ``ranges``: uint8[n, 3, 256]; ``shift``: uint8[n, 8, 256]; ``head_of``: uint16[n, 256];
+    ``n_symbols``, ``run_symbol``: int64[n]; ``with_gaps``: bool[n].
     """
-    n_levels, mask = ranges.shape[0], (1 << head_bits) - 1
+    n_levels, mask = codebook_ranges.shape[0], (1 << head_bits) - 1
     for symbol in range(256):
-        lengths[symbol] = code_lengths[symbol]
+        lengths[k, symbol] = code_lengths[symbol]
         # Symbols that the ranges span but that have no code are escaped, and zero likewise.
-        coded[symbol] = U8(symbol) if code_lengths[symbol] else U8(ESCAPE)
-        mark_of[symbol] = level_marks[0]
+        coded[k, symbol] = U8(symbol) if code_lengths[symbol] else U8(ESCAPE)
+        mark_of[k, symbol] = level_marks[0]
+        head_of[k, symbol], narrow_head_of[k, symbol] = U16(0), U8(0)
+        for row in range(3):
+            ranges[k, row, symbol] = U8(0)
         for plane in range(8):
-            shift[plane, symbol] = level_shifts[plane, 0]
-    mark_of[0] = level_marks[n_levels]
+            shift[k, plane, symbol] = level_shifts[plane, 0]
+    mark_of[k, 0] = level_marks[n_levels]
     for plane in range(8):
-        shift[plane, 0] = level_shifts[plane, n_levels]
-    gaps = code_lengths[0] == 0
-    symbol = 1
-    for level in range(n_levels):
-        begin, size = ranges[level, 0], ranges[level, 1]
-        first[level], counts[level], number[level] = begin, size, symbol
-        by_level[0, level], by_level[1, level], by_level[2, level] = U8(begin & 255), U8(size), U8(symbol)
+        shift[k, plane, 0] = level_shifts[plane, n_levels]
+    gaps, symbol = code_lengths[0] == 0, 1
+    for level in range(16):
+        begin, size, start = np.int64(0), np.int64(0), np.int64(0)
+        if level < n_levels:
+            begin, size, start = codebook_ranges[level, 0], codebook_ranges[level, 1], np.int64(symbol)
+            ranges[k, 0, level], ranges[k, 1, level], ranges[k, 2, level] = U8(begin & 255), U8(size), U8(symbol)
+        first[k, level], counts[k, level], number[k, level] = begin, size, start
         for j in range(size):
-            mark_of[symbol] = level_marks[level]
+            mark_of[k, symbol] = level_marks[level]
             for plane in range(8):
-                shift[plane, symbol] = level_shifts[plane, level]
-            head_of[symbol] = U16((begin + j) & mask)
-            narrow_head_of[symbol] = U8((begin + j) & mask)
+                shift[k, plane, symbol] = level_shifts[plane, level]
+            head_of[k, symbol], narrow_head_of[k, symbol] = U16((begin + j) & mask), U8((begin + j) & mask)
             gaps = gaps or code_lengths[symbol] == 0
             symbol += 1
-    return gaps
+    n_symbols[k], with_gaps[k] = symbol - 1, gaps
+    run_symbol[k] = 0  # rows of zeros are the runs that there are
