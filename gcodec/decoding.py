@@ -92,7 +92,9 @@ class Frame:
                 status, at = self._decode_predicted(data, offsets, at, last, geometry, out, begin * block)
                 if status != blocks.OK or at == last:
                     break
-            if status in (blocks.BAD_KIND, blocks.IS_PREDICTED):
+            if status == blocks.IS_PREDICTED:
+                raise Corruption(f"block {at}: predicted, which {dtype.name} never is")
+            if status == blocks.BAD_KIND:
                 raise Unsupported(f"block {at} is of a kind that this version does not know")
             if status != blocks.OK:
                 raise Corruption(f"block {at}: {_MESSAGES[status]}")
