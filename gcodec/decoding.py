@@ -141,8 +141,10 @@ class _Decoding(NamedTuple):
             status, at = self._plain(at, end, data, offsets, scratch)
             if status == blocks.IS_PREDICTED and self.frame.prelude.dtype.predictable:
                 status, at = self._predicted(at, end, data, offsets)
-        if status in (blocks.BAD_KIND, blocks.IS_PREDICTED):
-            raise Unsupported(f"block {at} is of a kind that this version does not know, or its type does not have")
+        if status == blocks.IS_PREDICTED:
+            raise Corruption(f"block {at}: predicted, which {self.frame.prelude.dtype.name} never is")
+        if status == blocks.BAD_KIND:
+            raise Unsupported(f"block {at} is of a kind that this version does not know")
         if status != blocks.OK:
             raise Corruption(f"block {at}: {_MESSAGES[status]}")
 

@@ -1,0 +1,118 @@
+"""The tables of a frame's codebooks and levels, stacked for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from .codebook import Codebook
+from .kernels import prefix_code
+from .kernels.books import fill_tables
+from .kernels.parameters import Books, Planes
+from .kernels.prefix_code import ESCAPE
+from .valuetypes import ValueType
+
+_FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB
+
+
+def stack(
+    codebooks: tuple[Codebook, ...], widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int, decode: bool
+) -> tuple[Books, Planes]:
+    """The tables of a frame's codebooks and planes for the kernels, which only read them; the last ones are kept.
+
+    ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T; ``decode``: whether ``table``
+    decodes or encodes.
+    """
+    kept = _stack_one if len(codebooks) < 2 else _stack_few if len(codebooks) <= _FEW else _stack
+    return kept(codebooks, widths, masks, tail_bits, decode)
+
+
+def residual_tables(dtype: ValueType, codebooks: tuple[Codebook, ...], decode: bool) -> Books:
+    """The tables of a frame's residual codebooks, as in :func:`stack`."""
+    books, _ = stack(codebooks, (), (0,) * (dtype.bits // 4), 0, decode)
+    return books
+
+
+@lru_cache(maxsize=2)
+def digit_tables(n_digits: int) -> np.ndarray:
+    """By symbol: plane marks, first digit, shift of the first digit, shift of the bytes: uint8[4, 256]."""
+    tables = np.zeros((4, 256), np.uint8)
+    symbols = np.arange(1, 1 + 15 * n_digits)
+    others = (symbols - 1) // 15
+    n_planes = n_digits // 2
+    tables[0, symbols] = (1 << others // 2) - 1 | (others % 2) << n_planes - 1
+    tables[1, symbols] = symbols - 15 * others
+    tables[2, symbols] = 4 * others
+    tables[3, symbols] = 4 * (others % 2)
+    return tables
+
+
+def _stack(
+    codebooks: tuple[Codebook, ...], widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int, decode: bool
+) -> tuple[Books, Planes]:
+    n = len(codebooks)
+    marks, shifts, planes = _level_tables(widths, masks, tail_bits)
+    books = Books(
+        n_symbols=np.empty(n, np.int64),
+        lengths=np.empty((n, 256), np.uint8),
+        first=np.empty((n, 16), np.int64),
+        counts=np.empty((n, 16), np.int64),
+        number=np.empty((n, 16), np.int64),
+        ranges=np.empty((n, 3, 256), np.uint8),
+        coded=np.empty((n, 256), np.uint8),
+        with_gaps=np.empty(n, np.bool_),
+        mark_of=np.empty((n, 256), np.uint8),
+        shift=np.empty((n, 8, 256), np.uint8),
+        head_of=np.empty((n, 256), np.uint16),
+        narrow_head_of=np.empty((n, 256), np.uint8),
+        run_symbol=np.empty(n, np.int64),
+        escape_code=np.empty(n, np.uint32),
+        table=np.empty((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.empty((n, 256), np.uint32),
+    )
+    *tables, escape_code, table = books
+    for k, codebook in enumerate(codebooks):
+        ranges, lengths = codebook.range_array, codebook.length_array
+        fill_tables(k, ranges, lengths, codebook.head_bits, marks, shifts, *tables)
+        escape_code[k] = codebook.codes[ESCAPE]
+        if decode:
+            codebook.fill_decode_table(table[k])
+        else:
+            codebook.fill_encode_table(table[k])
+    return books, planes
+
+
+_stack_one = lru_cache(32)(_stack)
+_stack_few = lru_cache(4)(_stack)
+
+
+@lru_cache(64)
+def _level_tables(
+    widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int
+) -> tuple[np.ndarray, np.ndarray, Planes]:
+    marks, shifts = level_tables(widths, masks, tail_bits)
+    return marks, shifts, Planes(len(widths), np.array(widths, np.int64), uniform_shifts(marks, shifts))
+
+
+def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which planes each level owns items of (uint8[n_levels + 1]), and where in the tail they lie (uint8[8, n_levels
+    + 1]); the last column (index -1) is zero's."""
+    marks, shift = np.zeros(len(masks) + 1, np.uint8), np.zeros((8, len(masks) + 1), np.uint8)
+    marks[:-1] = masks
+    for level, mask in enumerate(masks):
+        below = tail_bits
+        for plane, width in enumerate(widths):
+            if mask >> plane & 1:
+                below -= width
+                shift[plane, level] = below
+    return marks, shift
+
+
+def uniform_shifts(marks: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Per plane the shift that all levels with an item there share, int64[8]; -1 where they differ."""
+    uniform = np.zeros(8, np.int64)
+    for plane in range(8):
+        values = set(shift[plane][marks >> plane & 1 == 1].tolist())
+        uniform[plane] = -1 if len(values) > 1 else next(iter(values), 0)
+    return uniform

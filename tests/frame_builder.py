@@ -7,6 +7,7 @@ section of the page.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -59,9 +60,10 @@ def padded(data: bytes, multiple: int, fill: int = 0) -> bytes:
 
 # --------------------------------------------------------------------------------------- The parts of a frame
 
-HEADER = struct.Struct("<IBBBBBBBBBBHQQQQ")
+HEADER = struct.Struct("<IBBBBBBBBBBBBQQQQ")
 BLOCK_HEADER = struct.Struct("<BBHIQ")
 EXTENSION = struct.Struct("<IIHBBB3s")
+PREDICTED_EXTENSION = struct.Struct("<IIHBBI")
 LevelRow: TypeAlias = tuple[int, int]       # drop, plane mask
 
 
@@ -88,6 +90,8 @@ class Draft:
     levels: tuple[LevelRow, ...]
     records: tuple[bytes, ...]
     blocks: tuple[bytes, ...]
+    residuals: tuple[bytes, ...] = ()       # records of residual codebooks
+    templates: tuple[bytes, ...] = ()       # n_columns and values
 
     @classmethod
     def of(cls, frame: bytes, known: Known) -> Draft:
@@ -96,8 +100,10 @@ class Draft:
         levels = tuple((level.drop, level.mask) for level in p.levels)
         records = tuple(codebook.record for codebook in p.codebooks)
         blocks = tuple(frame[where] for where in p.blocks)
+        residuals = tuple(codebook.record for codebook in p.residuals)
+        templates = tuple(struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
         return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
-                   levels, records, blocks)
+                   levels, records, blocks, residuals, templates)
 
     @property
     def kind(self) -> ValueType:
@@ -110,6 +116,11 @@ class Draft:
     @property
     def any_coded(self) -> bool:
         return any(block[0] == 2 for block in self.blocks)
+
+    def predicted(self, block: bytes) -> Predicted:
+        """The parts of one of its predicted blocks."""
+        (n_columns,) = struct.unpack_from("<I", self.templates[block[2] | block[3] << 8])
+        return Predicted.of(block, self.stream_log2, n_columns)
 
     def seal(
         self,
@@ -128,6 +139,7 @@ class Draft:
         blocks = [sealed_block(block, b) if seal_blocks else block for b, block in enumerate(self.blocks)]
         body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.planes)
         body += b"".join(bytes(level) for level in self.levels) + b"".join(self.records)
+        body += b"".join(self.residuals) + b"".join(self.templates)
         body = padded(body, 8, fill[0])
         sizes = [len(block) for block in blocks] if index is None else index
         body = padded(body + struct.pack(f"<{len(sizes)}I", *sizes), 8, fill[1]) + bytes(surplus)
@@ -144,7 +156,8 @@ class Draft:
             "n_codebooks": len(self.records),
             "n_levels": len(self.levels),
             "n_planes": len(self.planes),
-            "reserved": 0,
+            "n_residuals": len(self.residuals),
+            "n_templates": len(self.templates),
             "frame_bytes": prelude_bytes + sum(len(block) for block in blocks),
             "n_values": self.n_values,
             "prelude_bytes": prelude_bytes,
@@ -193,18 +206,45 @@ class Inline:
         raise ValueError(symbol)
 
     def codes(self) -> dict[int, str]:
-        """Canonical codes by symbol, first bit first (§5): from the number of codes of each length."""
-        length_of = dict(zip(self.numbers, self.lengths, strict=True))
-        next_code = [0] * 14
-        for length in range(1, 13):
-            next_code[length + 1] = (next_code[length] + self.lengths.count(length)) << 1
-        codes = {}
-        for symbol in sorted(length_of):
-            length = length_of[symbol]
-            if length:
-                codes[symbol] = f"{next_code[length]:0{length}b}"
-                next_code[length] += 1
-        return codes
+        """Codes by symbol, first bit first (§5)."""
+        return canonical_codes(dict(zip(self.numbers, self.lengths, strict=True)))
+
+
+def canonical_codes(length_of: dict[int, int]) -> dict[int, str]:
+    """Canonical codes by symbol, first bit first (§5): from the number of codes of each length."""
+    lengths = list(length_of.values())
+    next_code = [0] * 14
+    for length in range(1, 13):
+        next_code[length + 1] = (next_code[length] + lengths.count(length)) << 1
+    codes = {}
+    for symbol in sorted(length_of):
+        length = length_of[symbol]
+        if length:
+            codes[symbol] = f"{next_code[length]:0{length}b}"
+            next_code[length] += 1
+    return codes
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The parts of a residual codebook's record (§5)."""
+
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: bytes) -> Residual:
+        nibbles = [nibble for byte in record[4:] for nibble in (byte & 15, byte >> 4)]
+        return cls(tuple(nibbles[: 1 + 15 * record[1]]))
+
+    def record(
+        self, digits: int | None = None, reserved: int = 0, fill: int = 0, spare: Random | None = None
+    ) -> bytes:
+        digits = len(self.lengths) // 15 if digits is None else digits
+        return padded(struct.pack("<BBH", 2, digits, reserved) + pack(self.lengths, 4, spare), 4, fill)
+
+    def codes(self) -> dict[int, str]:
+        """Codes by symbol, first bit first (§5)."""
+        return canonical_codes(dict(enumerate(self.lengths)))
 
 
 def by_id(record: bytes, number: int, H: int) -> tuple[bytes, dict[tuple[int, int], bytes]]:
@@ -277,6 +317,66 @@ class Coded:
         return replace(self, streams=streams, min_stream_bytes=0, length_width=16)
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """The parts of a predicted block (§6, §8)."""
+
+    codebook: int
+    template: int
+    n_values: int
+    planes: bytes
+    streams: tuple[bytes, ...]
+    scales: bytes
+    min_stream_bytes: int
+    length_width: int
+    run_symbol: int
+    column: int
+
+    @classmethod
+    def of(cls, block: bytes, stream_log2: int, n_columns: int) -> Predicted:
+        _, codebook, template, n_values, _ = BLOCK_HEADER.unpack_from(block)
+        fields = PREDICTED_EXTENSION.unpack_from(block, 16)
+        symbol_bytes, plane_bytes, min_stream_bytes, length_width, run_symbol, column = fields
+        n_streams = -(-n_values // 2**stream_log2)
+        at = 32 + plane_bytes
+        lengths_at = at + symbol_bytes
+        size = packed_bytes(n_streams, length_width)
+        bits = int.from_bytes(block[lengths_at : lengths_at + size], "little")
+        streams = []
+        for s in range(n_streams):
+            length = min_stream_bytes + (bits >> s * length_width & (1 << length_width) - 1)
+            streams.append(block[at : at + length])
+            at += length
+        n_rows = (column + n_values - 1) // n_columns + 1
+        scales = block[lengths_at + size : lengths_at + size + 3 * n_rows]
+        return cls(codebook, template, n_values, block[32 : 32 + plane_bytes], tuple(streams), scales,
+                   min_stream_bytes, length_width, run_symbol, column)
+
+    def block(
+        self,
+        *,
+        symbol_bytes: int | None = None,
+        plane_bytes: int | None = None,
+        surplus: bytes = b"",
+        fill: int = 0,
+        spare: Random | None = None,
+    ) -> bytes:
+        """The block; its checksum is left open. `surplus` comes after the sub-streams."""
+        streams = b"".join(self.streams) + surplus
+        symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
+        plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
+        extension = PREDICTED_EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
+                                             self.run_symbol, self.column)
+        lengths = pack([len(stream) - self.min_stream_bytes for stream in self.streams], self.length_width, spare)
+        start = BLOCK_HEADER.pack(3, self.codebook, self.template, self.n_values, 0)
+        return padded(start + extension + self.planes + streams + lengths + self.scales, 8, fill)
+
+    def restreamed(self, s: int, stream: bytes) -> Predicted:
+        """With another sub-stream s, the lengths being given in full."""
+        streams = (*self.streams[:s], stream, *self.streams[s + 1 :])
+        return replace(self, streams=streams, min_stream_bytes=0, length_width=16)
+
+
 def plain_block(number: int, n_values: int, body: bytes, codebook: int = 0, base: int = 0) -> bytes:
     """A constant or raw block (§6); its checksum is left open."""
     return padded(BLOCK_HEADER.pack(number, codebook, base, n_values, 0) + body, 8)
@@ -293,6 +393,9 @@ class Built(NamedTuple):
     codebooks: dict[tuple[int, int], bytes]
 
 
+ANY_KIND: tuple[BlockKind, ...] = ("constant", "raw", "coded", "coded", "coded", "coded", "predicted", "predicted")
+
+
 def build_frame(
     rng: Random,
     *,
@@ -302,14 +405,15 @@ def build_frame(
     stream_log2: int | None = None,
     levels: tuple[Sequence[int], Sequence[LevelRow]] | None = None,
     n_codebooks: int | None = None,
-    kinds: Sequence[BlockKind] = ("constant", "raw", "coded", "coded", "coded", "coded"),
+    kinds: Sequence[BlockKind] | None = None,
     named: bool = False,
     spare_bits: bool = False,
 ) -> Built:
     """A valid frame of random values, and of a random shape in all that is not given.
 
-    `levels` are the planes and the levels; `kinds` the kinds of block to choose from; `named` lets codebooks
-    be given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore.
+    `levels` are the planes and the levels; `kinds` the kinds of block to choose from, of which those that the
+    frame cannot have are left out; `named` lets codebooks be given by id; `spare_bits` fills the spare bits of
+    packed arrays and sub-streams, which readers ignore.
     """
     dtype = rng.choice(list(VALUE_TYPES)) if dtype is None else dtype
     kind = VALUE_TYPES[dtype]
@@ -330,17 +434,22 @@ def build_frame(
         if named and rng.random() < 0.7:
             records[c], held = by_id(record, rng.choice([256, 2**32 - 1, rng.randrange(256, 2**32)]), kind.H)
             known |= held
+    residuals, templates = random_residuals(rng, kind), random_templates(rng, kind, 1 << block_log2)
 
     values: list[int] = []
     blocks = []
-    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare)
-    possible = [name for name in kinds if inline or name != "coded"]
+    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates)
+    lacking = {"coded"} if not inline else set()
+    lacking |= {"predicted"} if not (residuals and templates) else set()
+    possible = [name for name in kinds or ANY_KIND if name not in lacking] or ["raw"]
     while len(values) < n_values:
         block, new = writer.block(rng.choice(possible), min(1 << block_log2, n_values - len(values)))
         blocks.append(block)
         values += new
     draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
-                  random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks))
+                  random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
+                  tuple(codebook.record(spare=spare) for codebook in residuals),
+                  tuple(struct.pack(f"<{1 + len(template)}I", len(template), *template) for template in templates))
     return Built(draft.seal(), np.array(values, kind.container), known)
 
 
@@ -403,6 +512,42 @@ def random_codebook(rng: Random, kind: ValueType, n_levels: int) -> Inline:
     return Inline(tuple(zip(firsts, counts, strict=True)), tuple(random_lengths(rng, 2 + n_symbols)))
 
 
+def random_residuals(rng: Random, kind: ValueType) -> list[Residual]:
+    """Residual codebooks (§5), none for types that may have none."""
+    if not kind.predicted:
+        return []
+    n = 255 if rng.random() < 0.02 else rng.choice([0, 1, 1, 2, 3])
+    return [Residual(tuple(random_lengths(rng, 1 + 15 * kind.W // 4))) for _ in range(n)]
+
+
+def random_templates(rng: Random, kind: ValueType, block: int) -> list[list[int]]:
+    """Templates (§4) as bits of float32: anything, what is special, and values like those of a row."""
+    if not kind.predicted:
+        return []
+    templates: list[list[int]] = []
+    for _ in range(255 if rng.random() < 0.02 else rng.choice([0, 1, 1, 2, 3])):
+        many = min(block + rng.randint(1, 9), 3000)
+        n_columns = rng.choice([2, 3, rng.randint(2, 70), rng.randint(2, 300), many if len(templates) < 3 else 2])
+        nature = rng.randrange(3)
+        templates.append([random_factor(rng, rng.randrange(3) if nature == 2 else nature) for _ in range(n_columns)])
+    return templates
+
+
+def random_factor(rng: Random, nature: int) -> int:
+    """Bits of a float32 that is part of a product: anything; special or near the ends of a type; about 1."""
+    match nature:
+        case 0:
+            return rng.getrandbits(32)
+        case 1:
+            sign = rng.getrandbits(1) << 31
+            return sign | rng.choice([0, 1, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000,
+                                      rng.getrandbits(23), rng.randint(0x1F, 0x21) << 23 | rng.getrandbits(23),
+                                      rng.randint(0x65, 0x72) << 23 | rng.getrandbits(23),
+                                      rng.randint(0x8D, 0x8F) << 23 | rng.getrandbits(23)])
+        case _:
+            return rng.getrandbits(1) << 31 | rng.randint(0x78, 0x81) << 23 | rng.getrandbits(23)
+
+
 def random_lengths(rng: Random, n: int) -> list[int]:
     """Lengths of a complete code over some of n symbols (§5)."""
     coded = rng.choice([2, n, rng.randint(2, n)])
@@ -429,6 +574,8 @@ class BlockWriter:
     levels: tuple[LevelRow, ...]
     codebooks: list[Inline]
     spare: Random | None
+    residuals: Sequence[Residual] = ()
+    templates: Sequence[Sequence[int]] = ()
 
     def block(self, name: BlockKind, n_values: int) -> tuple[bytes, list[int]]:
         W = self.kind.W
@@ -441,6 +588,8 @@ class BlockWriter:
                 return plain_block(1, n_values, pack(values, W)), values
             case "coded":
                 return self.coded(n_values)
+            case "predicted":
+                return self.predicted(n_values)
 
     def coded(self, n_values: int) -> tuple[bytes, list[int]]:
         """A coded block (§7)."""
@@ -481,14 +630,66 @@ class BlockWriter:
                 values.append(0 if symbol == ZERO else self.value(head, level, items))
             streams.append(to_bytes("".join(text), self.spare))
 
-        shortest = min(len(stream) for stream in streams)
-        min_stream_bytes = rng.choice([0, shortest, rng.randint(0, shortest)])
-        needed = max(len(stream) - min_stream_bytes for stream in streams).bit_length()
-        length_width = rng.choice([needed, 16, rng.randint(needed, 16)])
+        min_stream_bytes, length_width = self.lengths(streams)
         planes = [pack(chunks, width, self.spare) for chunks, width in zip(items, self.planes, strict=True)]
         parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references),
                       min_stream_bytes, length_width, reference_width, run_symbol)
         return parts.block(spare=self.spare), values
+
+    def lengths(self, streams: Sequence[bytes]) -> tuple[int, int]:
+        """min_stream_bytes and length_width that will do (§7)."""
+        shortest = min(len(stream) for stream in streams)
+        min_stream_bytes = self.rng.choice([0, shortest, self.rng.randint(0, shortest)])
+        needed = max(len(stream) - min_stream_bytes for stream in streams).bit_length()
+        return min_stream_bytes, self.rng.choice([needed, 16, self.rng.randint(needed, 16)])
+
+    def predicted(self, n_values: int) -> tuple[bytes, list[int]]:
+        """A predicted block (§8)."""
+        rng, W = self.rng, self.kind.W
+        c, t = rng.randrange(len(self.residuals)), rng.randrange(len(self.templates))
+        codes, template = self.residuals[c].codes(), self.templates[t]
+        column = rng.choice([0, len(template) - 1, rng.randrange(len(template))])
+        nature = rng.randrange(3)
+        n_rows = (column + n_values - 1) // len(template) + 1
+        scales = [random_factor(rng, nature) & 0xFFFFFF00 for _ in range(n_rows)]
+        run_symbol = rng.choice([ZERO, rng.randint(0, 15 * W // 4)])
+        symbols = list(codes)
+        few = rng.random() < 0.5        # digits, as the code would have it
+        weights = [2.0 ** -len(codes[symbol]) if few else 1.0 for symbol in symbols]
+        share_of_runs = rng.choice([0, 0.2, 1])
+
+        values: list[int] = []
+        streams = []
+        items: list[list[int]] = [[] for _ in range(W // 8)]
+        for start in range(0, n_values, 1 << self.stream_log2):
+            count = min(1 << self.stream_log2, n_values - start)
+            run = rng.random() < share_of_runs
+            chosen = [run_symbol] * count if run else rng.choices(symbols, weights, k=count)
+            for symbol in chosen:
+                place = column + len(values)
+                guess = predict(self.kind, scales[place // len(template)], template[place % len(template)])
+                values.append(stepped(guess, self.residual(symbol, items), W))
+            streams.append(b"" if run else to_bytes("".join(codes[symbol] for symbol in chosen), self.spare))
+        min_stream_bytes, length_width = self.lengths(streams)
+        planes = [pack(digits, 8, self.spare) for digits in items[:-1]] + [pack(items[-1], 4, self.spare)]
+        parts = Predicted(c, t, n_values, b"".join(planes), tuple(streams), pack([s >> 8 for s in scales], 24),
+                          min_stream_bytes, length_width, run_symbol, column)
+        return parts.block(spare=self.spare), values
+
+    def residual(self, symbol: int, items: list[list[int]]) -> int:
+        """A residual that a symbol stands for, its digits but the first drawn at random; `items` gains them (§8)."""
+        if symbol == ZERO:
+            return 0
+        left, first = divmod(symbol - 1, 15)
+        residual = first + 1
+        digits = [self.rng.choice([self.rng.randrange(16), 15]) for _ in range(left)]
+        for digit in digits:
+            residual = 16 * residual + digit
+        if left % 2:
+            items[-1].append(digits.pop())
+        for p, place in enumerate(range(len(digits) - 2, -2, -2)):
+            items[p].append(16 * digits[place] + digits[place + 1])
+        return residual
 
     def value(self, head: int, level: int, items: list[list[int]]) -> int:
         """A value of this head and level, its kept bits drawn at random; `items` gains their chunks (§4)."""
@@ -506,6 +707,41 @@ class BlockWriter:
         return sign << kind.W - 1 | head << kind.T - 1 | tail - (sign << kind.T - 1)
 
 
+def predict(kind: ValueType, scale: int, factor: int) -> int:
+    """The prediction p (§8) from the bits of a scale and of a template's value, without float32 arithmetic."""
+    if 0 in (scale >> 23 & 255, factor >> 23 & 255):
+        return 0
+    a, b = struct.unpack("<2f", struct.pack("<2I", scale, factor))
+    product = a * b                         # exact in float64
+    try:
+        (bits,) = struct.unpack("<I", struct.pack("<f", product))
+    except OverflowError:
+        return 0
+    sign, size = bits & 1 << 31, bits & (1 << 31) - 1
+    if not 2 << 23 <= size < 255 << 23:
+        return 0
+    match kind.name:
+        case "float32":
+            return bits
+        case "bfloat16":
+            return (sign | size + (1 << 15)) >> 16
+    (near,) = struct.unpack("<f", struct.pack("<I", size))
+    if near >= 65536:
+        return sign >> 16
+    exponent = max(math.frexp(near)[1] - 1, -14)                    # of the last place: 10 less
+    steps = math.floor(math.ldexp(near, 10 - exponent) + 0.5)
+    return sign >> 16 | (exponent + 14 << 10) + steps               # 1024 steps of a normal value carry into it
+
+
+def stepped(value: int, residual: int, W: int) -> int:
+    """The value that lies as far from another, in the order of real numbers, as a residual says (§8)."""
+    half = 1 << W - 1
+    place = value if value < half else -1 - (value - half)          # -0 comes right before 0
+    place += -(residual // 2) - 1 if residual % 2 else residual // 2
+    place = (place + half) % (1 << W) - half
+    return place if place >= 0 else half + (-1 - place)
+
+
 def kept_bits(kind: ValueType, drop: int) -> int:
     """k of a level (§4)."""
     return kind.T - min(drop, kind.T - 1)
@@ -515,7 +751,7 @@ def kept_bits(kind: ValueType, drop: int) -> int:
 
 
 class Mutation(NamedTuple):
-    """A frame with one thing wrong, and the kind of refusal that it must meet (§8)."""
+    """A frame with one thing wrong, and the kind of refusal that it must meet (§9)."""
 
     name: str           # the field, as the tables of the page call it, and what became of it
     frame: bytes
@@ -611,7 +847,7 @@ def spoil_stream_log2(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("n_codebooks")
 def spoil_n_codebooks(draft: Draft, rng: Random) -> Spoilt:
-    if draft.records:
+    if draft.records and not draft.residuals:
         yield "one less", draft.seal(n_codebooks=len(draft.records) - 1), "corruption"
 
 
@@ -647,10 +883,34 @@ def spoil_n_planes(draft: Draft, rng: Random) -> Spoilt:
         yield f"{n_planes}", replace(draft, planes=planes).seal(), "corruption"
 
 
-@spoils("reserved")
-def spoil_reserved(draft: Draft, rng: Random) -> Spoilt:
-    for reserved in 1, 1 << 15, rng.randint(2, 2**16 - 1):
-        yield f"{reserved}", draft.seal(reserved=reserved), "corruption"
+A_TEMPLATE = struct.pack("<I2f", 2, 1.0, -0.5)
+
+
+@spoils("n_residuals")
+def spoil_n_residuals(draft: Draft, rng: Random) -> Spoilt:
+    if not draft.kind.predicted:
+        for digits in {max(1, draft.kind.W // 4), 8}:
+            lengths = (1, 1) + (0,) * (15 * digits - 1)
+            spoilt = replace(draft, residuals=(Residual(lengths).record(),))
+            yield f"1 for {draft.kind.name}", spoilt.seal(), "corruption"
+        for n_residuals in 1, 255:
+            yield f"{n_residuals} for {draft.kind.name}, none there", draft.seal(n_residuals=n_residuals), "corruption"
+    elif draft.residuals:
+        yield "one less", draft.seal(n_residuals=len(draft.residuals) - 1), "corruption"
+        if sum(map(len, draft.templates)) > 200 and draft.templates[0][0] != 2 and len(draft.residuals) < 255:
+            yield "one more", draft.seal(n_residuals=len(draft.residuals) + 1), "unsupported"
+
+
+@spoils("n_templates")
+def spoil_n_templates(draft: Draft, rng: Random) -> Spoilt:
+    if not draft.kind.predicted:
+        yield f"1 for {draft.kind.name}", replace(draft, templates=(A_TEMPLATE,)).seal(), "corruption"
+        for n_templates in 1, 255:
+            yield f"{n_templates} for {draft.kind.name}, none there", draft.seal(n_templates=n_templates), "corruption"
+    elif draft.templates:
+        yield "one less", draft.seal(n_templates=len(draft.templates) - 1), "corruption"
+        if len(draft.templates) < 255:
+            yield "one more", draft.seal(n_templates=len(draft.templates) + 1), "corruption"
 
 
 @spoils("frame_bytes")
@@ -814,17 +1074,15 @@ def inline_records(draft: Draft, rng: Random, most: int = 2) -> Iterator[tuple[i
         yield c, Inline.of(draft.records[c])
 
 
-def with_lengths(codebook: Inline, change: dict[int, int]) -> Inline:
-    """With other lengths; keys are positions in the order of the record."""
-    return replace(codebook, lengths=tuple(change.get(i, n) for i, n in enumerate(codebook.lengths)))
-
-
 @spoils("codebook kind")
 def spoil_codebook_kind(draft: Draft, rng: Random) -> Spoilt:
     for c, record in list(enumerate(draft.records))[:3]:
         for number in 2, rng.randint(3, 255):
             spoilt = bytes([number]) + record[1:]
             yield f"codebook {c}: {number}", with_record(draft, c, spoilt), "unsupported"
+    if draft.records and draft.kind.predicted:
+        spoilt = Residual((1, 1) + (0,) * (15 * draft.kind.W // 4 - 1)).record()
+        yield "a residual one", with_record(draft, 0, spoilt), "unsupported"
 
 
 @spoils("codebook n_levels")
@@ -868,32 +1126,37 @@ def spoil_count(draft: Draft, rng: Random) -> Spoilt:
         yield "65535", with_record(draft, c, replace(codebook, ranges=ranges).record()), "corruption"
 
 
+def broken_codes(lengths: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Code lengths that are too long or make no complete code, from such that do."""
+    free = [i for i, length in enumerate(lengths) if length == 0]
+    deepest = lengths.index(max(lengths))
+
+    def other(change: dict[int, int]) -> tuple[int, ...]:
+        return tuple(change.get(i, n) for i, n in enumerate(lengths))
+
+    for length in 13, 14, 15:
+        yield f"{length}", other({deepest: length})
+        if free:
+            yield f"{length} for a symbol without code", other({free[0]: length})
+    if free and lengths[deepest] == 12:
+        yield "two of 13 for one of 12", other({deepest: 13, free[0]: 13})
+    nothing = dict.fromkeys(range(len(lengths)), 0)
+    yield "no codes", other(nothing)
+    yield "one code", other(nothing | {deepest: 1})
+    yield "a code less", other({deepest: 0})
+    if lengths[deepest] < 12:
+        yield "one longer", other({deepest: lengths[deepest] + 1})
+    if lengths[deepest] > 1:
+        yield "one shorter", other({deepest: lengths[deepest] - 1})
+    if free:
+        yield "a code more", other({free[-1]: 12})
+
+
 @spoils("code lengths")
 def spoil_lengths(draft: Draft, rng: Random) -> Spoilt:
     for c, codebook in inline_records(draft, rng):
-        lengths = codebook.lengths
-        free = [i for i, length in enumerate(lengths) if length == 0]
-        deepest = lengths.index(max(lengths))
-
-        def other(change: dict[int, int], c: int = c, codebook: Inline = codebook) -> bytes:
-            return with_record(draft, c, with_lengths(codebook, change).record())
-
-        for length in 13, 14, 15:
-            yield f"{length}", other({deepest: length}), "corruption"
-            if free:
-                yield f"{length} for a symbol without code", other({free[0]: length}), "corruption"
-        if free and lengths[deepest] == 12:
-            yield "two of 13 for one of 12", other({deepest: 13, free[0]: 13}), "corruption"
-        nothing = dict.fromkeys(range(len(lengths)), 0)
-        yield "no codes", other(nothing), "corruption"
-        yield "one code", other(nothing | {deepest: 1}), "corruption"
-        yield "a code less", other({deepest: 0}), "corruption"
-        if lengths[deepest] < 12:
-            yield "one longer", other({deepest: lengths[deepest] + 1}), "corruption"
-        if lengths[deepest] > 1:
-            yield "one shorter", other({deepest: lengths[deepest] - 1}), "corruption"
-        if free:
-            yield "a code more", other({free[-1]: 12}), "corruption"
+        for how, lengths in broken_codes(codebook.lengths):
+            yield how, with_record(draft, c, replace(codebook, lengths=lengths).record()), "corruption"
 
 
 @spoils("padding of a codebook")
@@ -916,6 +1179,76 @@ def spoil_by_id(draft: Draft, rng: Random) -> Spoilt:
             yield f"{what}, byte {at}", with_record(draft, c, flipped(record, at, rng)), "unsupported"
 
 
+# Residual codebooks (§5) and templates (§4).
+
+
+def with_residual(draft: Draft, c: int, record: bytes) -> bytes:
+    return replace(draft, residuals=(*draft.residuals[:c], record, *draft.residuals[c + 1 :])).seal()
+
+
+def some_residuals(draft: Draft, rng: Random) -> Iterator[tuple[int, Residual]]:
+    """Some of the residual codebooks with their positions."""
+    for c in rng.sample(range(len(draft.residuals)), min(2, len(draft.residuals))):
+        yield c, Residual.of(draft.residuals[c])
+
+
+@spoils("residual codebook kind")
+def spoil_residual_kind(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in some_residuals(draft, rng):
+        for number in 3, 0, 1, rng.randint(4, 255):
+            spoilt = bytes([number]) + codebook.record()[1:]
+            yield f"{number}", with_residual(draft, c, spoilt), "unsupported"
+
+
+@spoils("residual codebook digits")
+def spoil_digits(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in some_residuals(draft, rng):
+        digits = draft.kind.W // 4
+        for other in 0, digits - 1, digits + 1, 12 - digits, 255:
+            yield f"{other} for {digits}", with_residual(draft, c, codebook.record(digits=other)), "corruption"
+        for other in digits - 1, digits + 1, 12 - digits:
+            lengths = Residual((1, 1) + (0,) * (15 * other - 1))
+            yield f"{other} for {digits}, and lengths", with_residual(draft, c, lengths.record()), "corruption"
+
+
+@spoils("residual codebook reserved")
+def spoil_residual_reserved(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in some_residuals(draft, rng):
+        for reserved in 1, 1 << 15:
+            yield f"{reserved}", with_residual(draft, c, codebook.record(reserved=reserved)), "corruption"
+
+
+@spoils("residual codebook lengths")
+def spoil_residual_lengths(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in some_residuals(draft, rng):
+        for how, lengths in broken_codes(codebook.lengths):
+            yield how, with_residual(draft, c, Residual(lengths).record()), "corruption"
+
+
+@spoils("padding of a residual codebook")
+def spoil_residual_padding(draft: Draft, rng: Random) -> Spoilt:
+    for c, codebook in some_residuals(draft, rng):      # there is always padding: 1 + 15 W / 4 is 5 modulo 8
+        yield "", with_residual(draft, c, codebook.record(fill=rng.randint(1, 255))), "corruption"
+
+
+@spoils("template n_columns")
+def spoil_n_columns(draft: Draft, rng: Random) -> Spoilt:
+    for t in rng.sample(range(len(draft.templates)), min(2, len(draft.templates))):
+
+        def other(template: bytes, t: int = t) -> bytes:
+            return replace(draft, templates=(*draft.templates[:t], template, *draft.templates[t + 1 :])).seal()
+
+        template = draft.templates[t]
+        (n_columns,) = struct.unpack_from("<I", template)
+        yield "1", other(struct.pack("<I", 1) + template[4:8]), "corruption"
+        for many in 2**24, 2**24 + n_columns, 2**31, 2**32 - 1:
+            yield f"{many}, and not as many values", other(struct.pack("<I", many) + template[4:]), "corruption"
+        if any(template[-4:]) and n_columns > 2:
+            spoilt = struct.pack("<I", n_columns - 1) + template[4:]
+            yield "one less, and as many values as before", other(spoilt), "corruption"
+        yield "0", other(struct.pack("<I", 0)), "corruption"
+
+
 # Blocks (§6).
 
 
@@ -923,7 +1256,7 @@ def with_block(draft: Draft, b: int, block: bytes) -> bytes:
     return replace(draft, blocks=(*draft.blocks[:b], block, *draft.blocks[b + 1 :])).seal()
 
 
-def some_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2)) -> Iterator[tuple[int, bytes]]:
+def some_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3)) -> Iterator[tuple[int, bytes]]:
     """A block of each kind, with its position."""
     for kind in kinds:
         found = [b for b, block in enumerate(draft.blocks) if block[0] == kind]
@@ -942,15 +1275,29 @@ def with_fields(block: bytes, **change: int) -> bytes:
 @spoils("block kind")
 def spoil_block_kind(draft: Draft, rng: Random) -> Spoilt:
     for b, block in some_blocks(draft, rng):
-        for kind in 3, 255, rng.randint(4, 254):
+        for kind in 4, 255, rng.randint(5, 254):
             yield f"{kind} for {block[0]}", with_block(draft, b, with_fields(block, kind=kind)), "unsupported"
+
+
+@spoils("predicted block where there is none")
+def spoil_not_predictable(draft: Draft, rng: Random) -> Spoilt:
+    """Without residual codebooks or templates no codebook or template is below their number."""
+    for b, block in some_blocks(draft, rng):
+        if not (draft.residuals and draft.templates):
+            spoilt = with_fields(block, kind=3, codebook=0, base=0)
+            yield f"in place of kind {block[0]}", with_block(draft, b, spoilt), "corruption"
+            (n_values,) = struct.unpack_from("<I", block, 4)
+            streams = (b"",) * -(-n_values >> draft.stream_log2)
+            whole = Predicted(0, 0, n_values, b"", streams, bytes(3 * n_values), 0, 0, 0, 0).block()
+            yield f"{len(draft.residuals)} codebooks, {len(draft.templates)} templates", with_block(
+                draft, b, whole), "corruption"
 
 
 @spoils("block codebook")
 def spoil_block_codebook(draft: Draft, rng: Random) -> Spoilt:
     for b, block in some_blocks(draft, rng):
-        n = len(draft.records)
-        for codebook in (n, 255) if block[0] == 2 else (1, 255):
+        n = len(draft.residuals if block[0] == 3 else draft.records)
+        for codebook in (n, 255) if block[0] >= 2 else (1, 255):
             spoilt = with_fields(block, codebook=codebook)
             yield f"{codebook} of {n}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
 
@@ -959,7 +1306,8 @@ def spoil_block_codebook(draft: Draft, rng: Random) -> Spoilt:
 def spoil_base(draft: Draft, rng: Random) -> Spoilt:
     for b, block in some_blocks(draft, rng):
         (base,) = struct.unpack_from("<H", block, 2)
-        for other in (base + (1 << draft.kind.H), 65535) if block[0] == 2 else (1, 256, 65535):
+        wrong = {2: (base + (1 << draft.kind.H), 65535), 3: (len(draft.templates), base + 256, 65535)}
+        for other in wrong.get(block[0], (1, 256, 65535)):
             spoilt = with_fields(block, base=other)
             yield f"{other}, kind {block[0]}", with_block(draft, b, spoilt), "corruption"
 
@@ -1006,9 +1354,10 @@ def spoil_body(draft: Draft, rng: Random) -> Spoilt:
 @spoils("padding of a block")
 def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
     for b, block in some_blocks(draft, rng):
-        if block[0] == 2:
-            spoilt = Coded.of(block, draft.stream_log2).block(fill=255)
-            changed = spoilt != Coded.of(block, draft.stream_log2).block()
+        if block[0] >= 2:
+            parts = draft.predicted(block) if block[0] == 3 else Coded.of(block, draft.stream_log2)
+            spoilt = parts.block(fill=255)
+            changed = spoilt != parts.block()
         else:
             (n_values,) = struct.unpack_from("<I", block, 4)
             size = 16 + draft.kind.W // 8 * (n_values if block[0] == 1 else 1)
@@ -1017,7 +1366,17 @@ def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
             yield f"kind {block[0]}", with_block(draft, b, spoilt), "corruption"
 
 
-# Coded blocks (§7).
+# Coded blocks (§7), and what they share with predicted ones (§8).
+
+
+def some_with_streams(draft: Draft, rng: Random) -> Iterator[tuple[int, Coded | Predicted]]:
+    yield from some_coded(draft, rng)
+    yield from some_predicted(draft, rng)
+
+
+def some_predicted(draft: Draft, rng: Random) -> Iterator[tuple[int, Predicted]]:
+    for b, block in some_blocks(draft, rng, kinds=(3,)):
+        yield b, draft.predicted(block)
 
 
 def some_coded(draft: Draft, rng: Random) -> Iterator[tuple[int, Coded]]:
@@ -1031,7 +1390,7 @@ def spoilt_block(draft: Draft, b: int, how: str, block: bytes) -> tuple[str, byt
 
 @spoils("symbol_bytes")
 def spoil_symbol_bytes(draft: Draft, rng: Random) -> Spoilt:
-    for b, coded in some_coded(draft, rng):
+    for b, coded in some_with_streams(draft, rng):
         size = sum(len(stream) for stream in coded.streams)
         for other in size - 8, size + 8, 2**31, 2**32 - 1:
             if other >= 0:
@@ -1042,7 +1401,7 @@ def spoil_symbol_bytes(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("plane_bytes")
 def spoil_plane_bytes(draft: Draft, rng: Random) -> Spoilt:
-    for b, coded in some_coded(draft, rng):
+    for b, coded in some_with_streams(draft, rng):
         size = len(coded.planes)
         for other in size - 8, size + 8, 2**31, 2**32 - 1:
             if other >= 0:
@@ -1056,7 +1415,7 @@ def spoil_plane_bytes(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("min_stream_bytes")
 def spoil_min_stream_bytes(draft: Draft, rng: Random) -> Spoilt:
-    for b, coded in some_coded(draft, rng):
+    for b, coded in some_with_streams(draft, rng):
         block = coded.block()
         for other in coded.min_stream_bytes - 1, coded.min_stream_bytes + 1, 65535:
             if other >= 0:
@@ -1066,7 +1425,7 @@ def spoil_min_stream_bytes(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("length_width")
 def spoil_length_width(draft: Draft, rng: Random) -> Spoilt:
-    for b, coded in some_coded(draft, rng):
+    for b, coded in some_with_streams(draft, rng):
         for width in 17, 32, 255:
             yield spoilt_block(draft, b, f"{width}", replace(coded, length_width=width).block())
 
@@ -1098,7 +1457,7 @@ def spoil_coded_reserved(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("sub-stream")
 def spoil_streams(draft: Draft, rng: Random) -> Spoilt:
-    for b, coded in some_coded(draft, rng):
+    for b, coded in some_with_streams(draft, rng):
         long = [s for s, stream in enumerate(coded.streams) if len(stream) >= 2]
         for s in rng.sample(long, min(3, len(long))):
             stream = coded.streams[s]
@@ -1110,3 +1469,43 @@ def spoil_streams(draft: Draft, rng: Random) -> Spoilt:
                 yield spoilt_block(draft, b, f"{s}: a byte to the next", moved.block())
         if coded.n_values > 8 and not coded.streams[0]:
             yield spoilt_block(draft, b, "0: a byte and not a run", coded.restreamed(0, b"\0").block())
+
+
+# Predicted blocks (§8).
+
+
+@spoils("predicted run_symbol")
+def spoil_predicted_run_symbol(draft: Draft, rng: Random) -> Spoilt:
+    for b, predicted in some_predicted(draft, rng):
+        most = 15 * draft.kind.W // 4
+        for symbol in most + 1, 255:
+            yield spoilt_block(draft, b, f"{symbol} of {most}", replace(predicted, run_symbol=symbol).block())
+
+
+@spoils("column")
+def spoil_column(draft: Draft, rng: Random) -> Spoilt:
+    for b, predicted in some_predicted(draft, rng):
+        (n_columns,) = struct.unpack_from("<I", draft.templates[predicted.template])
+        for column in n_columns, n_columns + predicted.column, 2**31, 2**32 - 1:
+            spoilt = replace(predicted, column=column)
+            yield spoilt_block(draft, b, f"{column} of {n_columns}", spoilt.block())
+        spoilt = replace(predicted, column=n_columns + predicted.column, scales=bytes(3) + predicted.scales)
+        yield spoilt_block(draft, b, "and scales: a row on", spoilt.block())
+
+
+@spoils("scales")
+def spoil_scales(draft: Draft, rng: Random) -> Spoilt:
+    for b, predicted in some_predicted(draft, rng):
+        size = len(predicted.block())
+        for more in 1, 3, 8:
+            spoilt = replace(predicted, scales=predicted.scales + b"\xFF" * more).block()
+            yield spoilt_block(draft, b, f"{more} bytes more", spoilt)
+        for less in 1, 2, 3, 8:
+            spoilt = replace(predicted, scales=predicted.scales[:-less]).block()
+            if len(predicted.scales) >= less and len(spoilt) < size:
+                yield spoilt_block(draft, b, f"{less} bytes less", spoilt)
+        (n_columns,) = struct.unpack_from("<I", draft.templates[predicted.template])
+        left = -(predicted.column + predicted.n_values) % n_columns
+        column = predicted.column + left + 1        # so far on, there is a row more
+        if column < n_columns and len(replace(predicted, scales=predicted.scales + bytes(3)).block()) > size:
+            yield spoilt_block(draft, b, "a row more by the column", replace(predicted, column=column).block())

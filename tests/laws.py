@@ -45,7 +45,7 @@ def assert_same_bits(x: Any, bits: Bits) -> None:
 
 
 def kind_of(error: gcodec.GcodecError) -> reference.Kind:
-    """The word of docs/format.md section 8 for an error of a decoder."""
+    """The word of docs/format.md section 9 for an error of a decoder."""
     match error:
         case gcodec.InsufficientData():
             return "insufficient"

@@ -18,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]       # values as integers of W bits
+U32: TypeAlias = npt.NDArray[np.uint32]
 U64: TypeAlias = npt.NDArray[np.uint64]
 Known: TypeAlias = Mapping[tuple[int, int], bytes]      # inline records of codebooks by (id, hash)
 Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
 
 
 class Refused(Exception):  # noqa: N818 - the page's word
-    """A frame that a decoder must refuse (§8), and the kind of refusal."""
+    """A frame that a decoder must refuse (§9), and the kind of refusal."""
 
     def __init__(self, kind: Kind, why: str) -> None:
         super().__init__(f"{kind}: {why}")
@@ -103,6 +104,11 @@ class ValueType:
     def container(self) -> np.dtype[np.unsignedinteger]:
         return np.dtype(f"<u{self.W // 8}")
 
+    @property
+    def predicted(self) -> bool:
+        """Whether frames of this type may have residual codebooks and templates (§4)."""
+        return self.name in ("float32", "bfloat16", "float16")
+
 
 VALUE_TYPES = {
     1: ValueType("float32", 32, 8, 24, 23),
@@ -162,6 +168,8 @@ class Prelude:
     planes: tuple[int, ...]
     levels: tuple[Level, ...]
     codebooks: tuple[Codebook, ...]
+    residuals: tuple[ResidualCodebook, ...]
+    templates: tuple[U32, ...]              # bits of float32 values
     blocks: tuple[slice, ...]
 
     def values_in(self, b: int) -> int:
@@ -170,15 +178,14 @@ class Prelude:
 
 
 def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude:
-    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§8)."""
-    # What may be looked at before the checksum is verified, in the order of §8.
+    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§9)."""
+    # What may be looked at before the checksum is verified, in the order of §9.
     require(len(data) >= 48, "there are 48 bytes", "insufficient")
     fields = Reader(data)
     require(fields.take(4) == MAGIC, "magic")
     require(fields.u(8) == 1, "version is 1", "unsupported")
     dtype, mode, container, ndim, block_log2, stream_log2 = (fields.u(8) for _ in range(6))
-    n_codebooks, n_levels, n_planes = (fields.u(8) for _ in range(3))
-    reserved = fields.u(16)
+    n_codebooks, n_levels, n_planes, n_residuals, n_templates = (fields.u(8) for _ in range(5))
     frame_bytes, n_values, prelude_bytes, stored = (fields.u(64) for _ in range(4))
     require(len(data) >= frame_bytes, "there are frame_bytes", "insufficient")
     require(frame_bytes % 8 == 0, "frame_bytes is a multiple of 8")
@@ -196,7 +203,8 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     require(6 <= stream_log2 <= min(12, block_log2), "stream_log2 is 6 ... 12, at most block_log2")
     require(1 <= n_levels <= 16, "n_levels is 1 ... 16")
     require(n_planes <= 8, "n_planes is 0 ... 8")
-    require(reserved == 0, "reserved is 0")
+    require(kind.predicted or n_residuals == 0, "n_residuals is 0 for this type")
+    require(kind.predicted or n_templates == 0, "n_templates is 0 for this type")
 
     rest = Reader(prelude, at=48)
     shape = tuple(rest.u(64) for _ in range(ndim))
@@ -210,6 +218,8 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
 
     planes, levels = read_levels(rest, kind, n_planes, n_levels)
     codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
+    residuals = tuple(read_residual(rest, kind) for _ in range(n_residuals))
+    templates = tuple(read_template(rest) for _ in range(n_templates))
     rest.pad(8)
 
     n_blocks = -(-n_values // 2**block_log2)
@@ -225,7 +235,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
         start += size
     require(start == frame_bytes, "prelude_bytes and the sizes of the blocks add up to frame_bytes")
     return Prelude(kind, mode, container, block_log2, stream_log2, n_values, shape, planes, levels, codebooks,
-                   tuple(blocks))
+                   residuals, templates, tuple(blocks))
 
 
 def read_levels(
@@ -252,6 +262,13 @@ def read_levels(
     return planes, tuple(levels)
 
 
+def read_template(rest: Reader) -> U32:
+    """A template (§4)."""
+    n_columns = rest.u(32)
+    require(2 <= n_columns < 2**24, "n_columns is 2 ... 2^24 - 1")
+    return np.frombuffer(rest.take(4 * n_columns), "<u4")
+
+
 # ------------------------------------------------------------------------------------------------ §5 Codebook
 
 ZERO = 0
@@ -268,7 +285,7 @@ class Codebook:
 
 
 def read_codebook(rest: Reader, kind: ValueType, n_levels: int, known: Known) -> Codebook:
-    """A record of either kind (§5)."""
+    """A record of kind 0 or 1 (§5)."""
     start = rest.at
     match rest.u(8):
         case 0:
@@ -286,7 +303,7 @@ def read_codebook(rest: Reader, kind: ValueType, n_levels: int, known: Known) ->
             meant = read_inline(inline, kind, n_levels)
             return Codebook(rest.data[start : rest.at], meant.symbols, meant.codes)
         case _:
-            raise Refused("unsupported", "reserved kind of codebook")
+            raise Refused("unsupported", "reserved kind of codebook, or one out of its place")
 
 
 def read_inline(data: bytes, kind: ValueType, n_levels: int) -> Codebook:
@@ -311,6 +328,27 @@ def read_inline(data: bytes, kind: ValueType, n_levels: int) -> Codebook:
     return Codebook(data[: record.at], symbols, canonical({s: n for s, n in length_of.items() if n > 0}))
 
 
+@dataclass(frozen=True)
+class ResidualCodebook:
+    """A prefix code for the residuals of predicted blocks (§5), and its record."""
+
+    record: bytes
+    codes: dict[str, int]                   # as in Codebook
+
+
+def read_residual(rest: Reader, kind: ValueType) -> ResidualCodebook:
+    """A record of kind 2 (§5)."""
+    record = Reader(rest.data[rest.at :])
+    require(record.u(8) == 2, "the kind of a residual codebook is 2", "unsupported")
+    require(record.u(8) == kind.W // 4, "digits is W / 4")
+    record.reserved(2)
+    lengths = record.items(1 + 15 * kind.W // 4, 4)
+    require(max(lengths) <= 12, "code lengths are 0 ... 12")
+    record.pad(4)
+    rest.at += record.at
+    return ResidualCodebook(record.data[: record.at], canonical({s: n for s, n in enumerate(lengths) if n > 0}))
+
+
 def canonical(lengths: dict[int, int]) -> dict[str, int]:
     """The canonical code for lengths by symbol (§5)."""
     require(sum(2 ** (12 - n) for n in lengths.values()) == 2**12, "the code is complete")
@@ -326,7 +364,7 @@ def canonical(lengths: dict[int, int]) -> dict[str, int]:
 
 # --------------------------------------------------------------------------------------------------- §6 Block
 
-BlockKind: TypeAlias = Literal["constant", "raw", "coded"]
+BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted"]
 
 
 def read_block(prelude: Prelude, b: int, block: bytes) -> tuple[BlockKind, U64]:
@@ -336,7 +374,7 @@ def read_block(prelude: Prelude, b: int, block: bytes) -> tuple[BlockKind, U64]:
     stored = fields.u(64)
     seed = (b + 1) * 0x9E3779B97F4A7C15
     require(checksum(block, seed, own_words=(2, 3)) == stored, "checksum of the block")
-    require(kind <= 2, "kind of block is 0, 1 or 2", "unsupported")
+    require(kind <= 3, "kind of block is 0 ... 3", "unsupported")
     require(n_values == prelude.values_in(b), "n_values of the block is what follows from that of the frame")
     value_bytes, container = prelude.kind.W // 8, prelude.kind.container
     match kind:
@@ -347,13 +385,17 @@ def read_block(prelude: Prelude, b: int, block: bytes) -> tuple[BlockKind, U64]:
         case 1:
             require(codebook == base == 0, "a raw block has neither codebook nor base")
             values = np.frombuffer(fields.take(n_values * value_bytes), container).astype(np.uint64)
-        case _:
+        case 2:
             require(codebook < len(prelude.codebooks), "codebook is below n_codebooks")
             require(base < 2**prelude.kind.H, "base is below 2^H")
             values = read_coded(prelude, prelude.codebooks[codebook], base, n_values, fields)
+        case _:
+            require(codebook < len(prelude.residuals), "codebook is below n_residuals")
+            require(base < len(prelude.templates), "template is below n_templates")
+            values = read_predicted(prelude, prelude.residuals[codebook], prelude.templates[base], n_values, fields)
     fields.pad(8)
     require(fields.at == len(block), "the size of the block is 16 and its body, rounded up to 8")
-    kinds: tuple[BlockKind, ...] = ("constant", "raw", "coded")
+    kinds: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
     return kinds[kind], values
 
 
@@ -383,15 +425,7 @@ def read_coded(prelude: Prelude, codebook: Codebook, base: int, n_values: int, b
     relative_head = np.zeros(256, np.uint64)
     for number, (level, relative) in codebook.symbols.items():
         level_of[number], relative_head[number] = level, relative
-    symbols: list[int] = []
-    escaped: list[int] = []
-    for s, length in enumerate(lengths):
-        count = min(per_stream, n_values - s * per_stream)
-        if length == 0:
-            symbols += [run_symbol] * count
-        else:
-            read_stream(streams.take(length), count, kind.H, codebook.codes, symbols, escaped)
-    symbol = np.array(symbols, np.intp)
+    symbol, escaped = read_streams(streams, lengths, per_stream, n_values, run_symbol, kind.H, codebook.codes)
     reference = np.repeat(np.array(references, np.uint64), per_stream)[:n_values]
     heads = (np.uint64(base) + reference + relative_head[symbol]) % np.uint64(2**kind.H)
     heads[symbol == ESCAPE] = escaped
@@ -409,6 +443,22 @@ def read_coded(prelude: Prelude, codebook: Codebook, base: int, n_values: int, b
     require(planes.at == plane_bytes, "plane_bytes is the sum of the sizes of the planes")
     tails = kept << np.array([kind.T - level.kept for level in prelude.levels], np.uint64)[levels]
     return join(kind, heads, tails)
+
+
+def read_streams(
+    streams: Reader, lengths: Sequence[int], per_stream: int, n_values: int, run_symbol: int, H: int,
+    codes: Mapping[str, int],
+) -> tuple[npt.NDArray[np.intp], list[int]]:
+    """The symbols of a block's sub-streams (§7), and the heads behind escapes."""
+    symbols: list[int] = []
+    escaped: list[int] = []
+    for s, length in enumerate(lengths):
+        count = min(per_stream, n_values - s * per_stream)
+        if length == 0:
+            symbols += [run_symbol] * count
+        else:
+            read_stream(streams.take(length), count, H, codes, symbols, escaped)
+    return np.array(symbols, np.intp), escaped
 
 
 def read_stream(
@@ -431,6 +481,84 @@ def read_stream(
     require(-(-at // 8) == len(data), "a sub-stream ends in its last byte")
 
 
+# ----------------------------------------------------------------------------------------- §8 Predicted block
+
+
+def read_predicted(prelude: Prelude, codebook: ResidualCodebook, template: U32, n_values: int, body: Reader) -> U64:
+    """The values of a predicted block from its body (§8)."""
+    W, n_columns = prelude.kind.W, len(template)
+    symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
+    length_width, run_symbol, column = body.u(8), body.u(8), body.u(32)
+    require(length_width <= 16, "length_width is 0 ... 16")
+    require(run_symbol <= 15 * W // 4, "run_symbol is 0 ... 15 W / 4")
+    require(column < n_columns, "column is below the template's n_columns")
+
+    per_stream = 2**prelude.stream_log2
+    n_streams = -(-n_values // per_stream)
+    n_rows = -(-(column + n_values) // n_columns)
+    planes = Reader(body.take(plane_bytes))
+    streams = Reader(body.take(symbol_bytes))
+    lengths = [min_stream_bytes + length for length in body.items(n_streams, length_width)]
+    scale_bytes = np.frombuffer(body.take(3 * n_rows), np.uint8).reshape(n_rows, 3).astype(np.uint32)
+    require(sum(lengths) == symbol_bytes, "symbol_bytes is the sum of the lengths of the sub-streams")
+    symbol, _ = read_streams(streams, lengths, per_stream, n_values, run_symbol, 0, codebook.codes)
+
+    # Residuals: the first of k + 1 digits, floor(k / 2) bytes, and the last digit where k is odd.
+    k = np.where(symbol == 0, 0, (symbol - 1) // 15)
+    residual = np.where(symbol == 0, 0, symbol - 15 * k).astype(np.uint64)
+    items = {}
+    for p in range(W // 8):
+        last = p == W // 8 - 1
+        width = 4 if last else 8
+        owners = np.flatnonzero(k % 2 == 1 if last else k // 2 > p)
+        items[p] = owners, unpack(planes.take(packed_bytes(len(owners), width)), len(owners), width)
+    require(planes.at == plane_bytes, "plane_bytes is the sum of the sizes of the planes")
+    for p in (*range(W // 8 - 2, -1, -1), W // 8 - 1):
+        owners, digits = items[p]
+        residual[owners] = residual[owners] << np.uint64(4 if p == W // 8 - 1 else 8) | digits
+
+    # Predictions.
+    scales = scale_bytes[:, 0] << np.uint32(8) | scale_bytes[:, 1] << np.uint32(16) | scale_bytes[:, 2] << np.uint32(24)
+    place = column + np.arange(n_values)
+    with np.errstate(all="ignore"):
+        product = zero_if_denormal(scales)[place // n_columns] * zero_if_denormal(template)[place % n_columns]
+    predicted = prediction(prelude.kind, product.view(np.uint32).astype(np.int64)).astype(np.uint64)
+
+    # Values: o is its own inverse.
+    half, whole = np.uint64(2 ** (W - 1)), np.uint64(2**W - 1)
+    delta = np.where(residual % np.uint64(2) == 0, residual // np.uint64(2), ~(residual // np.uint64(2)) & whole)
+    ordered = order(predicted, half) + delta & whole
+    return order(ordered, half)
+
+
+def zero_if_denormal(bits: U32) -> npt.NDArray[np.float32]:
+    """Factors of a product from their bits: those with an exponent field of 0 count as 0 (§8)."""
+    return np.where(bits >> np.uint32(23) & np.uint32(255) == 0, np.uint32(0), bits).view(np.float32)
+
+
+def prediction(kind: ValueType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Predictions p from the bits q of products (§8)."""
+    exponent = q >> 23 & 255
+    match kind.name:
+        case "float32":
+            p = q
+        case "bfloat16":
+            p = (q + 2**15) // 2**16
+        case _:
+            m = q % 2**31
+            s = np.clip(126 - m // 2**23, 1, 25)        # where it is used, it is 14 or more
+            f = 2**23 + m % 2**23
+            small = (f + (1 << s - 1)) // (1 << s)
+            size = np.where(m >= 0x38800000, (m - 0x38000000 + 2**12) // 2**13, small)
+            p = np.where(m >= 0x47800000, 0, size) + (q >> 31 << 15)
+    return np.where((exponent == 0) | (exponent == 1) | (exponent == 255), 0, p)
+
+
+def order(v: U64, half: np.uint64) -> U64:
+    """o(v), from values to integers in their order, and back: it is its own inverse (§8)."""
+    return np.where(v < half, v, np.uint64(3) * half - np.uint64(1) - v)
+
+
 # -------------------------------------------------------------------------------------------- The whole frame
 
 
@@ -449,14 +577,14 @@ class Decoded:
 
 @functools.cache
 def shipped_codebooks() -> dict[tuple[int, int], bytes]:
-    """Section 10, read from the page itself: inline records by (id, hash)."""
+    """Section 11, read from the page itself: inline records by (id, hash)."""
     page = (Path(__file__).parent.parent / "docs" / "format.md").read_text(encoding="utf-8")
     rows = re.findall(r"^(\d+) \d+ \d+ ([0-9a-f]{16}) ([0-9a-f]+)$", page, re.MULTILINE)
     return {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
 
 
 def decode(data: bytes, codebooks: Known | None = None, *, limit: int | None = None) -> Decoded:
-    """The array in a frame, or `Refused` (§8).
+    """The array in a frame, or `Refused` (§9).
 
     `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5). An
     array of more than `limit` bytes is refused.

@@ -31,7 +31,7 @@ from tests.frame_builder import SPOILERS, Built, Draft, build_frame, mutations, 
 from tests.reference import VALUE_TYPES, BlockKind, checksum
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded")
+BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
 
 
 @functools.cache
@@ -40,9 +40,11 @@ def small_frames() -> tuple[Built, ...]:
     frames = []
     for dtype in VALUE_TYPES:
         frames += [build_frame(Random(f"{dtype} {kind}"), dtype=dtype, n_values=150, block_log2=10, kinds=[kind])
-                   for kind in BLOCK_KINDS]
+                   for kind in BLOCK_KINDS if VALUE_TYPES[dtype].predicted or kind != "predicted"]
         frames += [build_frame(Random(dtype), dtype=dtype, n_values=1100, block_log2=10, stream_log2=7, n_codebooks=2,
                                named=True)]
+        frames += [build_frame(Random(seed), dtype=dtype, n_values=1100, block_log2=10, kinds=["predicted"],
+                               spare_bits=seed % 2 == 0) for seed in range(3 if VALUE_TYPES[dtype].predicted else 0)]
     frames += [build_frame(Random(seed), n_values=300, n_codebooks=1, spare_bits=seed % 2 == 0) for seed in range(8)]
     return tuple(frames)
 
@@ -173,7 +175,7 @@ def test_any_bytes_behind_a_valid_header(data, seed):
 # What a decoder leaves alone
 
 def test_order_of_refusals():
-    """Docs/format.md section 8: each step comes before the next."""
+    """Docs/format.md section 9: each step comes before the next."""
     draft = Draft.of(build_frame(Random(3), dtype=1, n_values=500, n_codebooks=1, kinds=["coded"]).frame, {})
     frame = draft.seal(dtype=99)
     assert laws.outcome(frame) == "unsupported"

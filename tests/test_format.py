@@ -23,7 +23,7 @@ from gcodec.kernels.frame import find_blocks, seal_prelude
 from gcodec.valuetypes import BY_NAME, VALUE_TYPES
 from tests import laws, reference
 from tests.cases import KINDS, gaussian
-from tests.frame_builder import BLOCK_HEADER, EXTENSION, Draft, build_frame
+from tests.frame_builder import BLOCK_HEADER, EXTENSION, PREDICTED_EXTENSION, Draft, build_frame
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
 SIX = np.array([1.0, -1.5, 0.0, 2.0, 0.5, 0.0], np.float32)
@@ -34,7 +34,7 @@ def little(n: int, size: int) -> bytes:
     return n.to_bytes(size, "little")
 
 
-# The worked example of docs/format.md, section 9
+# The worked example of docs/format.md, section 10
 
 def test_worked_example():
     prelude = (
@@ -49,7 +49,8 @@ def test_worked_example():
         + b"\x00"               # 11  n_codebooks: the one block is raw and needs none
         + b"\x01"               # 12  n_levels
         + b"\x01"               # 13  n_planes
-        + b"\x00\x00"           # 14  reserved
+        + b"\x00"               # 14  n_residuals
+        + b"\x00"               # 15  n_templates
         + little(112, 8)        # 16  frame_bytes
         + little(6, 8)          # 24  n_values
         + little(72, 8)         # 32  prelude_bytes
@@ -220,6 +221,7 @@ def test_constants_of_blocks_are_those_of_the_page():
     assert fmt.BLOCK_KINDS == ("constant", "raw", "coded", "predicted")
     assert BLOCK_HEADER.size == blocks.BLOCK_HEADER == 16
     assert BLOCK_HEADER.size + EXTENSION.size == blocks.CODED_HEADER == 32
+    assert PREDICTED_EXTENSION.size == EXTENSION.size
     assert blocks.SEED == 0x9E3779B97F4A7C15
     assert "(b + 1) · 0x9E3779B97F4A7C15" in PAGE
     assert prefix_code.ESCAPE == reference.ESCAPE == 255

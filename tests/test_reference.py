@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -17,13 +18,15 @@ from tests.frame_builder import (
     Coded,
     Draft,
     Inline,
+    Predicted,
+    Residual,
     build_frame,
     by_id,
     mutations,
 )
 from tests.reference import ESCAPE, VALUE_TYPES, BlockKind, Refused, checksum, decode
 
-KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded")
+KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
 
 
 def kind_of_refusal(frame: bytes, codebooks: dict[tuple[int, int], bytes] | None = None) -> str | None:
@@ -46,16 +49,20 @@ def corpus() -> tuple[Built, ...]:
     frames += [build_frame(Random(n), dtype=1, n_values=0, n_codebooks=n) for n in (0, 255)]
     sixteen = [1, 2, 4, 8, 9], [(drop, 16 + 15 - drop) for drop in range(16)]
     frames += [build_frame(Random(seed), dtype=1, n_values=500, levels=sixteen) for seed in range(5)]
+    frames += [build_frame(Random(seed), dtype=1 + seed % 3, n_values=[300, 1500][seed % 2], block_log2=10,
+                           kinds=["predicted"], spare_bits=seed % 2 == 0) for seed in range(24)]
     return tuple(frames)
 
 
 @functools.cache
 def small_frame() -> Built:
-    """A frame of less than 700 bytes that has a block of each kind, and a codebook by id."""
+    """A frame of less than 1000 bytes that has a block of each kind but raw, and a codebook by id."""
+    kinds: list[BlockKind] = ["coded", "predicted", "constant"]
     for seed in itertools.count():
-        built = build_frame(Random(seed), n_values=2060, block_log2=10, n_codebooks=2, named=True)
-        kinds = decode(built.frame, built.codebooks).kinds
-        if len(built.frame) < 700 and len(set(kinds)) == 3 and built.codebooks:
+        built = build_frame(Random(seed), dtype=1 + seed % 3, n_values=2060, block_log2=10, n_codebooks=2, named=True,
+                            kinds=kinds)
+        found = {block[0] for block in Draft.of(built.frame, built.codebooks).blocks}
+        if len(built.frame) < 1000 and found == {0, 2, 3} and built.codebooks:
             return built
     raise AssertionError
 
@@ -146,6 +153,32 @@ def corners(built: Built) -> Iterator[str]:
                 yield "reference of H bits"
             if coded.codebook in inline and ESCAPE in inline[coded.codebook].codes():
                 yield "escape"
+        if block[0] == 3:
+            predicted = draft.predicted(block)
+            yield f"predicted {draft.kind.name}"
+            yield from (f"predicted: {corner}" for corner in predicted_corners(draft, predicted))
+
+
+def predicted_corners(draft: Draft, predicted: Predicted) -> Iterator[str]:
+    """What is special about a predicted block, by section 8."""
+    n_columns = int.from_bytes(draft.templates[predicted.template][:4], "little")
+    n_rows = len(predicted.scales) // 3
+    yield "two columns" if n_columns == 2 else "rows within a row" if n_rows == 1 else "rows"
+    yield "first column" if predicted.column == 0 else "last column" if predicted.column == n_columns - 1 else "column"
+    yield "template larger than a block" if n_columns > 1 << draft.block_log2 else "template of a block or less"
+    empty = [not stream for stream in predicted.streams]
+    yield "runs only" if all(empty) else "some runs" if any(empty) else "no runs"
+    yield "length_width 0" if predicted.length_width == 0 else "length_width above 0"
+    codes = Residual.of(draft.residuals[predicted.codebook]).codes()
+    yield "run symbol without a code" if predicted.run_symbol not in codes else "run symbol with a code"
+    exponents = {scale >> 15 & 255 for (scale,) in struct.iter_unpack("<I", padded_scales(predicted.scales))}
+    yield from {0: ["zero scale"], 255: ["scale that is not finite"]}.get(max(exponents), ["scales"])
+    yield from ["planes"] if predicted.planes else ["no planes"]
+
+
+def padded_scales(scales: bytes) -> bytes:
+    """Scales as words, for struct."""
+    return b"".join(scales[i : i + 3] + b"\0" for i in range(0, len(scales), 3))
 
 
 def test_frames_reach_the_corners() -> None:
@@ -157,15 +190,22 @@ def test_frames_reach_the_corners() -> None:
         "runs only", "length_width 0", "length_width above 0", "reference of H bits",
     }
     expected |= {kind.name for kind in VALUE_TYPES.values()}
-    expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(3)}
+    expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(4)}
+    expected |= {f"predicted {kind.name}" for kind in VALUE_TYPES.values() if kind.predicted}
+    expected |= {f"predicted: {corner}" for corner in (
+        "two columns", "rows within a row", "rows", "first column", "last column", "column",
+        "template larger than a block", "runs only", "some runs", "no runs", "length_width 0", "length_width above 0",
+        "run symbol without a code", "zero scale", "scale that is not finite", "planes", "no planes")}
     assert sorted(expected - seen) == []
 
 
 @pytest.mark.parametrize("dtype", VALUE_TYPES)
 def test_large_frame(dtype: int) -> None:
     rng = Random(dtype)
-    built = build_frame(rng, dtype=dtype, n_values=1 << 16, block_log2=14, n_codebooks=3, kinds=["coded"])
-    assert np.array_equal(decode(built.frame).bits, built.bits)
+    kinds: tuple[BlockKind, ...] = ("coded", "predicted")
+    for kind in kinds:
+        built = build_frame(rng, dtype=dtype, n_values=1 << 16, block_log2=14, n_codebooks=3, kinds=[kind])
+        assert np.array_equal(decode(built.frame).bits, built.bits)
 
 
 def test_what_is_informative_or_behind_the_frame_does_not_matter() -> None:
@@ -184,7 +224,7 @@ def test_what_is_informative_or_behind_the_frame_does_not_matter() -> None:
 def test_every_mutation_is_refused() -> None:
     spoilt: set[str] = set()
     for seed, built in enumerate(corpus()):
-        if len(built.bits) > 2100:
+        if len(built.bits) > 2100 or len(built.frame) > 9000:
             continue
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
             refusal = kind_of_refusal(mutation.frame, built.codebooks)
@@ -228,7 +268,7 @@ def test_codebook_that_is_not_held() -> None:
 
 
 def test_order_of_refusals() -> None:
-    """Size of the header, magic, version, size of the frame, checksum of the prelude, all others (§8)."""
+    """Size of the header, magic, version, size of the frame, checksum of the prelude, all others (§9)."""
     built = small_frame()
     frame = Draft.of(built.frame, built.codebooks).seal(dtype=99)
     assert kind_of_refusal(frame) == "unsupported"

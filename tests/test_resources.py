@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import workers
+from gcodec import assembly, workers
 from gcodec.blank import Blank
 from tests import laws
 from tests.cases import KINDS, gaussian, noise

@@ -50,11 +50,19 @@ def as_float(bits, form):
 
 
 @kernel
+def _factor(value):
+    """The value, 0 where it is denormal: processors that take denormals for zero would, and others would not."""
+    bits = bits_of(value)
+    return float_of(bits if bits & U32(0x7F800000) else U32(0))
+
+
+@kernel
 def predict(scale, template, start, n, form, predictions):
     """Bits of ``scale * template[start + i]`` in the format ``form``, in ``predictions``: uint32[n]."""
     some = view(template, start, n)
+    scale = _factor(np.float32(scale))
     for i in range(n):
-        bits = bits_of(np.float32(np.float32(scale) * some[i]))
+        bits = bits_of(np.float32(scale * _factor(some[i])))
         exponent = U32(U32(bits >> U32(23)) & U32(255))
         # Products this small may have been flushed to zero, depending on the processor's mode.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
