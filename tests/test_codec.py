@@ -700,7 +700,8 @@ def test_random_bytes_are_refused(data):
 
 def test_inspect():
     for dtype, name in (("float32", "runs of equal sub-streams"), ("bfloat16", "spread by block"), ("float64", "empty"),
-                        ("float8_e5m2", "0-d"), ("float16", "blocks of zeros")):
+                        ("float8_e5m2", "0-d"), ("float16", "blocks of zeros"),
+                        ("bfloat16", "multiples: blocks of noise among them")):
         which = Case(dtype, name)
         for mode in modes(which.dtype):
             frame = gcodec.encode(which.array(), **mode.arguments(which))
