@@ -89,8 +89,8 @@ def _median_row(values: np.ndarray, dtype: ValueType, n_columns: int, seed: np.n
     """The element-wise median of some rows, brought to length 1 and to the same direction."""
     n_rows = len(values) // n_columns
     picks = np.linspace(0, n_rows - 1, min(n_rows, _TEMPLATE_ROWS)).astype(np.int64)
-    rows = _as_floats(values[: n_rows * n_columns].reshape(n_rows, n_columns)[picks], dtype).astype(np.float64)
     with np.errstate(all="ignore"):
+        rows = _as_floats(values[: n_rows * n_columns].reshape(n_rows, n_columns)[picks], dtype).astype(np.float64)
         size = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
         good = np.isfinite(size[:, 0]) & (size[:, 0] > 0)
         rows = rows[good] / size[good]

@@ -6,6 +6,7 @@ lacks are nothing special. Each is drawn from a seed of its own name: adding one
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -411,6 +412,83 @@ def _large_mixture(kind: ValueType, rng: np.random.Generator) -> Bits:
 
 
 LARGE = tuple(Case(dtype, name) for dtype in KINDS for name in MAKERS if name.endswith("17 blocks"))
+
+
+# Arrays of rows that are nearly multiples of one row, for types that have predicted blocks: not in CASES.
+
+
+def multiples(
+    kind: ValueType, rng: np.random.Generator, shape: tuple[int, ...], noise: float = 0.0, exponent: int = 0
+) -> Bits:
+    """Rows, of the last dimension: scales of 16 bits and both signs times one row, rounded to float32 and then to the
+    type; each value changed by ``noise`` of itself. ``exponent``: of the products, about."""
+    row = np.ldexp(rng.standard_normal(shape[-1]), exponent // 2).astype(np.float32)
+    shifts = rng.integers(-20, -14, (*shape[:-1], 1)) + exponent - exponent // 2
+    scales = np.ldexp(rng.integers(1 << 15, 1 << 16, shifts.shape) * rng.choice([-1.0, 1.0], shifts.shape), shifts)
+    scales = scales.astype(np.float32)
+    assert not (scales.view(np.uint32) & 0xFF).any()
+    with np.errstate(over="ignore", under="ignore"):
+        return from_floats(kind, scales * row * (1 + noise * rng.standard_normal(shape)).astype(np.float32))
+
+
+@case("multiples: 33 columns")
+def _multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return multiples(kind, rng, (300, 33))
+
+
+@case("multiples: 128 columns, three dimensions")
+def _multiples_3d(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return multiples(kind, rng, (5, 33, 128))
+
+
+@case("multiples: 300 columns, nearly")
+def _near_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return multiples(kind, rng, (120, 300), noise=2.0 ** -(kind.M - 1))
+
+
+@case("multiples: 20000 columns, nearly")
+def _wide_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return multiples(kind, rng, (33, 20_000), noise=2.0 ** -(kind.M - 1))
+
+
+@case("multiples: zero rows and corners among them")
+def _multiples_and_corners(kind: ValueType, rng: np.random.Generator) -> Bits:
+    bits = multiples(kind, rng, (300, 128))
+    bits[rng.random(300) < 0.3] = 0
+    odd = rng.random(bits.shape) < 0.002
+    bits[odd] = rng.choice(specials(kind), odd.sum())
+    return bits
+
+
+@case("multiples: denormal products")
+def _tiny_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+    smallest = to_floats(kind, np.array([1 << kind.M], kind.container))[0]
+    return multiples(kind, rng, (200, 128), exponent=math.frexp(smallest)[1])
+
+
+@case("multiples: at the end of the range")
+def _huge_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+    largest = to_floats(kind, np.array([infinity(kind) - 1], kind.container))[0]
+    return multiples(kind, rng, (200, 128), exponent=math.frexp(largest)[1] - 1)
+
+
+@case("multiples: all rows equal")
+def _equal_rows(kind: ValueType, rng: np.random.Generator) -> Bits:
+    return np.repeat(multiples(kind, rng, (1, 500)), 70, axis=0)
+
+
+@case("multiples: blocks of noise among them")
+def _multiples_and_noise(kind: ValueType, rng: np.random.Generator) -> Bits:
+    """Predicted, raw, constant and coded blocks in turn."""
+    n, columns = block_of(kind), 64
+    rows = multiples(kind, rng, (9 * n // columns, columns)).reshape(-1)
+    rows[n : 2 * n], rows[3 * n : 4 * n] = noise(kind, rng, n), 0
+    rows[6 * n : 7 * n] = gaussian(kind, rng, n)
+    return rows[: -columns].reshape(-1, columns)
+
+
+MULTIPLES = tuple(Case(dtype, name) for dtype, kind in KINDS.items() if kind.predicted for name in MAKERS
+                  if name.startswith("multiples"))
 
 
 # -------------------------------------------------------------------------------------------------------- Modes

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zlib
 from functools import cache
 from linecache import getline
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -24,6 +27,7 @@ from tests.cases import (
     CASES,
     KINDS,
     LARGE,
+    MULTIPLES,
     SHORT,
     Case,
     block_of,
@@ -33,13 +37,18 @@ from tests.cases import (
     gaussian,
     levels_at_random,
     modes,
+    multiples,
     noise,
     promised,
     specials,
 )
-from tests.frame_builder import Draft
+from tests.frame_builder import Draft, build_frame
+
+ROOT = Path(__file__).resolve().parents[1]
 
 short_cases = pytest.mark.parametrize("which", [which for which in CASES if which.name in SHORT], ids=str)
+every_multiple = pytest.mark.parametrize("which", MULTIPLES, ids=str)
+predicted_types = pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.predicted])
 large_cases = pytest.mark.parametrize("which", LARGE, ids=str)
 with_tail = pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
 
@@ -109,6 +118,126 @@ def test_broken_frames_at_length(which, mode):
     frame = gcodec.encode(which.array(), **mode.arguments(which))
     laws.check_truncation(frame, rng_of(which), at_most=400)
     laws.check_bit_flips(frame, rng_of(which), at_most=1000)
+
+
+# Predicted blocks
+
+@every_multiple
+def test_round_trip_agreement_and_size_of_predicted_rows(which):
+    for mode in modes(which.dtype)[:4]:
+        arguments = mode.arguments(which)
+        frame = laws.check_round_trip(which.array(), promised(which.kind, which.bits, arguments), **arguments)
+        laws.check_agreement(frame)
+        laws.check_no_expansion(which.bits.shape, which.dtype, frame)
+
+
+@every_multiple
+def test_buffers_threads_and_random_access_of_predicted_rows(which):
+    x = which.array()
+    frame = gcodec.encode(x, **which.options)
+    laws.check_encode_buffers(x, frame, **which.options)
+    laws.check_decode_buffers(frame)
+    laws.check_random_access(frame, rng_of(which))
+    laws.check_threads(x, frame, **which.options)
+
+
+@every_multiple
+def test_broken_frames_of_predicted_rows(which):
+    frame = gcodec.encode(which.array(), **which.options)
+    laws.check_truncation(frame, rng_of(which), at_most=300)
+    laws.check_bit_flips(frame, rng_of(which), at_most=100)
+
+
+def kinds_of(frame: bytes) -> set[int]:
+    """Kinds of the blocks of a frame."""
+    return {block[0] for block in Draft.of(frame, laws.SHIPPED).blocks}
+
+
+def test_predicted_cases_are_predicted():
+    """All natures of rows in some type, and next to each other blocks of every kind."""
+    found = {which: kinds_of(gcodec.encode(which.array(), **which.options)) for which in MULTIPLES}
+    assert {which.name for which, kinds in found.items() if 3 in kinds} == {which.name for which in MULTIPLES}
+    assert {0, 1, 2, 3} in found.values()
+
+
+@every_multiple
+def test_prediction_can_be_turned_off(which):
+    with_it, without = (gcodec.encode(which.array(), coding=Coding(prediction=prediction), **which.options)
+                        for prediction in (True, False))
+    assert with_it == gcodec.encode(which.array(), **which.options)
+    assert 3 not in kinds_of(without)
+    assert without[14] == without[15] == 0
+    laws.assert_same_bits(gcodec.decode(without), which.bits)
+    assert len(with_it) <= len(without)
+
+
+@predicted_types
+@pytest.mark.parametrize("shape", [(300, 33), (100, 128), (3, 40, 300), (40, 5000), (8, 20, 64)], ids=str)
+def test_multiples_of_a_row_cost_little(dtype, shape):
+    """Besides template and scales less than 2 bits per value, and where a value has more mantissa bits than a scale,
+    the bits that the scale does not tell."""
+    kind = KINDS[dtype]
+    bits = multiples(kind, np.random.default_rng(1), shape)
+    frame = gcodec.encode(as_type(bits, dtype), dtype=dtype)
+    n_rows = bits.size // shape[-1]
+    beside = 4 * shape[-1] + 3 * (n_rows + len(Draft.of(frame, {}).blocks)) + 256
+    assert kinds_of(frame) == {3}
+    assert 8 * (len(frame) - beside) <= (2 + max(0, kind.M - 15)) * bits.size
+    other = bits.reshape(-1)
+    assert 3 not in kinds_of(gcodec.encode(as_type(other, dtype), dtype=dtype))         # flat, it has no rows
+
+
+@predicted_types
+def test_a_bucket_that_knows_its_tensors_is_smaller(dtype):
+    kind, rng = KINDS[dtype], np.random.default_rng(2)
+    tensors = [gaussian(kind, rng, 500), multiples(kind, rng, (120, 300)), gaussian(kind, rng, 40_000).reshape(200, 200),
+               np.zeros((0, 5), kind.container), multiples(kind, rng, (4, 60, 160)), gaussian(kind, rng, 1)]
+    flat, shapes = np.concatenate([bits.reshape(-1) for bits in tensors]), [bits.shape for bits in tensors]
+    frame = laws.check_round_trip(as_type(flat, dtype), flat, dtype=dtype, shapes=shapes)
+    laws.check_agreement(frame)
+    laws.check_threads(as_type(flat, dtype), frame, dtype=dtype, shapes=shapes)
+    assert frame[15] == 2
+    assert len(frame) < 0.9 * len(gcodec.encode(as_type(flat, dtype), dtype=dtype))
+    whole = [bits for bits in tensors if bits.ndim > 1 and len(bits)]
+    for bits in whole:      # the shape of the array itself, said or not
+        x = as_type(bits, dtype)
+        assert gcodec.encode(x, dtype=dtype, shapes=[bits.shape]) == gcodec.encode(x, dtype=dtype)
+
+
+FLUSHING = """
+import sys
+import numpy as np
+import torch
+import gcodec
+if torch.set_flush_denormal(True):
+    print("flushing")
+    for name in sys.argv[2:]:
+        frame = open(f"{sys.argv[1]}/{name}", "rb").read()
+        gcodec.decode(frame, like="numpy", threads=1).tofile(f"{sys.argv[1]}/{name}.out")
+"""
+
+
+def test_a_processor_that_flushes_denormals_decodes_the_same(tmp_path):
+    """In a process of its own, since the mode is the thread's."""
+    pytest.importorskip("torch")
+    wanted = {}
+    for seed in range(12):
+        built = build_frame(Random(f"flush {seed}"), dtype=1 + seed % 3, n_values=1500, n_codebooks=0,
+                            kinds=["predicted"])
+        wanted[f"built-{seed}"] = built.frame, built.bits
+    for i, which in enumerate(MULTIPLES):
+        if which.name in ("multiples: denormal products", "multiples: zero rows and corners among them"):
+            wanted[f"case-{i}"] = gcodec.encode(which.array(), **which.options), which.bits.reshape(-1)
+    for name, (frame, _) in wanted.items():
+        (tmp_path / name).write_bytes(frame)
+    done = subprocess.run([sys.executable, "-c", FLUSHING, str(tmp_path), *wanted], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if "flushing" not in done.stdout:
+        pytest.skip("this processor has no such mode")
+    for name, (_, bits) in wanted.items():
+        found = np.frombuffer((tmp_path / f"{name}.out").read_bytes(), bits.dtype)
+        assert np.array_equal(found, bits), name
 
 
 @with_tail
@@ -472,6 +601,12 @@ def _view():
     lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder((23,))),
     lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder(tuple(range(9)))),        # needs more planes than there are
     # coding, threads, out
+    lambda: gcodec.encode(X, shapes=[]),
+    lambda: gcodec.encode(X, shapes=[(2, 2)]),
+    lambda: gcodec.encode(X, shapes=[(2, 3), (1,)]),
+    lambda: gcodec.encode(X, shapes=[(-2, -3)]),
+    lambda: gcodec.encode(X, shapes=[(8,), (-2, 1)]),
+    lambda: gcodec.encode(X, shapes=[(2**32, 2**32), (6,)]),
     lambda: Coding(max_length=1),
     lambda: Coding(max_length=13),
     lambda: Coding(max_codebooks=0),
@@ -565,7 +700,8 @@ def test_random_bytes_are_refused(data):
 
 def test_inspect():
     for dtype, name in (("float32", "runs of equal sub-streams"), ("bfloat16", "spread by block"), ("float64", "empty"),
-                        ("float8_e5m2", "0-d"), ("float16", "blocks of zeros")):
+                        ("float8_e5m2", "0-d"), ("float16", "blocks of zeros"),
+                        ("bfloat16", "multiples: blocks of noise among them")):
         which = Case(dtype, name)
         for mode in modes(which.dtype):
             frame = gcodec.encode(which.array(), **mode.arguments(which))
@@ -580,7 +716,7 @@ def test_inspect():
             assert info.planes == draft.planes
             assert info.n_codebooks == len(draft.records)
             assert info.n_blocks == len(draft.blocks) == sum(info.kinds.values())
-            for number, name in enumerate(("constant", "raw", "coded")):
+            for number, name in enumerate(("constant", "raw", "coded", "predicted")):
                 assert info.kinds[name] == sum(block[0] == number for block in draft.blocks)
             assert info.ratio == which.bits.nbytes / len(frame)
             assert gcodec.inspect(frame + b"more") == info

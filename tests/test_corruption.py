@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from tests import laws
-from tests.cases import CASES, KINDS, gaussian, modes
+from tests.cases import CASES, KINDS, MULTIPLES, gaussian, infinity, modes, multiples
 from tests.frame_builder import SPOILERS, Built, Draft, build_frame, mutations, plain_block, sealed_block
 from tests.reference import VALUE_TYPES, BlockKind, checksum
 
@@ -61,6 +61,11 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
             if "ladder" in options:
                 options["levels"] = (np.arange(700) // 5 % len(options["ladder"].drops)).astype(np.uint8)
             found.append(gcodec.encode(bits if kind.W != 32 else bits.view(np.float32), **options))
+        if kind.predicted:
+            rows = multiples(kind, np.random.default_rng(kind.M), (260, 33))
+            rows[100:104], rows[70, 5] = 0, infinity(kind) + 1
+            found.append(gcodec.encode(rows if kind.W != 32 else rows.view(np.float32), dtype=dtype))
+            assert found[-1][15] == 1
     return tuple(found)
 
 
@@ -94,7 +99,8 @@ def test_every_mutation_is_refused_for_its_reason():
 
 
 def test_mutations_of_the_encoders_frames_are_refused():
-    for seed, frame in enumerate(frames_of_the_encoder()[::3]):
+    frames = frames_of_the_encoder()
+    for seed, frame in enumerate([*frames[::3], *(frame for frame in frames if frame[15])]):
         for mutation in mutations(frame, Random(seed), laws.SHIPPED):
             assert laws.outcome(mutation.frame) == mutation.expected, f"frame {seed}, {mutation.name}"
 
@@ -131,11 +137,21 @@ def test_altered_blocks_decode_alike_or_are_refused_alike():
     assert {"corruption", "decoded"} <= seen
 
 
+def test_altered_predicted_blocks_decode_alike_or_are_refused_alike():
+    seen = set()
+    for seed in range(60):
+        rng = Random(f"altered predicted {seed}")
+        built = build_frame(rng, dtype=1 + seed % 3, n_values=rng.choice([40, 300, 1500]), kinds=["predicted"])
+        seen |= check_altered(built.frame, built.codebooks, rng, times=10)
+    assert {"corruption", "decoded"} <= seen
+
+
 @pytest.mark.slow
 def test_many_altered_blocks():
     for seed in range(2000):
         rng = Random(f"much altered {seed}")
-        built = build_frame(rng, n_values=rng.choice([40, 300, 1500]), named=seed % 7 == 0)
+        kinds: list[BlockKind] | None = ["predicted"] if seed % 3 == 0 else None
+        built = build_frame(rng, n_values=rng.choice([40, 300, 1500]), named=seed % 7 == 0, kinds=kinds)
         check_altered(built.frame, built.codebooks, rng, times=20)
 
 
@@ -310,10 +326,10 @@ def frames_to_read(many: bool) -> Iterator[tuple[bytes, dict[tuple[int, int], by
 
 def read_guarded(side: str, many: bool) -> None:
     """The process: whatever is read, nothing outside of the arrays is touched and only a GcodecError raised."""
-    from gcodec import codebook, codec, decoding, encoding, fitting, planning, scratch, tables, tensors
+    from gcodec import codebook, codec, decoding, encoding, fitting, planning, prediction, scratch, tables, tensors
 
     guarded: Any = Guarded(side)
-    for module in (codebook, codec, decoding, encoding, fitting, planning, scratch, tables, tensors):
+    for module in (codebook, codec, decoding, encoding, fitting, planning, prediction, scratch, tables, tensors):
         if hasattr(module, "np"):
             setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0
@@ -321,8 +337,8 @@ def read_guarded(side: str, many: bool) -> None:
         found = laws.outcome(guarded_copy(frame, side), codebooks)
         n_frames += 1
         n_refused += isinstance(found, str)
-    for which in CASES:
-        if which.bits.size < 4000 or which.name in ("noise", "a block and one"):
+    for which in (*CASES, *MULTIPLES):
+        if which.bits.size < 4000 or which.name in ("noise", "a block and one") or which in MULTIPLES:
             for mode in modes(which.dtype) if many else modes(which.dtype)[:1] + modes(which.dtype)[-2:-1]:
                 arguments = mode.arguments(which)
                 if "levels" in arguments:
