@@ -190,8 +190,9 @@ def test_multiples_of_a_row_cost_little(dtype, shape):
 @predicted_types
 def test_a_bucket_that_knows_its_tensors_is_smaller(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(2)
-    tensors = [gaussian(kind, rng, 500), multiples(kind, rng, (120, 300)), gaussian(kind, rng, 40_000).reshape(200, 200),
-               np.zeros((0, 5), kind.container), multiples(kind, rng, (4, 60, 160)), gaussian(kind, rng, 1)]
+    tensors = [gaussian(kind, rng, 500), multiples(kind, rng, (120, 300)),
+               gaussian(kind, rng, 40_000).reshape(200, 200), np.zeros((0, 5), kind.container),
+               multiples(kind, rng, (4, 60, 160)), gaussian(kind, rng, 1)]
     flat, shapes = np.concatenate([bits.reshape(-1) for bits in tensors]), [bits.shape for bits in tensors]
     frame = laws.check_round_trip(as_type(flat, dtype), flat, dtype=dtype, shapes=shapes)
     laws.check_agreement(frame)
