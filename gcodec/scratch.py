@@ -37,7 +37,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         rounded=array(lossy, block, dtype.uint),
         starts=array(decode, n_streams, np.int64),
         bases=array(decode, n_streams, np.uint16),
-        lanes=array(decode, (2, 4), np.int64),
+        lanes=array(decode, (3, 4), np.int64),
         escapes=array(decode, block, np.int64),
         escape_heads=array(decode, block, np.uint16),
     )

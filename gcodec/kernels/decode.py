@@ -21,10 +21,15 @@ from .blocks import (
     unpack_numbers,
 )
 from .jit import inlined, kernel
+from .lookups import decode_streams
 from .memory import load_u16, load_u32, load_u64, load_value, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U32, U64
-from .streams import STREAM_PAD, checksum, decode_streams
+from .streams import STREAM_PAD, checksum
+from .vector import HAS_AVX512
+
+if HAS_AVX512:
+    from .groups import count_64
 
 
 @kernel
@@ -51,7 +56,10 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
                 marks[place + i] = 0
         for p in range(n_planes):
             total = U32(0)
-            if marks is not None:
+            if HAS_AVX512 and marks is not None:
+                for i in range(0, count, 64):
+                    n_items[p] += count_64(marks, place + i, 1 << p)
+            elif marks is not None:
                 some = view(marks, place, count)
                 for i in range(count):
                     total += U32((some[i] >> U8(p)) & U8(1))

@@ -16,11 +16,11 @@ from .blocks import (
     find_symbols,
     is_constant,
     pack_numbers,
-    round_values,
 )
 from .jit import inlined, kernel
 from .memory import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
 from .prefix_code import ESCAPE
+from .round import round_values
 from .scalar import U8, U16, U32, U64
 from .streams import checksum, encode_streams
 
@@ -122,6 +122,7 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
         kind.head_bits,
         kind.head_shift,
         run_symbol,
+        scratch.chunk,
         out,
         streams_at,
         stream_bytes,

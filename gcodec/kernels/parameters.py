@@ -97,6 +97,6 @@ class Scratch(NamedTuple):
     rounded: np.ndarray | None  #: uintW[block], where values are rounded
     starts: np.ndarray | None  #: int64[n_streams], to decode, as all below
     bases: np.ndarray | None  #: uint16[n_streams]
-    lanes: np.ndarray | None  #: int64[2, 4]
+    lanes: np.ndarray | None  #: int64[3, 4]
     escapes: np.ndarray | None  #: int64[block]
     escape_heads: np.ndarray | None  #: uint16[block]

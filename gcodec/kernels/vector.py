@@ -55,7 +55,9 @@ def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
     return builder.call(function, args)
 
 
-def _intrinsic(result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]) -> Any:
+def intrinsic_step(
+    result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]
+) -> Any:
     """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i,
     bits)`` is the address of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
 
@@ -94,9 +96,9 @@ def _generate_unpack_24(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_24(src uint32, i, dst uint8, k): the low three bytes of 16 words, 48 bytes.
-pack_24 = _intrinsic(types.void, 4, _generate_pack_24)
+pack_24 = intrinsic_step(types.void, 4, _generate_pack_24)
 #: unpack_24(src uint8, i, dst uint32, k): inverse.
-unpack_24 = _intrinsic(types.void, 4, _generate_unpack_24)
+unpack_24 = intrinsic_step(types.void, 4, _generate_unpack_24)
 
 
 def _fields(builder: Any, word: Any, moves: list[tuple[int, int]]) -> Any:
@@ -128,8 +130,8 @@ def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_6(src uint8, i, dst uint8, k): the low 6 bits of 64 bytes, 48 bytes; unpack_6: inverse.
-pack_6 = _intrinsic(types.void, 4, _generate_pack_6)
-unpack_6 = _intrinsic(types.void, 4, _generate_unpack_6)
+pack_6 = intrinsic_step(types.void, 4, _generate_pack_6)
+unpack_6 = intrinsic_step(types.void, 4, _generate_unpack_6)
 
 _EIGHT = ir.VectorType(_INDEX, 8)
 
@@ -170,9 +172,9 @@ def _generate_unpack_64(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_64(src uint8, i, width, dst uint8, k): the low ``width`` (1 ... 8) bits of 64 bytes; writes 8 * width + 8 bytes.
-pack_64 = _intrinsic(types.void, 5, _generate_pack_64)
+pack_64 = intrinsic_step(types.void, 5, _generate_pack_64)
 #: unpack_64(src uint8, i, width, dst uint8, k): inverse; reads 8 * width + 8 bytes.
-unpack_64 = _intrinsic(types.void, 5, _generate_unpack_64)
+unpack_64 = intrinsic_step(types.void, 5, _generate_unpack_64)
 
 
 def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
@@ -210,7 +212,7 @@ def _mover(verb: str, bits: int) -> Any:
         _store(builder, moved, at(5, bits))
         return _count(builder, mask, n)
 
-    return _intrinsic(types.intp, 7, generate)
+    return intrinsic_step(types.intp, 7, generate)
 
 
 def _generate_lookup(builder: Any, args: list[Any], at: Any) -> None:
@@ -232,7 +234,7 @@ if HAS_AVX512:
     compress_32 = _mover("compress", 32)
     expand_32 = _mover("expand", 32)
     #: lookup(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
-    lookup = _intrinsic(types.void, 6, _generate_lookup)
+    lookup = intrinsic_step(types.void, 6, _generate_lookup)
 else:
 
     @kernel
