@@ -8,8 +8,9 @@ from .jit import kernel
 from .memory import load_u64, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U16, U32, U64
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import HAS_AVX512, lookup
+from .vector import lookup
 
 if HAS_AVX512:
     from .groups import symbols_16, symbols_32

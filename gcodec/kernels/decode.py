@@ -25,8 +25,8 @@ from .lookups import decode_streams
 from .memory import load_u16, load_u32, load_u64, load_value, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U32, U64
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD, checksum
-from .vector import HAS_AVX512
 
 if HAS_AVX512:
     from .groups import count_64

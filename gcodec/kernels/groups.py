@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import types
 
 from .lanes import Lanes, call, load, splat
-from .vector import intrinsic_step
+from .steps import intrinsic_step
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 _INDEX = ir.IntType(64)

@@ -9,7 +9,7 @@ from numba.core import cgutils, types
 
 from .groups import float_of, look_up, move, tail_of
 from .lanes import Lanes, load, splat
-from .vector import intrinsic_step
+from .steps import intrinsic_step
 
 _INDEX = ir.IntType(64)
 

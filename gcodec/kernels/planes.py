@@ -20,8 +20,9 @@ import numpy as np
 from .jit import kernel
 from .memory import view
 from .scalar import U8, U16, U32
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import HAS_AVX512, compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
+from .vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
 
 if HAS_AVX512:
     from .groups import count_64, merge_24_64, split_24_64

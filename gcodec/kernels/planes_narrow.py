@@ -8,8 +8,9 @@ from .jit import kernel
 from .memory import view, width_of
 from .planes import GROUP
 from .scalar import U8, U32
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import HAS_AVX512, compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
+from .vector import compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
 
 if HAS_AVX512:
     from .groups_narrow import merge_narrow_16, merge_narrow_32, split_narrow_16, split_narrow_32

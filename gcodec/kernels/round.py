@@ -7,7 +7,8 @@ import numpy as np
 from .jit import kernel
 from .memory import view, width_of
 from .scalar import U32, U64, round_magnitude
-from .vector import HAS_AVX512, lookup
+from .steps import HAS_AVX512
+from .vector import lookup
 
 if HAS_AVX512:
     from .groups_narrow import round_16, round_32

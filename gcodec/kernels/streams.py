@@ -12,8 +12,8 @@ from .jit import kernel
 from .memory import load_u64, store_u64, view
 from .prefix_code import NO_CODE
 from .scalar import U8, U32, U64
+from .steps import HAS_AVX512
 from .sums import checksum
-from .vector import HAS_AVX512
 
 if HAS_AVX512:
     from .groups import encode_64

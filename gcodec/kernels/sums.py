@@ -11,7 +11,7 @@ from .jit import kernel
 from .lanes import INDEX, Lanes, load
 from .memory import load_u32
 from .scalar import U64, word_multiplier
-from .vector import intrinsic_step
+from .steps import intrinsic_step
 
 _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
 

@@ -1,38 +1,26 @@
 """Groups of 64 bytes or 16 words at a time: the steps that LLVM does not vectorize by itself.
 
 ``pack_24`` and ``unpack_24`` are byte shuffles that every target has. Compressing, expanding and 256-entry look-ups
-use AVX-512 (VBMI and VBMI2) where the code is compiled for it, and otherwise plain loops; the results are the same.
+use AVX-512 (VBMI and VBMI2) where the code is compiled for it, compressing and expanding bytes at least SSSE3, and
+otherwise there are plain loops; the results are the same.
 All of them read and write whole groups, so arrays need up to 64 bytes of margin behind the last value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
-from numba.core import config, types
-from numba.extending import intrinsic
+from numba.core import types
 
 from .jit import kernel
-from .memory import pointer
+from .steps import HAS_AVX512, HAS_SSSE3, intrinsic_step
+
+if HAS_SSSE3:
+    from . import shuffles
 
 _BYTE, _WORD, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BYTES, _WORDS = ir.VectorType(_BYTE, 64), ir.VectorType(_WORD, 16)
-
-
-def _has(*features: str) -> bool:
-    """Whether kernels are compiled for a CPU with these features: the host's, or what NUMBA_CPU_FEATURES says."""
-    named = getattr(config, "CPU_FEATURES", None)
-    if named is not None:
-        return all(f"+{feature}" in named.split(",") for feature in features)
-    host = get_host_cpu_features()
-    return all(host.get(feature, False) for feature in features)
-
-
-#: Masked compress and expand of bytes and words, and byte permutes over two registers.
-HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
 
 
 def _vector(builder: Any, address: Any, kind: Any) -> Any:
@@ -53,33 +41,6 @@ def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
     if function is None:
         function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
     return builder.call(function, args)
-
-
-def intrinsic_step(
-    result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]
-) -> Any:
-    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i,
-    bits)`` is the address of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
-
-    def body(typingctx: Any, *args: Any) -> Any:
-        kinds = [a if isinstance(a, types.Array) else types.intp for a in args]
-
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            def at(i: int, bits: int) -> Any:
-                offset = builder.mul(values[i + 1], ir.Constant(_INDEX, bits // 8))
-                return pointer(context, builder, signature.args[i], values[i], offset)
-
-            value = generate(builder, values, at)
-            return context.get_dummy_value() if value is None else value
-
-        return result(*kinds), codegen
-
-    parameters = ", ".join(f"a{i}" for i in range(n_args))
-    scope: dict[str, Any] = {"body": body}
-    exec(
-        f"def typer(typingctx, {parameters}): return body(typingctx, {parameters})", scope
-    )  # intrinsics need named arguments
-    return intrinsic(scope["typer"])
 
 
 def _generate_pack_24(builder: Any, args: list[Any], at: Any) -> None:
@@ -238,25 +199,6 @@ if HAS_AVX512:
 else:
 
     @kernel
-    def compress_8(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
-        at = k
-        for lane in range(64):
-            dst[at] = src[i + lane]
-            at += (mask[j + lane] & bits) != 0
-        return at - k
-
-    @kernel
-    def expand_8(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
-        at = i
-        for lane in range(64):
-            own = (mask[j + lane] & bits) != 0
-            dst[k + lane] = src[at] * own
-            at += own
-        return at - i
-
-    @kernel
     def compress_32(src, i, mask, j, bits, dst, k):
         """As above, in a loop."""
         at = k
@@ -280,3 +222,27 @@ else:
         """As above, in a loop."""
         for lane in range(64):
             dst[k + lane] = table[src[i + lane]]
+
+
+if not HAS_AVX512 and HAS_SSSE3:
+    compress_8, expand_8 = shuffles.compress_8, shuffles.expand_8
+elif not HAS_AVX512:
+
+    @kernel
+    def compress_8(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = k
+        for lane in range(64):
+            dst[at] = src[i + lane]
+            at += (mask[j + lane] & bits) != 0
+        return at - k
+
+    @kernel
+    def expand_8(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = i
+        for lane in range(64):
+            own = (mask[j + lane] & bits) != 0
+            dst[k + lane] = src[at] * own
+            at += own
+        return at - i
