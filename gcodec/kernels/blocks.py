@@ -10,7 +10,7 @@ from .prefix_code import ESCAPE
 from .scalar import U8, U16, U32, U64
 from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import lookup
+from .vector import look_up_level, lookup
 
 if HAS_AVX512:
     from .groups import symbols_16, symbols_32
@@ -100,9 +100,9 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
     for i in range(n):
         own[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < top else U8(0)
     for i in range(0, n, 64):
-        lookup(ranges[0], 0, own, i, origin, i)
-        lookup(ranges[1], 0, own, i, count, i)
-        lookup(ranges[2], 0, own, i, number, i)
+        look_up_level(ranges[0], 0, own, i, origin, i)
+        look_up_level(ranges[1], 0, own, i, count, i)
+        look_up_level(ranges[2], 0, own, i, number, i)
     if width == 32:
         for i in range(n):
             own[i] = U8(U32(values[i]) >> U32(23))

@@ -62,7 +62,7 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, item
 
 
 @inlined
-def encode_coded(values, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at):
+def encode_coded(values, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming):
     """A coded block with codebook ``c`` at ``at``, kind, count and checksum left out. Returns the end, or -1 if it
     cannot be coded."""
     head_mask = (1 << kind.head_bits) - 1
@@ -126,6 +126,7 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
         out,
         streams_at,
         stream_bytes,
+        upcoming,
     )
     if end >= 0:
         least, most = stream_bytes[0], stream_bytes[0]
@@ -199,6 +200,7 @@ def encode_blocks(
                 scratch,
                 out,
                 at,
+                view(values, start + n, n),
             )
             out[at] = U8(CODED)
             out[at + 1] = U8(c)

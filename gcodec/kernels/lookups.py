@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from .jit import kernel
-from .memory import load_u64, pointer, view
+from .memory import load_u64, pointer, prefetch, view
 from .prefix_code import ESCAPE
 from .scalar import U64
 from .streams import STREAM_PAD
@@ -95,13 +95,16 @@ def decode_streams(
     symbols,
     escapes,
     escape_heads,
+    upcoming,
+    n_upcoming,
 ):
     """Decode a block's sub-streams, four at a time for instruction-level parallelism.
 
     ``data``: uint8, readable for ``codec.margin`` bytes after every start; ``start``: int64[n_streams], byte positions;
     ``stream_bytes``: uint32[n_streams]; ``table``: uint64[4096] and ``lengths``: uint8[256] of the codebook; ``lanes``:
     int64[3, 4], scratch; ``symbols``: uint8, strided, result; ``escapes``: int64[n] and ``escape_heads``: uint16[n],
-    results: where in ``symbols`` the escapes lie, and their heads. Returns the number of escapes, or -1 where a
+    results: where in ``symbols`` the escapes lie, and their heads; ``n_upcoming`` bytes of ``data`` from ``upcoming``
+    will be wanted next and are fetched meanwhile. Returns the number of escapes, or -1 where a
     sub-stream does not end in its last byte. Every symbol is written unless the status is -1.
 
     A lane may run up to 50 symbols past its sub-stream's end, into the padding, before it is called back: the
@@ -112,6 +115,7 @@ def decode_streams(
     parked = n_streams * stride
     n_escapes = 0
     following = 0
+    share = n_upcoming // n_streams
     most = np.int64(1 << 20)
     while following < n_streams:
         active = 0
@@ -126,6 +130,8 @@ def decode_streams(
                 run = view(symbols, following * stride, min(stream, n - following * stream))
                 for i in range(len(run)):
                     run[i] = run_symbol
+            for line in range(0, share, 64):
+                prefetch(data, upcoming + following * share + line)
             following += 1
         while active:
             # A lane that is parked has less room than one at work.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .groups import count_64
 from .jit import kernel
 from .memory import view
 from .scalar import U8, U16, U32
@@ -25,7 +26,7 @@ from .streams import STREAM_PAD
 from .vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
 
 if HAS_AVX512:
-    from .groups import count_64, merge_24_64, split_24_64
+    from .groups import merge_24_64, split_24_64
 
 LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_NARROW, LAYOUT_GENERAL = range(5)
 GROUP = 64  #: bytes that the vector steps move at a time: the margin of every scratch array
@@ -34,7 +35,7 @@ GROUP = 64  #: bytes that the vector steps move at a time: the margin of every s
 @kernel
 def count_marked(symbols, place, count):
     """How many of ``count`` symbols are not zero."""
-    if HAS_AVX512 and count & 63 == 0:
+    if count & 63 == 0:
         total = np.int64(0)
         for i in range(0, count, 64):
             total += count_64(symbols, place + i, 255)

@@ -8,7 +8,7 @@ from .jit import kernel
 from .memory import view, width_of
 from .scalar import U32, U64, round_magnitude
 from .steps import HAS_AVX512
-from .vector import lookup
+from .vector import look_up_level
 
 if HAS_AVX512:
     from .groups_narrow import round_16, round_32
@@ -65,7 +65,7 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
             for i in range(count):
                 chunk[i] = some_levels[i]
             for i in range(0, count, 64):
-                lookup(drops, 0, chunk, i, chunk, i)
+                look_up_level(drops, 0, chunk, i, chunk, i)
         for i in range(count):
             bits = U32(some[i])
             sign = U32(bits & sign_bit)

@@ -67,3 +67,16 @@ def _half(builder: Any, address: Any) -> Any:
 
 
 compress_8, expand_8 = _mover("compress"), _mover("expand")
+
+
+def _generate_look_up(builder: Any, args: list[Any], at: Any) -> None:
+    table = load(builder, at(0, 8), 8, 16).value
+    for k in range(0, 64, 16):
+        offset = ir.Constant(_INDEX, k)
+        source = load(builder, builder.gep(at(2, 8), [offset]), 8, 16) & 15
+        found = call(builder, "llvm.x86.ssse3.pshuf.b.128", _SIXTEEN, [table, source.value])
+        Lanes(builder, found).store(builder.gep(at(4, 8), [offset]))
+
+
+#: look_up_16(table, 0, src, i, dst, k): 64 bytes through the first 16 entries of a table.
+look_up_16 = intrinsic_step(types.void, 6, _generate_look_up)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u64, store_u64, view
+from .memory import load_u64, prefetch, store_u64, view, width_of
 from .prefix_code import NO_CODE
 from .scalar import U8, U32, U64
 from .steps import HAS_AVX512
@@ -147,20 +147,25 @@ def encode_streams(
     out,
     at,
     stream_bytes,
+    upcoming,
 ):
     """Write the codes of a block's symbols, sub-stream by sub-stream.
 
     ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
     :func:`prefix_code.encode_table`; ``chunk``: uint8[1028], scratch; ``out``: uint8, room for ``n * 23 / 8 + 8`` bytes
-    at ``at``; ``stream_bytes``: uint32[n_streams], result. Returns the position after the last byte, or -1 where a
+    at ``at``; ``stream_bytes``: uint32[n_streams], result; ``upcoming``: values that
+    will be wanted next, fetched meanwhile. Returns the position after the last byte, or -1 where a
     symbol has no code and the codebook no escape.
     """
+    width = width_of(upcoming) >> 3
     if HAS_AVX512:
         _byte_tables(table, chunk)
     for s in range((n + stream - 1) // stream):
         first = s * stream
         count = min(stream, n - first)
         place = s * (stream + STREAM_PAD)
+        for line in range(first * width, (first + count) * width, 64):
+            prefetch(upcoming, line)
         if is_run(symbols, place, count, run_symbol):
             stream_bytes[s] = 0
             continue

@@ -226,7 +226,11 @@ else:
 
 if not HAS_AVX512 and HAS_SSSE3:
     compress_8, expand_8 = shuffles.compress_8, shuffles.expand_8
-elif not HAS_AVX512:
+    look_up_level = shuffles.look_up_16
+else:
+    look_up_level = lookup  #: the same where the bytes are levels, below 16
+
+if not (HAS_AVX512 or HAS_SSSE3):
 
     @kernel
     def compress_8(src, i, mask, j, bits, dst, k):
