@@ -137,3 +137,23 @@ def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
 
 #: count_64(marks, j, bits) -> how many of 64 bytes have any of ``bits``.
 count_64 = intrinsic_step(types.intp, 3, _generate_count)
+
+
+def _generate_split_8(builder: Any, args: list[Any], at: Any) -> Any:
+    values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+    move("compress", ((values & 0x7F) | ((values >> 8) & 0x80)).to(8), mask).store(at(4, 8))
+    return mask.count()
+
+
+def _generate_merge_8(builder: Any, args: list[Any], at: Any) -> Any:
+    symbols = load(builder, at(2, 8), 8, 64)
+    mask = symbols.compare("!=", 0)
+    tail = move("expand", load(builder, at(0, 8), 8, 64), mask).to(16)
+    mask.choose(float_of((symbols + args[6]).to(16), tail, 16), tail).store(at(4, 16))
+    return mask.count()
+
+
+#: split_8_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 whose symbol is not 0.
+split_8_64 = intrinsic_step(types.intp, 6, _generate_split_8)
+#: merge_8_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+merge_8_64 = intrinsic_step(types.intp, 7, _generate_merge_8)

@@ -26,7 +26,7 @@ from .streams import STREAM_PAD
 from .vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
 
 if HAS_AVX512:
-    from .groups import merge_24_64, split_24_64
+    from .groups import merge_8_64, merge_24_64, split_8_64, split_24_64
 
 LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_NARROW, LAYOUT_GENERAL = range(5)
 GROUP = 64  #: bytes that the vector steps move at a time: the margin of every scratch array
@@ -118,6 +118,10 @@ def split_8(values, symbols, n, stream, bytes_, out, at):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            for i in range(0, count, 64):
+                at += split_8_64(values, first + i, symbols, place + i, out, at)
+            continue
         some = view(values, first, count)
         for i in range(count):
             bits = U16(some[i])
@@ -134,6 +138,11 @@ def merge_8(data, at, symbols, n, stream, first_head, bases, bytes_, out):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            start = np.int64(bases[s]) + first_head - 1
+            for i in range(0, count, 64):
+                at += merge_8_64(data, at, symbols, place + i, out, first + i, start)
+            continue
         for i in range(0, count, 64):
             at += expand_8(data, at, symbols, place + i, 255, bytes_, i)
         origin = U16(np.int64(bases[s]) + first_head + 255)
