@@ -11,7 +11,7 @@ import numpy as np
 from .format import TEMPLATE_COLUMNS
 from .kernels import planes
 from .kernels.parameters import Kind, Residuals, Scratch
-from .kernels.streams import STREAM_PAD
+from .kernels.streams import CHUNK_BYTES, STREAM_PAD
 from .valuetypes import ValueType
 
 _MOST = 4  #: of a kind that are kept: more threads than that have work enough to bear the allocation
@@ -48,7 +48,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         references=np.empty(n_streams, np.uint32),
         stream_bytes=np.empty(n_streams, np.uint32),
         n_items=np.zeros(8, np.int64),
-        chunk=np.empty(4 * (stream + more), np.uint8),
+        chunk=np.empty(max(4 * (stream + more), CHUNK_BYTES), np.uint8),
         words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
         dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
         lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),
@@ -60,7 +60,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         rounded=array(lossy, block, dtype.uint),
         starts=array(decode, n_streams, np.int64),
         bases=array(decode, n_streams, np.uint16),
-        lanes=array(decode, (2, 4), np.int64),
+        lanes=array(decode, (3, 4), np.int64),
         escapes=array(decode, block, np.int64),
         escape_heads=array(decode, block, np.uint16),
     )
@@ -90,7 +90,8 @@ def residual_scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals
         sums=np.empty((2, 16), np.float32),
         stream_bytes=np.empty(n_streams, np.uint32),
         starts=np.empty(n_streams, np.int64),
-        lanes=np.empty((2, 4), np.int64),
+        lanes=np.empty((3, 4), np.int64),
+        chunk=np.empty(CHUNK_BYTES, np.uint8),
         escapes=np.empty(block, np.int64),
         escape_heads=np.empty(block, np.uint16),
     )

@@ -7,9 +7,14 @@ import numpy as np
 from .jit import kernel
 from .memory import load_u64, view, width_of
 from .prefix_code import ESCAPE
-from .scalar import U8, U16, U32, U64, round_magnitude
+from .scalar import U8, U16, U32, U64
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import lookup
+from .vector import look_up_level, lookup
+
+if HAS_AVX512:
+    from .groups import symbols_16, symbols_32
+    from .groups_narrow import joint_16, joint_32
 
 CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
 BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes
@@ -18,59 +23,6 @@ SEED = 0x9E3779B97F4A7C15
 
 #: What can be wrong with a block, in the order of the binding's messages.
 OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES, IS_PREDICTED = range(8)
-
-
-@kernel
-def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
-    """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``:
-    uint8[256], by level; ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in
-    :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch.
-    Infinities and NaNs are of level 0 whatever ``levels`` says."""
-    width = width_of(values)
-    if width == 64:
-        for i in range(n):
-            bits = U64(values[i])
-            magnitude = bits & ~(U64(1) << U64(63))
-            drop = drops[0]
-            if levels is not None:
-                drop = drops[levels[i]] if magnitude < U64(infinity) else drop
-            rounded = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & (U64(1) << U64(63)))
-            out[i] = U64(0) if prune and magnitude < U64(smallest_normal) else rounded
-        return
-    sign_bit = U32(1 << (width - 1))
-    top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
-    for begin in range(0, n, 1024):
-        count = min(1024, n - begin)
-        some, result = view(values, begin, count), view(out, begin, count)
-        if levels is None:
-            for i in range(count):
-                chunk[i] = drops[0]
-        else:
-            some_levels = view(levels, begin, count)
-            for i in range(count):
-                chunk[i] = some_levels[i]
-            for i in range(0, count, 64):
-                lookup(drops, 0, chunk, i, chunk, i)
-        for i in range(count):
-            bits = U32(some[i])
-            sign = U32(bits & sign_bit)
-            magnitude = U32(bits ^ sign)
-            finite = magnitude < top
-            drop = U32(U32(chunk[i]) if finite else first) & U32(31)
-            unit = U32(U32(1) << drop)
-            low = U32(unit - U32(1))
-            kept = U32(magnitude & ~low)
-            odd = U32(1) if magnitude & unit else U32(0)
-            half = U32(U32(low >> U32(1)) + odd)
-            bump = half if low else U32(0)
-            rounded = U32(U32(magnitude + bump) & ~low)
-            near = rounded if finite else kept
-            near = near if near < top else kept
-            result_bits = near if nearest else kept
-            still_nan = U32(kept | unit) if kept == top else kept
-            result_bits = still_nan if magnitude > top else result_bits
-            result_bits = U32(result_bits | sign)
-            result[i] = U32(0) if prune and magnitude < least else result_bits
 
 
 @kernel
@@ -135,15 +87,22 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
     width = width_of(values)
     magnitude_mask, top = U32((1 << (width - 1)) - 1), U32(infinity)
     base = U8(reference)
+    if HAS_AVX512 and n & 63 == 0:
+        for i in range(0, n, 64):
+            if width == 32:
+                joint_32(values, i, levels, i, ranges, 0, result, i, infinity, reference)
+            else:
+                joint_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
+        return
     part = len(chunk) // 4
     own, origin = view(chunk, 0, n), view(chunk, part, n)
     count, number = view(chunk, 2 * part, n), view(chunk, 3 * part, n)
     for i in range(n):
         own[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < top else U8(0)
     for i in range(0, n, 64):
-        lookup(ranges[0], 0, own, i, origin, i)
-        lookup(ranges[1], 0, own, i, count, i)
-        lookup(ranges[2], 0, own, i, number, i)
+        look_up_level(ranges[0], 0, own, i, origin, i)
+        look_up_level(ranges[1], 0, own, i, count, i)
+        look_up_level(ranges[2], 0, own, i, number, i)
     if width == 32:
         for i in range(n):
             own[i] = U8(U32(values[i]) >> U32(23))
@@ -196,14 +155,23 @@ def find_symbols(
         if levels is None:
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
+            whole = np.int64(0)
+            if HAS_AVX512 and width == 32:
+                whole = length & ~63
+                for i in range(0, whole, 64):
+                    symbols_32(some, i, result, i, np.int64(origin), np.int64(limit))
+            elif HAS_AVX512 and width == 16:
+                whole = length & ~63
+                for i in range(0, whole, 64):
+                    symbols_16(some, i, result, i, np.int64(origin), np.int64(limit))
             if width == 32:
-                for i in range(length):
+                for i in range(whole, length):
                     bits = U32(some[i])
                     offset = U32((bits >> U32(23)) - origin) & U32(255)
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
                     result[i] = U8(symbol if bits else U32(0))
             elif width == 16:
-                for i in range(length):
+                for i in range(whole, length):
                     bits = U16(some[i])
                     offset = U16((bits >> U16(7)) - U16(origin)) & U16(255)
                     symbol = U16(offset + U16(1)) if offset < U16(limit) else U16(ESCAPE)

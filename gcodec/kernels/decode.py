@@ -22,11 +22,13 @@ from .blocks import (
     SEED,
     unpack_numbers,
 )
+from .groups import count_64
 from .jit import inlined, kernel
+from .lookups import decode_streams
 from .memory import load_u16, load_u32, load_u64, load_value, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import U8, U32, U64
-from .streams import STREAM_PAD, checksum, decode_streams
+from .streams import STREAM_PAD, checksum
 
 
 @kernel
@@ -52,16 +54,14 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
             if marks is not None:
                 marks[place + i] = 0
         for p in range(n_planes):
-            total = U32(0)
             if marks is not None:
-                some = view(marks, place, count)
-                for i in range(count):
-                    total += U32((some[i] >> U8(p)) & U8(1))
+                for i in range(0, count, 64):
+                    n_items[p] += count_64(marks, place + i, 1 << p)
             else:
-                some = view(symbols, place, count)
+                some, total = view(symbols, place, count), U32(0)
                 for i in range(count):
                     total += U32((mark_of[some[i]] >> U8(p)) & U8(1))
-            n_items[p] += np.int64(total)
+                n_items[p] += np.int64(total)
 
 
 @kernel
@@ -210,6 +210,8 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
             scratch.symbols,
             scratch.escapes,
             scratch.escape_heads,
+            at + size,
+            size,
         )
         if n_escapes < 0:
             status = BAD_STREAM

@@ -16,11 +16,11 @@ from .blocks import (
     find_symbols,
     is_constant,
     pack_numbers,
-    round_values,
 )
 from .jit import inlined, kernel
 from .memory import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
 from .prefix_code import ESCAPE
+from .round import round_values
 from .scalar import U8, U16, U32, U64
 from .streams import checksum, encode_streams
 
@@ -62,7 +62,7 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, item
 
 
 @inlined
-def encode_coded(values, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at):
+def encode_coded(values, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming):
     """A coded block with codebook ``c`` at ``at``, kind, count and checksum left out. Returns the end, or -1 if it
     cannot be coded."""
     head_mask = (1 << kind.head_bits) - 1
@@ -122,9 +122,11 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
         kind.head_bits,
         kind.head_shift,
         run_symbol,
+        scratch.chunk,
         out,
         streams_at,
         stream_bytes,
+        upcoming,
     )
     if end >= 0:
         least, most = stream_bytes[0], stream_bytes[0]
@@ -198,6 +200,7 @@ def encode_blocks(
                 scratch,
                 out,
                 at,
+                view(values, start + n, n),
             )
             out[at] = U8(CODED)
             out[at + 1] = U8(c)

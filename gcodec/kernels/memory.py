@@ -147,3 +147,19 @@ def leading_zeros(typingctx: Any, bits: Any) -> Any:
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
 
     return types.uint32(types.uint32), generate
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """Have the cache line with the byte ``index`` of an array fetched. The byte need not exist."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = pointer(context, builder, signature.args[0], args[0], args[1])
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [address, ir.Constant(word, 0), ir.Constant(word, 2), ir.Constant(word, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate

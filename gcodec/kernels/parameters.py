@@ -85,7 +85,7 @@ class Scratch(NamedTuple):
     references: np.ndarray  #: uint32[n_streams]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     n_items: np.ndarray  #: int64[8]
-    chunk: np.ndarray  #: uint8[4 * (stream + 64)]
+    chunk: np.ndarray  #: uint8[4 * (stream + 64)], and at least CHUNK_BYTES
     words: np.ndarray | None  #: uint32[stream + 64]
     dense: np.ndarray | None  #: uint32[stream + 64]
     lone: np.ndarray | None  #: uint8[stream + 64]
@@ -97,7 +97,7 @@ class Scratch(NamedTuple):
     rounded: np.ndarray | None  #: uintW[block], where values are rounded
     starts: np.ndarray | None  #: int64[n_streams], to decode, as all below
     bases: np.ndarray | None  #: uint16[n_streams]
-    lanes: np.ndarray | None  #: int64[2, 4]
+    lanes: np.ndarray | None  #: int64[3, 4]
     escapes: np.ndarray | None  #: int64[block]
     escape_heads: np.ndarray | None  #: uint16[block]
 
@@ -116,6 +116,7 @@ class Residuals(NamedTuple):
     sums: np.ndarray  #: float32[2, 16]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     starts: np.ndarray  #: int64[n_streams]
-    lanes: np.ndarray  #: int64[2, 4]
+    lanes: np.ndarray  #: int64[3, 4]
+    chunk: np.ndarray  #: uint8[CHUNK_BYTES]
     escapes: np.ndarray  #: int64[block]
     escape_heads: np.ndarray  #: uint16[block]

@@ -17,11 +17,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from .groups import count_64
 from .jit import kernel
 from .memory import view
 from .scalar import U8, U16, U32
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
 from .vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
+
+if HAS_AVX512:
+    from .groups import merge_8_64, merge_24_64, split_8_64, split_24_64
 
 LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_NARROW, LAYOUT_GENERAL = range(5)
 GROUP = 64  #: bytes that the vector steps move at a time: the margin of every scratch array
@@ -30,6 +35,11 @@ GROUP = 64  #: bytes that the vector steps move at a time: the margin of every s
 @kernel
 def count_marked(symbols, place, count):
     """How many of ``count`` symbols are not zero."""
+    if count & 63 == 0:
+        total = np.int64(0)
+        for i in range(0, count, 64):
+            total += count_64(symbols, place + i, 255)
+        return total
     some = view(symbols, place, count)
     number = U32(0)
     for i in range(count):
@@ -45,6 +55,10 @@ def split_24(values, symbols, n, stream, words, dense, out, at):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            for i in range(0, count, 64):
+                at += 3 * split_24_64(values, first + i, symbols, place + i, out, at)
+            continue
         some = view(values, first, count)
         for i in range(count):
             bits = U32(some[i])
@@ -65,12 +79,17 @@ def split_24(values, symbols, n, stream, words, dense, out, at):
 
 @kernel
 def merge_24(data, at, symbols, n, stream, first_head, bases, words, dense, out):
-    """Inverse of :func:`split_24`. ``data`` has 48 bytes of margin behind the plane; ``first_head``: relative head
+    """Inverse of :func:`split_24`. ``data`` has 64 bytes of margin behind the plane; ``first_head``: relative head
     of symbol 1; ``bases``: uint16[n_streams], reference heads; ``out``: uint32[n]."""
     for s in range((n + stream - 1) // stream):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            start = np.int64(bases[s]) + first_head - 1
+            for i in range(0, count, 64):
+                at += 3 * merge_24_64(data, at, symbols, place + i, out, first + i, start)
+            continue
         number = count_marked(symbols, place, count)
         for i in range(0, number, 16):
             unpack_24(data, at + 3 * i, words, i)
@@ -99,6 +118,10 @@ def split_8(values, symbols, n, stream, bytes_, out, at):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            for i in range(0, count, 64):
+                at += split_8_64(values, first + i, symbols, place + i, out, at)
+            continue
         some = view(values, first, count)
         for i in range(count):
             bits = U16(some[i])
@@ -115,6 +138,11 @@ def merge_8(data, at, symbols, n, stream, first_head, bases, bytes_, out):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            start = np.int64(bases[s]) + first_head - 1
+            for i in range(0, count, 64):
+                at += merge_8_64(data, at, symbols, place + i, out, first + i, start)
+            continue
         for i in range(0, count, 64):
             at += expand_8(data, at, symbols, place + i, 255, bytes_, i)
         origin = U16(np.int64(bases[s]) + first_head + 255)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .jit import kernel
 from .memory import view, width_of
 from .planes import GROUP
 from .scalar import U8, U32
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
 from .vector import compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
+
+if HAS_AVX512:
+    from .groups_narrow import merge_narrow_16, merge_narrow_32, split_narrow_16, split_narrow_32
 
 
 @kernel
@@ -39,12 +45,26 @@ def split_narrow(
 ):
     """Planes of at most 8 bits each. ``items``: uint8[8, n + 64], ``n_items``: int64[8], ``marks``: as ``symbols``,
     scratch."""
-    find_marks(symbols, n, stream, mark_of, marks)
     n_items[:] = 0
     for s in range((n + stream - 1) // stream):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            row = items.shape[1]
+            for i in range(0, count, 64):
+                v, j = first + i, place + i
+                if width_of(values) == 32:
+                    split_narrow_32(
+                        values, v, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes
+                    )
+                else:
+                    split_narrow_16(
+                        values, v, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes
+                    )
+            continue
+        for i in range(place, place + count, 64):
+            lookup(mark_of, 0, symbols, i, marks, i)
         tails_32(values, first, count, words)
         for p in range(n_planes):
             if uniform[p] >= 0:
@@ -95,6 +115,54 @@ def merge_narrow(
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
+        if HAS_AVX512 and count & 63 == 0:
+            row = items.shape[1]
+            own_base = np.int64(bases[s])
+            for i in range(0, count, 64):
+                v, j = first + i, place + i
+                if width_of(out) == 32:
+                    merge_narrow_32(
+                        out,
+                        v,
+                        items,
+                        row,
+                        n_items,
+                        0,
+                        symbols,
+                        j,
+                        shift,
+                        0,
+                        uniform,
+                        0,
+                        marks,
+                        j,
+                        head_of,
+                        0,
+                        own_base,
+                        n_planes,
+                    )
+                else:
+                    merge_narrow_16(
+                        out,
+                        v,
+                        items,
+                        row,
+                        n_items,
+                        0,
+                        symbols,
+                        j,
+                        shift,
+                        0,
+                        uniform,
+                        0,
+                        marks,
+                        j,
+                        head_of,
+                        0,
+                        own_base,
+                        n_planes,
+                    )
+            continue
         for i in range(count):
             words[i] = 0
         for p in range(n_planes):

@@ -24,11 +24,12 @@ from .blocks import (
 )
 from .decode import count_items, is_zero
 from .jit import kernel
+from .lookups import decode_streams
 from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value, view, width_of
 from .residuals import restore
 from .rows import copy_base, predict_block, residuals_of_block
 from .scalar import U8, U16, U32, U64
-from .streams import STREAM_PAD, checksum, decode_streams, encode_streams
+from .streams import STREAM_PAD, checksum, encode_streams
 from .vector import compress_8, expand_8, lookup
 
 SCALE_BYTES = 3
@@ -139,9 +140,11 @@ def encode_predicted_blocks(
                 0,
                 0,
                 np.int64(0),
+                scratch.chunk,
                 out,
                 streams_at,
                 scratch.stream_bytes,
+                view(values, start + n, n),
             )
             if lengths_at >= 0:
                 least, most = scratch.stream_bytes[0], scratch.stream_bytes[0]
@@ -221,6 +224,8 @@ def decode_predicted(
         scratch.symbols,
         scratch.escapes,
         scratch.escape_heads,
+        at + size,
+        size,
     )
     if n_escapes:
         return BAD_STREAM

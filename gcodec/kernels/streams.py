@@ -1,4 +1,4 @@
-"""Sub-streams: symbols to bits and back, and the checksum over what was written.
+"""Sub-streams: symbols to bits. :mod:`lookups` is the way back.
 
 Symbols lie in a scratch array one sub-stream after another at a stride of ``stream + STREAM_PAD`` bytes, because the
 decoder writes eight symbols at a time and may write past the end of a sub-stream.
@@ -9,26 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u32, load_u64, store_u64, view
-from .prefix_code import ESCAPE, NO_CODE
-from .scalar import U8, U64, word_multiplier
+from .memory import load_u64, prefetch, store_u64, view, width_of
+from .prefix_code import NO_CODE
+from .scalar import U8, U32, U64
+from .steps import HAS_AVX512
+from .sums import checksum
+
+if HAS_AVX512:
+    from .groups import encode_64
+
+__all__ = ["CHUNK_BYTES", "STREAM_PAD", "checksum", "encode_streams"]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
-
-
-@kernel
-def checksum(data, start, n_words, hole, seed):
-    """Checksum of docs/format.md section 3 over ``n_words`` 32-bit words of ``data`` (uint8) from byte ``start``.
-
-    Words ``hole`` and ``hole + 1`` count as zero (the checksum field itself); ``hole`` < 0 for none.
-    """
-    total = U64(seed)
-    for i in range(n_words):
-        total += U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
-    if hole >= 0:
-        for i in range(hole, hole + 2):
-            total -= U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
-    return total
+PART = 256  #: symbols looked up before any is written
+CHUNK_BYTES = 4 * PART + PART // 64  #: scratch of :func:`encode_streams`: tables, a part's codes, what has none
 
 
 @kernel
@@ -64,6 +58,81 @@ def _encode_one(symbols, i, value, table, escape_code, escape_length, head_bits,
 
 
 @kernel
+def _encode_some(
+    symbols, place, values, first, n, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at
+):
+    """Append the codes of ``n`` symbols. Returns (window, filled, at) as :func:`_encode_one` does."""
+    low, six = U64(255), U64(63)
+    for group in range((n + 7) >> 3):
+        i = place + 8 * group
+        length = U64(NO_CODE)
+        if 8 * group + 8 <= n:
+            eight = load_u64(symbols, i)
+            e0, e1 = U64(table[eight & low]), U64(table[(eight >> U64(8)) & low])
+            e2, e3 = U64(table[(eight >> U64(16)) & low]), U64(table[(eight >> U64(24)) & low])
+            e4, e5 = U64(table[(eight >> U64(32)) & low]), U64(table[(eight >> U64(40)) & low])
+            e6, e7 = U64(table[(eight >> U64(48)) & low]), U64(table[eight >> U64(56)])
+            # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
+            l01, l23, l45, l67 = e0 + e1, e2 + e3, e4 + e5, e6 + e7
+            length = (l01 & low) + (l23 & low) + (l45 & low) + (l67 & low)
+        if length <= U64(56):
+            c01 = (e0 >> U64(8)) | ((e1 >> U64(8)) << (e0 & six))
+            c23 = (e2 >> U64(8)) | ((e3 >> U64(8)) << (e2 & six))
+            c45 = (e4 >> U64(8)) | ((e5 >> U64(8)) << (e4 & six))
+            c67 = (e6 >> U64(8)) | ((e7 >> U64(8)) << (e6 & six))
+            c03 = c01 | (c23 << (l01 & six))
+            c47 = c45 | (c67 << (l45 & six))
+            window |= (c03 | (c47 << ((l01 + l23) & six))) << filled
+            filled += length
+            store_u64(out, at, window)
+            at += np.int64(filled >> U64(3))
+            window >>= filled & U64(56)
+            filled &= U64(7)
+        else:
+            for k in range(8 * group, min(8 * group + 8, n)):
+                window, filled, at = _encode_one(
+                    symbols,
+                    place + k,
+                    values[first + k],
+                    table,
+                    escape_code,
+                    escape_length,
+                    head_bits,
+                    head_shift,
+                    window,
+                    filled,
+                    out,
+                    at,
+                )
+                if at < 0:
+                    return window, filled, at
+    return window, filled, at
+
+
+@kernel
+def _byte_tables(table, chunk):
+    """The tables of :func:`groups.encode_64` from that of :func:`prefix_code.encode_table`."""
+    for symbol in range(256):
+        entry = U32(table[symbol])
+        length = min(U32(entry & U32(255)), U32(15))
+        chunk[symbol] = U8(entry >> U32(8))
+        chunk[256 + symbol] = U8(U32(entry >> U32(16)) | U32(length << U32(4)))
+
+
+@kernel
+def _append_octets(chunk, at_octets, window, filled, out, at):
+    """Append what :func:`groups.encode_64` left. Returns (window, filled, at)."""
+    for k in range(at_octets, at_octets + 64, 8):
+        window |= load_u64(chunk, k) << filled
+        filled += load_u64(chunk, k + 64)
+        store_u64(out, at, window)
+        at += np.int64(filled >> U64(3))
+        window >>= filled & U64(56)
+        filled &= U64(7)
+    return window, filled, at
+
+
+@kernel
 def encode_streams(
     symbols,
     values,
@@ -75,198 +144,72 @@ def encode_streams(
     head_bits,
     head_shift,
     run_symbol,
+    chunk,
     out,
     at,
     stream_bytes,
+    upcoming,
 ):
     """Write the codes of a block's symbols, sub-stream by sub-stream.
 
     ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
-    :func:`prefix_code.encode_table`; ``out``: uint8, room for ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``:
-    uint32[n_streams], result. Returns the position after the last byte, or -1 where a symbol has no code and the
+    :func:`prefix_code.encode_table`; ``chunk``: uint8[CHUNK_BYTES], scratch; ``out``: uint8, room for
+    ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``: uint32[n_streams], result; ``upcoming``: values that will be
+    wanted next, fetched meanwhile. Returns the position after the last byte, or -1 where a symbol has no code and the
     codebook no escape.
     """
-    low, six = U64(255), U64(63)
+    width = width_of(upcoming) >> 3
+    if HAS_AVX512:
+        _byte_tables(table, chunk)
     for s in range((n + stream - 1) // stream):
         first = s * stream
         count = min(stream, n - first)
         place = s * (stream + STREAM_PAD)
+        for line in range(first * width, (first + count) * width, 64):
+            prefetch(upcoming, line)
         if is_run(symbols, place, count, run_symbol):
             stream_bytes[s] = 0
             continue
         begin = at
         window = U64(0)
         filled = U64(0)
-        for group in range(count >> 3):
-            i = place + 8 * group
-            eight = load_u64(symbols, i)
-            e0, e1 = U64(table[eight & low]), U64(table[(eight >> U64(8)) & low])
-            e2, e3 = U64(table[(eight >> U64(16)) & low]), U64(table[(eight >> U64(24)) & low])
-            e4, e5 = U64(table[(eight >> U64(32)) & low]), U64(table[(eight >> U64(40)) & low])
-            e6, e7 = U64(table[(eight >> U64(48)) & low]), U64(table[eight >> U64(56)])
-            # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
-            l01, l23, l45, l67 = e0 + e1, e2 + e3, e4 + e5, e6 + e7
-            length = (l01 & low) + (l23 & low) + (l45 & low) + (l67 & low)
-            if length <= U64(56):
-                c01 = (e0 >> U64(8)) | ((e1 >> U64(8)) << (e0 & six))
-                c23 = (e2 >> U64(8)) | ((e3 >> U64(8)) << (e2 & six))
-                c45 = (e4 >> U64(8)) | ((e5 >> U64(8)) << (e4 & six))
-                c67 = (e6 >> U64(8)) | ((e7 >> U64(8)) << (e6 & six))
-                c03 = c01 | (c23 << (l01 & six))
-                c47 = c45 | (c67 << (l45 & six))
-                window |= (c03 | (c47 << ((l01 + l23) & six))) << filled
-                filled += length
-                store_u64(out, at, window)
-                at += np.int64(filled >> U64(3))
-                window >>= filled & U64(56)
-                filled &= U64(7)
-            else:
-                for k in range(8):
-                    window, filled, at = _encode_one(
-                        symbols,
-                        i + k,
-                        values[first + 8 * group + k],
-                        table,
-                        escape_code,
-                        escape_length,
-                        head_bits,
-                        head_shift,
-                        window,
-                        filled,
-                        out,
-                        at,
-                    )
-                    if at < 0:
-                        return -1
-        for k in range(count & ~7, count):
-            window, filled, at = _encode_one(
-                symbols,
-                place + k,
-                values[first + k],
-                table,
-                escape_code,
-                escape_length,
-                head_bits,
-                head_shift,
-                window,
-                filled,
-                out,
-                at,
-            )
-            if at < 0:
-                return -1
+        for begin_part in range(0, count, PART):
+            n_part = min(PART, count - begin_part)
+            n_groups = np.int64(0)
+            if HAS_AVX512:
+                # All groups first and then all appending: what was just stored as a vector is slow to read in pieces.
+                n_groups = n_part >> 6
+                for group in range(n_groups):
+                    i = place + begin_part + 64 * group
+                    chunk[1024 + group] = encode_64(chunk, 0, symbols, i, chunk, 512 + 128 * group) != 0
+            done = np.int64(0)
+            while done < n_part:
+                if done < 64 * n_groups and not chunk[1024 + (done >> 6)]:
+                    window, filled, at = _append_octets(chunk, 512 + 2 * done, window, filled, out, at)
+                    done += 64
+                    continue
+                some = min(n_part - done, 64) if n_groups else n_part
+                i = begin_part + done
+                window, filled, at = _encode_some(
+                    symbols,
+                    place + i,
+                    values,
+                    first + i,
+                    some,
+                    table,
+                    escape_code,
+                    escape_length,
+                    head_bits,
+                    head_shift,
+                    window,
+                    filled,
+                    out,
+                    at,
+                )
+                if at < 0:
+                    return -1
+                done += some
         if filled:
             at += 1
         stream_bytes[s] = at - begin
     return at
-
-
-@kernel
-def _four_lanes(data, symbols, table, rounds, lanes):
-    """The hot loop: ``rounds`` table look-ups in each of four lanes, without a branch.
-
-    ``lanes``: int64[2, 4], place in ``symbols`` and bit in ``data`` of each lane, updated. An escape's entry is 0
-    bits long: its lane stands still until the caller has dealt with it.
-    """
-    a0, a1, a2, a3 = lanes[0, 0], lanes[0, 1], lanes[0, 2], lanes[0, 3]
-    b0, b1, b2, b3 = lanes[1, 0], lanes[1, 1], lanes[1, 2], lanes[1, 3]
-    mask, seven, byte, top = U64(4095), U64(7), U64(8), U64(56)
-    for _ in range(rounds):
-        e0 = table[(load_u64(data, b0 >> 3) >> (U64(b0) & seven)) & mask]
-        e1 = table[(load_u64(data, b1 >> 3) >> (U64(b1) & seven)) & mask]
-        e2 = table[(load_u64(data, b2 >> 3) >> (U64(b2) & seven)) & mask]
-        e3 = table[(load_u64(data, b3 >> 3) >> (U64(b3) & seven)) & mask]
-        store_u64(symbols, a0, e0 >> byte)
-        store_u64(symbols, a1, e1 >> byte)
-        store_u64(symbols, a2, e2 >> byte)
-        store_u64(symbols, a3, e3 >> byte)
-        a0 += np.int64(e0 >> top)
-        a1 += np.int64(e1 >> top)
-        a2 += np.int64(e2 >> top)
-        a3 += np.int64(e3 >> top)
-        b0 += np.int64(e0 & U64(255))
-        b1 += np.int64(e1 & U64(255))
-        b2 += np.int64(e2 & U64(255))
-        b3 += np.int64(e3 & U64(255))
-    lanes[0, 0], lanes[0, 1], lanes[0, 2], lanes[0, 3] = a0, a1, a2, a3
-    lanes[1, 0], lanes[1, 1], lanes[1, 2], lanes[1, 3] = b0, b1, b2, b3
-
-
-@kernel
-def decode_streams(
-    data,
-    start,
-    stream_bytes,
-    n,
-    stream,
-    run_symbol,
-    table,
-    lengths,
-    escape_length,
-    head_bits,
-    lanes,
-    symbols,
-    escapes,
-    escape_heads,
-):
-    """Decode a block's sub-streams, four at a time for instruction-level parallelism.
-
-    ``data``: uint8, readable for ``codec.margin`` bytes after every start; ``start``: int64[n_streams], byte positions;
-    ``stream_bytes``: uint32[n_streams]; ``table``: uint64[4096] and ``lengths``: uint8[256] of the codebook; ``lanes``:
-    int64[2, 4], scratch; ``symbols``: uint8, strided, result; ``escapes``: int64[n] and ``escape_heads``: uint16[n],
-    results: where in ``symbols`` the escapes lie, and their heads. Returns the number of escapes, or -1 where a
-    sub-stream does not end in its last byte. Every symbol is written unless the status is -1.
-
-    A lane may run up to 50 symbols past its sub-stream's end, into the padding, before it is called back: the
-    lengths of what it has read too much say where the end was.
-    """
-    n_streams = (n + stream - 1) // stream
-    stride = stream + STREAM_PAD
-    parked = n_streams * stride
-    n_escapes = 0
-    for quad in range(0, n_streams, 4):
-        active = 0
-        for q in range(4):
-            s = quad + q
-            lanes[0, q], lanes[1, q] = parked, start[quad] << 3
-            if s >= n_streams:
-                continue
-            if stream_bytes[s]:
-                lanes[0, q], lanes[1, q] = s * stride, start[s] << 3
-                active |= 1 << q
-            else:
-                for i in range(s * stride, s * stride + min(stream, n - s * stream)):
-                    symbols[i] = run_symbol
-        while active:
-            rounds = np.int64(16)  # typed: a literal would compile the hot loop twice
-            for q in range(4):
-                if (active >> q) & 1:
-                    s = quad + q
-                    rounds = min(rounds, (s * stride + min(stream, n - s * stream) + 50 - lanes[0, q]) // 6)
-            _four_lanes(data, symbols, table, rounds, lanes)
-            for q in range(4):
-                s = quad + q
-                at, bit = lanes[0, q], lanes[1, q]
-                if not (active >> q) & 1:
-                    lanes[0, q], lanes[1, q] = parked, start[quad] << 3
-                    continue
-                end = s * stride + min(stream, n - s * stream)
-                if at < end:
-                    window = load_u64(data, bit >> 3) >> U64(bit & 7)
-                    if table[window & U64(4095)] >> U64(56):
-                        continue
-                    symbols[at] = ESCAPE
-                    escapes[n_escapes] = at
-                    escape_heads[n_escapes] = (window >> U64(escape_length)) & U64((1 << head_bits) - 1)
-                    n_escapes += 1
-                    at += 1
-                    bit += escape_length + head_bits
-                    lanes[0, q], lanes[1, q] = at, bit
-                if at >= end:
-                    for i in range(end, at):
-                        bit -= lengths[symbols[i]]
-                    if (bit + 7) >> 3 != start[s] + np.int64(stream_bytes[s]):
-                        return -1
-                    active &= ~(1 << q)
-                    lanes[0, q], lanes[1, q] = parked, start[quad] << 3
-    return n_escapes

@@ -1,38 +1,26 @@
 """Groups of 64 bytes or 16 words at a time: the steps that LLVM does not vectorize by itself.
 
 ``pack_24`` and ``unpack_24`` are byte shuffles that every target has. Compressing, expanding and 256-entry look-ups
-use AVX-512 (VBMI and VBMI2) where the code is compiled for it, and otherwise plain loops; the results are the same.
+use AVX-512 (VBMI and VBMI2) where the code is compiled for it, compressing and expanding bytes at least SSSE3, and
+otherwise there are plain loops; the results are the same.
 All of them read and write whole groups, so arrays need up to 64 bytes of margin behind the last value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
-from numba.core import config, types
-from numba.extending import intrinsic
+from numba.core import types
 
 from .jit import kernel
-from .memory import pointer
+from .steps import HAS_AVX512, HAS_SSSE3, intrinsic_step
+
+if HAS_SSSE3:
+    from . import shuffles
 
 _BYTE, _WORD, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BYTES, _WORDS = ir.VectorType(_BYTE, 64), ir.VectorType(_WORD, 16)
-
-
-def _has(*features: str) -> bool:
-    """Whether kernels are compiled for a CPU with these features: the host's, or what NUMBA_CPU_FEATURES says."""
-    named = getattr(config, "CPU_FEATURES", None)
-    if named is not None:
-        return all(f"+{feature}" in named.split(",") for feature in features)
-    host = get_host_cpu_features()
-    return all(host.get(feature, False) for feature in features)
-
-
-#: Masked compress and expand of bytes and words, and byte permutes over two registers.
-HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
 
 
 def _vector(builder: Any, address: Any, kind: Any) -> Any:
@@ -55,31 +43,6 @@ def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
     return builder.call(function, args)
 
 
-def _intrinsic(result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]) -> Any:
-    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i,
-    bits)`` is the address of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
-
-    def body(typingctx: Any, *args: Any) -> Any:
-        kinds = [a if isinstance(a, types.Array) else types.intp for a in args]
-
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            def at(i: int, bits: int) -> Any:
-                offset = builder.mul(values[i + 1], ir.Constant(_INDEX, bits // 8))
-                return pointer(context, builder, signature.args[i], values[i], offset)
-
-            value = generate(builder, values, at)
-            return context.get_dummy_value() if value is None else value
-
-        return result(*kinds), codegen
-
-    parameters = ", ".join(f"a{i}" for i in range(n_args))
-    scope: dict[str, Any] = {"body": body}
-    exec(
-        f"def typer(typingctx, {parameters}): return body(typingctx, {parameters})", scope
-    )  # intrinsics need named arguments
-    return intrinsic(scope["typer"])
-
-
 def _generate_pack_24(builder: Any, args: list[Any], at: Any) -> None:
     words = builder.bitcast(_vector(builder, at(0, 32), _WORDS), _BYTES)
     picks = _constant(ir.VectorType(_WORD, 48), [4 * (k // 3) + k % 3 for k in range(48)])
@@ -94,9 +57,9 @@ def _generate_unpack_24(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_24(src uint32, i, dst uint8, k): the low three bytes of 16 words, 48 bytes.
-pack_24 = _intrinsic(types.void, 4, _generate_pack_24)
+pack_24 = intrinsic_step(types.void, 4, _generate_pack_24)
 #: unpack_24(src uint8, i, dst uint32, k): inverse.
-unpack_24 = _intrinsic(types.void, 4, _generate_unpack_24)
+unpack_24 = intrinsic_step(types.void, 4, _generate_unpack_24)
 
 
 def _fields(builder: Any, word: Any, moves: list[tuple[int, int]]) -> Any:
@@ -128,8 +91,8 @@ def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_6(src uint8, i, dst uint8, k): the low 6 bits of 64 bytes, 48 bytes; unpack_6: inverse.
-pack_6 = _intrinsic(types.void, 4, _generate_pack_6)
-unpack_6 = _intrinsic(types.void, 4, _generate_unpack_6)
+pack_6 = intrinsic_step(types.void, 4, _generate_pack_6)
+unpack_6 = intrinsic_step(types.void, 4, _generate_unpack_6)
 
 _EIGHT = ir.VectorType(_INDEX, 8)
 
@@ -170,9 +133,9 @@ def _generate_unpack_64(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_64(src uint8, i, width, dst uint8, k): the low ``width`` (1 ... 8) bits of 64 bytes; writes 8 * width + 8 bytes.
-pack_64 = _intrinsic(types.void, 5, _generate_pack_64)
+pack_64 = intrinsic_step(types.void, 5, _generate_pack_64)
 #: unpack_64(src uint8, i, width, dst uint8, k): inverse; reads 8 * width + 8 bytes.
-unpack_64 = _intrinsic(types.void, 5, _generate_unpack_64)
+unpack_64 = intrinsic_step(types.void, 5, _generate_unpack_64)
 
 
 def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
@@ -210,7 +173,7 @@ def _mover(verb: str, bits: int) -> Any:
         _store(builder, moved, at(5, bits))
         return _count(builder, mask, n)
 
-    return _intrinsic(types.intp, 7, generate)
+    return intrinsic_step(types.intp, 7, generate)
 
 
 def _generate_lookup(builder: Any, args: list[Any], at: Any) -> None:
@@ -232,27 +195,8 @@ if HAS_AVX512:
     compress_32 = _mover("compress", 32)
     expand_32 = _mover("expand", 32)
     #: lookup(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
-    lookup = _intrinsic(types.void, 6, _generate_lookup)
+    lookup = intrinsic_step(types.void, 6, _generate_lookup)
 else:
-
-    @kernel
-    def compress_8(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
-        at = k
-        for lane in range(64):
-            dst[at] = src[i + lane]
-            at += (mask[j + lane] & bits) != 0
-        return at - k
-
-    @kernel
-    def expand_8(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
-        at = i
-        for lane in range(64):
-            own = (mask[j + lane] & bits) != 0
-            dst[k + lane] = src[at] * own
-            at += own
-        return at - i
 
     @kernel
     def compress_32(src, i, mask, j, bits, dst, k):
@@ -278,3 +222,31 @@ else:
         """As above, in a loop."""
         for lane in range(64):
             dst[k + lane] = table[src[i + lane]]
+
+
+if not HAS_AVX512 and HAS_SSSE3:
+    compress_8, expand_8 = shuffles.compress_8, shuffles.expand_8
+    look_up_level = shuffles.look_up_16
+else:
+    look_up_level = lookup  #: the same where the bytes are levels, below 16
+
+if not (HAS_AVX512 or HAS_SSSE3):
+
+    @kernel
+    def compress_8(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = k
+        for lane in range(64):
+            dst[at] = src[i + lane]
+            at += (mask[j + lane] & bits) != 0
+        return at - k
+
+    @kernel
+    def expand_8(src, i, mask, j, bits, dst, k):
+        """As above, in a loop."""
+        at = i
+        for lane in range(64):
+            own = (mask[j + lane] & bits) != 0
+            dst[k + lane] = src[at] * own
+            at += own
+        return at - i

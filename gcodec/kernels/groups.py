@@ -1,0 +1,159 @@
+"""Fused steps on 64 values at a time, for CPUs with AVX-512 (VBMI and VBMI2); the loops they stand for are the path of
+all other CPUs. Bytes are the same.
+
+All of them read and write whole groups: arrays need up to 64 items of margin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from .lanes import Lanes, call, load, splat
+from .steps import intrinsic_step
+
+_BYTES = ir.VectorType(ir.IntType(8), 64)
+_INDEX = ir.IntType(64)
+_THREE = ir.Constant(_INDEX, 3)
+
+
+def move(verb: str, source: Lanes, mask: Lanes) -> Lanes:
+    """compress: the marked lanes one behind the other, then zeros; expand: the inverse."""
+    name = f"llvm.x86.avx512.mask.{verb}.v{source.n}i{source.bits}"
+    zero = ir.Constant(source.value.type, [0] * source.n)
+    return Lanes(source.builder, call(source.builder, name, zero.type, [source.value, zero, mask.value]))
+
+
+def tail_of(words: Lanes) -> Lanes:
+    """Tails of float32."""
+    return (words & 0x7FFFFF) | ((words >> 8) & 0x800000)
+
+
+def float_of(head: Lanes, tail: Lanes, bits: int = 32) -> Lanes:
+    """float32 from heads (any upper bits) and tails, or ``bits`` 16: bfloat16 or float16."""
+    if bits == 32:
+        return ((head << 23) & 0x7F800000) | (tail & 0x7FFFFF) | ((tail << 8) & 0x80000000)
+    return ((head << 7) & 0x7F80) | (tail & 0x7F) | ((tail << 8) & 0x8000)
+
+
+def look_up(builder: Any, table: Any, source: Lanes, n: int = 256) -> Lanes:
+    """64 bytes through a table of 64 or 256 bytes at an address; of 64, the indices' low six bits count."""
+    parts = [load(builder, builder.gep(table, [ir.Constant(ir.IntType(64), k)]), 8, 64).value for k in range(0, n, 64)]
+    if n == 64:
+        return Lanes(builder, call(builder, "llvm.x86.avx512.permvar.qi.512", _BYTES, [parts[0], source.value]))
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    low, high = (call(builder, name, _BYTES, [parts[k], source.value, parts[k + 1]]) for k in (0, 2))
+    return source.compare(">=", 128).choose(Lanes(builder, high), Lanes(builder, low))
+
+
+def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
+    symbols, tables = load(builder, at(2, 8), 8, 64), at(0, 8)
+    low = look_up(builder, tables, symbols)
+    high = look_up(builder, builder.gep(tables, [ir.Constant(ir.IntType(64), 256)]), symbols)
+    # Symbols 2k and 2k + 1 of 16 bits each: the code below, its length in the upper four.
+    pairs, upper = low.seen_as(16), high.seen_as(16)
+    even = ((pairs & 255) | (upper << 8)).seen_as(32)
+    odd = ((pairs >> 8) | (upper & 0xFF00)).seen_as(32)
+    codes, lengths = [], []
+    for shift in (0, 16):
+        a, b = even >> shift, odd >> shift
+        length = (a >> 12) & 15
+        codes.append(((a & 0xFFF) | ((b & 0xFFF) << length)).seen_as(64))
+        lengths.append((length + ((b >> 12) & 15)).seen_as(64))
+    whole = (lengths[0].seen_as(32) + lengths[1].seen_as(32)).seen_as(64)
+    low_word = 0xFFFFFFFF
+    first = (codes[0] & low_word) | ((codes[1] & low_word) << (lengths[0] & low_word))
+    second = (codes[0] >> 32) | ((codes[1] >> 32) << (lengths[0] >> 32))
+    part = whole & low_word
+    length = part + (whole >> 32)
+    (first | (second << part)).store(at(4, 8))
+    length.store(builder.gep(at(4, 8), [ir.Constant(ir.IntType(64), 64)]))
+    escapes, long = high.compare(">=", 0xF0).number(), length.compare(">", 56).number()
+    return builder.or_(escapes, long)
+
+
+#: encode_64(tables, t, symbols, i, octets, k) -> 0, or anything else where the group has to be coded one by one. Codes
+#: of 64 symbols in eight groups of eight: ``octets[k ...]`` (bytes) gets eight uint64 of code bits, then eight of how
+#: many they are. ``tables``: uint8[512], low bytes of all symbols' ``length << 12 | code``, then high bytes; length 15:
+#: no code.
+encode_64 = intrinsic_step(types.intp, 6, _generate_encode)
+
+
+def _symbols(bits: int, head_shift: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> None:
+        values = load(builder, at(0, bits), bits, 64)
+        offset = (values >> head_shift).to(8) - args[4]
+        symbols = offset.compare("<", args[5]).choose(offset + 1, splat(builder, ir.Constant(_INDEX, 255), 8, 64))
+        values.compare("==", 0).choose(0, symbols).store(at(2, 8))
+
+    return intrinsic_step(types.void, 6, generate)
+
+
+#: symbols_32(values, i, symbols, j, origin, count): symbols of 64 float32 of one level, the range starting at
+#: ``origin``; symbols_16: of bfloat16 or float16.
+symbols_32, symbols_16 = _symbols(32, 23), _symbols(16, 7)
+
+
+def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
+    picks = [4 * (k // 3) + k % 3 for k in range(48)] + [63] * 16
+    symbols, out, total = load(builder, at(2, 8), 8, 64), at(4, 8), ir.Constant(_INDEX, 0)
+    for k in range(4):
+        words = load(builder, builder.gep(at(0, 32), [ir.Constant(_INDEX, 64 * k)]), 32, 16)
+        mask = symbols.part(k, 16).compare("!=", 0)
+        place = builder.gep(out, [builder.mul(total, _THREE)])
+        move("compress", tail_of(words), mask).seen_as(8).pick(picks).store(place)
+        total = builder.add(total, mask.count())
+    return total
+
+
+#: split_24_64(values, i, symbols, j, out, at) -> how many: three bytes for each of 64 float32 whose symbol is not 0.
+split_24_64 = intrinsic_step(types.intp, 6, _generate_split_24)
+
+
+def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> Any:
+    picks = [64 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
+    symbols, data, total = load(builder, at(2, 8), 8, 64), at(0, 8), ir.Constant(_INDEX, 0)
+    for k in range(4):
+        some = symbols.part(k, 16)
+        mask = some.compare("!=", 0)
+        packed = load(builder, builder.gep(data, [builder.mul(total, _THREE)]), 8, 64)
+        tail = move("expand", packed.pick(picks, packed ^ packed).seen_as(32), mask)
+        value = float_of(some.to(32) + args[6], tail)
+        mask.choose(value, tail).store(builder.gep(at(4, 32), [ir.Constant(_INDEX, 64 * k)]))
+        total = builder.add(total, mask.count())
+    return total
+
+
+#: merge_24_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+merge_24_64 = intrinsic_step(types.intp, 7, _generate_merge_24)
+
+
+def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
+    marks = load(builder, at(0, 8), 8, 64)
+    return (marks & args[2]).compare("!=", 0).count()
+
+
+#: count_64(marks, j, bits) -> how many of 64 bytes have any of ``bits``.
+count_64 = intrinsic_step(types.intp, 3, _generate_count)
+
+
+def _generate_split_8(builder: Any, args: list[Any], at: Any) -> Any:
+    values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+    move("compress", ((values & 0x7F) | ((values >> 8) & 0x80)).to(8), mask).store(at(4, 8))
+    return mask.count()
+
+
+def _generate_merge_8(builder: Any, args: list[Any], at: Any) -> Any:
+    symbols = load(builder, at(2, 8), 8, 64)
+    mask = symbols.compare("!=", 0)
+    tail = move("expand", load(builder, at(0, 8), 8, 64), mask).to(16)
+    mask.choose(float_of((symbols + args[6]).to(16), tail, 16), tail).store(at(4, 16))
+    return mask.count()
+
+
+#: split_8_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 whose symbol is not 0.
+split_8_64 = intrinsic_step(types.intp, 6, _generate_split_8)
+#: merge_8_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+merge_8_64 = intrinsic_step(types.intp, 7, _generate_merge_8)

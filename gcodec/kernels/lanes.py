@@ -1,0 +1,137 @@
+"""Vectors of integers in LLVM's own terms, with Python's operators: what the fused steps are
+written in.
+
+A :class:`Lanes` is one value of LLVM's intermediate code of type <n x i bits>; an operation on it emits an instruction.
+LLVM fits any n to the registers that the CPU has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+INDEX = ir.IntType(64)
+_POSITION = ir.IntType(32)
+
+
+def call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
+    """Call of an LLVM function by name."""
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
+    return builder.call(function, args)
+
+
+class Lanes:
+    """A vector and the builder that adds to it. Integers and scalars meet vectors as in numpy."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    @property
+    def n(self) -> int:
+        """Number of lanes."""
+        return int(self.value.type.count)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a lane."""
+        return int(self.value.type.element.width)
+
+    def _like(self, other: Any) -> Any:
+        if isinstance(other, Lanes):
+            return other.value
+        if isinstance(other, int):
+            return ir.Constant(self.value.type, [other & (1 << self.bits) - 1] * self.n)
+        return splat(self.builder, other, self.bits, self.n).value
+
+    def _with(self, operation: str, other: Any) -> Lanes:
+        return Lanes(self.builder, getattr(self.builder, operation)(self.value, self._like(other)))
+
+    def __add__(self, other: Any) -> Lanes:
+        return self._with("add", other)
+
+    def __sub__(self, other: Any) -> Lanes:
+        return self._with("sub", other)
+
+    def __mul__(self, other: Any) -> Lanes:
+        return self._with("mul", other)
+
+    def __and__(self, other: Any) -> Lanes:
+        return self._with("and_", other)
+
+    def __or__(self, other: Any) -> Lanes:
+        return self._with("or_", other)
+
+    def __xor__(self, other: Any) -> Lanes:
+        return self._with("xor", other)
+
+    def __lshift__(self, other: Any) -> Lanes:
+        """Amounts must be below the width."""
+        return self._with("shl", other)
+
+    def __rshift__(self, other: Any) -> Lanes:
+        return self._with("lshr", other)
+
+    def compare(self, operator: str, other: Any) -> Lanes:
+        """<n x i1> of an unsigned comparison."""
+        return Lanes(self.builder, self.builder.icmp_unsigned(operator, self.value, self._like(other)))
+
+    def choose(self, yes: Any, no: Lanes) -> Lanes:
+        """This mask's choice between two."""
+        return Lanes(self.builder, self.builder.select(self.value, no._like(yes), no.value))
+
+    def to(self, bits: int) -> Lanes:
+        """Each lane zero-extended or cut to ``bits``."""
+        kind = ir.VectorType(ir.IntType(bits), self.n)
+        cast = self.builder.zext if bits > self.bits else self.builder.trunc
+        return self if bits == self.bits else Lanes(self.builder, cast(self.value, kind))
+
+    def seen_as(self, bits: int) -> Lanes:
+        """The same bits in lanes of another width."""
+        kind = ir.VectorType(ir.IntType(bits), self.n * self.bits // bits)
+        return Lanes(self.builder, self.builder.bitcast(self.value, kind))
+
+    def pick(self, lanes: list[int], other: Lanes | None = None) -> Lanes:
+        """The lanes of these numbers, counted through this vector and ``other``."""
+        picks = ir.Constant(ir.VectorType(_POSITION, len(lanes)), lanes)
+        second = self.value if other is None else other.value
+        return Lanes(self.builder, self.builder.shuffle_vector(self.value, second, picks))
+
+    def part(self, k: int, n: int) -> Lanes:
+        """Lanes ``k * n ... k * n + n - 1``."""
+        return self.pick(list(range(k * n, k * n + n)))
+
+    def number(self) -> Any:
+        """A mask as an integer of n bits, zero-extended to 64: a scalar."""
+        number = self.builder.bitcast(self.value, ir.IntType(self.n))
+        return number if self.n == 64 else self.builder.zext(number, INDEX)
+
+    def count(self) -> Any:
+        """How many lanes of a mask are set: a scalar."""
+        return call(self.builder, "llvm.ctpop.i64", INDEX, [self.number()])
+
+    def total(self) -> Any:
+        """Sum of all lanes, modulo their width: a scalar."""
+        name = f"llvm.vector.reduce.add.v{self.n}i{self.bits}"
+        return call(self.builder, name, self.value.type.element, [self.value])
+
+    def store(self, address: Any) -> None:
+        """Write all lanes at an address."""
+        self.builder.store(self.value, self.builder.bitcast(address, self.value.type.as_pointer()), align=1)
+
+
+def load(builder: Any, address: Any, bits: int, n: int) -> Lanes:
+    """Read n lanes."""
+    kind = ir.VectorType(ir.IntType(bits), n)
+    return Lanes(builder, builder.load(builder.bitcast(address, kind.as_pointer()), align=1))
+
+
+def splat(builder: Any, value: Any, bits: int, n: int) -> Lanes:
+    """A scalar, cut to ``bits``, in all lanes."""
+    element, kind = ir.IntType(bits), ir.VectorType(ir.IntType(bits), n)
+    if value.type != element:
+        value = builder.trunc(value, element) if value.type.width > bits else builder.zext(value, element)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_POSITION, 0))
+    return Lanes(builder, one).pick([0] * n)

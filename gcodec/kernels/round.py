@@ -1,0 +1,88 @@
+"""Rounding values by level before they are coded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .jit import kernel
+from .memory import view, width_of
+from .scalar import U32, U64, round_magnitude
+from .steps import HAS_AVX512
+from .vector import look_up_level
+
+if HAS_AVX512:
+    from .groups_narrow import round_16, round_32
+
+
+@kernel
+def _levels_at(levels, zeros, i):
+    """Where the levels of 64 values lie: (array, index)."""
+    if levels is None:
+        return zeros, 0
+    return levels, i
+
+
+@kernel
+def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
+    """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``:
+    uint8[256], by level; ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in
+    :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch.
+    Infinities and NaNs are of level 0 whatever ``levels`` says."""
+    width = width_of(values)
+    if width == 64:
+        for i in range(n):
+            bits = U64(values[i])
+            magnitude = bits & ~(U64(1) << U64(63))
+            drop = drops[0]
+            if levels is not None:
+                drop = drops[levels[i]] if magnitude < U64(infinity) else drop
+            rounded = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & (U64(1) << U64(63)))
+            out[i] = U64(0) if prune and magnitude < U64(smallest_normal) else rounded
+        return
+    sign_bit = U32(1 << (width - 1))
+    top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
+    whole = np.int64(0)
+    if HAS_AVX512:
+        whole = n & ~63
+        below = np.int64(smallest_normal) if prune else np.int64(0)
+        if levels is None:
+            for i in range(64):
+                chunk[i] = 0
+        for i in range(0, whole, 64):
+            own, place = _levels_at(levels, chunk, i)
+            if width == 32:
+                round_32(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
+            else:
+                round_16(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
+    for begin in range(whole, n, 1024):
+        count = min(1024, n - begin)
+        some, result = view(values, begin, count), view(out, begin, count)
+        if levels is None:
+            for i in range(count):
+                chunk[i] = drops[0]
+        else:
+            some_levels = view(levels, begin, count)
+            for i in range(count):
+                chunk[i] = some_levels[i]
+            for i in range(0, count, 64):
+                look_up_level(drops, 0, chunk, i, chunk, i)
+        for i in range(count):
+            bits = U32(some[i])
+            sign = U32(bits & sign_bit)
+            magnitude = U32(bits ^ sign)
+            finite = magnitude < top
+            drop = U32(U32(chunk[i]) if finite else first) & U32(31)
+            unit = U32(U32(1) << drop)
+            low = U32(unit - U32(1))
+            kept = U32(magnitude & ~low)
+            odd = U32(1) if magnitude & unit else U32(0)
+            half = U32(U32(low >> U32(1)) + odd)
+            bump = half if low else U32(0)
+            rounded = U32(U32(magnitude + bump) & ~low)
+            near = rounded if finite else kept
+            near = near if near < top else kept
+            result_bits = near if nearest else kept
+            still_nan = U32(kept | unit) if kept == top else kept
+            result_bits = still_nan if magnitude > top else result_bits
+            result_bits = U32(result_bits | sign)
+            result[i] = U32(0) if prune and magnitude < least else result_bits
