@@ -48,7 +48,9 @@ def test_parts_are_put_down_one_after_another(seed):
     rng = Random(seed)
     n_parts, n_trays = rng.randrange(1, 30), rng.randrange(1, 6)
     relay = workers.Relay(n_parts, list(range(n_trays)), 100)
-    sizes, places, making = {}, {}, []
+    sizes: dict[int, int] = {}
+    places: dict[int, int] = {}
+    making: list[tuple[int, Any]] = []
     free = n_trays
     while len(places) < n_parts:
         if free and len(sizes) < n_parts and (not making or rng.random() < 0.6):
@@ -169,7 +171,7 @@ def test_work_is_done_where_no_thread_can_be_had(monkeypatch):
 
     x = large()
     frame = gcodec.encode(x, threads=1)
-    monkeypatch.setattr(workers.ThreadPoolExecutor, "submit", submit)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
     assert gcodec.encode(x, threads=3) == frame
     assert gcodec.decode(frame, threads=3).tobytes() == x.tobytes()
 
