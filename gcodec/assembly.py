@@ -164,7 +164,7 @@ class Assembly(NamedTuple):
         (index_at, start), n_blocks = self.prelude.places(), len(self.sizes)
         if start > len(out):
             raise FullError
-        if n_workers == 1 or n_blocks <= _CHUNK:
+        if n_workers == 1 or n_blocks <= _BATCH:
             end = self._write_alone(out, start) if n_blocks else start
         else:
             end = self._write_together(out, start, n_workers)
@@ -193,17 +193,17 @@ class Assembly(NamedTuple):
     def _write_together(self, out: np.ndarray, at: int, n_workers: int) -> int:
         """The same on several threads."""
         n_blocks = len(self.sizes)
-        size = (_CHUNK - 1) * self.raw + self.trial
+        size = (_BATCH - 1) * self.raw + self.trial
         trays = [take(("tray", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 1)]
-        relay = Relay(-(-n_blocks // _CHUNK), list(trays), at)
+        relay = Relay(-(-n_blocks // _BATCH), list(trays), at)
 
         def work() -> None:
             scratch = self._take_scratch()
             try:
                 while (taken := relay.take()) is not None:
                     part, tray = taken
-                    begin = part * _CHUNK
-                    made = self.blocks(begin, min(begin + _CHUNK, n_blocks), tray, 0, scratch)
+                    begin = part * _BATCH
+                    made = self.blocks(begin, min(begin + _BATCH, n_blocks), tray, 0, scratch)
                     for full, n_bytes, place in relay.hand_in(part, tray, made):
                         _put(full, n_bytes, out, place)
                         relay.give_back(full)
@@ -228,7 +228,7 @@ class Assembly(NamedTuple):
         give((self.prelude.dtype, self.geometry.stream, self.layout, self.lossy), scratch)
 
 
-_CHUNK = 16  #: blocks that a thread encodes at a time, so that they stay in its cache
+_BATCH = 8  #: blocks that a thread encodes at a time, so that they stay in its cache
 _encode_blocks = Direct(kernels.encode_blocks)
 
 

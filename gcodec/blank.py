@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,10 @@ _new.argtypes, _new.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.c_void
 _start.argtypes, _start.restype = (ctypes.c_void_p,), ctypes.c_void_p
 _resize.argtypes, _resize.restype = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_ssize_t), ctypes.c_int
 _release.argtypes, _release.restype = (ctypes.c_void_p,), None
+_HUGE = 1 << 22  #: bytes from which large pages are asked for
+if sys.platform == "linux":
+    _advise = _python.madvise
+    _advise.argtypes, _advise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
 
 
 class Blank:
@@ -31,6 +37,10 @@ class Blank:
     def __init__(self, size: int) -> None:
         self._bytes = ctypes.c_void_p(_new(None, size))
         self.array = np.asarray(_Memory(_start(self._bytes), size))
+        if sys.platform == "linux" and size >= _HUGE:
+            # Of small pages, the first touch of each takes longer than to encode what goes there. numpy does the same.
+            start = -(-_start(self._bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+            _advise(start, size - mmap.PAGESIZE, mmap.MADV_HUGEPAGE)
 
     def finish(self, size: int) -> bytes:
         """The first ``size`` bytes. The rest goes back to the system."""

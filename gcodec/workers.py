@@ -70,14 +70,14 @@ def _submit(work: Callable[[], Any], count: int) -> list[Future[Any]]:
     return futures
 
 
-def run(work: Callable[[int, int], Any], n_blocks: int, threads: int, chunk: int = 32) -> None:
-    """``work(begin, end)`` over all blocks, by chunks where there are several threads. After an error no new chunk is
+def run(work: Callable[[int, int], Any], n_blocks: int, threads: int, batch: int = 32) -> None:
+    """``work(begin, end)`` over all blocks, by batches where there are several threads. After an error no new batch is
     begun."""
-    if threads == 1 or n_blocks <= chunk:
+    if threads == 1 or n_blocks <= batch:
         if n_blocks:
             work(0, n_blocks)
         return
-    left = deque((begin, min(begin + chunk, n_blocks)) for begin in range(0, n_blocks, chunk))
+    left = deque((begin, min(begin + batch, n_blocks)) for begin in range(0, n_blocks, batch))
 
     def take() -> None:
         while left:
