@@ -103,8 +103,13 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
 
 def _loss_scale(parts: Sequence[np.ndarray]) -> float:
     """The usual 2**16, or the largest power of two that keeps the largest gradient below half of float16's range."""
+    return min(2.0**16, _power_below(2.0**15, parts))
+
+
+def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
+    """The largest power of two that takes no value beyond ``limit``; 1 where there is none."""
     largest = max((float(np.abs(part).max(initial=0)) for part in parts), default=0.0)
-    return 2.0 ** min(16, math.floor(math.log2(2.0**15 / largest))) if 0 < largest < math.inf else 1.0
+    return 2.0 ** math.floor(math.log2(limit / largest)) if 0 < largest < math.inf else 1.0
 
 
 def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
@@ -128,12 +133,22 @@ def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype:
 
 
 def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input:
-    """The parameters of a dump, or its optimizer state without scalars, cast to ``dtype``."""
+    """The parameters of a dump, or its optimizer state without scalars, cast to ``dtype``.
+
+    float16 state is scaled first, or second moments would vanish: each kind (``exp_avg`` ...) by the power of two that
+    puts its largest value just below half of float16's range.
+    """
     kinds = (PARAM,) if group == PARAMETERS else tuple(kind for kind in dump.state_kinds if kind != "step")
     keys = [key for kind in kinds for key in (f"{kind}/{name}" for name in dump.names) if key in dump.keys]
     if not keys:
         raise InvalidArgument(f"{dump.path} holds no {group}")
-    bits = np.concatenate([cast(dump.tensor(key), dtype).reshape(-1) for key in keys])
+    arrays = {key: np.asarray(dump.tensor(key), dtype=np.float32).reshape(-1) for key in keys}
+    scales = dict.fromkeys(kinds, 1.0)
+    if group == STATE and dtype == "float16":
+        scales = {kind: _power_below(2.0**15, [arrays[key] for key in keys if key.startswith(f"{kind}/")])
+                  for kind in kinds}
+    bits = np.concatenate([cast(array * np.float32(scales[key.partition("/")[0]]), dtype)
+                           for key, array in arrays.items()])
     return Input(f"{model} step {dump.step} {group}", dtype, bits, {}, model, dump.step, group)
 
 
