@@ -254,10 +254,11 @@ def test_a_competition(gradient, tmp_path):
 
 def test_marked_places_are_filled():
     from bench import report
+    from bench.markdown import markdown
 
     page = "a\n<!-- begin x (note) -->\nold\n<!-- end x -->\nb\n<!-- begin xy -->\n<!-- end xy -->\n"
     assert report.filled(page, "x", ["new", "lines"]) == page.replace("old\n", "\nnew\nlines\n\n")
-    assert report.markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
+    assert markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
 
 
 def test_pages_show_the_committed_results():

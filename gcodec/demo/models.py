@@ -110,7 +110,7 @@ class Transformer(nn.Module):
 class RecurrentModel(nn.Module):
     """A language model of two LSTM layers: (n, length) int64 tokens to (n, length, vocabulary) logits."""
 
-    def __init__(self, vocabulary: int, *, width: int = 192, layers: int = 2) -> None:
+    def __init__(self, vocabulary: int, *, width: int = 128, layers: int = 2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.lstm = nn.LSTM(width, width, layers, batch_first=True)
