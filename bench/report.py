@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import sections
+from bench import sections, targets
 from bench.markdown import markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
 from gcodec.demo.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
@@ -172,6 +172,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "bound-table": (bound_table, "sizes.csv"),
     "peers-ahead": (peers_ahead, "tensors.csv"),
     "corruption-table": (corruption_table, "corruption.csv"),
+    "targets": (targets.targets, "levels.csv"),
     "levels-summary": (sections.levels_summary, "levels.csv"),
     "levels-ahead": (sections.levels_ahead, "levels.csv"),
     "stages-table": (sections.stages_table, "stages.csv"),

@@ -98,8 +98,18 @@ def stages_table(results: Path) -> list[str]:
             cells = [f"{times[data, mode, stage]:.3f}" if (data, mode, stage) in times else "" for stage in stages]
             table.append([f"{data} {mode}", *cells, f"{whole:.3f}", f"{floor:.3f}", f"{whole / floor:.1f}"])
         columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
-        lines += [*markdown(columns, table), ""]
+        lines += [*markdown(columns, table), "", *_limits(some), ""]
     return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
+
+
+def _limits(rows: list[Row]) -> Iterator[str]:
+    """A sentence for each bar: how far from the floor, and its largest part, which is the next limit."""
+    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
+        times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
+        whole, floor = times.pop("whole"), times.pop("floor")
+        most = max(times, key=lambda stage: times[stage])
+        yield (f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {most}, "
+               f"{100 * times[most] / whole:.0f} % of the whole.")
 
 
 def scaling_table(results: Path) -> list[str]:
