@@ -4,8 +4,8 @@
 
 writes ``bench/results/memory.csv``. Every codec has a process of its own, which reads its high-water mark from Linux
 after resetting it (so this runs on Linux only). *Extra* is the peak over what was there before, input included, less
-the result itself: the encoded bytes, or the decoded array. *Growth* is what the resident memory has gained after many
-round trips, over what it was after a few.
+the result itself: the encoded bytes, or the decoded array. *Growth* is what the resident memory gains in many round
+trips, after half as many that let the allocator settle.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ def growth(name: str, n_bytes: int, round_trips: int) -> dict[str, int]:
     task = contestants()[name].bind(values_of(n_bytes))
     assert task is not None
     before = 0
-    for number in range(round_trips + round_trips // 10):
-        if number == round_trips // 10:
+    settling = round_trips // 2
+    for number in range(settling + round_trips):
+        if number == settling:
             before = settle()
         task.prepare()
         task.decode(task.encode())

@@ -85,7 +85,7 @@ def levels_ahead(results: Path) -> list[str]:
 def stages_table(results: Path) -> list[str]:
     """Nanoseconds per value of each stage, a table for each direction."""
     comments, rows = read_table(results / "stages.csv")
-    lines: list[str] = []
+    lines = ["![Stages of encoding and decoding](images/stages.png)", ""]
     for direction in dict.fromkeys(row["direction"] for row in rows):
         some = [row for row in rows if row["direction"] == direction]
         ends = ("whole", "floor")
@@ -126,7 +126,8 @@ def scaling_table(results: Path) -> list[str]:
         table.append([*cells, rounded(rates[size, COPY, "1", "existing"]["encode_GBps"])])
     columns = [">array", *(f">{direction} {what}" for direction in ("encode", "decode")
                            for what in ("1 thread", "2 threads", "2 / 1", "1 thread, new arrays")), ">copy"]
-    return [*markdown(columns, table), "", f"GB/s, float32 gradients, lossless; from {source(comments)}"]
+    picture = "![Rate against the size of the array](images/scaling.png)"
+    return [picture, "", *markdown(columns, table), "", f"GB/s, float32 gradients, lossless; from {source(comments)}"]
 
 
 def _size(n_bytes: int) -> str:
