@@ -17,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import NullLocator
 
 from bench.codec import RESULTS
-from bench.sections import BATCH, STEP, Contest, contests
+from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
 from gcodec.demo.measure import COPY, OURS
 from gcodec.demo.plots import COLORS, LEGEND, MARKERS
 from gcodec.demo.settings import LOSSLESS
@@ -30,8 +30,8 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 DPI = 90
 PANEL = (4.6, 3.6)
 DASHES = ("-", "--", ":", "-.")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
-SHADES = ("#f2f2f2", "#d0d0d0", "#b0c4de", "#87a9cf", "#5b84b1", "#3b5b85", "#1b2a49")
+HATCHES = ("", "///", "...", "", "xxx", "", "\\\\\\", "++", "oo", "")
+SHADES = ("#ffffff", "#ffffff", "#e3e9f2", "#c3d3e6", "#b0c4de", "#7d9fc7", "#7d9fc7", "#d8d8d8", "#9a9a9a", "#1b2a49")
 
 
 def pareto(results: Path, path: Path) -> None:
@@ -51,8 +51,7 @@ def pareto(results: Path, path: Path) -> None:
             axes.plot(total[0] / total[place], 100 * total[1] / total[0], MARKERS[number % len(MARKERS)],
                       color="black" if ours else COLORS[number % 6], markersize=9 if ours else 6,
                       fillstyle="full" if ours else "none", linestyle="none", label=codec)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+        _log_axis(axes, (0.05, 0.1, 0.2, 0.5, 1, 2, 5))
         _describe(axes, f"{direction.capitalize()} (right and down: better)", f"{direction}, GB/s", "% of the original")
     _legend(figure, panels[0][0], 5)
     _save(figure, path)
@@ -71,7 +70,7 @@ def training(results: Path, path: Path) -> None:
                 axes.plot([contest.step for contest in some], [size(contest) for contest in some],
                           DASHES[not mine], marker=MARKERS[number], color=COLORS[number], label=label,
                           fillstyle="full" if mine else "none")
-        _steps(axes)
+        _log_axis(axes, [contest.step for contest in some])
         _describe(axes, f"{model}: lossless gradients", "training step", "% of the original")
     _legend(figure, panels[0][0], 6)
     _save(figure, path)
@@ -88,7 +87,7 @@ def _best(contest: Contest) -> float:
 def stages(results: Path, path: Path) -> None:
     """Where the time goes: a bar for each direction and kind of data, the floor marked."""
     _, rows = read_table(results / "stages.csv")
-    names = [name for name in dict.fromkeys(row["stage"] for row in rows) if name not in ("whole", "floor")]
+    names = stages_in_order(rows)
     directions = list(dict.fromkeys(row["direction"] for row in rows))
     figure, panels = _figure(1, len(directions), wide=1.4)
     for axes, direction in zip(panels[0], directions, strict=True):
@@ -148,7 +147,7 @@ def prediction(results: Path, path: Path) -> None:
                 axes.plot(*(zip(*points, strict=True) if points else ((), ())), DASHES[number % 4],
                           marker=MARKERS[number], color="black" if ours else COLORS[number], label=codec,
                           fillstyle="full" if ours else "none")
-            _steps(axes)
+            _log_axis(axes, sorted({int(row[varied]) for row in rows}))
             axes.set_ylim(bottom=0)
             what = "training step" if varied == "step" else "sequences in the batch"
             _describe(axes, f"{model} {layer}, {fixed} {value}", what, "% of the original")
@@ -171,10 +170,10 @@ def _describe(axes: Axes, title: str, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _steps(axes: Axes) -> None:
+def _log_axis(axes: Axes, ticks: Sequence[float]) -> None:
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _legend(figure: Figure, axes: Axes, columns: int) -> None:

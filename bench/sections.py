@@ -14,6 +14,9 @@ from gcodec.demo.tables import read_table
 TIE = 0.5  #: percent of a size; closer is called a tie
 MIB = 1 << 20
 BATCH, STEP = "16", "20"  #: of the prediction tables
+#: Stages of both directions in the order of tables and bars (bench/stages.py); others come last.
+ORDER = ("survey", "codebooks", "rounding", "references, symbols", "planes", "symbol coding", "symbol decoding",
+         "counting", "checksum", "Python")
 Row = dict[str, str]
 
 
@@ -88,9 +91,7 @@ def stages_table(results: Path) -> list[str]:
     lines = ["![Stages of encoding and decoding](images/stages.png)", ""]
     for direction in dict.fromkeys(row["direction"] for row in rows):
         some = [row for row in rows if row["direction"] == direction]
-        ends = ("whole", "floor")
-        stages = [stage for stage in dict.fromkeys(row["stage"] for row in some) if stage not in ends]
-        stages.sort(key=lambda stage: stage == "rounding" and -1)
+        ends, stages = ("whole", "floor"), stages_in_order(some)
         times = {(row["data"], row["mode"], row["stage"]): float(row["ns_per_value"]) for row in some}
         table = []
         for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in some):
@@ -100,6 +101,12 @@ def stages_table(results: Path) -> list[str]:
         columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
         lines += [*markdown(columns, table), "", *_limits(some), ""]
     return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
+
+
+def stages_in_order(rows: list[Row]) -> list[str]:
+    """The stages of rows of ``stages.csv``, without the whole and the floor."""
+    names = {row["stage"] for row in rows} - {"whole", "floor"}
+    return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def _limits(rows: list[Row]) -> Iterator[str]:
