@@ -37,8 +37,8 @@ slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
 golden: $(VENV)/.installed      ## write tests/golden/ anew; only on purpose, when the format changes
 	@$(BIN)/python -m tests.make_golden
 
-bench: $(VENV)/.bench          ## the codec beside its peers; BENCH_ARGS goes to bench/codec.py
-	@$(BIN)/python -m bench.codec $(BENCH_ARGS)
+bench: $(VENV)/.bench          ## the codec beside its peers, 25 minutes; BENCH_ARGS=--quick tries it, in two
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 clean:          ## remove what make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -4,7 +4,8 @@
 
 writes to bench/results/: ``codec.csv`` (by model, kind of tensor and type: sizes and speeds), ``sizes.csv`` (every
 dump: sizes, overhead over the local order-0 bound, saving against the GComp paper's layout), ``tensors.csv`` (every
-larger gradient tensor by itself: sizes). Definitions: docs/benchmarks.md.
+larger gradient tensor by itself: sizes), ``level-speed.csv`` (how fast near-lossless levels are chosen). Definitions:
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from gcodec.demo.measure import MEGA, Plan, Result, compete
 from gcodec.demo.peers import PEERS, available, installed_version
 from gcodec.demo.report import summarize
 from gcodec.demo.settings import Setting, literal_gcomp, settings_for
-from gcodec.demo.tables import write_rows, write_sizes
-from gcodec.demo.timing import machine
+from gcodec.demo.tables import write_rows, write_sizes, write_table
+from gcodec.demo.timing import GIGA, machine
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 120
@@ -40,10 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     folder = options.data or default_folder()
-    result, tensors = measure(folder, options.quick, options.sizes, console)
+    result, tensors, levels = measure(folder, options.quick, options.sizes, console)
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.sizes:
         write_rows(options.out / "codec.csv", result.rows)
+        write_table(options.out / "level-speed.csv", ("data", "GBps", "ns_per_value"), levels)
     write_sizes(options.out / "sizes.csv", result.sizes)
     write_sizes(options.out / "tensors.csv", tensors.sizes)
     console.print(summarize(result.rows))
@@ -52,21 +54,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if result.failures or tensors.failures else 0
 
 
-def measure(folder: Path, quick: bool, sizes_only: bool, console: Console) -> tuple[Result, Result]:
-    """The results for whole dumps, and for single tensors."""
+def measure(folder: Path, quick: bool, sizes_only: bool,
+            console: Console) -> tuple[Result, Result, list[tuple[str, str, str]]]:
+    """The results for whole dumps, and for single tensors; and the rows of ``level-speed.csv``."""
     peers, missing = available(PEERS)
-    plan = Plan(peers, at_least=4 * MEGA if quick else 64 * MEGA, rounds=1 if quick else 7, budget=3.0, fresh=True,
+    plan = Plan(peers, at_least=4 * MEGA if quick else 32 * MEGA, rounds=1 if quick else 7, budget=1.0, fresh=True,
                 settings=settings_with_literal)
+    levels = []
     untimed = replace(plan, at_least=0)
     series = read_series(folder, ends_only=quick)
     groups, dtypes = ((GRADIENTS,), ("float32", "bfloat16")) if quick else (GROUPS, ("float32", "bfloat16", "float16"))
     result, tensors = Result(notes=[f"{package} is not installed and not measured" for package in missing]), Result()
     for title, parts in named_inputs(series, groups, dtypes):
         console.print(f"{title}: {len(parts)} dumps, {sum(part.nbytes for part in parts) / 1e6:.1f} MB")
-        result.extend(compete(title, parts, untimed if sizes_only else plan))
+        found = compete(title, parts, untimed if sizes_only else plan)
+        result.extend(found)
+        if speed := found.level_speed:
+            width = parts[0].bits.itemsize
+            levels.append((title, f"{speed:.3f}", f"{1e9 * width / (speed * GIGA):.3f}"))
     for part in () if quick else single_tensors(series):
         tensors.extend(compete(part.name, [part], untimed))
-    return result, tensors
+    return result, tensors, levels
 
 
 def settings_with_literal(data: Input) -> list[Setting]:

@@ -10,12 +10,10 @@ from gcodec.errors import InvalidArgument
 from gcodec.recorder import Dump
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Where dumps are looked for: those of ``gcodec demo``, else the few megabytes that are committed.
-PLACES = (Path("gcodec-demo/dumps"), ROOT / "gcodec-demo" / "dumps", ROOT / "tests" / "corpus")
+#: Where dumps are looked for: those of ``bench.record``, of ``gcodec demo``, else the few megabytes that are committed.
+PLACES = (ROOT / ".cache" / "bench" / "dumps", ROOT / "gcodec-demo" / "dumps", ROOT / "tests" / "corpus")
 GROUPS = (GRADIENTS, PARAMETERS, STATE)
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-#: Casts that make no sense: second moments vanish in float16.
-SENSELESS = {(STATE, "float16")}
 SMALLEST_TENSOR = 1 << 14  #: values; smaller tensors say nothing about a codec
 
 Series = dict[str, list[Dump]]  #: by model, in the order of steps
@@ -25,7 +23,7 @@ def default_folder() -> Path:
     """The first of ``PLACES`` that is there."""
     found = [place for place in PLACES if place.is_dir()]
     if not found:
-        raise InvalidArgument("no dumps: run `make demo`, or record some (docs/recording.md) and give --data DIR")
+        raise InvalidArgument("no dumps: run `make bench`, or record some (docs/recording.md) and give --data DIR")
     return found[0]
 
 
@@ -38,16 +36,14 @@ def read_series(folder: Path, ends_only: bool = False) -> Series:
 
 
 def named_inputs(series: Series, groups: Sequence[str] = GROUPS,
-                 dtypes: Sequence[str] = tuple(DTYPES)) -> Iterator[tuple[str, list[Input]]]:
+                 dtypes: Sequence[str] = tuple(DTYPES), with_levels: bool = True) -> Iterator[tuple[str, list[Input]]]:
     """(title, an input for each step), by model, group and type. The first step may have no state yet."""
     for model, dumps in series.items():
         for group in groups:
             usable = [dump for dump in dumps if group != STATE or set(dump.state_kinds) - {"step"}]
             for dtype in dtypes if usable else ():
-                if (group, dtype) in SENSELESS:
-                    continue
-                parts = [gradients(dump, model, dtype) if group == GRADIENTS else tensors(dump, model, group, dtype)
-                         for dump in usable]
+                parts = [gradients(dump, model, dtype, with_levels=with_levels) if group == GRADIENTS
+                         else tensors(dump, model, group, dtype) for dump in usable]
                 yield f"{model} {group} {DTYPES[dtype]}", parts
 
 

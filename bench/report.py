@@ -13,9 +13,11 @@ import argparse
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench import sections, targets
+from bench.markdown import markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
 from gcodec.demo.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
 from gcodec.demo.tables import read_table
@@ -31,19 +33,6 @@ HEADINGS = {"cnn": "CNN", "transformer": "transformer", "checkpoint": "checkpoin
 MODES = (LOSSLESS, NEAR_LOSSLESS, FIXED)  #: kinds of modes in the order of README's rows
 LABELS = {FIXED: ", ".join(f"{bits} ({name})" for name, bits in SHOWN_BITS.items()) + " mantissa bits"}
 Row = dict[str, str]
-
-
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table; columns whose names begin with ``>`` are set to the right."""
-    rule = ["---:" if column.startswith(">") else "---" for column in columns]
-    cells = [[column.lstrip(">") for column in columns], rule, *rows]
-    return [f"| {' | '.join(row)} |" for row in cells]
-
-
-def source(comments: Sequence[str]) -> str:
-    """Where numbers come from, in a sentence."""
-    facts = dict(line.split(": ", 1) for line in comments)
-    return f"{facts['machine']}; `{facts['command']}`."
 
 
 def demo_table(results: Path) -> list[str]:
@@ -64,7 +53,7 @@ def demo_table(results: Path) -> list[str]:
         speed = speeds.get((mode, codec), {})
         ours = f"**{codec}**" if mode == LOSSLESS else f"{codec}, {LABELS.get(_kind(mode), mode)}"
         label = ours if codec == OURS else codec
-        table.append([label, *cells, _round(speed.get("encode_GBps", "")), _round(speed.get("decode_GBps", ""))])
+        table.append([label, *cells, rounded(speed.get("encode_GBps", "")), rounded(speed.get("decode_GBps", ""))])
     columns = ["% of original size", *(f">{_heading(data)}" for data in sections), ">encode GB/s", ">decode GB/s"]
     return [*markdown(columns, table), "", f"Measured on {source(comments)}"]
 
@@ -115,7 +104,7 @@ def codec_table(results: Path) -> list[str]:
     lines = [f"Measured on {source(comments)}"]
     for data in dict.fromkeys(row["data"] for row in rows):
         table = [[row["mode"], row["codec"], f"{float(row['percent']):.2f}", f"{float(row['bits_per_value']):.2f}",
-                  *(_round(row[key]) for key in ("encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy"))]
+                  *(rounded(row[key]) for key in ("encode_GBps", "decode_GBps", "encode_of_copy", "decode_of_copy"))]
                  for row in rows if row["data"] == data]
         columns = ["mode", "codec", ">%", ">bits / value", ">encode GB/s", ">decode GB/s", ">enc / copy", ">dec / copy"]
         lines += ["", f"**{data}**", "", *markdown(columns, table)]
@@ -131,8 +120,8 @@ def bound_table(results: Path) -> list[str]:
     for data in dict.fromkeys(data for data, _, _ in ours):
         exact, near = ours[data, "float32", LOSSLESS], ours[data, "float32", NEAR_LOSSLESS]
         literal = ours.get((data, "float32", LITERAL))
-        table.append([data.removesuffix(" gradients"), exact["percent"], _signed(exact["overhead_percent"]),
-                      near["percent"], _signed(near["overhead_percent"]), literal["percent"] if literal else "",
+        table.append([data.removesuffix(" gradients"), exact["percent"], signed(exact["overhead_percent"]),
+                      near["percent"], signed(near["overhead_percent"]), literal["percent"] if literal else "",
                       f"{100 * float(near['paper_bytes']) / float(near['original_bytes']):.3f}",
                       near["saving_percent"]])
     columns = ["float32 gradients", ">lossless %", ">over bound, %", ">near-lossless %", ">over bound, %",
@@ -168,14 +157,6 @@ def corruption_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
-def _round(text: str) -> str:
-    return f"{float(text):.2f}" if text else ""
-
-
-def _signed(text: str) -> str:
-    return f"{float(text):+.2f}"
-
-
 def filled(page: str, name: str, lines: Sequence[str]) -> str:
     """The page with ``lines`` in the place called ``name``, if it has one."""
     pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
@@ -191,6 +172,15 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "bound-table": (bound_table, "sizes.csv"),
     "peers-ahead": (peers_ahead, "tensors.csv"),
     "corruption-table": (corruption_table, "corruption.csv"),
+    "targets": (targets.targets, "levels.csv"),
+    "levels-summary": (sections.levels_summary, "levels.csv"),
+    "levels-ahead": (sections.levels_ahead, "levels.csv"),
+    "stages-table": (sections.stages_table, "stages.csv"),
+    "scaling-table": (sections.scaling_table, "scaling.csv"),
+    "calls-table": (sections.calls_table, "calls.csv"),
+    "memory-table": (sections.memory_table, "memory.csv"),
+    "prediction-table": (sections.prediction_table, "prediction.csv"),
+    "levels-speed": (sections.level_speed, "level-speed.csv"),
 }
 
 

@@ -254,10 +254,11 @@ def test_a_competition(gradient, tmp_path):
 
 def test_marked_places_are_filled():
     from bench import report
+    from bench.markdown import markdown
 
     page = "a\n<!-- begin x (note) -->\nold\n<!-- end x -->\nb\n<!-- begin xy -->\n<!-- end xy -->\n"
     assert report.filled(page, "x", ["new", "lines"]) == page.replace("old\n", "\nnew\nlines\n\n")
-    assert report.markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
+    assert markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
 
 
 def test_pages_show_the_committed_results():
@@ -347,16 +348,134 @@ def test_the_demo_from_end_to_end(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_benchmarks_from_end_to_end(tmp_path):
-    from bench import codec, corruption, report
+    for package in ("torch", "sklearn", "matplotlib"):
+        pytest.importorskip(package)
+    from bench import __main__ as everything
+    from bench import report, sections, targets
 
-    assert codec.main(["--data", str(CORPUS), "--quick", "--out", str(tmp_path)]) == 0
-    assert corruption.main(["--data", str(CORPUS), "--trials", "20", "--out", str(tmp_path)]) == 0
-    _, rows = tables.read_table(tmp_path / "corruption.csv")
+    dumps, out = tmp_path / "dumps", tmp_path / "out"
+    assert everything.main(["--quick", "--data", str(dumps), "--out", str(out)]) == 0
+    assert {path.name for path in dumps.iterdir()} == {"cnn", "transformer", "lstm", "vocabulary"}
+    _, rows = tables.read_table(out / "corruption.csv")
     ours = [row for row in rows if row["codec"].startswith("gcodec")]
     assert len(ours) == 4
     assert all(int(row["detected"]) + int(row["harmless"]) == 20 for row in ours)
-    for make in (report.codec_table, report.bound_table, report.corruption_table):
-        assert len(make(tmp_path)) > 5
+    for make, file in report.PLACES.values():
+        if (out / file).exists():
+            assert len(make(out)) > 3, file
+    assert len(targets.targets(out)) == 2 + 1 + 4 + 2 + 3
+    assert len({contest.model for contest in sections.contests(out)}) == 3
+
+
+def test_every_part_of_the_benchmarks_is_run():
+    from bench import __main__ as everything
+    from bench import plots, report
+
+    for quick in (False, True):
+        found = everything.commands(quick, Path("dumps"), report.RESULTS)
+        names = [command[0] for command in found]
+        modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
+        assert modules - {"bench.__main__"} - set(names) == ({"bench.report"} if quick else set())
+    page = "".join((ROOT / path).read_text() for path in ("docs/benchmarks.md", "README.md", "bench/sections.py"))
+    for name in report.PLACES:
+        assert re.search(f"<!-- begin {name}\\b", page), name
+        assert f"<!-- end {name} -->" in page
+    for name in plots.PICTURES:
+        assert f"(images/{name}.png)" in page
+
+
+def test_peers_at_their_levels(gradient):
+    from bench import levels, sizes
+
+    names = [peer.name for peer in levels.all_levels()]
+    assert len(names) == len(set(names))
+    chosen = [peer for peer in levels.all_levels() if peer.name in ("zstd-1", "zstd-9", "shuffle+zstd-1")]
+    notes: list[str] = []
+    rows = list(sizes.sweep([gradient, gradient], [*chosen, peers.Peer("broken", "", broken)], notes))
+    assert len(notes) == 1
+    found = {str(row[4]): row for row in rows}
+    assert found.keys() >= {"gcodec", "shuffle+zstd-1"}
+    assert found["gcodec"][6] == settings.lossless(gradient).task().verify()
+    assert all(row[9] == int(float(str(row[7])) >= sizes.RATE) for row in rows)
+
+
+def test_where_a_peer_is_smaller_counts_qualifying_levels_only(tmp_path):
+    from bench import sections, sizes, targets
+
+    def row(step: int, codec: str, size: int, qualifies: int, group: str = "parameters") -> list[object]:
+        return ["cnn", step, group, "float32", codec, 1000, size, "0.5", "0.5", qualifies]
+
+    tables.write_table(tmp_path / "levels.csv", sizes.COLUMNS, [
+        row(1, "gcodec", 500, 1), row(1, "slow", 400, 0), row(1, "fast", 510, 1),
+        row(2, "gcodec", 501, 1), row(2, "slow", 400, 0), row(2, "fast", 500, 1),
+        row(3, "gcodec", 550, 1, "state"), row(3, "slow", 400, 0, "state"), row(3, "fast", 500, 1, "state"),
+    ])
+    found = list(sections.contests(tmp_path))
+    assert [contest.codec for contest in found] == ["fast"] * 3
+    assert [round(contest.margin, 2) for contest in found] == [-1.96, 0.2, 10]
+    assert sections.levels_ahead(tmp_path)[0] == "A peer is smaller on 2 of 3 dumps:"
+    assert targets.targets(tmp_path)[2].endswith("| 1 of 3 dumps smaller, 1 of parameters tied, 1 not |")
+
+
+def test_stages_add_up(gradient):
+    from bench import stages
+
+    for setting, stage in ((settings.lossless(gradient), "planes"), (settings.near_lossless(gradient), "rounding")):
+        rows = list(stages.rows_of("a", setting, 1))
+        for direction in ("encode", "decode"):
+            times = {str(row[3]): float(str(row[5])) for row in rows if row[2] == direction}
+            whole, _ = times.pop("whole"), times.pop("floor")
+            assert sum(times.values()) == pytest.approx(whole, rel=1e-3, abs=0.01)
+            assert stages.PYTHON in times
+        assert stage in {row[3] for row in rows}
+
+
+def test_rates_by_size(gradient):
+    from bench import scaling
+
+    rows = list(scaling.rates(gradient.bits, [4096, 1 << 15], 1))
+    assert [row[0] for row in rows] == [4096] * 5 + [1 << 15] * 5
+    assert len({row[4] for row in rows[1:5]}) == 1
+    assert scaling.of_size(gradient.bits, 4).bits.size == 1
+    assert [row[:2] for row in scaling.calls_of(gradient.bits, 1)] == [
+        [1, "existing"], [1, "new"], [1024, "existing"], [1024, "new"]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
+def test_decoding_needs_little_memory():
+    from bench import memory
+
+    found = memory.in_child("peaks", "gcodec", 64 << 20)
+    assert found["decode_extra_bytes"] < (64 << 20) // 10 + (4 << 20)
+    assert found["encode_extra_bytes"] < found["encoded_bytes"] + (64 << 20) // 5 + (4 << 20)
+    assert "growth_bytes" in memory.in_child("growth", "gcodec", 1 << 16, 20)
+
+
+def test_vocabulary_layers_are_recorded_and_measured(tmp_path):
+    pytest.importorskip("torch")
+    from bench import plots, prediction, record, sections
+
+    plan = {"lstm": record.QUICK_PLANS["lstm"]}
+    record.record(tmp_path, plan, lambda: record.Watcher((1, 3), (2, 4)), show=False)
+    first, last = (read_dump(path) for path in sorted((tmp_path / "lstm").glob("*.safetensors")))
+    assert (last.optimizer, last.hyper("head.weight")["momentum"]) == ("SGD", 0.9)
+    assert last.state("lstm.weight_hh_l0").keys() == {"momentum_buffer"}
+    whole = np.concatenate([gradient.ravel() for _, gradient in first.grads()])
+    assert np.linalg.norm(whole) < 0.51     # clipped
+    assert prediction.main(["--data", str(tmp_path), "--out", str(tmp_path)]) == 0
+    _, rows = tables.read_table(tmp_path / "prediction.csv")
+    assert len({(row["layer"], row["step"], row["batch"]) for row in rows}) == 8
+    assert len(sections.prediction_table(tmp_path)) > 10
+    plots.prediction(tmp_path, tmp_path / "prediction.png")
+    assert (tmp_path / "prediction.png").stat().st_size > 1000
+
+
+def test_state_fits_into_float16():
+    dump = read_dump(CORPUS / "transformer-step-000400.safetensors")
+    state = inputs.tensors(dump, "transformer", inputs.STATE, "float16")
+    assert np.isfinite(state.values).all()
+    first, second = np.split(state.values.astype(np.float32), 2)
+    assert all(2.0**13 <= np.abs(part).max() <= 2.0**15 for part in (first, second))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")

@@ -235,7 +235,7 @@ def test_views_transposes_and_sparse_gradients(tmp_path):
     ("2.*", ("2.weight",)),
     (lambda name: "2" in name, ("2.weight",)),
     (iter(["0.*", "2.*"]), ("0.weight", "2.weight")),
-], ids=str)
+], ids=["all", "pattern list", "pattern", "function", "iterator"])
 def test_names_select_parameters(names, expected, tmp_path):
     model = make_model()
     backward(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import zlib
 from bisect import bisect_right
@@ -25,7 +24,7 @@ from gcodec.archive.output import Staging, check_free, naming
 from gcodec.archive.pipeline import ordered_map, thread_count
 from gcodec.errors import GcodecError, InvalidArgument
 from gcodec.files.elements import width
-from gcodec.files.plan import FilePlan, Segment, row_major
+from gcodec.files.plan import FilePlan, Segment
 from gcodec.files.source import Bytes
 
 #: Segments are cut into parts of this many bytes.
@@ -160,7 +159,7 @@ class ArchiveWriter:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
-        columns = _columns(plan)
+        columns = plan.columns()
         results = ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1)
         entries, crcs, end = [], {}, 0
         for segment in plan.segments:
@@ -227,17 +226,6 @@ class _Crc:
 
     def update(self, data: Bytes) -> None:
         self.value = zlib.crc32(data.data, self.value)
-
-
-def _columns(plan: FilePlan) -> dict[int, int]:
-    """By segment, the length of the rows of the tensor that it is, where it is one of two dimensions or more."""
-    found = {}
-    for view in plan.tensors:
-        dense = view.stride is None or view.stride == row_major(view.shape)
-        if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
-            n_columns = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
-            found[view.segment] = n_columns
-    return found
 
 
 def _verbatim(plan: FilePlan, crcs: dict[int, int]) -> bytearray:

@@ -14,9 +14,10 @@ import numpy as np
 from gcodec.errors import GcodecError, InvalidArgument, Unsupported
 from gcodec.files import open_source, plan_file
 from gcodec.files.elements import stored_as
-from gcodec.ladders import FINE_LADDER, PAPER_LADDER, Array
+from gcodec.ladders import FINE_LADDER, PAPER_LADDER
 from gcodec.optimizers import levels_for, view_from_dump
 from gcodec.recorder import GRAD, PARAM, Dump, read_dump
+from gcodec.tensors import Values, values_of
 from gcodec.valuetypes import BY_NAME, ValueType
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
@@ -38,6 +39,7 @@ class Input:
             without an optimizer's rule.
         model, step, group: where they were recorded; empty and 0 for other files.
         level_seconds: time that the fine ladder's levels took, on one core.
+        shapes: those of the tensors that ``bits`` holds end to end; empty where they are not known.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Input:
     step: int = 0
     group: str = ""
     level_seconds: float = 0.0
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def type(self) -> ValueType:
@@ -98,13 +101,19 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
             levels[ladder + suffix] = np.concatenate(parts)
             seconds = seconds or took
     label = f"{model} step {dump.step} {GRADIENTS}"
-    return Input(label, dtype, np.concatenate(bits), levels, model, dump.step, GRADIENTS, seconds)
+    shapes = tuple(np.shape(dump.grad(name)) for name in names)
+    return Input(label, dtype, np.concatenate(bits), levels, model, dump.step, GRADIENTS, seconds, shapes)
 
 
 def _loss_scale(parts: Sequence[np.ndarray]) -> float:
     """The usual 2**16, or the largest power of two that keeps the largest gradient below half of float16's range."""
+    return min(2.0**16, _power_below(2.0**15, parts))
+
+
+def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
+    """The largest power of two that takes no value beyond ``limit``; 1 where there is none."""
     largest = max((float(np.abs(part).max(initial=0)) for part in parts), default=0.0)
-    return 2.0 ** min(16, math.floor(math.log2(2.0**15 / largest))) if 0 < largest < math.inf else 1.0
+    return 2.0 ** math.floor(math.log2(limit / largest)) if 0 < largest < math.inf else 1.0
 
 
 def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
@@ -128,13 +137,24 @@ def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype:
 
 
 def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input:
-    """The parameters of a dump, or its optimizer state without scalars, cast to ``dtype``."""
+    """The parameters of a dump, or its optimizer state without scalars, cast to ``dtype``.
+
+    float16 state is scaled first, or second moments would vanish: each kind (``exp_avg`` ...) by the power of two that
+    puts its largest value just below half of float16's range.
+    """
     kinds = (PARAM,) if group == PARAMETERS else tuple(kind for kind in dump.state_kinds if kind != "step")
     keys = [key for kind in kinds for key in (f"{kind}/{name}" for name in dump.names) if key in dump.keys]
     if not keys:
         raise InvalidArgument(f"{dump.path} holds no {group}")
-    bits = np.concatenate([cast(dump.tensor(key), dtype).reshape(-1) for key in keys])
-    return Input(f"{model} step {dump.step} {group}", dtype, bits, {}, model, dump.step, group)
+    arrays = {key: np.asarray(dump.tensor(key), dtype=np.float32) for key in keys}
+    scales = dict.fromkeys(kinds, 1.0)
+    if group == STATE and dtype == "float16":
+        scales = {kind: _power_below(2.0**15, [arrays[key] for key in keys if key.startswith(f"{kind}/")])
+                  for kind in kinds}
+    bits = np.concatenate([cast(array.reshape(-1) * np.float32(scales[key.partition("/")[0]]), dtype)
+                           for key, array in arrays.items()])
+    shapes = tuple(array.shape for array in arrays.values())
+    return Input(f"{model} step {dump.step} {group}", dtype, bits, {}, model, dump.step, group, shapes=shapes)
 
 
 def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
@@ -147,7 +167,10 @@ def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
     count = joined_count(parts, at_least)
     ladders = set.intersection(*(set(part.levels) for part in parts))
     levels = {ladder: gather([part.levels[ladder] for part in parts], count) for ladder in ladders}
-    return replace(parts[0], name=name, bits=gather([part.bits for part in parts], count), levels=levels)
+    bits, shapes = gather([part.bits for part in parts], count), [shape for part in parts for shape in part.shapes]
+    repeats, rest = divmod(bits.size, sum(part.bits.size for part in parts) or 1)
+    known = tuple(shapes) * repeats if all(part.shapes for part in parts) and not rest else ()
+    return replace(parts[0], name=name, bits=bits, levels=levels, shapes=known)
 
 
 def joined_count(parts: Sequence[Input], at_least: int) -> int:
@@ -199,18 +222,24 @@ def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
         return [_shortened(part, limit) for part in _of_dump(dump, path.stem)]
     source = open_source(path)
     try:
-        segments = [segment for segment in plan_file(path.name, source).segments if segment.dtype]
-        share = min(1.0, limit / max(1, sum(segment.stop - segment.start for segment in segments)))
+        plan = plan_file(path.name, source)
+        segments = {number: segment for number, segment in enumerate(plan.segments) if segment.dtype}
+        share = min(1.0, limit / max(1, sum(segment.stop - segment.start for segment in segments.values())))
         parts: dict[str, list[np.ndarray]] = {}
-        for segment in segments:
+        shapes: dict[str, list[tuple[int, ...]]] = {}
+        columns = plan.columns()
+        for number, segment in segments.items():
             if dtype := stored_as(segment.dtype or ""):
                 width = BY_NAME[dtype].itemsize
                 count = math.ceil((segment.stop - segment.start) // width * share)
                 data = source.read(segment.start, segment.start + count * width)
                 parts.setdefault(dtype, []).append(data.view(BY_NAME[dtype].uint))
+                n_rows, rest = divmod(count, columns.get(number, 1))
+                shapes.setdefault(dtype, []).extend([(n_rows, columns.get(number, 1)), (rest,)])
     finally:
         source.close()
-    found = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits)) for dtype, bits in parts.items()]
+    found = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
+             for dtype, bits in parts.items()]
     found = [part for part in found if part.bits.size]
     if not found:
         raise InvalidArgument(f"{path}: no floating-point tensors to measure")
@@ -223,7 +252,8 @@ def _shortened(data: Input, limit: int) -> Input:
         return data
     count = max(1, limit // data.bits.itemsize)
     levels = {ladder: levels[:count] for ladder, levels in data.levels.items()}
-    return replace(data, name=f"{data.name}, the first {limit / 1e6:.0f} MB", bits=data.bits[:count], levels=levels)
+    return replace(data, name=f"{data.name}, the first {limit / 1e6:.0f} MB", bits=data.bits[:count], levels=levels,
+                   shapes=())
 
 
 def _as_dump(path: Path) -> Dump | None:
@@ -240,16 +270,19 @@ def _of_dump(dump: Dump, stem: str) -> list[Input]:
     found: list[Input] = []
     for group, kinds in ((GRADIENTS, (GRAD,)), (PARAMETERS, (PARAM,)), (STATE, dump.state_kinds)):
         by_type: dict[str, list[tuple[str, Any]]] = {}
+        shapes: dict[str, list[tuple[int, ...]]] = {}
         for kind in kinds:
             for name in dump.names:
                 if f"{kind}/{name}" in dump.keys and kind != "step":
-                    dtype, bits = _bits_of(dump.tensor(f"{kind}/{name}"))
-                    if dtype in BY_NAME and bits.size:
-                        by_type.setdefault(dtype, []).append((name, bits))
+                    values = _values_of(dump.tensor(f"{kind}/{name}"))
+                    if values and values.bits.size:
+                        by_type.setdefault(values.dtype.name, []).append((name, values.bits))
+                        shapes.setdefault(values.dtype.name, []).append(values.shape)
         for dtype, parts in by_type.items():
             bits = np.concatenate([part for _, part in parts])
             levels = _levels_where_ruled(dump, dtype, parts) if group == GRADIENTS else {}
-            found.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group))
+            found.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group,
+                               shapes=tuple(shapes[dtype])))
     return found
 
 
@@ -261,12 +294,9 @@ def _levels_where_ruled(dump: Dump, dtype: str, parts: list[tuple[str, Any]]) ->
         return {}
 
 
-def _bits_of(tensor: Any) -> tuple[str, Array]:
-    """Type and bits of a numpy array or torch tensor."""
-    from gcodec.tensors import values_of
-
+def _values_of(tensor: Any) -> Values | None:
+    """A numpy array or torch tensor as bits; None if its type is not one of the codec's."""
     try:
-        values = values_of(tensor)
+        return values_of(tensor)
     except GcodecError:
-        return "", np.empty(0, np.uint8)
-    return values.dtype.name, values.bits
+        return None

@@ -1,4 +1,4 @@
-"""The demo's two models: a residual convolutional network and a decoder-only transformer."""
+"""The models that are trained here: a residual convolutional network, a transformer and an LSTM."""
 
 from __future__ import annotations
 
@@ -105,6 +105,21 @@ class Transformer(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden)
         return self.head(self.norm(hidden))
+
+
+class RecurrentModel(nn.Module):
+    """A language model of two LSTM layers: (n, length) int64 tokens to (n, length, vocabulary) logits."""
+
+    def __init__(self, vocabulary: int, *, width: int = 128, layers: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+        torch.nn.init.normal_(self.embedding.weight, std=0.1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden, _ = self.lstm(self.embedding(tokens))
+        return self.head(hidden)
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:

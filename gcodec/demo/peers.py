@@ -6,7 +6,7 @@ A peer that is not installed, or does not take a type, is left out. What is know
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -60,7 +60,9 @@ def _raw(data: Input) -> np.ndarray:
     return data.bits.view(np.uint8)
 
 
-def _zlib(level: int) -> Callable[[Input], Task]:
+def zlib_at(level: int) -> Callable[[Input], Task]:
+    """zlib."""
+
     def bind(data: Input) -> Task:
         raw = _raw(data)
         return Task(lambda: zlib.compress(raw.data, level), lambda x: zlib.decompress(x, bufsize=raw.size), data.bits)
@@ -68,7 +70,7 @@ def _zlib(level: int) -> Callable[[Input], Task]:
     return bind
 
 
-def _zstd(level: int, checksum: bool = False) -> Callable[[Input], Task]:
+def zstd_at(level: int, checksum: bool = False) -> Callable[[Input], Task]:
     """Without a checksum unless asked for one: the default of the Python package, not of the command line."""
 
     def bind(data: Input) -> Task:
@@ -100,7 +102,7 @@ def _unshuffle(planes: Any, words: Any) -> None:
                 words[i] |= words.dtype.type(planes[k, i]) << (8 * k)
 
 
-def _shuffled_zstd(level: int) -> Callable[[Input], Task]:
+def shuffled_zstd(level: int) -> Callable[[Input], Task]:
     """The shuffle is compiled and writes into memory that exists: what a user who cared would do."""
 
     def bind(data: Input) -> Task:
@@ -121,23 +123,28 @@ def _shuffled_zstd(level: int) -> Callable[[Input], Task]:
     return bind
 
 
-def _lz4(data: Input) -> Task:
-    """The frame format, which other tools read; its block checksums are off by default."""
-    import lz4.frame
+def lz4_frame(level: int) -> Callable[[Input], Task]:
+    """The frame format, which other tools read; its block checksums are off by default. From level 3 on: lz4hc."""
 
-    raw = _raw(data)
-    return Task(lambda: lz4.frame.compress(raw), lz4.frame.decompress, data.bits)
+    def bind(data: Input) -> Task:
+        import lz4.frame
+
+        raw = _raw(data)
+        return Task(lambda: lz4.frame.compress(raw, level), lz4.frame.decompress, data.bits)
+
+    return bind
 
 
-def _blosc2(level: int) -> Callable[[Input], Task]:
-    """With its byte shuffle, which it does by default."""
+def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFLE",)) -> Callable[[Input], Task]:
+    """With its byte shuffle unless told otherwise, which it does by default. No checksum."""
 
     def bind(data: Input) -> Task:
         import blosc2
 
         raw, back = _raw(data), np.zeros(data.nbytes, np.uint8)
-        options = {"codec": blosc2.Codec.ZSTD, "clevel": level, "filters": [blosc2.Filter.SHUFFLE], "nthreads": 1,
-                   "typesize": data.bits.itemsize}
+        options = {"codec": blosc2.Codec[codec], "clevel": level, "filters": [blosc2.Filter[name] for name in filters],
+                   "filters_meta": [data.bits.itemsize if name == "BYTEDELTA" else 0 for name in filters],
+                   "nthreads": 1, "typesize": data.bits.itemsize}
 
         def decode(encoded: bytes) -> np.ndarray:
             blosc2.decompress2(encoded, dst=back, nthreads=1)
@@ -148,7 +155,7 @@ def _blosc2(level: int) -> Callable[[Input], Task]:
     return bind
 
 
-def _pcodec(level: int) -> Callable[[Input], Task | None]:
+def pcodec_at(level: int) -> Callable[[Input], Task | None]:
     """Knows no bfloat16, which it gets as 16-bit integers. Without a payload checksum."""
 
     def bind(data: Input) -> Task | None:
@@ -167,7 +174,7 @@ def _pcodec(level: int) -> Callable[[Input], Task | None]:
     return bind
 
 
-def _zipnn(data: Input) -> Task | None:
+def zipnn_bytes(data: Input) -> Task | None:
     """Overwrites what it compresses, so it gets a copy each time, made outside of the measured time.
 
     Bad data aborts the process: bench/corruption.py uses another one.
@@ -185,10 +192,10 @@ def _zipnn(data: Input) -> Task | None:
     return Task(lambda: codec.compress(copies[0]), codec.decompress, data.bits, prepare)
 
 
-def _openzl(mantissa: str, exponent: str) -> Callable[[Input], Task | None]:
+def openzl_float(mantissa: str, exponent: str, level: int | None = None) -> Callable[[Input], Task | None]:
     """Takes arrays of unsigned integers only, and forgets graph and format version after every call.
 
-    Both of its checksums are on by default.
+    Both of its checksums are on by default. ``level``: None for its default.
     """
 
     def bind(data: Input) -> Task | None:
@@ -200,6 +207,8 @@ def _openzl(mantissa: str, exponent: str) -> Callable[[Input], Task | None]:
             return None
         compressor = zl.Compressor()
         compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+        if level is not None:
+            compressor.set_parameter(zl.CParam.CompressionLevel, level)
         graphs = getattr(zl.graphs, mantissa)(), getattr(zl.graphs, exponent)()
         compressor.select_starting_graph(nodes[data.dtype]()(compressor, *graphs))
         context, decoder = zl.CCtx(), zl.DCtx()
@@ -219,17 +228,17 @@ def _openzl(mantissa: str, exponent: str) -> Callable[[Input], Task | None]:
 
 #: In the order of the tables.
 PEERS = (
-    Peer("zlib-6", "", _zlib(6)),
-    Peer("zstd-1", "", _zstd(1)),
-    Peer("zstd-3", "", _zstd(3)),
-    Peer("shuffle+zstd-1", "", _shuffled_zstd(1)),
-    Peer("shuffle+zstd-3", "", _shuffled_zstd(3)),
-    Peer("lz4", "lz4", _lz4),
-    Peer("Blosc2 zstd-1", "blosc2", _blosc2(1)),
-    Peer("pcodec-8", "pcodec", _pcodec(8)),
-    Peer("ZipNN", "zipnn", _zipnn),
-    Peer("OpenZL entropy", "openzl", _openzl("Compress", "Entropy")),
-    Peer("OpenZL LZ", "openzl", _openzl("Compress", "Compress")),
+    Peer("zlib-6", "", zlib_at(6)),
+    Peer("zstd-1", "", zstd_at(1)),
+    Peer("zstd-3", "", zstd_at(3)),
+    Peer("shuffle+zstd-1", "", shuffled_zstd(1)),
+    Peer("shuffle+zstd-3", "", shuffled_zstd(3)),
+    Peer("lz4", "lz4", lz4_frame(0)),
+    Peer("Blosc2 zstd-1", "blosc2", blosc2_at(1)),
+    Peer("pcodec-8", "pcodec", pcodec_at(8)),
+    Peer("ZipNN", "zipnn", zipnn_bytes),
+    Peer("OpenZL entropy", "openzl", openzl_float("Compress", "Entropy")),
+    Peer("OpenZL LZ", "openzl", openzl_float("Compress", "Compress")),
 )
 #: Only where corruption is measured.
-CHECKED = (Peer("zstd-1, checksum", "", _zstd(1, checksum=True)),)
+CHECKED = (Peer("zstd-1, checksum", "", zstd_at(1, checksum=True)),)

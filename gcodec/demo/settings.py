@@ -56,6 +56,8 @@ class Setting:
         back: dict[str, Any] = {"threads": threads}
         if self.key:
             more |= {"levels": self.levels, "ladder": self.ladder}
+        if data.shapes:
+            more["shapes"] = data.shapes
         if reuse:
             room = gcodec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
             more["out"], back["out"] = np.zeros(room, np.uint8), np.zeros_like(data.values)

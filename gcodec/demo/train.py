@@ -1,4 +1,4 @@
-"""Trains the demo's two models on the CPU and records their gradients.
+"""Trains the demo's two models, and the benchmarks' third, on the CPU and records their gradients.
 
     python -m gcodec.demo.train FOLDER [--quick] [--model cnn] [--model transformer]
 
@@ -9,7 +9,7 @@ pictures are drawn from. Seeded; results still differ in the last bits between m
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 from gcodec.demo.digits import load_digits
 from gcodec.demo.distributions import OBSERVATIONS_FILE, Observation, Observer, write_observations
 from gcodec.demo.extras import missing
-from gcodec.demo.models import DigitNet, Transformer, decay_groups
+from gcodec.demo.models import DigitNet, RecurrentModel, Transformer, decay_groups
 from gcodec.demo.text import VOCABULARY_SIZE, build_vocabulary, read_standard_library
 from gcodec.recorder import Recorder
 
@@ -43,8 +43,8 @@ class Plan:
         recorded: the iterations to dump.
         observe_every: iterations between two entries of ``observations.json``; recorded ones are entered too.
         batch: images, or sequences of ``CONTEXT`` tokens, per iteration.
-        corpus: characters of text to read (None for all); transformer only.
-        vocabulary: tokens; transformer only.
+        corpus: characters of text to read (None for all); language models only.
+        vocabulary: tokens; language models only.
     """
 
     steps: int
@@ -78,26 +78,35 @@ QUICK_PLANS = {
 
 @dataclass(frozen=True)
 class Task:
-    """A model, its optimizer, and a stream of losses to call ``backward()`` on."""
+    """A model and its optimizer.
+
+    Attributes:
+        loss: the loss of so many examples drawn at random, to call ``backward()`` on.
+        warm_up: steps over which the learning rate rises.
+        clip: the largest norm of all gradients together; None for no limit. What is recorded has been clipped.
+    """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    losses: Iterator[torch.Tensor]
+    loss: Callable[[int, np.random.Generator], torch.Tensor]
     warm_up: int = 0
+    clip: float | None = None
 
 
-def train(name: str, folder: Path, plan: Plan | None = None, *, progress: Progress | None = None) -> Outcome:
-    """Trains model ``name`` (``"cnn"`` or ``"transformer"``) and writes its dumps under ``folder/name``.
+def train(name: str, folder: Path, plan: Plan | None = None, *, progress: Progress | None = None,
+          watch: Callable[[int, Task], None] | None = None) -> Outcome:
+    """Trains model ``name`` (a key of ``TASKS``) and writes its dumps under ``folder/name``.
 
     Args:
-        name: a key of ``PLANS``.
+        name: which model.
         folder: the parent of the model's own folder.
         plan: how long to train; ``PLANS[name]`` if None.
         progress: a running rich progress display to add a bar to, or None for silence.
+        watch: called with each step's number just before the optimizer's step; must change nothing.
     """
     plan = plan or PLANS[name]
     torch.manual_seed(SEED)
-    task = TASKS[name](plan)
+    task, random = TASKS[name](plan), np.random.default_rng(SEED)
     recorder = Recorder(task.model, task.optimizer, folder / name, steps=plan.recorded)
     observer, losses, dumps = Observer(), [], []
     bar = progress.add_task(name, total=plan.steps, loss=float("nan")) if progress else None
@@ -105,13 +114,17 @@ def train(name: str, folder: Path, plan: Plan | None = None, *, progress: Progre
     for step in range(1, plan.steps + 1):
         _warm_up(task, base_rates, step)
         task.optimizer.zero_grad()
-        loss = next(task.losses)
+        loss = task.loss(plan.batch, random)
         loss.backward()
         losses.append(loss.item())
+        if task.clip is not None:
+            torch.nn.utils.clip_grad_norm_(task.model.parameters(), task.clip)
         if path := recorder.record():
             dumps.append(path)
         if path or step % plan.observe_every == 0:
             observer.observe(step, losses[-1], _gradients(task.model))
+        if watch:
+            watch(step, task)
         task.optimizer.step()
         if progress and bar is not None:
             progress.update(bar, advance=1, loss=losses[-1])
@@ -134,37 +147,52 @@ def train_all(folder: Path, plans: dict[str, Plan], *, show: bool = True) -> lis
 
 def _cnn_task(plan: Plan) -> Task:
     digits, _ = load_digits()
-    random = np.random.default_rng(SEED)
     model = DigitNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
 
-    def losses() -> Iterator[torch.Tensor]:
-        while True:
-            images, labels = map(torch.from_numpy, digits.batch(plan.batch, random))
-            yield functional.cross_entropy(model(images), labels)
+    def loss(batch: int, random: np.random.Generator) -> torch.Tensor:
+        images, labels = map(torch.from_numpy, digits.batch(batch, random))
+        return functional.cross_entropy(model(images), labels)
 
-    return Task(model, optimizer, losses())
+    return Task(model, optimizer, loss)
 
 
 def _transformer_task(plan: Plan) -> Task:
+    tokens, size = _tokens(plan)
+    model = Transformer(size, context=CONTEXT)
+    optimizer = torch.optim.AdamW(decay_groups(model, 0.01), lr=1e-3, betas=(0.9, 0.95))
+    return Task(model, optimizer, _next_token_loss(model, tokens), warm_up=20)
+
+
+def _lstm_task(plan: Plan) -> Task:
+    tokens, size = _tokens(plan)
+    model = RecurrentModel(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    return Task(model, optimizer, _next_token_loss(model, tokens), warm_up=20, clip=0.5)
+
+
+def _tokens(plan: Plan) -> tuple[torch.Tensor, int]:
+    """The text that language models learn, and the size of their vocabulary."""
     text = read_standard_library(plan.corpus)
     vocabulary = build_vocabulary(text, plan.vocabulary)
-    tokens = torch.from_numpy(vocabulary.encode(text))
-    random = np.random.default_rng(SEED)
-    model = Transformer(len(vocabulary), context=CONTEXT)
-    optimizer = torch.optim.AdamW(decay_groups(model, 0.01), lr=1e-3, betas=(0.9, 0.95))
-
-    def losses() -> Iterator[torch.Tensor]:
-        while True:
-            starts = random.integers(len(tokens) - CONTEXT - 1, size=plan.batch)
-            windows = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
-            logits = model(windows[:, :-1])
-            yield functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-
-    return Task(model, optimizer, losses(), warm_up=20)
+    return torch.from_numpy(vocabulary.encode(text)), len(vocabulary)
 
 
-TASKS: dict[str, Callable[[Plan], Task]] = {"cnn": _cnn_task, "transformer": _transformer_task}
+def _next_token_loss(model: torch.nn.Module,
+                     tokens: torch.Tensor) -> Callable[[int, np.random.Generator], torch.Tensor]:
+    def loss(batch: int, random: np.random.Generator) -> torch.Tensor:
+        starts = random.integers(len(tokens) - CONTEXT - 1, size=batch)
+        windows = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
+        logits = model(windows[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+    return loss
+
+
+#: The demo trains those of ``PLANS``, the benchmarks all (bench/record.py).
+TASKS: dict[str, Callable[[Plan], Task]] = {
+    "cnn": _cnn_task, "transformer": _transformer_task, "lstm": _lstm_task
+}
 
 
 def _warm_up(task: Task, base_rates: Sequence[float], step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -69,6 +70,15 @@ class FilePlan:
         close = getattr(self.source, "close", None)
         if close is not None:
             close()
+
+    def columns(self) -> dict[int, int]:
+        """By segment, the length of the rows of the tensor that it is, where it is one of two dimensions or more."""
+        found = {}
+        for view in self.tensors:
+            dense = view.stride is None or view.stride == row_major(view.shape)
+            if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
+                found[view.segment] = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
+        return found
 
     def verbatim_runs(self) -> list[tuple[int, int]]:
         """The runs of bytes before each segment and after the last: one more than there are segments."""

@@ -10,6 +10,7 @@ The kernel contract
   docstring asks for.
 * Arrays are one-dimensional and contiguous unless a docstring says otherwise; values arrive as unsigned integers of
   their own width (uint8, uint16, uint32, uint64).
-* Integers decide bytes. No floating-point operation is on a path that a byte of a frame depends on.
+* Integers decide bytes. The exception: a prediction is a product of float32s, each rounded as
+  docs/format.md section 8 says, alike on every machine.
 * Kernels release the GIL and are cached on disk; the arithmetic that CPU and GPU share is in :mod:`scalar`.
 """

@@ -1,0 +1,63 @@
+"""All benchmarks one after another, each in a process of its own, then the pictures and the pages.
+
+    python -m bench [--quick] [--data DIR] [--out DIR]
+
+takes about 25 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
+``bench/results``, ``docs/images`` and the tables in docs/benchmarks.md. ``--quick`` is for trying it out, in under two
+minutes: on few steps of training, with one round of everything, and all that it writes goes to ``.cache/bench/quick``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+from bench.codec import RESULTS
+from bench.data import ROOT
+
+CACHE = ROOT / ".cache" / "bench"
+#: What runs, whether it reads dumps, and the minutes that it takes on two cores.
+PARTS = (
+    ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("scaling", True, 2), ("memory", False, 2),
+    ("corruption", True, 2), ("prediction", True, 1),
+)
+CORRUPTION_TRIALS = "20"  #: of a quick run
+
+
+def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
+    """The arguments of ``python -m`` for each part."""
+    small = ["--quick"] if quick else []
+    found = [["bench.record", str(data), "--missing", *small]]
+    for name, reads, _ in PARTS:
+        more = {"corruption": ["--trials", CORRUPTION_TRIALS] if quick else [], "prediction": []}.get(name, small)
+        found.append([f"bench.{name}", *(["--data", str(data)] if reads else []), "--out", str(out), *more])
+    pictures = ["--results", str(out), *(["--out", str(out)] if quick else [])]
+    return [*found, ["bench.plots", *pictures], *([] if quick or out != RESULTS else [["bench.report"]])]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 if a part failed. The others are run all the same."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="try everything, measure little")
+    parser.add_argument("--data", type=Path, help="folder of dumps; recorded first if it is not there")
+    parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
+    options = parser.parse_args(arguments)
+    data = options.data or CACHE / ("quick-dumps" if options.quick else "dumps")
+    out = options.out or (CACHE / "quick" if options.quick else RESULTS)
+    failed, begin = [], perf_counter()
+    for command in commands(options.quick, data.absolute(), out.absolute()):
+        print(f"== python -m {' '.join(command)}", flush=True)
+        start = perf_counter()
+        if subprocess.run([sys.executable, "-m", *command], check=False, cwd=ROOT).returncode:
+            failed.append(command[0])
+        print(f"== {command[0]}: {perf_counter() - start:.0f} s\n", flush=True)
+    print(f"{(perf_counter() - begin) / 60:.1f} minutes" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

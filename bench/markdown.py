@@ -1,0 +1,28 @@
+"""Tables and numbers as Markdown has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table; columns whose names begin with ``>`` are set to the right."""
+    rule = ["---:" if column.startswith(">") else "---" for column in columns]
+    cells = [[column.lstrip(">") for column in columns], rule, *rows]
+    return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def source(comments: Sequence[str]) -> str:
+    """Where numbers come from, in a sentence."""
+    facts = dict(line.split(": ", 1) for line in comments)
+    return f"{facts['machine']}; `{facts['command']}`."
+
+
+def rounded(text: str) -> str:
+    """A number with two digits after the point; nothing stays nothing."""
+    return f"{float(text):.2f}" if text else ""
+
+
+def signed(text: str) -> str:
+    """The same with its sign."""
+    return f"{float(text):+.2f}"

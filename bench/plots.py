@@ -1,0 +1,212 @@
+"""The pictures of docs/benchmarks.md, from the CSV files of ``bench/results``; each can be read in gray.
+
+    python -m bench.plots [--results DIR] [--out DIR]
+
+writes ``docs/images/*.png``. A picture whose CSV file is missing is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import NullLocator
+
+from bench.codec import RESULTS
+from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
+from gcodec.demo.measure import COPY, OURS
+from gcodec.demo.plots import COLORS, LEGEND, MARKERS
+from gcodec.demo.settings import LOSSLESS
+from gcodec.demo.tables import read_table
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+DPI = 90
+PANEL = (4.6, 3.6)
+DASHES = ("-", "--", ":", "-.")
+HATCHES = ("", "///", "...", "", "xxx", "", "\\\\\\", "++", "oo", "")
+SHADES = ("#ffffff", "#ffffff", "#e3e9f2", "#c3d3e6", "#b0c4de", "#7d9fc7", "#7d9fc7", "#d8d8d8", "#9a9a9a", "#1b2a49")
+
+
+def pareto(results: Path, path: Path) -> None:
+    """Size against speed of encoding and of decoding: float32 gradients of all models together, lossless."""
+    _, rows = read_table(results / "codec.csv")
+    totals: dict[str, list[float]] = {}
+    for row in rows:
+        if row["mode"] == LOSSLESS and row["data"].endswith("gradients fp32") and row["encode_GBps"]:
+            before = int(row["original_bytes"])
+            times = (before / float(row[f"{direction}_GBps"]) for direction in ("encode", "decode"))
+            some = (before, int(row["compressed_bytes"]), *times)
+            totals[row["codec"]] = [a + b for a, b in zip(totals.get(row["codec"], [0.0] * 4), some, strict=True)]
+    figure, panels = _figure(1, 2)
+    for axes, place, direction in zip(panels[0], (2, 3), ("encode", "decode"), strict=True):
+        for number, (codec, total) in enumerate(totals.items()):
+            ours = codec.startswith(OURS)
+            axes.plot(total[0] / total[place], 100 * total[1] / total[0], MARKERS[number % len(MARKERS)],
+                      color="black" if ours else COLORS[number % 6], markersize=9 if ours else 6,
+                      fillstyle="full" if ours else "none", linestyle="none", label=codec)
+        _log_axis(axes, (0.05, 0.1, 0.2, 0.5, 1, 2, 5))
+        _describe(axes, f"{direction.capitalize()} (right and down: better)", f"{direction}, GB/s", "% of the original")
+    _legend(figure, panels[0][0], 5)
+    _save(figure, path)
+
+
+def training(results: Path, path: Path) -> None:
+    """Lossless gradients over training, beside the best of all levels of the peers, by model."""
+    found = [contest for contest in contests(results) if contest.group == "gradients"]
+    models = list(dict.fromkeys(contest.model for contest in found))
+    figure, panels = _figure(1, len(models))
+    for axes, model in zip(panels[0], models, strict=True):
+        for number, dtype in enumerate(dict.fromkeys(contest.dtype for contest in found)):
+            some = [contest for contest in found if (contest.model, contest.dtype) == (model, dtype)]
+            for label, size in ((f"gcodec {dtype}", _ours), (f"best peer {dtype}", _best)):
+                mine = size is _ours
+                axes.plot([contest.step for contest in some], [size(contest) for contest in some],
+                          DASHES[not mine], marker=MARKERS[number], color=COLORS[number], label=label,
+                          fillstyle="full" if mine else "none")
+        _log_axis(axes, [contest.step for contest in some])
+        _describe(axes, f"{model}: lossless gradients", "training step", "% of the original")
+    _legend(figure, panels[0][0], 6)
+    _save(figure, path)
+
+
+def _ours(contest: Contest) -> float:
+    return 100 * contest.ours / contest.original
+
+
+def _best(contest: Contest) -> float:
+    return 100 * contest.best / contest.original
+
+
+def stages(results: Path, path: Path) -> None:
+    """Where the time goes: a bar for each direction and kind of data, the floor marked."""
+    _, rows = read_table(results / "stages.csv")
+    names = stages_in_order(rows)
+    directions = list(dict.fromkeys(row["direction"] for row in rows))
+    figure, panels = _figure(1, len(directions), wide=1.4)
+    for axes, direction in zip(panels[0], directions, strict=True):
+        some = [row for row in rows if row["direction"] == direction]
+        bars = list(dict.fromkeys(f"{row['data']}\n{row['mode']}" for row in some))
+        times = {(f"{row['data']}\n{row['mode']}", row["stage"]): max(0.0, float(row["ns_per_value"])) for row in some}
+        left = [0.0] * len(bars)
+        for number, name in enumerate(names):
+            widths = [times.get((bar, name), 0.0) for bar in bars]
+            axes.barh(bars, widths, left=left, label=name, color=SHADES[number % len(SHADES)], edgecolor="black",
+                      linewidth=0.6, hatch=HATCHES[number % len(HATCHES)])
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        floors = [times[bar, "floor"] for bar in bars]
+        axes.plot(floors, bars, "|", color="red", markersize=16, markeredgewidth=2.5, label="floor: a copy")
+        axes.invert_yaxis()
+        _describe(axes, direction.capitalize(), "ns per value", "")
+        axes.tick_params(axis="y", labelsize=7)
+    # Some modes have no rounding, and the directions have stages of the same name: all bars have all stages.
+    _legend(figure, panels[0][0], 6)
+    _save(figure, path)
+
+
+def scaling(results: Path, path: Path) -> None:
+    """Rates against size."""
+    _, rows = read_table(results / "scaling.csv")
+    figure, panels = _figure(1, 2)
+    kinds = dict.fromkeys((row["codec"], row["threads"], row["memory"]) for row in rows if row["codec"] != COPY)
+    for axes, direction in zip(panels[0], ("encode", "decode"), strict=True):
+        for number, (codec, threads, memory) in enumerate(kinds):
+            points = [(int(row["bytes"]), float(row[f"{direction}_GBps"])) for row in rows
+                      if (row["codec"], row["threads"], row["memory"]) == (codec, threads, memory)]
+            axes.plot(*zip(*points, strict=True), DASHES[number % 4], marker=MARKERS[number], color=COLORS[number],
+                      label=f"{threads} thread{'s' * (threads != '1')}, {memory} memory")
+        axes.set_xscale("log", base=2)
+        sizes = sorted({int(row["bytes"]) for row in rows})[::2]
+        axes.set_xticks(sizes, [f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB" for size in sizes],
+                        fontsize=7)
+        axes.set_ylim(bottom=0)
+        _describe(axes, f"{direction.capitalize()}, float32 gradients", "size of the array", "GB/s")
+    _legend(figure, panels[0][0], 4)
+    _save(figure, path)
+
+
+def prediction(results: Path, path: Path) -> None:
+    """Vocabulary layers over training, and by batch size."""
+    _, rows = read_table(results / "prediction.csv")
+    places = list(dict.fromkeys((row["model"], row["layer"]) for row in rows))
+    codecs = list(dict.fromkeys(row["codec"] for row in rows))
+    figure, panels = _figure(2, len(places))
+    for varied, fixed, value, line in (("step", "batch", BATCH, panels[0]), ("batch", "step", STEP, panels[1])):
+        for axes, (model, layer) in zip(line, places, strict=True):
+            for number, codec in enumerate(codecs):
+                points = [(int(row[varied]), 100 * int(row["compressed_bytes"]) / int(row["original_bytes"]))
+                          for row in rows if (row["model"], row["layer"], row["codec"]) == (model, layer, codec)
+                          and row[fixed] == value]
+                ours = codec.startswith(OURS)
+                axes.plot(*(zip(*points, strict=True) if points else ((), ())), DASHES[number % 4],
+                          marker=MARKERS[number], color="black" if ours else COLORS[number], label=codec,
+                          fillstyle="full" if ours else "none")
+            _log_axis(axes, sorted({int(row[varied]) for row in rows}))
+            axes.set_ylim(bottom=0)
+            what = "training step" if varied == "step" else "sequences in the batch"
+            _describe(axes, f"{model} {layer}, {fixed} {value}", what, "% of the original")
+    _legend(figure, panels[0][0], len(codecs))
+    _save(figure, path)
+
+
+def _figure(rows: int, columns: int, wide: float = 1.0) -> tuple[Figure, Any]:
+    size = PANEL[0] * columns * wide, PANEL[1] * rows + 0.4
+    figure = Figure(size, DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _describe(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _log_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _legend(figure: Figure, axes: Axes, columns: int) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, **LEGEND)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+#: Picture to what draws it, and the file in bench/results that this reads.
+PICTURES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "pareto": (pareto, "codec.csv"),
+    "training": (training, "levels.csv"),
+    "stages": (stages, "stages.csv"),
+    "scaling": (scaling, "scaling.csv"),
+    "prediction": (prediction, "prediction.csv"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.plots", description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
+    parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
+    options = parser.parse_args(arguments)
+    for name, (draw, file) in PICTURES.items():
+        if (options.results / file).exists():
+            draw(options.results, options.out / f"{name}.png")
+            print(options.out / f"{name}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

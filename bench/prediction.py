@@ -1,0 +1,84 @@
+"""Sizes of vocabulary layers' gradients, against the training step and against the batch size.
+
+    python -m bench.prediction [--data DIR] [--out DIR]
+
+writes ``bench/results/prediction.csv``, from what ``bench.record`` left in ``DIR/vocabulary``. gcodec is measured
+without prediction, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+import gcodec
+from bench.codec import RESULTS
+from bench.data import default_folder
+from bench.record import VOCABULARY
+from gcodec.demo.inputs import Input
+from gcodec.demo.measure import OURS
+from gcodec.demo.peers import PEERS, Peer, available
+from gcodec.demo.settings import lossless
+from gcodec.demo.tables import write_table
+from gcodec.demo.timing import Task
+
+NAMES = ("shuffle+zstd-3", "OpenZL LZ", "pcodec-8")  #: the best of the peers on repeating rows, and on others
+COLUMNS = ("model", "layer", "step", "batch", "codec", "original_bytes", "compressed_bytes")
+
+
+def without_prediction(data: Input) -> Task:
+    """Lossless gcodec with every block coded by itself."""
+    setting = lossless(data)
+    return dataclasses.replace(setting, options=setting.options | {"coding": gcodec.Coding(prediction=False)}).task()
+
+
+def contestants() -> list[Peer]:
+    """gcodec, with and without prediction, and the peers."""
+    ours = [Peer(OURS, "", lambda data: lossless(data).task()),
+            Peer(f"{OURS}, no prediction", "", without_prediction)]
+    return [*ours, *available(peer for peer in PEERS if peer.name in NAMES)[0]]
+
+
+def rows_of(path: Path) -> Iterator[list[object]]:
+    """The table for one model, layer by layer. Raises RoundTripError."""
+    peers = contestants()
+    with safe_open(path, "np") as file:
+        places = sorted((layer, int(step), int(batch)) for step, batch, layer in
+                        (key.split("/") for key in file.keys()))  # noqa: SIM118 (no mapping)
+        for layer, step, batch in places:
+            gradient = np.ascontiguousarray(file.get_tensor(f"{step}/{batch}/{layer}"))
+            data = Input(f"{path.stem} {layer} step {step}", "float32", gradient.reshape(-1).view(np.uint32),
+                         shapes=(gradient.shape,))
+            for peer in peers:
+                if task := peer.bind(data):
+                    yield [path.stem, layer, step, batch, peer.name, data.nbytes, task.verify()]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.prediction", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    options = parser.parse_args(arguments)
+    folder = options.data or default_folder()
+    paths = sorted((folder / VOCABULARY).glob("*.safetensors"))
+    if not paths:
+        print(f"{folder} has no vocabulary layers: run python -m bench.record")
+        return 0
+    rows = []
+    for path in paths:
+        found = list(rows_of(path))
+        print(f"{path.stem}: {len(found)} sizes", flush=True)
+        rows += found
+    write_table(options.out / "prediction.csv", COLUMNS, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The sections of docs/benchmarks.md that are made of a CSV file each: ``bench.report`` puts them in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.data import DTYPES
+from bench.markdown import markdown, rounded, source
+from gcodec.demo.measure import COPY, OURS
+from gcodec.demo.tables import read_table
+
+TIE = 0.5  #: percent of a size; closer is called a tie
+MIB = 1 << 20
+BATCH, STEP = "16", "20"  #: of the prediction tables
+#: Stages of both directions in the order of tables and bars (bench/stages.py); others come last.
+ORDER = ("survey", "codebooks", "rounding", "references, symbols", "planes", "symbol coding", "symbol decoding",
+         "counting", "checksum", "Python")
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One dump: what gcodec made of it, and the smallest among all levels of the peers that qualify."""
+
+    model: str
+    step: int
+    group: str
+    dtype: str
+    original: int
+    ours: int
+    best: int
+    codec: str
+
+    @property
+    def margin(self) -> float:
+        """Percent by which gcodec is larger than the best peer; negative: smaller."""
+        return 100 * (self.ours / self.best - 1)
+
+
+def contests(results: Path) -> Iterator[Contest]:
+    """Every dump of ``levels.csv`` on which a peer qualifies."""
+    _, rows = read_table(results / "levels.csv")
+    dumps: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        dumps.setdefault((row["model"], row["step"], row["group"], row["dtype"]), []).append(row)
+    for (model, step, group, dtype), found in dumps.items():
+        ours = next(row for row in found if row["codec"] == OURS)
+        peers = [row for row in found if row["codec"] != OURS and row["qualifies"] == "1"]
+        if peers:
+            best = min(peers, key=lambda row: int(row["compressed_bytes"]))
+            yield Contest(model, int(step), group, DTYPES[dtype], int(ours["original_bytes"]),
+                          int(ours["compressed_bytes"]), int(best["compressed_bytes"]), best["codec"])
+
+
+def levels_summary(results: Path) -> list[str]:
+    """On how many dumps gcodec is the smallest, by model, kind and type."""
+    comments, _ = read_table(results / "levels.csv")
+    kinds: dict[tuple[str, str, str], list[Contest]] = {}
+    for contest in contests(results):
+        kinds.setdefault((contest.model, contest.group, contest.dtype), []).append(contest)
+    table = []
+    for (model, group, dtype), found in kinds.items():
+        margins = [contest.margin for contest in found]
+        ours, best = sum(contest.ours for contest in found), sum(contest.best for contest in found)
+        table.append([model, group, dtype, str(len(found)), str(sum(margin < 0 for margin in margins)),
+                      str(sum(0 <= margin <= TIE for margin in margins)), str(sum(margin > TIE for margin in margins)),
+                      f"{100 * (ours / best - 1):+.2f}", f"{max(margins):+.2f}"])
+    columns = ["model", "kind", "type", ">dumps", ">gcodec smallest", f">tie within {TIE} %", ">a peer smaller",
+               ">all dumps, %", ">worst dump, %"]
+    return [*markdown(columns, table), "",
+            "Percentages: by how much gcodec is larger (+) or smaller (-) than the best qualifying level of any peer, "
+            "chosen anew for each dump.", "", f"Sizes are exact; from {source(comments)}"]
+
+
+def levels_ahead(results: Path) -> list[str]:
+    """Every dump on which a peer's level is smaller."""
+    found = list(contests(results))
+    ahead = [contest for contest in found if contest.margin > 0]
+    columns = ["dump", ">step", "type", ">gcodec %", "best peer", ">%", ">gcodec larger by, %"]
+    table = [[f"{c.model} {c.group}", str(c.step), c.dtype, f"{100 * c.ours / c.original:.2f}", c.codec,
+              f"{100 * c.best / c.original:.2f}", f"{c.margin:+.2f}"] for c in ahead]
+    lines = markdown(columns, table) if table else []
+    return [f"A peer is smaller on {len(ahead)} of {len(found)} dumps:", "", *lines]
+
+
+def stages_table(results: Path) -> list[str]:
+    """Nanoseconds per value of each stage, a table for each direction."""
+    comments, rows = read_table(results / "stages.csv")
+    lines = ["![Stages of encoding and decoding](images/stages.png)", ""]
+    for direction in dict.fromkeys(row["direction"] for row in rows):
+        some = [row for row in rows if row["direction"] == direction]
+        ends, stages = ("whole", "floor"), stages_in_order(some)
+        times = {(row["data"], row["mode"], row["stage"]): float(row["ns_per_value"]) for row in some}
+        table = []
+        for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in some):
+            whole, floor = (times[data, mode, end] for end in ends)
+            cells = [f"{times[data, mode, stage]:.3f}" if (data, mode, stage) in times else "" for stage in stages]
+            table.append([f"{data} {mode}", *cells, f"{whole:.3f}", f"{floor:.3f}", f"{whole / floor:.1f}"])
+        columns = [direction, *(f">{stage}" for stage in stages), ">whole", ">floor", ">whole / floor"]
+        lines += [*markdown(columns, table), "", *_limits(some), ""]
+    return [*lines, f"Nanoseconds per value, one thread; from {source(comments)}"]
+
+
+def stages_in_order(rows: list[Row]) -> list[str]:
+    """The stages of rows of ``stages.csv``, without the whole and the floor."""
+    names = {row["stage"] for row in rows} - {"whole", "floor"}
+    return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+
+
+def _limits(rows: list[Row]) -> Iterator[str]:
+    """A sentence for each bar: how far from the floor, and its largest part, which is the next limit."""
+    for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
+        times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
+        whole, floor = times.pop("whole"), times.pop("floor")
+        most = max(times, key=lambda stage: times[stage])
+        yield (f"* {data} {mode}: {whole / floor:.1f} times the floor; the next limit is {most}, "
+               f"{100 * times[most] / whole:.0f} % of the whole.")
+
+
+def scaling_table(results: Path) -> list[str]:
+    """Rates by size."""
+    comments, rows = read_table(results / "scaling.csv")
+    rates = {(int(row["bytes"]), row["codec"], row["threads"], row["memory"]): row for row in rows}
+    table = []
+    for size in dict.fromkeys(int(row["bytes"]) for row in rows):
+        cells = [_size(size)]
+        for direction in ("encode", "decode"):
+            one, two, new = (float(rates[size, OURS, threads, memory][f"{direction}_GBps"])
+                             for threads, memory in (("1", "existing"), ("2", "existing"), ("1", "new")))
+            cells += [f"{one:.2f}", f"{two:.2f}", f"{two / one:.2f}", f"{new:.2f}"]
+        table.append([*cells, rounded(rates[size, COPY, "1", "existing"]["encode_GBps"])])
+    columns = [">array", *(f">{direction} {what}" for direction in ("encode", "decode")
+                           for what in ("1 thread", "2 threads", "2 / 1", "1 thread, new arrays")), ">copy"]
+    picture = "![Rate against the size of the array](images/scaling.png)"
+    return [picture, "", *markdown(columns, table), "", f"GB/s, float32 gradients, lossless; from {source(comments)}"]
+
+
+def _size(n_bytes: int) -> str:
+    units = ((1 << 30, "GiB"), (MIB, "MiB"), (1 << 10, "KiB"))
+    unit, name = next((unit, name) for unit, name in units if n_bytes >= unit)
+    return f"{n_bytes // unit} {name}"
+
+
+def calls_table(results: Path) -> list[str]:
+    """Microseconds of small calls."""
+    comments, rows = read_table(results / "calls.csv")
+    table = [[row["values"], row["memory"], row["encode_us"], row["decode_us"]] for row in rows]
+    columns = [">values", "results go to memory that is", ">encode, µs", ">decode, µs"]
+    return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
+def memory_table(results: Path) -> list[str]:
+    """Peak memory, and what stays."""
+    comments, rows = read_table(results / "memory.csv")
+    table = []
+    for row in rows:
+        size, encoded = int(row["bytes"]), int(row["encoded_bytes"])
+        encode, decode = (int(row[f"{direction}_extra_bytes"]) for direction in ("encode", "decode"))
+        table.append([row["codec"], f"{encoded / MIB:.1f}", f"{encode / MIB:.1f}", f"{100 * encode / encoded:.1f}",
+                      f"{decode / MIB:.1f}", f"{100 * decode / size:.1f}", f"{int(row['growth_bytes']) / 1024:.0f}"])
+    columns = ["codec", ">encoded, MiB", ">encode: extra, MiB", ">% of encoded", ">decode: extra, MiB",
+               ">% of decoded", f">growth over {rows[0]['round_trips']} round trips, KiB"]
+    return [*markdown(columns, table), "",
+            f"Of {int(rows[0]['bytes']) // MIB} MiB of float32; growth on 1 MiB; from {source(comments)}"]
+
+
+def prediction_table(results: Path) -> list[str]:
+    """Vocabulary layers by step, then by batch size."""
+    comments, rows = read_table(results / "prediction.csv")
+    codecs = list(dict.fromkeys(row["codec"] for row in rows))
+    lines: list[str] = []
+    for varied, fixed, value in (("step", "batch", BATCH), ("batch", "step", STEP)):
+        chosen = value if any(row[fixed] == value for row in rows) else rows[-1][fixed]
+        found: dict[tuple[str, str, str], dict[str, str]] = {}
+        for row in rows:
+            if row[fixed] == chosen:
+                percent = 100 * int(row["compressed_bytes"]) / int(row["original_bytes"])
+                found.setdefault((row["model"], row["layer"], row[varied]), {})[row["codec"]] = f"{percent:.2f}"
+        table = [[f"{model} {layer}", at, *(sizes.get(codec, "") for codec in codecs)]
+                 for (model, layer, at), sizes in found.items()]
+        lines += [f"{fixed} {chosen}:", "",
+                  *markdown(["gradient of", f">{varied}", *(f">{codec} %" for codec in codecs)], table), ""]
+    return [*lines, f"Sizes are exact; from {source(comments)}"]
+
+
+def level_speed(results: Path) -> list[str]:
+    """How fast near-lossless levels are chosen."""
+    comments, rows = read_table(results / "level-speed.csv")
+    table = [[row["data"], row["GBps"], row["ns_per_value"]] for row in rows]
+    return [*markdown(["gradients", ">GB/s", ">ns per value"], table), "", f"One core; from {source(comments)}"]

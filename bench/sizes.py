@@ -1,0 +1,112 @@
+"""Sizes of lossless gcodec and of every peer at all its levels, on every dump; exact, with the rate of each encoding.
+
+    python -m bench.sizes [--data DIR] [--quick] [--out DIR]
+
+writes ``bench/results/levels.csv``. A level *qualifies* on a dump where it encodes 0.1 GB a second on one core, that is
+100 MB in a second; the others are there for reference. Rates are of CPU time, which busy neighbors disturb little, and
+of a single encoding, or where that was a little too slow, of the fastest of three. A level that is out of reach
+on one dump is not tried on others of the same model, kind and type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import process_time
+
+from bench.codec import RESULTS
+from bench.data import GROUPS, default_folder, named_inputs, read_series
+from bench.levels import all_levels
+from gcodec.demo.inputs import GRADIENTS, Input
+from gcodec.demo.measure import OURS
+from gcodec.demo.peers import Peer, available
+from gcodec.demo.settings import lossless
+from gcodec.demo.tables import write_table
+from gcodec.demo.timing import GIGA, Task
+
+RATE = 0.1  #: GB/s of encoding from which a level qualifies
+NEARLY = 0.5  #: of that rate: so much gets two more tries
+HOPELESS = 0.3  #: of that rate: less is not tried again
+TRIES = 3
+COLUMNS = ("model", "step", "group", "dtype", "codec", "original_bytes", "compressed_bytes", "encode_GBps",
+           "decode_GBps", "qualifies")
+
+
+def measure(part: Input, name: str, task: Task) -> list[object]:
+    """A row of the table. Raises RoundTripError, and whatever a peer raises."""
+    encoding = float("inf")
+    for _ in range(TRIES):
+        task.prepare()
+        start = process_time()
+        encoded = task.encode()
+        encoding = min(encoding, process_time() - start)
+        if not NEARLY * RATE <= _rate(part, encoding) < RATE:
+            break
+    start = process_time()
+    decoded = task.decode(encoded)
+    decoding = process_time() - start
+    task.check(decoded)
+    rate = _rate(part, encoding)
+    return [part.model, part.step, part.group, part.dtype, name, part.nbytes, len(encoded), f"{rate:.3f}",
+            f"{_rate(part, decoding):.3f}", int(rate >= RATE)]
+
+
+def _rate(part: Input, seconds: float) -> float:
+    return part.nbytes / max(seconds, 1e-7) / GIGA
+
+
+def sweep(parts: Sequence[Input], peers: Sequence[Peer], notes: list[str]) -> Iterator[list[object]]:
+    """Rows for inputs that differ in their step only. Peers that fail are noted; a failure of ours is raised."""
+    hopeless: set[str] = set()
+    for part in parts:
+        yield measure(part, OURS, lossless(part).task())
+        for peer in peers:
+            if peer.name in hopeless:
+                continue
+            try:
+                task = peer.bind(part)
+                row = measure(part, peer.name, task) if task else None
+            except Exception as error:  # a peer's own trouble must not end the measurement
+                note = f"{peer.name} fails on {part.name} {part.dtype}: {str(error)[:200]}"
+                notes += [note] if note not in notes else []
+                continue
+            if row:
+                yield row
+                if float(str(row[-3])) < HOPELESS * RATE:
+                    hopeless.add(peer.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sizes", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    parser.add_argument("--quick", action="store_true", help="gradients of the first and last step only, fp32, bf16")
+    options = parser.parse_args(arguments)
+    peers, missing = available(all_levels())
+    series = read_series(options.data or default_folder(), ends_only=options.quick)
+    groups, dtypes = ((GRADIENTS,), ("float32", "bfloat16")) if options.quick else (
+        GROUPS, ("float32", "bfloat16", "float16"))
+    rows: list[list[object]] = []
+    notes = [f"{package} is not installed and not measured" for package in missing]
+    for title, parts in named_inputs(series, groups, dtypes, with_levels=False):
+        print(f"{title}: {len(parts)} dumps, {sum(part.nbytes for part in parts) / 1e6:.1f} MB", flush=True)
+        warm_up(parts[0], peers)
+        rows += sweep(parts, peers, notes)
+    write_table(options.out / "levels.csv", COLUMNS, rows)
+    print(*notes, sep="\n")
+    return 0
+
+
+def warm_up(part: Input, peers: Sequence[Peer]) -> None:
+    """Imports and compiles everything for a type: otherwise the first dump would pay for it."""
+    few = Input(part.name, part.dtype, part.bits[:4096].copy())
+    lossless(few).task().verify()
+    for _ in sweep([few], peers, []):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Where the time goes: encoding and decoding as a whole, and what each stage adds, in nanoseconds per value.
+
+    python -m bench.stages [--data DIR] [--quick] [--out DIR]
+
+writes ``bench/results/stages.csv``. One thread, into memory that exists. A stage's time is the difference between the
+block loop stopped after it and the loop stopped before it, so that caches are as they are in earnest; what
+Python adds is the call as a whole less its kernels. All of them take turns, and the quickest turn counts: noise only
+adds, and these are differences. Beside them stands the floor: the bytes read and written at the speed at which this
+machine copies.
+
+What knows the codec's inside is in ``ENCODING``, ``DECODING`` and the two loops, which follow those of
+``gcodec.kernels.encode`` and ``decode``. The arguments are those that gcodec itself passed, so that a new one
+means a new name here and no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, no_type_check
+from unittest.mock import patch
+
+import numpy as np
+
+from bench.codec import RESULTS
+from bench.data import DTYPES, default_folder, named_inputs, read_series
+from gcodec import assembly, decoding, planning
+from gcodec.demo.inputs import GRADIENTS, joined
+from gcodec.demo.measure import MEGA
+from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
+from gcodec.demo.tables import write_table
+from gcodec.demo.timing import Task, copy_task
+from gcodec.kernels import blocks, streams
+from gcodec.kernels import decode as decoder
+from gcodec.kernels import encode as encoder
+from gcodec.kernels.jit import kernel
+from gcodec.kernels.lookups import decode_streams
+from gcodec.kernels.memory import load_u16, load_u32, view, view_if_any
+from gcodec.kernels.prefix_code import ESCAPE
+from gcodec.kernels.round import round_values
+
+COLUMNS = ("data", "mode", "direction", "stage", "values", "ns_per_value", "share")
+WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
+#: Stages in the order in which the block loop comes to them; the last is what the loop itself still adds.
+ENCODING = ("rounding", "references, symbols", "planes", "symbol coding", "checksum")
+DECODING = ("checksum", "symbol decoding", "counting", "planes")
+SURVEY, CODEBOOKS = "survey", "codebooks"
+SETTINGS = ((lossless, "float32"), (near_lossless, "float32"), (lossless, "bfloat16"))
+VALUES = 8 << 20
+
+
+@kernel
+@no_type_check
+def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, choices, books, shape, rounded, scratch,
+                 out, at):
+    """``encode_blocks``, left in each block after so many of ``ENCODING``."""
+    head_mask = (1 << kind.head_bits) - 1
+    stream = geometry.stream
+    for b in range(begin, end):
+        n = min(geometry.block, geometry.n_values - b * geometry.block)
+        some = view(values, b * geometry.block, n)
+        some_levels = view_if_any(levels, b * geometry.block, n)
+        if rounded is not None:
+            round_values(some, some_levels, n, rounding.drops, kind.infinity, kind.smallest_normal,
+                         rounding.nearest, rounding.prune, scratch.symbols, rounded)
+            some = view(rounded, 0, n)
+        c = choices.codebook[b]
+        if upto == 1 or blocks.is_constant(some, n) or c < 0:
+            continue
+        base, references = choices.base[b], scratch.references
+        if choices.references:
+            base, _ = blocks.find_references(some, n, stream, kind.head_shift, head_mask, references)
+        else:
+            references[:] = 0
+        blocks.find_symbols(some, some_levels, n, stream, kind.infinity, base, references, kind.head_shift, head_mask,
+                            books.first[c], books.counts[c], books.number[c], books.ranges[c], books.coded[c],
+                            books.with_gaps[c], scratch.chunk, scratch.symbols)
+        if upto == 2:
+            continue
+        streams_at = encoder.split(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
+                                   scratch.dense, scratch.lone, scratch.items, scratch.general, scratch, out,
+                                   at + blocks.CODED_HEADER)
+        if upto == 3:
+            continue
+        streams.encode_streams(scratch.symbols, some, n, stream, books.table[c], books.escape_code[c],
+                               np.int64(books.lengths[c, ESCAPE]), kind.head_bits, kind.head_shift,
+                               books.run_symbol[c], scratch.chunk, out, streams_at, scratch.stream_bytes,
+                               view(values, b * geometry.block + n, n))
+
+
+@kernel
+@no_type_check
+def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, books, shape, scratch):
+    """``decode_blocks``, left in each block after so many of ``DECODING``."""
+    bad, stream = 0, geometry.stream
+    for b in range(begin, end):
+        at, size = offsets[b], sizes[b]
+        n = min(geometry.block, geometry.n_values - b * geometry.block)
+        bad += streams.checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
+        if upto == 1 or data[at] != blocks.CODED:
+            continue
+        c, n_streams = data[at + 1], (n + stream - 1) // stream
+        lengths_at = at + blocks.CODED_HEADER + np.int64(load_u32(data, at + 20)) + np.int64(load_u32(data, at + 16))
+        position = lengths_at - np.int64(load_u32(data, at + 16))
+        blocks.unpack_numbers(data, lengths_at, n_streams, np.int64(data[at + 26]), scratch.stream_bytes)
+        for s in range(n_streams):
+            scratch.stream_bytes[s] += np.int64(load_u16(data, at + 24))
+            scratch.starts[s] = position
+            position += scratch.stream_bytes[s]
+        decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream, data[at + 28], books.table[c],
+                       books.lengths[c], np.int64(books.lengths[c, ESCAPE]), kind.head_bits, scratch.lanes,
+                       scratch.symbols, scratch.escapes, scratch.escape_heads, at + size, size)
+        if upto == 2:
+            continue
+        decoder.count(n, stream, books.mark_of[c], shape, scratch.dense, scratch.lone, scratch.items, scratch.general,
+                      scratch)
+    return bad
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is timed in one direction: ``steps`` from nothing to everything the loop does, by the stage each adds."""
+
+    whole: Callable[[], Any]
+    before: Mapping[str, Callable[[], Any]]
+    steps: Mapping[str, Callable[[], Any]]
+
+
+def encoding_run(task: Task, lossy: bool) -> Run:
+    """The encoder's stages on what a task encodes."""
+    with (patch.object(assembly, "_encode_blocks", wraps=assembly._encode_blocks) as loop,
+          patch.object(planning, "take_survey", wraps=planning.take_survey) as survey,
+          patch("gcodec.encoding.make_plan", wraps=planning.make_plan) as plan):
+        task.encode()
+    found = loop.call_args.args[1:]     # the first is a key
+    part = found[:14]       # all but the sizes, which only the whole loop notes
+    steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
+             if lossy or stage != ENCODING[0]}
+    steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
+    before = {SURVEY: lambda: [planning.take_survey(*call.args) for call in survey.call_args_list],
+              CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs)}
+    return Run(task.encode, before, steps)
+
+
+def decoding_run(task: Task) -> Run:
+    """The decoder's stages on what a task decodes."""
+    encoded = bytes(task.encode())
+    with patch.object(decoding, "_decode_blocks", wraps=decoding._decode_blocks) as loop:
+        task.decode(encoded)
+    found = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
+    steps = {stage: _bound(decode_up_to, upto, *found[:10]) for upto, stage in enumerate(DECODING[:-1], 1)}
+    steps[DECODING[-1]] = _bound(decoder.decode_blocks, *found)
+    return Run(lambda: task.decode(encoded), {}, steps)
+
+
+def _bound(function: Callable[..., Any], *arguments: Any, **more: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments, **more)
+
+
+def in_turn(tasks: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Seconds of the quickest turn of each, after one to compile."""
+    for task in tasks.values():
+        task()
+    seconds = dict.fromkeys(tasks, float("inf"))
+    for _ in range(rounds):
+        for name, task in tasks.items():
+            start = perf_counter()
+            task()
+            seconds[name] = min(seconds[name], perf_counter() - start)
+    return seconds
+
+
+def stages_of(run: Run, copy: Task, moved: float, rounds: int) -> dict[str, float]:
+    """Seconds of each stage, of the whole and of the floor: ``moved`` bytes for each that a copy reads or writes."""
+    tasks = {WHOLE: run.whole, FLOOR: copy.encode, **run.before, **run.steps}
+    times = in_turn(tasks, rounds)
+    found: dict[str, float] = {}
+    for group in (run.before, run.steps):
+        done = 0.0
+        for stage in group:
+            found[stage] = times[stage] - done
+            done = times[stage]
+    found[PYTHON] = times[WHOLE] - sum(found.values())
+    return {**found, WHOLE: times[WHOLE], FLOOR: moved * times[FLOOR]}
+
+
+def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[list[object]]:
+    """The table's rows for a mode on an input, both directions."""
+    task, data = setting.task(), setting.data
+    moved = (data.nbytes + task.verify()) / (2 * data.nbytes)
+    for direction, run in (("encode", encoding_run(task, bool(setting.key))), ("decode", decoding_run(task))):
+        seconds = stages_of(run, copy_task(data.bits), moved, rounds)
+        for stage, time in seconds.items():
+            yield [title, setting.mode, direction, stage, data.bits.size, f"{1e9 * time / data.bits.size:.4f}",
+                   f"{time / seconds[WHOLE]:.4f}"]
+
+
+def inputs_of(folder: Path, values: int) -> Iterator[tuple[str, list[Setting]]]:
+    """(title, settings) of the gradients of every model, all steps end to end, about so many values."""
+    for model, dumps in read_series(folder).items():
+        for dtype in dict.fromkeys(dtype for _, dtype in SETTINGS):
+            for _, parts in named_inputs({model: dumps}, (GRADIENTS,), (dtype,)):
+                size = values * parts[0].bits.itemsize
+                # Of unknown shape, so that no block is predicted: these are the stages of coded ones.
+                data = replace(joined(parts, f"{model} {DTYPES[dtype]}", size), shapes=())
+                makers = [make for make, of in SETTINGS if of == dtype]
+                yield data.name, [join_settings([make(part) for part in parts], data, size) for make in makers]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stages", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    parser.add_argument("--quick", action="store_true", help="few values, 1 round")
+    options = parser.parse_args(arguments)
+    values, rounds = (MEGA // 4, 1) if options.quick else (VALUES, 9)
+    rows = []
+    for title, settings in inputs_of(options.data or default_folder(), values):
+        for setting in settings:
+            found = list(rows_of(title, setting, rounds))
+            rows += found
+            print(f"{title}, {setting.mode}: " + ", ".join(f"{row[3]} {row[5]}" for row in found), flush=True)
+    write_table(options.out / "stages.csv", COLUMNS, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
