@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcodec.demo import bounds, inputs, measure, peers, settings, strategies, tables, timing
+from gcodec.demo import bounds, inputs, measure, peers, settings, sources, strategies, tables, timing
 from gcodec.errors import InvalidArgument
 from gcodec.ladders import Ladder
 from gcodec.recorder import read_dump
@@ -146,24 +146,24 @@ def test_any_tensor_file_is_an_input(tmp_path):
     values = np.linspace(-1, 1, 999, dtype=np.float32)
     np.save(tmp_path / "a.npy", values)
     np.savez(tmp_path / "b.npz", x=values, y=values.astype(np.float16), n=np.arange(3))
-    (only,) = inputs.read_file(tmp_path / "a.npy")
+    (only,) = sources.read_file(tmp_path / "a.npy")
     assert (only.dtype, only.levels) == ("float32", {})
     assert np.array_equal(only.values, values)
-    assert [part.dtype for part in inputs.read_file(tmp_path / "b.npz")] == ["float32", "float16"]
-    (part,) = inputs.read_file(tmp_path / "a.npy", limit=400)
+    assert [part.dtype for part in sources.read_file(tmp_path / "b.npz")] == ["float32", "float16"]
+    (part,) = sources.read_file(tmp_path / "a.npy", limit=400)
     assert part.bits.size == 100
     assert "10 % of it" in part.name
     np.save(tmp_path / "c.npy", np.arange(3))
     with pytest.raises(InvalidArgument, match="no floating-point"):
-        inputs.read_file(tmp_path / "c.npy")
+        sources.read_file(tmp_path / "c.npy")
 
 
 def test_a_dump_is_three_inputs_and_has_levels():
-    found = inputs.read_file(CORPUS / "transformer-step-000020.safetensors")
+    found = sources.read_file(CORPUS / "transformer-step-000020.safetensors")
     assert [part.group for part in found] == [inputs.GRADIENTS, inputs.PARAMETERS, inputs.STATE]
     assert set(found[0].levels) == set(inputs.LADDERS)
     assert all(levels.size == found[0].bits.size for levels in found[0].levels.values())
-    short = inputs.read_file(CORPUS / "transformer-step-000020.safetensors", limit=4000)
+    short = sources.read_file(CORPUS / "transformer-step-000020.safetensors", limit=4000)
     assert [part.bits.size for part in short] == [1000] * 3
     assert short[0].levels["fine"].size == 1000
 

@@ -77,6 +77,10 @@ def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any], n_columns
     in_rows = n_columns and bits.size % n_columns == 0
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1, **options)
+    if options and in_rows:  # where rows predict each other, exact values may take less room than rounded ones
+        exact = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
+        if len(exact) < len(frame):
+            frame, options = exact, {}
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
     if len(frame) >= data.size:
         return Packed(STORED, restored.data, restored, bool(options))

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures; 1 if a round trip failed."""
-    from gcodec.demo import inputs, measure, tables
+    from gcodec.demo import measure, sources, tables
 
     if min(args.threads, args.rounds, args.limit) < 1:
         raise UsageError("--threads, --rounds and --limit must be at least 1")
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
                         settings=partial(_settings, kept=args.mantissa_bits))
     result = measure.Result()
     for path in args.files:
-        for part in inputs.read_file(path, args.limit * 10**6):
+        for part in sources.read_file(path, args.limit * 10**6):
             with progress(part.name, plan.steps(1), quiet=args.json) as advance:
                 counted = replace(plan, advance=lambda what, advance=advance: advance(1))  # type: ignore[misc]
                 result.extend(measure.compete(part.name, [part], counted))

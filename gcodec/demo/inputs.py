@@ -1,23 +1,18 @@
-"""What is measured: the values of recorded dumps and of any tensor file, as flat arrays, with their levels."""
+"""What is measured: values as flat arrays, with their levels; those of recorded dumps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
-from gcodec.errors import GcodecError, InvalidArgument, Unsupported
-from gcodec.files import open_source, plan_file
-from gcodec.files.elements import stored_as
+from gcodec.errors import InvalidArgument
 from gcodec.ladders import FINE_LADDER, PAPER_LADDER
 from gcodec.optimizers import levels_for, view_from_dump
-from gcodec.recorder import GRAD, PARAM, Dump, read_dump
-from gcodec.tensors import Values, values_of
+from gcodec.recorder import PARAM, Dump
 from gcodec.valuetypes import BY_NAME, ValueType
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
@@ -97,7 +92,7 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
     seconds = 0.0
     for ladder in LADDERS if with_levels else ():
         for suffix in ("", BF16_PARAMETERS) if dtype == "bfloat16" else ("",):
-            parts, took = _levels(dump, names, bits, dtype, ladder, scale, bool(suffix))
+            parts, took = levels_of(dump, names, bits, dtype, ladder, scale, bool(suffix))
             levels[ladder + suffix] = np.concatenate(parts)
             seconds = seconds or took
     label = f"{model} step {dump.step} {GRADIENTS}"
@@ -116,7 +111,7 @@ def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
     return 2.0 ** math.floor(math.log2(limit / largest)) if 0 < largest < math.inf else 1.0
 
 
-def _levels(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
+def levels_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
             loss_scale: float = 1.0, narrow: bool = False) -> tuple[list[np.ndarray], float]:
     """Levels of each parameter's gradient, and the seconds they took without reading and compiling.
 
@@ -192,111 +187,3 @@ def gather(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
     slices = max(1, count // _SLICE)
     starts = np.linspace(0, whole.size - min(_SLICE, whole.size), slices).astype(np.int64)
     return np.concatenate([whole[start : start + _SLICE] for start in starts])
-
-
-def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
-    """(model, dump) for every dump in ``folder`` and its subfolders, which are named for their models, by step.
-
-    The committed corpus's flat layout, ``MODEL-step-000020.safetensors``, is understood too.
-    """
-    found = []
-    for path in sorted(folder.rglob("*step-*.safetensors")):
-        model = path.name.partition("-step-")[0] if "-step-" in path.name else path.parent.name
-        found.append((model, read_dump(path)))
-    if not found:
-        raise InvalidArgument(f"{folder} holds no dumps (step-000001.safetensors and so on)")
-    return sorted(found, key=lambda pair: (pair[0], pair[1].step))
-
-
-def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
-    """The floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
-
-    Args:
-        limit: bytes of values to read; of a larger file the first part of every tensor, in proportion. A dump is read
-            whole, then cut.
-
-    Raises:
-        InvalidArgument: there are none.
-    """
-    if (dump := _as_dump(path)) is not None:
-        return [_shortened(part, limit) for part in _of_dump(dump, path.stem)]
-    source = open_source(path)
-    try:
-        plan = plan_file(path.name, source)
-        segments = {number: segment for number, segment in enumerate(plan.segments) if segment.dtype}
-        share = min(1.0, limit / max(1, sum(segment.stop - segment.start for segment in segments.values())))
-        parts: dict[str, list[np.ndarray]] = {}
-        shapes: dict[str, list[tuple[int, ...]]] = {}
-        columns = plan.columns()
-        for number, segment in segments.items():
-            if dtype := stored_as(segment.dtype or ""):
-                width = BY_NAME[dtype].itemsize
-                count = math.ceil((segment.stop - segment.start) // width * share)
-                data = source.read(segment.start, segment.start + count * width)
-                parts.setdefault(dtype, []).append(data.view(BY_NAME[dtype].uint))
-                n_rows, rest = divmod(count, columns.get(number, 1))
-                shapes.setdefault(dtype, []).extend([(n_rows, columns.get(number, 1)), (rest,)])
-    finally:
-        source.close()
-    found = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
-             for dtype, bits in parts.items()]
-    found = [part for part in found if part.bits.size]
-    if not found:
-        raise InvalidArgument(f"{path}: no floating-point tensors to measure")
-    return [replace(part, name=f"{part.name}, {100 * share:.2g} % of it") for part in found] if share < 1 else found
-
-
-def _shortened(data: Input, limit: int) -> Input:
-    """The first ``limit`` bytes of an input, named so."""
-    if data.nbytes <= limit:
-        return data
-    count = max(1, limit // data.bits.itemsize)
-    levels = {ladder: levels[:count] for ladder, levels in data.levels.items()}
-    return replace(data, name=f"{data.name}, the first {limit / 1e6:.0f} MB", bits=data.bits[:count], levels=levels,
-                   shapes=())
-
-
-def _as_dump(path: Path) -> Dump | None:
-    if path.suffix != ".safetensors":
-        return None
-    try:
-        return read_dump(path)
-    except InvalidArgument:
-        return None
-
-
-def _of_dump(dump: Dump, stem: str) -> list[Input]:
-    """Gradients (with levels where the optimizer has a rule), parameters and state of a dump, each type apart."""
-    found: list[Input] = []
-    for group, kinds in ((GRADIENTS, (GRAD,)), (PARAMETERS, (PARAM,)), (STATE, dump.state_kinds)):
-        by_type: dict[str, list[tuple[str, Any]]] = {}
-        shapes: dict[str, list[tuple[int, ...]]] = {}
-        for kind in kinds:
-            for name in dump.names:
-                if f"{kind}/{name}" in dump.keys and kind != "step":
-                    values = _values_of(dump.tensor(f"{kind}/{name}"))
-                    if values and values.bits.size:
-                        by_type.setdefault(values.dtype.name, []).append((name, values.bits))
-                        shapes.setdefault(values.dtype.name, []).append(values.shape)
-        for dtype, parts in by_type.items():
-            bits = np.concatenate([part for _, part in parts])
-            levels = _levels_where_ruled(dump, dtype, parts) if group == GRADIENTS else {}
-            found.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group,
-                               shapes=tuple(shapes[dtype])))
-    return found
-
-
-def _levels_where_ruled(dump: Dump, dtype: str, parts: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
-    names, bits = [name for name, _ in parts], [part for _, part in parts]
-    try:
-        return {ladder: np.concatenate(_levels(dump, names, bits, dtype, ladder)[0]) for ladder in LADDERS}
-    except (Unsupported, InvalidArgument, KeyError):
-        return {}
-
-
-def _values_of(tensor: Any) -> Values | None:
-    """A numpy array or torch tensor as bits; None if its type is not one of the codec's."""
-    try:
-        return values_of(tensor)
-    except GcodecError:
-        return None
