@@ -34,7 +34,7 @@ from gcodec.demo.measure import MEGA
 from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
 from gcodec.demo.tables import write_table
 from gcodec.demo.timing import Task, copy_task
-from gcodec.kernels import blocks, streams
+from gcodec.kernels import blocks, layouts, streams
 from gcodec.kernels import decode as decoder
 from gcodec.kernels import encode as encoder
 from gcodec.kernels.jit import kernel
@@ -81,9 +81,9 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
                             books.with_gaps[c], scratch.chunk, scratch.symbols)
         if upto == 2:
             continue
-        streams_at = encoder.split(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
-                                   scratch.dense, scratch.lone, scratch.items, scratch.general, scratch, out,
-                                   at + blocks.CODED_HEADER)
+        streams_at = layouts.split(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
+                                   scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general,
+                                   scratch, out, at + blocks.CODED_HEADER)
         if upto == 3:
             continue
         streams.encode_streams(scratch.symbols, some, n, stream, books.table[c], books.escape_code[c],
@@ -116,8 +116,8 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, books, 
                        scratch.symbols, scratch.escapes, scratch.escape_heads, at + size, size)
         if upto == 2:
             continue
-        decoder.count(n, stream, books.mark_of[c], shape, scratch.dense, scratch.lone, scratch.items, scratch.general,
-                      scratch)
+        layouts.count(n, stream, books.mark_of[c], shape, scratch.dense, scratch.lone, scratch.seven, scratch.items,
+                      scratch.general, scratch)
     return bad
 
 

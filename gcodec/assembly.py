@@ -143,7 +143,7 @@ class Assembly(NamedTuple):
             self.values,
             None if len(template) else self.base,
             self.geometry,
-            dtype.code,
+            dtype.usual.code,
             begin,
             end,
             template,

@@ -117,13 +117,13 @@ def encode(
     if earlier is not None and (scheme.lossy or not values.dtype.predictable):
         raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
     shapes = _check_shapes(shapes, values)
-    plan = plan_for(values, scheme, level_array, coding, threads, shapes=shapes, base=earlier)
+    plan = plan_for(values, scheme, level_array, coding, threads, shapes=shapes, base=earlier, wide=True)
     return encode_values(values, scheme, level_array, nearest, plan, threads, out, earlier)
 
 
 def _base_bits(base: Any, dtype: ValueType, n_values: int, name: str | None = None) -> np.ndarray:
     values = values_of(base, name)
-    if values.dtype is not dtype or len(values.bits) != n_values:
+    if values.dtype is not dtype.usual or len(values.bits) != n_values:
         raise InvalidArgument(
             f"base holds {len(values.bits)} values of {values.dtype.name} instead of {n_values} of {dtype.name}"
         )
@@ -179,11 +179,11 @@ def decode_frame(
     _check_limit(prelude.n_values * prelude.dtype.itemsize, max_output_bytes)
     if out is None:
         try:
-            result, bits = new_output(prelude.dtype, prelude.shape, container)
+            result, bits = new_output(prelude.dtype.usual, prelude.shape, container)
         except (MemoryError, ValueError, OverflowError):
             raise LimitExceeded(f"no memory for an array of shape {prelude.shape}") from None
     else:
-        result, bits = out, output_bits(out, prelude.dtype, prelude.n_values)
+        result, bits = out, output_bits(out, prelude.dtype.usual, prelude.n_values)
     frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values), _base_of(base, prelude))
     return result
 
@@ -222,7 +222,7 @@ def decode_range(
         raise InvalidArgument(f"range {start} ... {stop} of {prelude.n_values} values")
     container = _container(like, prelude.container)
     _check_limit((stop - start) * prelude.dtype.itemsize, max_output_bytes)
-    result, bits = new_output(prelude.dtype, (stop - start,), container)
+    result, bits = new_output(prelude.dtype.usual, (stop - start,), container)
     if stop > start:
         begin, end = start >> prelude.block_log2, -(-stop >> prelude.block_log2)
         first = begin << prelude.block_log2

@@ -21,7 +21,7 @@ class Coding:
     that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:
     allow a reference head per sub-stream; ``ladder``: which levels near-lossless encoding uses where the caller names
     none, "fine" or "paper"; ``rounding``: "nearest" (even) or "truncate", likewise; ``prediction``: allow lossless
-    blocks to be predicted from a template row.
+    blocks to be predicted from a template row; ``wide_heads``: allow lossless bfloat16 a mantissa bit in the head.
     """
 
     max_length: int = 12
@@ -31,6 +31,7 @@ class Coding:
     ladder: str = "fine"
     rounding: str = "nearest"
     prediction: bool = True
+    wide_heads: bool = True
 
     def __post_init__(self) -> None:
         if self.ladder not in LADDERS or self.rounding not in ROUNDINGS:
@@ -55,4 +56,5 @@ LITERAL_GCOMP = Coding(
     ladder="paper",
     rounding="truncate",
     prediction=False,
+    wide_heads=False,
 )

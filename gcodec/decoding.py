@@ -181,7 +181,7 @@ class _Decoding(NamedTuple):
             begin,
             end,
             self.geometry,
-            dtype.code,
+            dtype.usual.code,
             self.base,
             np.concatenate([_NO_TEMPLATE, *templates]),
             np.stack([ends[:-1], ends[1:]], axis=1),

@@ -14,7 +14,7 @@ from .coding import Coding
 from .errors import InvalidArgument
 from .planning import Given, Plan, make_plan
 from .prediction import rows_of
-from .scheme import Scheme
+from .scheme import Scheme, lossless
 from .scratch import give, take
 from .sizes import block_log2
 from .tensors import Values
@@ -30,9 +30,10 @@ def plan_for(
     given: Given | None = None,
     shapes: Sequence[Sequence[int]] = (),
     base: np.ndarray | None = None,
+    wide: bool = False,
 ) -> Plan:
     """What :func:`encode_values` needs to know beforehand. ``shapes``: of the tensors that the array holds end to end;
-    ``base``: uintW[n_values], an earlier array of this kind, or None."""
+    ``base``: uintW[n_values], an earlier array of this kind, or None; ``wide``: the head may be wide."""
     return make_plan(
         values.bits,
         levels,
@@ -45,6 +46,7 @@ def plan_for(
         given,
         rows_of(shapes or (values.shape,)) if coding.prediction else (),
         base,
+        wide and coding.wide_heads,
     )
 
 
@@ -64,6 +66,8 @@ def encode_values(
     truncate; ``base``: as given to :func:`plan_for`.
     """
     target = None if out is None else _target(out)
+    if plan.dtype is not values.dtype:
+        values, scheme = values._replace(dtype=plan.dtype), lossless(plan.dtype)
     n_workers = n_threads(threads, len(values.bits))
     job = Assembly.of(values, scheme, levels, nearest, plan, base)
     try:

@@ -24,15 +24,17 @@ _MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks ar
 _REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 _STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
 _EMPTY_BITS = 4  #: what one costs that is all zero
+_WIDE_GAIN = 0.002  #: what a wide head, which is slower, has to save
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
 class Plan(NamedTuple):
-    """``stream_log2``: values per sub-stream; ``codebooks`` of the frame and the ``records`` that stand for them in it;
-    per block: ``choice`` (int64, -1 for raw) and ``bases`` (int64); ``references``: whether sub-streams have references
-    of their own; ``counts``: uint32[n_blocks, n_bins], what was counted; ``prediction``: which blocks are predicted,
-    and from what."""
+    """``dtype``: the value type, perhaps with a wide head; ``stream_log2``: values per sub-stream; ``codebooks`` of the
+    frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for raw) and ``bases``
+    (int64); ``references``: whether sub-streams have references of their own; ``counts``: uint32[n_blocks, n_bins],
+    what was counted; ``prediction``: which blocks are predicted, and from what."""
 
+    dtype: ValueType
     stream_log2: int
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
@@ -120,22 +122,29 @@ def make_plan(
     given: Given | None = None,
     rows: Sequence[Rows] = (),
     base: np.ndarray | None = None,
+    wide: bool = False,
 ) -> Plan:
     """Decide sub-streams, codebooks, references and predictions for an array.
 
     ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``: values per block; ``lossy``: values will be rounded,
     so that others than these occur; ``rows``: tensors in it whose rows are known;
-    ``base``: uintW[n], an earlier array of this kind, or None.
+    ``base``: uintW[n], an earlier array of this kind, or None; ``wide``: consider a wide head.
     """
     allowed = given.references if given is not None else coding.references
-    candidates = []
+    candidates: list[tuple[float, int, bool, Survey]] = []
     for stream_log2 in _stream_lengths(dtype, rows, len(values)):
         stream = 1 << stream_log2
         seen = take_survey(values, levels, dtype, n_levels, block, stream, threads)
         bits, references = _stream_cost(seen, stream, allowed, given is not None)
         candidates.append((bits, stream_log2, references, seen))
-    _, stream_log2, references, seen = min(candidates, key=lambda one: one[:2])
+    bits, stream_log2, references, seen = min(candidates, key=lambda one: one[:2])
     stream = 1 << stream_log2
+    if wide and dtype.wide is not None and n_levels == 1 and not lossy:
+        closer = take_survey(values, levels, dtype.wide, 1, block, stream, threads)
+        wide_bits, wide_references = _stream_cost(closer, stream, allowed, given is not None)
+        wide_bits += dtype.wide.tail_bits * _n_tails(closer)
+        if (1 + _WIDE_GAIN) * wide_bits < bits + dtype.tail_bits * _n_tails(seen):
+            dtype, references, seen = dtype.wide, wide_references, closer
     if given is None:
         counts = seen.by_stream if references else seen.by_block
         codebooks = _make_codebooks(counts, dtype, n_levels, seen.every, seen.every == 1 and not lossy, coding)
@@ -148,7 +157,26 @@ def make_plan(
     if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
         prediction = predict_rows(values, dtype, rows, base, block, stream, expected)
-    return Plan(stream_log2, given.codebooks, given.records, choice, seen.bases, given.references, counts, prediction)
+    return Plan(
+        dtype,
+        stream_log2,
+        given.codebooks,
+        given.records,
+        choice,
+        seen.bases,
+        given.references,
+        counts,
+        prediction,
+    )
+
+
+def _n_tails(seen: Survey) -> int:
+    """Values with a tail among those that :func:`_stream_cost` looks at."""
+    return int(seen.by_block[:: _survey_step(seen), 1:].sum(dtype=np.int64))
+
+
+def _survey_step(seen: Survey) -> int:
+    return max(-(-len(seen.by_block) // _MAX_SURVEYED), 1)
 
 
 def _expected_bits(
@@ -215,7 +243,7 @@ def _stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> li
 def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple[float, bool]:
     """What symbols and sub-streams take, in bits, and whether heads relative to each sub-stream's mean are cheaper by
     more than the references cost. ``allowed``: they may be; ``fixed``: they are, if allowed."""
-    step = max(-(-len(seen.by_block) // _MAX_SURVEYED), 1)
+    step = _survey_step(seen)
     plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, step)
     n_streams = int(n_heads) / stream
     plain, relative = int(plain) / 256, int(relative) / 256 + _REFERENCE_BITS * n_streams

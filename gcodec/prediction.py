@@ -124,7 +124,8 @@ def predict_rows(
         """Predict those of blocks ``begin ... end`` that gain by it, if they gain enough."""
         share = 1 if (end - begin) * block <= _WHOLE_BELOW else _SHARE
         counts = np.zeros((end - begin, 256), np.uint32)
-        kernels.survey_residuals(values, source, geometry, dtype.code, begin, template, origin, share, scratch, counts)
+        form = dtype.usual.code
+        kernels.survey_residuals(values, source, geometry, form, begin, template, origin, share, scratch, counts)
         before, n_rows = bits[begin:end], 1 + block / len(template) if len(template) else 0
         codebook, after = _fit(counts * share, dtype, before, n_rows * _SCALE_BITS + block / stream * _STREAM_BITS)
         better = counts.any(axis=1) & (after < before)
@@ -154,7 +155,7 @@ def _find_template(
     """A template for the rows of a tensor; None where a first look promises nothing. ``expected``: bits per value
     without."""
     seed, counts = np.zeros(n_columns, np.float32), np.zeros((1, 256), np.uint32)
-    n_probed = kernels.probe(values, n_columns, _PROBED_ROWS, dtype.code, stream, seed, scratch, counts[0])
+    n_probed = kernels.probe(values, n_columns, _PROBED_ROWS, dtype.usual.code, stream, seed, scratch, counts[0])
     if not n_probed or _bits(counts, _entropies(counts[0]), dtype)[0] / n_probed > expected + _SLACK_BITS:
         return None
     return _median_row(values, dtype, n_columns, seed)

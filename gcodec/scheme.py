@@ -121,6 +121,8 @@ def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ..
         return planes.LAYOUT_24
     if whole and dtype.tail_bits == 8:
         return planes.LAYOUT_8
+    if whole and dtype.tail_bits == 7:
+        return planes.LAYOUT_7
     if dtype.tail_bits <= 32 and max(widths) <= 8:
         return planes.LAYOUT_NARROW
     return planes.LAYOUT_GENERAL

@@ -52,6 +52,8 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
         dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
         lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),
+        seven=array(layout == planes.LAYOUT_7, block + more, np.uint8),
+        tails=array(layout == planes.LAYOUT_7, stream + more, np.uint8),
         bytes=array(narrow, 2 * (stream + more), np.uint8),
         marks=array(narrow, strided, np.uint8),
         items=array(narrow, (8, block + more), np.uint8),

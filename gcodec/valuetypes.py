@@ -35,6 +35,16 @@ class ValueType:
         """Whether there are predicted blocks of this type."""
         return self.name in ("float32", "bfloat16", "float16")
 
+    @property
+    def usual(self) -> ValueType:
+        """The same values with the head that is the exponent field, or what plays its part."""
+        return BY_NAME[self.name]
+
+    @property
+    def wide(self) -> ValueType | None:
+        """The same values with a head of one mantissa bit more, if there is such a type."""
+        return WIDE.get(self.name)
+
     @cached_property
     def head_shift(self) -> int:
         """How far left the head lies in a value."""
@@ -64,5 +74,6 @@ VALUE_TYPES = (
     ValueType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
     ValueType(6, "float8_e5m2", 8, 8, 0, 2, 5),
 )
+WIDE = {"bfloat16": ValueType(7, "bfloat16", 16, 9, 7, 7, 8)}
 BY_NAME = {t.name: t for t in VALUE_TYPES}
-BY_CODE = {t.code: t for t in VALUE_TYPES}
+BY_CODE = {t.code: t for t in (*VALUE_TYPES, *WIDE.values())}

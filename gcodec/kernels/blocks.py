@@ -13,7 +13,7 @@ from .streams import STREAM_PAD
 from .vector import look_up_level, lookup
 
 if HAS_AVX512:
-    from .groups import symbols_16, symbols_32
+    from .groups import symbols_9, symbols_16, symbols_32
     from .groups_narrow import joint_16, joint_32
 
 CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
@@ -163,7 +163,10 @@ def find_symbols(
             elif HAS_AVX512 and width == 16:
                 whole = length & ~63
                 for i in range(0, whole, 64):
-                    symbols_16(some, i, result, i, np.int64(origin), np.int64(limit))
+                    if head_shift == 7:
+                        symbols_16(some, i, result, i, np.int64(origin), np.int64(limit))
+                    else:
+                        symbols_9(some, i, result, i, np.int64(origin), np.int64(limit))
             if width == 32:
                 for i in range(whole, length):
                     bits = U32(some[i])
@@ -171,9 +174,10 @@ def find_symbols(
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
                     result[i] = U8(symbol if bits else U32(0))
             elif width == 16:
+                shift, mask = U16(head_shift), U16(head_mask)
                 for i in range(whole, length):
                     bits = U16(some[i])
-                    offset = U16((bits >> U16(7)) - U16(origin)) & U16(255)
+                    offset = U16((bits >> shift) - U16(origin)) & mask
                     symbol = U16(offset + U16(1)) if offset < U16(limit) else U16(ESCAPE)
                     result[i] = U8(symbol if bits else U16(0))
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import planes, planes_general, planes_narrow
 from .blocks import (
     BLOCK_HEADER,
     CODED,
@@ -18,47 +17,12 @@ from .blocks import (
     pack_numbers,
 )
 from .jit import inlined, kernel
+from .layouts import split
 from .memory import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
 from .prefix_code import ESCAPE
 from .round import round_values
 from .scalar import U8, U16, U32, U64
 from .streams import checksum, encode_streams
-
-
-@kernel
-def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, items, general, scratch, out, at):
-    """All planes of a block; which of ``dense``, ``lone``, ``items``, ``general`` is there says which layout it is.
-    Returns the end."""
-    if general is not None:
-        for p in range(shape.n):
-            at = planes_general.split_plane(
-                values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at
-            )
-        return at
-    if items is not None:
-        return planes_narrow.split_narrow(
-            values,
-            scratch.symbols,
-            n,
-            stream,
-            shape.n,
-            shape.widths,
-            mark_of,
-            shift,
-            shape.uniform,
-            scratch.marks,
-            scratch.words,
-            scratch.bytes,
-            items,
-            scratch.n_items,
-            out,
-            at,
-        )
-    if dense is not None:
-        return planes.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
-    if lone is not None:
-        return planes.split_8(values, scratch.symbols, n, stream, lone, out, at)
-    return at
 
 
 @inlined
@@ -104,6 +68,7 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
         shape,
         scratch.dense,
         scratch.lone,
+        scratch.seven,
         scratch.items,
         scratch.general,
         scratch,

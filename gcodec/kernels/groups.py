@@ -31,11 +31,13 @@ def tail_of(words: Lanes) -> Lanes:
     return (words & 0x7FFFFF) | ((words >> 8) & 0x800000)
 
 
-def float_of(head: Lanes, tail: Lanes, bits: int = 32) -> Lanes:
-    """float32 from heads (any upper bits) and tails, or ``bits`` 16: bfloat16 or float16."""
+def float_of(head: Lanes, tail: Lanes, bits: int = 32, rest: int = 7) -> Lanes:
+    """float32 from heads (any upper bits) and tails, or ``bits`` 16: bfloat16 or float16, with ``rest`` bits below the
+    head."""
     if bits == 32:
         return ((head << 23) & 0x7F800000) | (tail & 0x7FFFFF) | ((tail << 8) & 0x80000000)
-    return ((head << 7) & 0x7F80) | (tail & 0x7F) | ((tail << 8) & 0x8000)
+    low = (1 << rest) - 1
+    return ((head << rest) & (0x7FFF & ~low)) | (tail & low) | ((tail << (15 - rest)) & 0x8000)
 
 
 def look_up(builder: Any, table: Any, source: Lanes, n: int = 256) -> Lanes:
@@ -81,19 +83,21 @@ def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
 encode_64 = intrinsic_step(types.intp, 6, _generate_encode)
 
 
-def _symbols(bits: int, head_shift: int) -> Any:
+def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         values = load(builder, at(0, bits), bits, 64)
-        offset = (values >> head_shift).to(8) - args[4]
-        symbols = offset.compare("<", args[5]).choose(offset + 1, splat(builder, ir.Constant(_INDEX, 255), 8, 64))
+        heads = (values >> head_shift).to(8 if head_bits == 8 else 16)
+        offset = (heads - args[4]) & ((1 << head_bits) - 1)
+        escape = splat(builder, ir.Constant(_INDEX, 255), 8, 64)
+        symbols = offset.compare("<", args[5]).choose((offset + 1).to(8), escape)
         values.compare("==", 0).choose(0, symbols).store(at(2, 8))
 
     return intrinsic_step(types.void, 6, generate)
 
 
 #: symbols_32(values, i, symbols, j, origin, count): symbols of 64 float32 of one level, the range starting at
-#: ``origin``; symbols_16: of bfloat16 or float16.
-symbols_32, symbols_16 = _symbols(32, 23), _symbols(16, 7)
+#: ``origin``; symbols_16: of bfloat16 or float16; symbols_9: of bfloat16 with a head of 9 bits.
+symbols_32, symbols_16, symbols_9 = _symbols(32, 23), _symbols(16, 7), _symbols(16, 6, 9)
 
 
 def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
@@ -139,21 +143,30 @@ def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
 count_64 = intrinsic_step(types.intp, 3, _generate_count)
 
 
-def _generate_split_8(builder: Any, args: list[Any], at: Any) -> Any:
-    values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
-    move("compress", ((values & 0x7F) | ((values >> 8) & 0x80)).to(8), mask).store(at(4, 8))
-    return mask.count()
+def _splitter(rest: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> Any:
+        values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+        tail = (values & (1 << rest) - 1) | ((values >> (15 - rest)) & (1 << rest))
+        move("compress", tail.to(8), mask).store(at(4, 8))
+        return mask.count()
+
+    return intrinsic_step(types.intp, 6, generate)
 
 
-def _generate_merge_8(builder: Any, args: list[Any], at: Any) -> Any:
-    symbols = load(builder, at(2, 8), 8, 64)
-    mask = symbols.compare("!=", 0)
-    tail = move("expand", load(builder, at(0, 8), 8, 64), mask).to(16)
-    mask.choose(float_of((symbols + args[6]).to(16), tail, 16), tail).store(at(4, 16))
-    return mask.count()
+def _merger(rest: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> Any:
+        symbols = load(builder, at(2, 8), 8, 64)
+        mask = symbols.compare("!=", 0)
+        tail = move("expand", load(builder, at(0, 8), 8, 64), mask).to(16)
+        head = (symbols + args[6]).to(16) if rest == 7 else symbols.to(16) + args[6]
+        mask.choose(float_of(head, tail, 16, rest), tail).store(at(4, 16))
+        return mask.count()
+
+    return intrinsic_step(types.intp, 7, generate)
 
 
-#: split_8_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 whose symbol is not 0.
-split_8_64 = intrinsic_step(types.intp, 6, _generate_split_8)
+#: split_8_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 whose symbol is not 0, a byte
+#: each; split_7_64: with a head of 9 bits, and seven bits in each byte.
+split_8_64, split_7_64 = _splitter(7), _splitter(6)
 #: merge_8_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
-merge_8_64 = intrinsic_step(types.intp, 7, _generate_merge_8)
+merge_8_64, merge_7_64 = _merger(7), _merger(6)

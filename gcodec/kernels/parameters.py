@@ -77,8 +77,8 @@ class Scratch(NamedTuple):
     """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is
     compiled away.
 
-    ``dense``, ``lone``, ``items``, ``general`` and ``bare`` also say which of the five layouts of ``kernels.planes``
-    it is: just one of them is not None.
+    ``dense``, ``lone``, ``seven``, ``items``, ``general`` and ``bare`` also say which of the six layouts of
+    ``kernels.planes`` it is: just one of them is not None.
     """
 
     symbols: np.ndarray  #: uint8, strided
@@ -89,6 +89,8 @@ class Scratch(NamedTuple):
     words: np.ndarray | None  #: uint32[stream + 64]
     dense: np.ndarray | None  #: uint32[stream + 64]
     lone: np.ndarray | None  #: uint8[stream + 64]
+    seven: np.ndarray | None  #: uint8[block + 64]
+    tails: np.ndarray | None  #: uint8[stream + 64], beside ``seven``
     bytes: np.ndarray | None  #: uint8[2 * (stream + 64)]
     marks: np.ndarray | None  #: like symbols
     items: np.ndarray | None  #: uint8[8, block + 64]

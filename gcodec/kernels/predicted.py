@@ -22,8 +22,9 @@ from .blocks import (
     pack_numbers,
     unpack_numbers,
 )
-from .decode import count_items, is_zero
+from .decode import is_zero
 from .jit import kernel
+from .layouts import count_items
 from .lookups import decode_streams
 from .memory import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value, view, width_of
 from .residuals import restore

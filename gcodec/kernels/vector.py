@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from .jit import kernel
+from .lanes import load
 from .steps import HAS_AVX512, HAS_SSSE3, intrinsic_step
 
 if HAS_SSSE3:
@@ -72,6 +73,28 @@ def _fields(builder: Any, word: Any, moves: list[tuple[int, int]]) -> Any:
             part = builder.shl(part, amount) if shift > 0 else builder.lshr(part, amount)
         total = part if total is None else builder.or_(total, part)
     return total
+
+
+def _generate_pack_7(builder: Any, args: list[Any], at: Any) -> None:
+    pairs = load(builder, at(0, 8), 16, 32)
+    fours = ((pairs & 0x7F) | ((pairs >> 1) & 0x3F80)).seen_as(32)
+    eights = ((fours & 0x3FFF) | ((fours >> 2) & 0xFFFC000)).seen_as(64)
+    packed = (eights & 0xFFFFFFF) | ((eights >> 4) & (0xFFFFFFF << 28))
+    packed.seen_as(8).pick([8 * (k // 7) + k % 7 for k in range(56)]).store(at(2, 8))
+
+
+def _generate_unpack_7(builder: Any, args: list[Any], at: Any) -> None:
+    packed = load(builder, at(0, 8), 8, 56)
+    picks = [56 if k % 8 == 7 else 7 * (k // 8) + k % 8 for k in range(64)]
+    eights = packed.pick(picks, packed ^ packed).seen_as(64)
+    fours = ((eights & 0xFFFFFFF) | ((eights << 4) & (0xFFFFFFF << 32))).seen_as(32)
+    pairs = ((fours & 0x3FFF) | ((fours << 2) & 0x3FFF0000)).seen_as(16)
+    ((pairs & 0x7F) | ((pairs << 1) & 0x7F00)).store(at(2, 8))
+
+
+#: pack_7(src uint8, i, dst uint8, k): 64 bytes below 128 to 56 bytes; unpack_7: inverse.
+pack_7 = intrinsic_step(types.void, 4, _generate_pack_7)
+unpack_7 = intrinsic_step(types.void, 4, _generate_unpack_7)
 
 
 def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:

@@ -1,0 +1,170 @@
+"""From values to planes and back, by the kernels of their layout.
+
+``dense``, ``lone``, ``seven``, ``items``, ``general`` and ``bare`` are the scratch arrays of these names; the one that
+is there (not None, which the compiler knows) says which layout it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import planes, planes_general, planes_narrow
+from .groups import count_64
+from .jit import kernel
+from .memory import view
+from .scalar import U8, U32, U64
+from .streams import STREAM_PAD
+
+
+@kernel
+def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seven, items, general, scratch, out, at):
+    """All planes of a block. Returns the end."""
+    if general is not None:
+        for p in range(shape.n):
+            at = planes_general.split_plane(
+                values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at
+            )
+        return at
+    if items is not None:
+        return planes_narrow.split_narrow(
+            values,
+            scratch.symbols,
+            n,
+            stream,
+            shape.n,
+            shape.widths,
+            mark_of,
+            shift,
+            shape.uniform,
+            scratch.marks,
+            scratch.words,
+            scratch.bytes,
+            items,
+            scratch.n_items,
+            out,
+            at,
+        )
+    if dense is not None:
+        return planes.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
+    if lone is not None:
+        return planes.split_8(values, scratch.symbols, n, stream, lone, out, at)
+    if seven is not None:
+        return planes.split_7(values, scratch.symbols, n, stream, seven, out, at)
+    return at
+
+
+@kernel
+def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
+    """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
+    n_items[:] = 0
+    if marks is not None:
+        planes_narrow.find_marks(symbols, n, stream, mark_of, marks)
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        for i in range(count, (count + 63) & ~63):
+            symbols[place + i] = 0
+            if marks is not None:
+                marks[place + i] = 0
+        for p in range(n_planes):
+            if marks is not None:
+                for i in range(0, count, 64):
+                    n_items[p] += count_64(marks, place + i, 1 << p)
+            else:
+                some, total = view(symbols, place, count), U32(0)
+                for i in range(count):
+                    total += U32((mark_of[some[i]] >> U8(p)) & U8(1))
+                n_items[p] += np.int64(total)
+
+
+@kernel
+def count_single(symbols, n, stream, n_items):
+    """The same for a single plane of which all values but zeros own an item."""
+    total = 0
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        for i in range(count, (count + 63) & ~63):
+            symbols[place + i] = 0
+        total += planes.count_marked(symbols, place, count)
+    n_items[0] = total
+
+
+@kernel
+def count(n, stream, mark_of, shape, dense, lone, seven, items, general, scratch):
+    """Number of items of every plane into ``scratch.n_items``, by the layout's kernels."""
+    if dense is not None:
+        count_single(scratch.symbols, n, stream, scratch.n_items)
+    if lone is not None:
+        count_single(scratch.symbols, n, stream, scratch.n_items)
+    if seven is not None:
+        count_single(scratch.symbols, n, stream, scratch.n_items)
+    if items is not None:
+        count_items(scratch.symbols, n, stream, shape.n, mark_of, scratch.marks, scratch.n_items)
+    if general is not None:
+        count_items(scratch.symbols, n, stream, shape.n, mark_of, None, scratch.n_items)
+
+
+@kernel
+def merge(
+    data,
+    at,
+    n,
+    stream,
+    kind,
+    mark_of,
+    shift,
+    head_of,
+    narrow_head_of,
+    shape,
+    dense,
+    lone,
+    seven,
+    items,
+    general,
+    bare,
+    scratch,
+    out,
+):
+    """All values of a block from its planes and symbols."""
+    head_mask = (1 << kind.head_bits) - 1
+    symbols, bases, n_items = scratch.symbols, scratch.bases, scratch.n_items
+    if general is not None:
+        for i in range(n):
+            general[i] = U64(0)
+        for p in range(shape.n):
+            planes_general.merge_plane(data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general)
+            at += (n_items[p] * shape.widths[p] + 7) >> 3
+        planes_general.merge_values(
+            general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out
+        )
+    if items is not None:
+        planes_narrow.merge_narrow(
+            data,
+            at,
+            symbols,
+            scratch.marks,
+            n,
+            stream,
+            shape.n,
+            shape.widths,
+            narrow_head_of,
+            shift,
+            shape.uniform,
+            bases,
+            scratch.words,
+            scratch.bytes,
+            items,
+            n_items,
+            out,
+        )
+    if dense is not None:
+        planes.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, scratch.words, dense, out)
+    if lone is not None:
+        planes.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
+    if seven is not None:
+        planes.merge_7(
+            data, at, n_items[0], symbols, n, stream, np.int64(head_of[1]), bases, scratch.tails, seven, out
+        )
+    if bare is not None:
+        planes_general.merge_values(None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out)
