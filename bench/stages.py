@@ -28,7 +28,7 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import DTYPES, default_folder, named_inputs, read_series
-from gcodec import assembly, decoding, planning
+from gcodec import assembly, decoding, planning, surveying
 from gcodec.demo.inputs import GRADIENTS, joined
 from gcodec.demo.measure import MEGA
 from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
@@ -133,7 +133,7 @@ class Run:
 def encoding_run(task: Task, lossy: bool) -> Run:
     """The encoder's stages on what a task encodes."""
     with (patch.object(assembly, "_encode_blocks", wraps=assembly._encode_blocks) as loop,
-          patch.object(planning, "take_survey", wraps=planning.take_survey) as survey,
+          patch.object(surveying, "take_survey", wraps=surveying.take_survey) as survey,
           patch("gcodec.encoding.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
     found = loop.call_args.args[1:]     # the first is a key
@@ -141,7 +141,7 @@ def encoding_run(task: Task, lossy: bool) -> Run:
     steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
-    before = {SURVEY: lambda: [planning.take_survey(*call.args) for call in survey.call_args_list],
+    before = {SURVEY: lambda: [surveying.take_survey(*call.args) for call in survey.call_args_list],
               CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs)}
     return Run(task.encode, before, steps)
 

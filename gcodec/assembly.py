@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .columns import for_kernels
 from .format import Prelude
 from .kernels import blocks
 from .kernels import encode as kernels
 from .kernels.direct import Direct
 from .kernels.frame import seal_prelude
-from .kernels.parameters import Books, Choices, Geometry, Kind, Planes, Rounding, Scratch
+from .kernels.parameters import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
 from .kernels.predicted import encode_predicted_blocks
 from .planning import Plan
 from .prediction import Prediction
@@ -39,6 +40,7 @@ class Assembly(NamedTuple):
     kind: Kind
     rounding: Rounding
     choices: Choices
+    columns: Columns
     books: Books
     planes: Planes
     layout: int
@@ -81,6 +83,7 @@ class Assembly(NamedTuple):
             prelude = prelude._replace(
                 residuals=found.codebooks, templates=found.templates, base_hash=0 if base is None else hash_of(base)
             )
+        prelude = prelude._replace(columns=plan.columns)
         _, without_records = prelude.places(False)
         return cls(
             bits,
@@ -90,6 +93,7 @@ class Assembly(NamedTuple):
             kind_of(dtype),
             Rounding(scheme.drop_table, nearest, scheme.prune),
             Choices(plan.choice, plan.bases, plan.references),
+            for_kernels(plan.columns),
             *stack(plan.codebooks, widths, scheme.masks, dtype.tail_bits, False),
             layout_of(dtype, widths, scheme.levels),
             scheme.lossy,
@@ -125,6 +129,7 @@ class Assembly(NamedTuple):
             end,
             self.rounding,
             self.choices,
+            self.columns,
             self.books,
             self.planes,
             scratch.rounded,

@@ -21,7 +21,8 @@ class Coding:
     that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:
     allow a reference head per sub-stream; ``ladder``: which levels near-lossless encoding uses where the caller names
     none, "fine" or "paper"; ``rounding``: "nearest" (even) or "truncate", likewise; ``prediction``: allow lossless
-    blocks to be predicted from a template row; ``wide_heads``: allow lossless bfloat16 a mantissa bit in the head.
+    blocks to be predicted from a template row; ``wide_heads``: allow lossless bfloat16 a mantissa bit in the head;
+    ``columns``: allow column references.
     """
 
     max_length: int = 12
@@ -32,6 +33,7 @@ class Coding:
     rounding: str = "nearest"
     prediction: bool = True
     wide_heads: bool = True
+    columns: bool = True
 
     def __post_init__(self) -> None:
         if self.ladder not in LADDERS or self.rounding not in ROUNDINGS:
@@ -57,4 +59,5 @@ LITERAL_GCOMP = Coding(
     rounding="truncate",
     prediction=False,
     wide_heads=False,
+    columns=False,
 )

@@ -19,7 +19,7 @@ from .coding import Coding
 from .errors import InvalidArgument
 from .fitting import bin_costs, from_histogram
 from .kernels import survey
-from .planning import window_of
+from .surveying import window_of
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import numpy as np
 
 from . import format as fmt
 from . import prior
+from .columns import for_kernels
 from .errors import Corruption, InvalidArgument, Unsupported
 from .format import FindCodebook
 from .kernels import blocks
 from .kernels import decode as kernels
 from .kernels.direct import Direct
 from .kernels.frame import find_blocks
-from .kernels.parameters import Books, Geometry, Planes, Scratch
+from .kernels.parameters import Books, Columns, Geometry, Planes, Scratch
 from .kernels.predicted import decode_predicted_blocks
 from .kernels.streams import STREAM_PAD, checksum
 from .scheme import layout_of
@@ -82,6 +83,7 @@ class Frame:
             self,
             Geometry(prelude.n_values, 1 << prelude.block_log2, 1 << prelude.stream_log2),
             layout_of(dtype, prelude.widths, prelude.levels),
+            for_kernels(prelude.columns),
             *stack(prelude.codebooks, prelude.widths, masks, dtype.tail_bits, True),
             out,
             begin << prelude.block_log2,
@@ -106,6 +108,7 @@ class _Decoding(NamedTuple):
     frame: Frame
     geometry: Geometry
     layout: int
+    columns: Columns
     books: Books
     planes: Planes
     out: np.ndarray
@@ -160,6 +163,7 @@ class _Decoding(NamedTuple):
             end,
             self.geometry,
             kind_of(dtype),
+            self.columns,
             self.books,
             self.planes,
             scratch,

@@ -75,7 +75,8 @@ def encode_values(
     except FullError:
         if (plan.codebooks or plan.prediction) and (target is None or len(target) >= job.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
-            raw = plan._replace(codebooks=(), records=(), choice=np.full_like(plan.choice, -1), prediction=None)
+            none = np.full_like(plan.choice, -1)
+            raw = plan._replace(codebooks=(), records=(), choice=none, prediction=None, columns=())
             return _frame(Assembly.of(values, scheme, levels, nearest, raw), n_workers, target)
         assert target is not None
         raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None

@@ -10,13 +10,14 @@ import math
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from .codebook import BY_ID, INLINE, Codebook, read_inline, read_residual, residual_record
+from .columns import ColumnReferences, read_column_references
 from .errors import Corruption, InsufficientData, Unsupported
+from .levels import MAX_LEVELS, MAX_PLANES, Level, check_levels
 from .valuetypes import BY_CODE, ValueType
 
 #: Looks up a codebook by (id, hash); None where it is not known.
@@ -32,24 +33,17 @@ MAX_DIMENSIONS = 32
 MAX_VALUES = 1 << 48
 BLOCK_LOG2 = range(10, 21)
 STREAM_LOG2 = range(6, 13)
-MAX_LEVELS, MAX_PLANES, MAX_PLANE_BITS, MAX_CODEBOOKS = 16, 8, 56, 255
+MAX_CODEBOOKS = 255
 MODES = ("lossless", "fixed", "near-lossless")
 CONTAINERS = ("numpy", "torch")
 BLOCK_KINDS = ("constant", "raw", "coded", "predicted")
 TEMPLATE_COLUMNS = range(2, 1 << 24)
 
 
-class Level(NamedTuple):
-    """``drop``: mantissa bits dropped; ``mask``: bit p says that values of this level own an item of plane p."""
-
-    drop: int
-    mask: int
-
-
 class Prelude(NamedTuple):
     """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
     name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
-    of no columns where a base with ``base_hash`` is meant."""
+    of no columns where a base with ``base_hash`` is meant; ``columns``: column references of coded blocks."""
 
     dtype: ValueType
     mode: int
@@ -64,6 +58,7 @@ class Prelude(NamedTuple):
     residuals: tuple[Codebook, ...] = ()
     templates: tuple[np.ndarray, ...] = ()
     base_hash: int = 0
+    columns: tuple[ColumnReferences, ...] = ()
 
     @property
     def n_values(self) -> int:
@@ -91,6 +86,7 @@ class Prelude(NamedTuple):
         if records:
             at += sum(map(len, self.records)) + sum([len(residual_record(book)) for book in self.residuals])
             at += sum([4 + (template.nbytes or 8) for template in self.templates])
+            at += sum([len(one.record) for one in self.columns])
         at = at + 7 & ~7
         return at, at + 4 * self.n_blocks + 7 & ~7
 
@@ -110,7 +106,7 @@ class Prelude(NamedTuple):
             len(self.levels),
             len(self.widths),
             len(self.residuals),
-            len(self.templates),
+            len(self.templates) + len(self.columns),
             frame_bytes,
             self.n_values,
             prelude_bytes,
@@ -122,12 +118,9 @@ class Prelude(NamedTuple):
             struct.pack("<I", len(row)) + (row.astype("<f4", copy=False).tobytes() or struct.pack("<Q", self.base_hash))
             for row in self.templates
         ]
-        return b"".join((head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates))
-
-
-def kept_bits(dtype: ValueType, drop: int) -> int:
-    """Tail bits that remain when ``drop`` mantissa bits are dropped, sign included."""
-    return dtype.tail_bits - min(drop, dtype.tail_bits - 1) if dtype.tail_bits else 0
+        columns = [one.record for one in self.columns]
+        parts = (head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates, *columns)
+        return b"".join(parts)
 
 
 def prelude_size(data: np.ndarray) -> tuple[int, int]:
@@ -189,7 +182,8 @@ def _read_start(data: bytes) -> Prelude:
         and stream_log2 <= block_log2
         and 1 <= n_levels <= MAX_LEVELS
         and n_planes <= MAX_PLANES
-        and (dtype.predictable or n_residuals == n_templates == 0)
+        and (dtype.predictable or n_residuals == 0)
+        and (dtype.tail_bits > 0 or n_templates == 0)
     )
     if not legal:
         raise Corruption("frame header: a field is outside its legal values")
@@ -212,10 +206,17 @@ def _read_start(data: bytes) -> Prelude:
         records.append(data[at:end])
         at = end
     residuals, templates, base_hash = [], [], 0
+    columns: list[ColumnReferences] = []
     for _ in range(n_residuals):
         residual, at = read_residual(data, at, dtype.bits // 4)
         residuals.append(residual)
     for _ in range(n_templates):
+        if data[at + 3 : at + 4] >= b"\x80":
+            one, at = read_column_references(data, at, n_values, columns[-1].stop if columns else 0)
+            columns.append(one)
+            continue
+        if columns or not dtype.predictable:
+            raise Corruption("template: behind column references, or of a type that has none")
         template, at = _read_template(data, at)
         templates.append(template)
         if not len(template):
@@ -240,21 +241,8 @@ def _read_start(data: bytes) -> Prelude:
         tuple(residuals),
         tuple(templates),
         base_hash,
+        tuple(columns),
     )
-
-
-def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> None:
-    """The rules of "Planes and levels"; raises Corruption."""
-    drops = [level.drop for level in levels]
-    good = all(1 <= width <= MAX_PLANE_BITS for width in widths)
-    good = good and all(a < b for a, b in pairwise(drops)) and drops[-1] <= dtype.mantissa_bits
-    for level in levels:
-        kept = sum(width for p, width in enumerate(widths) if level.mask >> p & 1)
-        good = good and level.mask >> len(widths) == 0 and kept == kept_bits(dtype, level.drop)
-    if dtype.tail_bits == 0:
-        good = good and not widths and levels == (Level(0, 0),)
-    if not good:
-        raise Corruption(f"frame header: planes {widths} and levels {levels} do not fit {dtype.name}")
 
 
 def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook | None, int]:

@@ -11,19 +11,14 @@ import numpy as np
 from . import prior
 from .codebook import Codebook
 from .coding import Coding
+from .column_fit import fit_columns
+from .columns import ColumnReferences
 from .fitting import bin_costs, from_histogram
 from .kernels import fit, survey
 from .prediction import Prediction, Rows, predict_rows
+from .surveying import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, Looking, Survey, View, stream_lengths, window_of
 from .valuetypes import ValueType
-from .workers import run
 
-STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
-_SAMPLE_ABOVE = 1 << 17  #: values; smaller arrays are counted in full
-_EVERY = 8  #: of larger ones every eighth sub-stream, of much larger ones every sixteenth
-_MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
-_REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
-_STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
-_EMPTY_BITS = 4  #: what one costs that is all zero
 _WIDE_GAIN = 0.002  #: what a wide head, which is slower, has to save
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
@@ -32,7 +27,7 @@ class Plan(NamedTuple):
     """``dtype``: the value type, perhaps with a wide head; ``stream_log2``: values per sub-stream; ``codebooks`` of the
     frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for raw) and ``bases``
     (int64); ``references``: whether sub-streams have references of their own; ``counts``: uint32[n_blocks, n_bins],
-    what was counted; ``prediction``: which blocks are predicted, and from what."""
+    what was counted; ``prediction``: which blocks are predicted, and from what; ``columns``: of coded ones."""
 
     dtype: ValueType
     stream_log2: int
@@ -43,6 +38,7 @@ class Plan(NamedTuple):
     references: bool
     counts: np.ndarray
     prediction: Prediction | None = None
+    columns: tuple[ColumnReferences, ...] = ()
 
     @property
     def histogram(self) -> np.ndarray:
@@ -57,57 +53,6 @@ class Given(NamedTuple):
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
     references: bool
-
-
-class Survey(NamedTuple):
-    """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins])
-    of heads relative to them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at;
-    ``n_sampled``: values in them, about. Of a sub-stream of zeros one value is counted."""
-
-    bases: np.ndarray
-    by_block: np.ndarray
-    by_stream: np.ndarray
-    every: int
-    n_sampled: int
-
-
-def window_of(n_levels: int) -> tuple[int, int]:
-    """(window, center) of survey histograms."""
-    return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
-
-
-def take_survey(
-    values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int, threads: int
-) -> Survey:
-    """Count a sample of an array's sub-streams; arguments as in :func:`make_plan`. The result does not depend on
-    ``threads``."""
-    window, center = window_of(n_levels)
-    n_blocks = -(-len(values) // block)
-    every = 1 if len(values) <= _SAMPLE_ABOVE else _EVERY if len(values) <= 16 * _SAMPLE_ABOVE else 2 * _EVERY
-    bases = np.zeros(n_blocks, np.int64)
-    by_block, by_stream = np.zeros((2, n_blocks, 2 + n_levels * window), np.uint32)
-
-    def work(begin: int, stop: int) -> None:
-        survey.survey(
-            values,
-            levels if n_levels > 1 else None,
-            len(values),
-            block,
-            stream,
-            every,
-            begin,
-            stop,
-            dtype.head_shift,
-            dtype.head_mask,
-            window,
-            center,
-            bases,
-            by_block,
-            by_stream,
-        )
-
-    run(work, n_blocks, threads)
-    return Survey(bases, by_block, by_stream, every, len(values) // every)
 
 
 def make_plan(
@@ -131,33 +76,50 @@ def make_plan(
     ``base``: uintW[n], an earlier array of this kind, or None; ``wide``: consider a wide head.
     """
     allowed = given.references if given is not None else coding.references
-    candidates: list[tuple[float, int, bool, Survey]] = []
-    for stream_log2 in _stream_lengths(dtype, rows, len(values)):
-        stream = 1 << stream_log2
-        seen = take_survey(values, levels, dtype, n_levels, block, stream, threads)
-        bits, references = _stream_cost(seen, stream, allowed, given is not None)
-        candidates.append((bits, stream_log2, references, seen))
-    bits, stream_log2, references, seen = min(candidates, key=lambda one: one[:2])
-    stream = 1 << stream_log2
+    look = Looking(values, levels, n_levels, block, allowed, given is not None, threads)
+    columns = fit_columns(values, rows, dtype) if rows and coding.columns and given is None else ()
+    lengths = stream_lengths(dtype, rows, len(values))
+    view = look.best(dtype, lengths, columns)
     if wide and dtype.wide is not None and n_levels == 1 and not lossy:
-        closer = take_survey(values, levels, dtype.wide, 1, block, stream, threads)
-        wide_bits, wide_references = _stream_cost(closer, stream, allowed, given is not None)
-        wide_bits += dtype.wide.tail_bits * _n_tails(closer)
-        if (1 + _WIDE_GAIN) * wide_bits < bits + dtype.tail_bits * _n_tails(seen):
-            dtype, references, seen = dtype.wide, wide_references, closer
+        finer = fit_columns(values, rows, dtype.wide) if view.columns else ()
+        other = look.best(dtype.wide, [view.stream_log2], finer)
+        if (1 + _WIDE_GAIN) * other.whole_bits < view.whole_bits:
+            dtype, view = dtype.wide, other
+    plan, bits = _plan_of(look, view, coding, lossy, given, rows, base)
+    if view.columns and plan.prediction is not None:
+        # Predicted blocks have no use for column references, and other sub-streams may suit them better.
+        simpler, without = _plan_of(look, look.best(dtype, lengths, ()), coding, lossy, given, rows, base)
+        plan = simpler if without < bits else plan
+    return plan
+
+
+def _plan_of(
+    look: Looking,
+    view: View,
+    coding: Coding,
+    lossy: bool,
+    given: Given | None,
+    rows: Sequence[Rows],
+    base: np.ndarray | None,
+) -> tuple[Plan, float]:
+    """The rest of :func:`make_plan`, and what all blocks take, about: 0 where no block can be predicted."""
+    _, stream_log2, references, seen, dtype, columns = view
+    stream = 1 << stream_log2
     if given is None:
         counts = seen.by_stream if references else seen.by_block
-        codebooks = _make_codebooks(counts, dtype, n_levels, seen.every, seen.every == 1 and not lossy, coding)
-        given = _cheaper_prior(codebooks, counts, dtype, n_levels, references, seen) or Given(
+        exact = seen.every == 1 and not lossy
+        codebooks = _make_codebooks(counts, dtype, look.n_levels, seen.every, exact, coding)
+        given = _cheaper_prior(codebooks, counts, dtype, look.n_levels, references, seen) or Given(
             codebooks, tuple(codebook.record for codebook in codebooks), references
         )
     counts = seen.by_stream if given.references else seen.by_block
-    choice = _choose(given.codebooks, counts, n_levels)
-    prediction = None
-    if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
+    choice = _choose(given.codebooks, counts, look.n_levels)
+    prediction, bits = None, 0.0
+    if coding.prediction and not lossy and look.n_levels == 1 and dtype.predictable and (rows or base is not None):
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
-        prediction = predict_rows(values, dtype, rows, base, block, stream, expected)
-    return Plan(
+        prediction = predict_rows(look.values, dtype, rows, base, look.block, stream, expected)
+        bits = float(expected.sum()) if prediction is None else prediction.bits
+    plan = Plan(
         dtype,
         stream_log2,
         given.codebooks,
@@ -167,16 +129,9 @@ def make_plan(
         given.references,
         counts,
         prediction,
+        columns,
     )
-
-
-def _n_tails(seen: Survey) -> int:
-    """Values with a tail among those that :func:`_stream_cost` looks at."""
-    return int(seen.by_block[:: _survey_step(seen), 1:].sum(dtype=np.int64))
-
-
-def _survey_step(seen: Survey) -> int:
-    return max(-(-len(seen.by_block) // _MAX_SURVEYED), 1)
+    return plan, bits
 
 
 def _expected_bits(
@@ -191,7 +146,7 @@ def _expected_bits(
     tails[0] = 0
     bits = (counts * (costs[choice] + tails)).sum(axis=1, dtype=np.float64)
     n_streams = counts.sum(axis=1) / stream
-    return every * (bits + n_streams * (_STREAM_BITS + _REFERENCE_BITS * given.references))
+    return every * (bits + n_streams * (STREAM_BITS + REFERENCE_BITS * given.references))
 
 
 def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:
@@ -229,29 +184,6 @@ def _shipped(dtype: str, n_levels: int) -> list[tuple[bytes, Codebook, np.ndarra
     ]
 
 
-def _stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> list[int]:
-    """log2 of the values per sub-stream that are worth a try. Shorter sub-streams cost bits for their lengths, but
-    where they are whole rows each has its own reference, and rows of zeros vanish."""
-    lengths = [STREAM_LOG2 + 1, STREAM_LOG2] if dtype.bits == 16 else [STREAM_LOG2]
-    for log2 in (STREAM_LOG2 - 1, STREAM_LOG2 - 2):
-        whole = [tensor for tensor in rows if tensor.n_columns % (1 << log2) == 0 and tensor.n_columns % (2 << log2)]
-        if sum(tensor.stop - tensor.start for tensor in whole) > n_values // 8:
-            lengths.append(log2)
-    return lengths
-
-
-def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple[float, bool]:
-    """What symbols and sub-streams take, in bits, and whether heads relative to each sub-stream's mean are cheaper by
-    more than the references cost. ``allowed``: they may be; ``fixed``: they are, if allowed."""
-    step = _survey_step(seen)
-    plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, step)
-    n_streams = int(n_heads) / stream
-    plain, relative = int(plain) / 256, int(relative) / 256 + _REFERENCE_BITS * n_streams
-    references = allowed and (fixed or relative < plain)
-    n_empty = max(seen.n_sampled / step / stream - n_streams, 0)
-    return (relative if references else plain) + _STREAM_BITS * n_streams + _EMPTY_BITS * n_empty, references
-
-
 def _make_codebooks(
     counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, exact: bool, coding: Coding
 ) -> tuple[Codebook, ...]:
@@ -261,8 +193,8 @@ def _make_codebooks(
     used = used[: survey.rows_in_use(counts, used)]  # all-zero blocks need no codebook
     if not len(used):
         return ()
-    if len(used) > _MAX_SURVEYED:
-        used = used[np.linspace(0, len(used) - 1, _MAX_SURVEYED).astype(np.int64)]
+    if len(used) > MAX_SURVEYED:
+        used = used[np.linspace(0, len(used) - 1, MAX_SURVEYED).astype(np.int64)]
         exact = False
     most, share = min(coding.max_codebooks, len(used)), len(used) / len(counts) / every
     groups = _groups(counts if len(used) == len(counts) else counts[used], most, share)

@@ -34,11 +34,13 @@ _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's le
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor with rows worth a look: values ``start ... stop`` of the array, ``n_columns`` each."""
+    """A tensor with rows worth a look: values ``start ... stop`` of the array, ``n_columns`` each, of which ``group``
+    belong together: the kernel of a convolution."""
 
     start: int
     stop: int
     n_columns: int
+    group: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,14 @@ class Prediction:
     ``templates``: float32[n_columns] each, of no columns where a base is meant; ``origins``: where in the array a row
     begins that each is for;
     ``codebooks`` of the residuals, one per template; ``choice``: int64[n_blocks], the template's number, -1 where the
-    block is not predicted.
+    block is not predicted; ``bits``: what all blocks take, predicted or not, about.
     """
 
     templates: tuple[np.ndarray, ...]
     origins: tuple[int, ...]
     codebooks: tuple[Codebook, ...]
     choice: np.ndarray
+    bits: float
 
     def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Blocks ``begin ... end`` in runs of one choice: (first, stop, choice)."""
@@ -72,7 +75,8 @@ def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
         n_columns = shape[-1] if len(shape) > 1 and shape[-1] >= _LEAST_COLUMNS else math.prod(shape[1:])
         good = len(shape) > 1 and n_columns >= _LEAST_COLUMNS and n_columns in TEMPLATE_COLUMNS
         if good and stop - start >= max(_LEAST_VALUES, _LEAST_ROWS * n_columns):
-            found.append(Rows(start, stop, n_columns))
+            group = math.prod(shape[2:]) if n_columns == math.prod(shape[1:]) else 1
+            found.append(Rows(start, stop, n_columns, group))
         start = stop
     return tuple(found)
 
@@ -146,7 +150,7 @@ def predict_rows(
         if template is not None and len(found) < MAX_TEMPLATES:
             consider(begin, end, tensor.start, template, None)
     templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
-    return Prediction(templates, origins, codebooks, choice) if found else None
+    return Prediction(templates, origins, codebooks, choice, float(bits.sum())) if found else None
 
 
 def _find_template(

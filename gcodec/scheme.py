@@ -10,9 +10,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from .errors import InvalidArgument
-from .format import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
 from .kernels import planes
 from .ladders import Ladder
+from .levels import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
 from .valuetypes import ValueType
 
 LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header

@@ -49,6 +49,8 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         stream_bytes=np.empty(n_streams, np.uint32),
         n_items=np.zeros(8, np.int64),
         chunk=np.empty(max(4 * (stream + more), CHUNK_BYTES), np.uint8),
+        columns=np.empty(block, np.int8),
+        shifted=np.empty(0 if decode else block, dtype.uint),
         words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
         dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
         lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),

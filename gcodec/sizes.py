@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from . import format as fmt
 from .errors import InvalidArgument
+from .format import HEADER_BYTES
 from .kernels import blocks
+from .levels import MAX_LEVELS, MAX_PLANES
 from .tensors import check_dimensions
 from .valuetypes import BY_NAME, ValueType
 
@@ -27,8 +28,8 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     if dtype not in BY_NAME:
         raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
     n, log2 = math.prod(dims), block_log2(BY_NAME[dtype])
-    planes_and_levels = fmt.MAX_PLANES + 2 * fmt.MAX_LEVELS
-    prelude = fmt.HEADER_BYTES + 8 * len(dims) + planes_and_levels + 4 * -(-n >> log2) + 16
+    planes_and_levels = MAX_PLANES + 2 * MAX_LEVELS
+    prelude = HEADER_BYTES + 8 * len(dims) + planes_and_levels + 4 * -(-n >> log2) + 16
     return prelude + raw_bytes(n, BY_NAME[dtype], 1 << log2)
 
 

@@ -18,7 +18,7 @@ from gcodec.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_leng
 from gcodec.cycle import CodebookCycle
 from gcodec.errors import Corruption, InvalidArgument
 from gcodec.fitting import bin_costs, from_histogram
-from gcodec.planning import window_of
+from gcodec.surveying import window_of
 from tests import laws, reference
 from tests.cases import KINDS
 from tests.frame_builder import Inline, random_codebook

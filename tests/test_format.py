@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec import codebook, errors, scheme
 from gcodec import format as fmt
-from gcodec.format import Level, Prelude
+from gcodec import levels as kept
+from gcodec.format import Prelude
 from gcodec.kernels import blocks, prefix_code
 from gcodec.kernels.frame import find_blocks, seal_prelude
+from gcodec.levels import Level, check_levels, kept_bits
 from gcodec.valuetypes import BY_NAME, VALUE_TYPES
 from tests import laws, reference
 from tests.cases import KINDS, gaussian
@@ -183,9 +185,9 @@ def test_legal_values_of_the_header_are_those_of_the_page():
     assert span("block_log2") == (fmt.BLOCK_LOG2[0], fmt.BLOCK_LOG2[-1])
     assert span("stream_log2") == (fmt.STREAM_LOG2[0], fmt.STREAM_LOG2[-1])
     assert span("n_codebooks") == (0, fmt.MAX_CODEBOOKS)
-    assert span("n_levels") == (1, fmt.MAX_LEVELS)
-    assert span("n_planes") == (0, fmt.MAX_PLANES)
-    assert span("plane widths") == (1, fmt.MAX_PLANE_BITS)
+    assert span("n_levels") == (1, kept.MAX_LEVELS)
+    assert span("n_planes") == (0, kept.MAX_PLANES)
+    assert span("plane widths") == (1, kept.MAX_PLANE_BITS)
     assert fmt.MAX_VALUES == 2**48
     offsets = [int(row[0]) for row in rows.values() if row[0].isdigit()]
     sizes = {"4 bytes": 4, "u8": 1, "u16": 2, "u64": 8}
@@ -196,17 +198,17 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 
 
 def test_fields_are_wide_enough_for_their_maxima():
-    for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, fmt.MAX_LEVELS,
-                 fmt.MAX_PLANES, fmt.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(fmt.BLOCK_KINDS),
+    for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, kept.MAX_LEVELS,
+                 kept.MAX_PLANES, kept.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(fmt.BLOCK_KINDS),
                  max(kind.code for kind in VALUE_TYPES), max(kind.mantissa_bits for kind in VALUE_TYPES),
-                 (1 << fmt.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
+                 (1 << kept.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
         assert 0 <= most < 1 << 8
     head = max(kind.head_bits for kind in VALUE_TYPES)
     longest = prefix_code.MAX_LENGTH + head
     stream = 1 << fmt.STREAM_LOG2[-1]
     block = 1 << fmt.BLOCK_LOG2[-1]
     assert prefix_code.MAX_LENGTH < 1 << 4                                  # code lengths
-    assert max(kind.tail_bits for kind in VALUE_TYPES) <= fmt.MAX_PLANE_BITS
+    assert max(kind.tail_bits for kind in VALUE_TYPES) <= kept.MAX_PLANE_BITS
     assert head <= 16                                                       # base, first of a range
     assert stream * longest // 8 < 1 << 16                                  # min_stream_bytes, 16 bits of length
     assert block * (longest + 64) // 8 + 1024 < 1 << 32                     # block sizes, symbol_bytes, plane_bytes
@@ -239,19 +241,19 @@ def test_schemes_keep_what_their_drops_leave(dtype):
             *(scheme.ladder(kind, steps) for steps in ladders),
             scheme.ladder(kind, gcodec.FINE_LADDER[dtype]), scheme.ladder(kind, gcodec.PAPER_LADDER[dtype])]
     for one in made:
-        fmt.check_levels(kind, one.widths, one.levels)
+        check_levels(kind, one.widths, one.levels)
         assert len(one.drops) == len(one.levels)
         for level, drop in zip(one.levels, one.drops, strict=True):
-            kept = sum(width for p, width in enumerate(one.widths) if level.mask >> p & 1)
+            n_kept = sum(width for p, width in enumerate(one.widths) if level.mask >> p & 1)
             assert level.drop == drop
-            assert kept == kind.tail_bits - min(drop, kind.tail_bits - 1) == fmt.kept_bits(kind, drop)
-        assert len(one.widths) <= fmt.MAX_PLANES
+            assert n_kept == kind.tail_bits - min(drop, kind.tail_bits - 1) == kept_bits(kind, drop)
+        assert len(one.widths) <= kept.MAX_PLANES
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_types_without_tail_have_one_scheme(dtype):
     kind = BY_NAME[dtype]
-    fmt.check_levels(kind, (), (Level(0, 0),))
+    check_levels(kind, (), (Level(0, 0),))
     assert scheme.lossless(kind).widths == ()
     for call in (lambda: scheme.fixed(kind, 1), lambda: scheme.ladder(kind, gcodec.Ladder((0,)))):
         laws.with_refusal(errors.InvalidArgument, call)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.format import kept_bits
 from gcodec.ladders import Ladder
+from gcodec.levels import kept_bits
 from gcodec.valuetypes import ValueType
 
 BLOCK = 1 << 14  #: values; each block has statistics of its own

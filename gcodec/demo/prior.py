@@ -16,9 +16,9 @@ import numpy as np
 from ..fitting import from_histogram
 from ..ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from ..optimizers import levels_for, view_from_dump
-from ..planning import take_survey, window_of
 from ..recorder import Dump, read_dump
 from ..rounding import round_to_levels
+from ..surveying import take_survey, window_of
 from ..tensors import values_of
 from ..valuetypes import BY_NAME
 

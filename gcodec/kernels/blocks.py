@@ -18,6 +18,7 @@ if HAS_AVX512:
 
 CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
 BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes
+HAS_COLUMNS = 1  #: flag of a coded block
 SEED = 0x9E3779B97F4A7C15
 
 

@@ -15,12 +15,14 @@ from .blocks import (
     CODED,
     CODED_HEADER,
     CONSTANT,
+    HAS_COLUMNS,
     IS_PREDICTED,
     OK,
     PREDICTED,
     SEED,
     unpack_numbers,
 )
+from .columns import fill_columns, restore_columns
 from .jit import inlined, kernel
 from .layouts import count, merge
 from .lookups import decode_streams
@@ -40,15 +42,16 @@ def is_zero(data, start, stop):
 
 
 @inlined
-def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out):
-    """One coded block with codebook ``c`` at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
+def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shape, scratch, out):
+    """One coded block with codebook ``c`` at ``at`` of ``size`` bytes into ``out`` (uintW[n]), the values from
+    ``start`` on. Returns a status."""
     head_mask = (1 << kind.head_bits) - 1
     base = np.int64(load_u16(data, at + 2))
     symbol_bytes = np.int64(load_u32(data, at + 16))
     plane_bytes = np.int64(load_u32(data, at + 20))
     least = np.int64(load_u16(data, at + 24))
     length_width, reference_width = np.int64(data[at + 26]), np.int64(data[at + 27])
-    run_symbol = data[at + 28]
+    run_symbol, flags = data[at + 28], data[at + 29]
     stream_bytes, starts, bases = scratch.stream_bytes, scratch.starts, scratch.bases
     n_streams = (n + stream - 1) // stream
     streams_at = at + CODED_HEADER + plane_bytes
@@ -61,7 +64,8 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
         or length_width > 16
         or reference_width > kind.head_bits
         or run_symbol > books.n_symbols[c]
-        or not is_zero(data, at + 29, at + 32)
+        or flags > (HAS_COLUMNS if len(columns.spans) else 0)
+        or not is_zero(data, at + 30, at + 32)
     ):
         status = BAD_FIELD
     elif (body + 7) & ~7 != size:
@@ -142,6 +146,8 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
             scratch,
             out,
         )
+        if flags and fill_columns(columns.spans, columns.heads, start, n, scratch.columns):
+            restore_columns(out, n, stream, scratch.symbols, scratch.columns, kind.head_shift, head_mask)
         for k in range(n_escapes):
             s = scratch.escapes[k] // (stream + STREAM_PAD)
             i = scratch.escapes[k] - s * STREAM_PAD
@@ -151,7 +157,7 @@ def decode_coded(data, at, size, n, stream, kind, c, books, shape, scratch, out)
 
 
 @kernel
-def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, books, shape, scratch, out, out_first):
+def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, columns, books, shape, scratch, out, out_first):
     """Decode blocks ``begin ... end``; value i of the frame goes to ``out[i - out_first]``.
 
     ``data``: uint8, readable for ``codec.margin`` bytes after the last of these blocks; ``offsets`` and ``sizes``:
@@ -177,7 +183,9 @@ def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, books, shape
         if block_kind == CODED:
             if size < CODED_HEADER or c >= len(books.n_symbols):
                 return BAD_FIELD, b
-            status = decode_coded(data, at, size, n, geometry.stream, kind, c, books, shape, scratch, block_out)
+            status = decode_coded(
+                data, at, size, start, n, geometry.stream, kind, columns, c, books, shape, scratch, block_out
+            )
             if status != OK:
                 return status, b
             continue

@@ -9,13 +9,16 @@ from .blocks import (
     CODED,
     CODED_HEADER,
     CONSTANT,
+    HAS_COLUMNS,
     RAW,
     SEED,
     find_references,
     find_symbols,
     is_constant,
+    mean_head,
     pack_numbers,
 )
+from .columns import fill_columns, remove_columns
 from .jit import inlined, kernel
 from .layouts import split
 from .memory import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
@@ -26,20 +29,24 @@ from .streams import checksum, encode_streams
 
 
 @inlined
-def encode_coded(values, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming):
-    """A coded block with codebook ``c`` at ``at``, kind, count and checksum left out. Returns the end, or -1 if it
-    cannot be coded."""
+def encode_coded(
+    values, shifted, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming
+):
+    """A coded block with codebook ``c`` at ``at``, kind, count, checksum and flags left out. ``shifted``: the values
+    without column references, or just the values. Returns the end, or -1 if it cannot be coded."""
     head_mask = (1 << kind.head_bits) - 1
     n_streams = (n + stream - 1) // stream
     references, stream_bytes = scratch.references, scratch.stream_bytes
     width = 0
     if with_references:
-        base, width = find_references(values, n, stream, kind.head_shift, head_mask, references)
+        base, width = find_references(shifted, n, stream, kind.head_shift, head_mask, references)
     else:
         for s in range(n_streams):
             references[s] = 0
+        if base < 0:
+            base, _ = mean_head(shifted, kind.head_shift, head_mask)
     find_symbols(
-        values,
+        shifted,
         levels,
         n,
         stream,
@@ -112,7 +119,22 @@ def encode_coded(values, levels, n, stream, kind, base, with_references, c, book
 
 @kernel
 def encode_blocks(
-    values, levels, geometry, kind, begin, end, rounding, choices, books, shape, rounded, scratch, out, at, sizes
+    values,
+    levels,
+    geometry,
+    kind,
+    begin,
+    end,
+    rounding,
+    choices,
+    columns,
+    books,
+    shape,
+    rounded,
+    scratch,
+    out,
+    at,
+    sizes,
 ):
     """Encode blocks ``begin ... end`` back to back from byte ``at`` of ``out`` and note their ``sizes``
     (uint32[n_blocks]).
@@ -151,8 +173,19 @@ def encode_blocks(
             stop = at + BLOCK_HEADER + width
         elif choices.codebook[b] >= 0:
             c = choices.codebook[b]
+            shifted, flags = block_values, 0
+            head_mask = (1 << kind.head_bits) - 1
+            if (
+                len(columns.spans)
+                and fill_columns(columns.spans, columns.heads, start, n, scratch.columns)
+                and remove_columns(
+                    block_values, n, scratch.columns, kind.head_shift, head_mask, kind.infinity, scratch.shifted
+                )
+            ):
+                shifted, flags = view(scratch.shifted, 0, n), HAS_COLUMNS
             stop = encode_coded(
                 block_values,
+                shifted,
                 block_levels,
                 n,
                 stream,
@@ -169,6 +202,7 @@ def encode_blocks(
             )
             out[at] = U8(CODED)
             out[at + 1] = U8(c)
+            out[at + 29] = U8(flags)
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
             store_u32(out, at, U32(RAW))
             for i in range(n):

@@ -36,8 +36,8 @@ class Rounding(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Per block: ``codebook`` (int64, -1: store raw) and ``base`` (int64); ``references``: sub-streams have
-    references of their own."""
+    """Per block: ``codebook`` (int64, -1: store raw) and ``base`` (int64, -1: to be found); ``references``:
+    sub-streams have references of their own."""
 
     codebook: np.ndarray
     base: np.ndarray
@@ -73,6 +73,14 @@ class Planes(NamedTuple):
     uniform: np.ndarray
 
 
+class Columns(NamedTuple):
+    """Column references: ``spans``: int64[n, 4], of each first and last value, number of columns and where in ``heads``
+    (int8) they lie."""
+
+    spans: np.ndarray
+    heads: np.ndarray
+
+
 class Scratch(NamedTuple):
     """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is
     compiled away.
@@ -86,6 +94,8 @@ class Scratch(NamedTuple):
     stream_bytes: np.ndarray  #: uint32[n_streams]
     n_items: np.ndarray  #: int64[8]
     chunk: np.ndarray  #: uint8[4 * (stream + 64)], and at least CHUNK_BYTES
+    columns: np.ndarray  #: int8[block]
+    shifted: np.ndarray  #: uintW[block], to encode
     words: np.ndarray | None  #: uint32[stream + 64]
     dense: np.ndarray | None  #: uint32[stream + 64]
     lone: np.ndarray | None  #: uint8[stream + 64]

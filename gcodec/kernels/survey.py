@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import mean_head
+from .columns import fill_columns, remove_columns
 from .jit import kernel
 from .memory import view, view_if_any
 from .scalar import U32, U64, log2_fixed
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
+PIECE = 512  #: values that are looked at together
 
 
 @kernel
@@ -39,6 +41,19 @@ def count_heads(values, levels, base, reference, head_shift, head_mask, window, 
 
 
 @kernel
+def without_columns(values, start, n, columns, head_shift, head_mask, infinity, own, shifted):
+    """Values ``start ... start + n`` as symbols are found for them: in ``shifted``, or where they are."""
+    some = view(values, start, n)
+    if (
+        len(columns.spans)
+        and fill_columns(columns.spans, columns.heads, start, n, own)
+        and remove_columns(some, n, own, head_shift, head_mask, infinity, shifted)
+    ):
+        return view(shifted, 0, n)
+    return some
+
+
+@kernel
 def survey(
     values,
     levels,
@@ -52,47 +67,59 @@ def survey(
     head_mask,
     window,
     center,
+    columns,
+    infinity,
+    own,
+    shifted,
     bases,
     by_block,
     by_stream,
 ):
-    """Histograms of blocks ``begin ... stop`` from every ``every``-th of their sub-streams.
+    """Histograms of blocks ``begin ... stop`` from every ``every``-th piece of them, the same for all ``stream`` up to
+    PIECE values.
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``bases``: int64[n_blocks],
-    result: mean head of what was seen; ``by_block``, ``by_stream``: uint32[n_blocks, n_bins], results, zeroed by the
-    caller: relative to the block's mean head and to each sub-stream's own.
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``columns``: of which
+    references are removed first; ``own``: int8[stream], ``shifted``: uintW[stream], scratch; ``bases``:
+    int64[n_blocks], result: mean head of what was seen, -1 where that was zeros only; ``by_block``, ``by_stream``:
+    uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the block's mean head and to each
+    sub-stream's own.
     """
+    piece = max(stream, PIECE)
     for b in range(begin, stop):
         end = min(n_values, (b + 1) * block)
-        first = b * block + (b % every) * stream
+        first = b * block + (b % every) * piece
         if first >= end:
             first = b * block
         total, number = 0, 0
-        for start in range(first, end, every * stream):
-            mean, others = mean_head(view(values, start, min(end - start, stream)), head_shift, head_mask)
-            total += mean * others
-            number += others
-        bases[b] = total // max(number, 1)
-        for start in range(first, end, every * stream):
-            count = min(end - start, stream)
-            some = view(values, start, count)
-            mean, others = mean_head(some, head_shift, head_mask)
-            if others == 0:  # a run takes no bits, but what it repeats has to have a code
-                by_block[b, 0] += U32(1)
-                by_stream[b, 0] += U32(1)
-                continue
-            count_heads(
-                some,
-                view_if_any(levels, start, count),
-                bases[b],
-                mean,
-                head_shift,
-                head_mask,
-                window,
-                center,
-                by_block[b],
-                by_stream[b],
-            )
+        for place in range(first, end, every * piece):
+            for start in range(place, min(place + piece, end), stream):
+                count = min(end - start, stream)
+                some = without_columns(values, start, count, columns, head_shift, head_mask, infinity, own, shifted)
+                mean, others = mean_head(some, head_shift, head_mask)
+                total += mean * others
+                number += others
+        bases[b] = total // number if number else -1
+        for place in range(first, end, every * piece):
+            for start in range(place, min(place + piece, end), stream):
+                count = min(end - start, stream)
+                some = without_columns(values, start, count, columns, head_shift, head_mask, infinity, own, shifted)
+                mean, others = mean_head(some, head_shift, head_mask)
+                if others == 0:  # a run takes no bits, but what it repeats has to have a code
+                    by_block[b, 0] += U32(1)
+                    by_stream[b, 0] += U32(1)
+                    continue
+                count_heads(
+                    some,
+                    view_if_any(levels, start, count),
+                    bases[b],
+                    mean,
+                    head_shift,
+                    head_mask,
+                    window,
+                    center,
+                    by_block[b],
+                    by_stream[b],
+                )
 
 
 @kernel

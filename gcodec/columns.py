@@ -1,0 +1,77 @@
+"""Column references: what the heads of a column have in common beyond those of its row (docs/format.md sections 4 and
+7)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .errors import Corruption
+from .kernels.parameters import Columns
+
+MARK = 1 << 31  #: what tells a record of column references from a template
+MAX_COLUMNS = (1 << 24) - 1
+_RECORD = struct.Struct("<IQQHbB")
+
+
+class ColumnReferences(NamedTuple):
+    """Values ``start ... stop`` of an array are rows of ``n_columns``; every ``group`` columns have one of ``heads``
+    (int8[n_columns / group]), which is added to their heads."""
+
+    start: int
+    stop: int
+    n_columns: int
+    group: int
+    heads: np.ndarray
+
+    @property
+    def record(self) -> bytes:
+        """As in a frame."""
+        least = int(self.heads.min())
+        numbers = (self.heads.astype(np.int64) - least).astype(np.uint8)
+        width = int(numbers.max()).bit_length()
+        packed = b""
+        if width:
+            bits = np.unpackbits(numbers[:, None], axis=1, count=width, bitorder="little")
+            packed = np.packbits(bits, bitorder="little").tobytes()
+        head = _RECORD.pack(self.n_columns | MARK, self.start, self.stop, self.group, least, width)
+        return head + packed + bytes(-len(packed) % 4)
+
+
+def read_column_references(data: bytes, at: int, n_values: int, after: int) -> tuple[ColumnReferences, int]:
+    """The record at ``at`` and where it ends. ``after``: where the rows of the one before end. Raises Corruption."""
+    if at + _RECORD.size > len(data):
+        raise Corruption("column references: end early")
+    marked, start, stop, group, least, width = _RECORD.unpack_from(data, at)
+    n_columns = marked & ~MARK
+    good = 2 <= n_columns <= MAX_COLUMNS and group and n_columns % group == 0 and width <= 8
+    if not good or not after <= start < stop <= n_values:
+        raise Corruption(f"column references: {n_columns} columns in groups of {group}, values {start} to {stop}")
+    at += _RECORD.size
+    n_heads = n_columns // group
+    n_bytes = (n_heads * width + 7) // 8
+    end = at + (n_bytes + 3 & ~3)
+    if end > len(data) or any(data[at + n_bytes : end]):
+        raise Corruption("column references: end early, or padding is not zero")
+    heads = np.full(n_heads, least, np.int64)
+    if width:
+        bits = np.unpackbits(np.frombuffer(data, np.uint8, n_bytes, at), count=n_heads * width, bitorder="little")
+        heads += bits.reshape(n_heads, width) @ (1 << np.arange(width))
+    if heads.max() > 127:
+        raise Corruption("column references: beyond 127")
+    return ColumnReferences(start, stop, n_columns, group, heads.astype(np.int8)), end
+
+
+def for_kernels(found: Sequence[ColumnReferences]) -> Columns:
+    """As the kernels want them."""
+    if not found:
+        return _NONE
+    ends = np.cumsum([0, *(one.n_columns for one in found)])
+    spans = [(one.start, one.stop, one.n_columns, begin) for one, begin in zip(found, ends[:-1], strict=True)]
+    return Columns(np.array(spans, np.int64), np.concatenate([np.repeat(one.heads, one.group) for one in found]))
+
+
+_NONE = Columns(np.zeros((0, 4), np.int64), np.zeros(0, np.int8))
