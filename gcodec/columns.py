@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,8 @@ MAX_COLUMNS = (1 << 24) - 1
 _RECORD = struct.Struct("<IQQHbB")
 
 
-class ColumnReferences(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ColumnReferences:
     """Values ``start ... stop`` of an array are rows of ``n_columns``; every ``group`` columns have one of ``heads``
     (int8[n_columns / group]), which is added to their heads."""
 
@@ -27,7 +29,7 @@ class ColumnReferences(NamedTuple):
     group: int
     heads: np.ndarray
 
-    @property
+    @cached_property
     def record(self) -> bytes:
         """As in a frame."""
         least = int(self.heads.min())

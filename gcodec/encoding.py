@@ -44,7 +44,7 @@ def plan_for(
         coding,
         n_threads(threads, len(values.bits)),
         given,
-        rows_of(shapes or (values.shape,)) if coding.prediction else (),
+        rows_of(shapes or (values.shape,)) if coding.prediction or coding.columns else (),
         base,
         wide and coding.wide_heads,
     )

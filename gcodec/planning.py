@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from .prediction import Prediction, Rows, predict_rows
 from .surveying import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, Looking, Survey, View, stream_lengths, window_of
 from .valuetypes import ValueType
 
-_WIDE_GAIN = 0.002  #: what a wide head, which is slower, has to save
+_WIDE_GAIN = {"bfloat16": 0.002, "float32": 0.004}  #: what a wide head, which is slower, has to save
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
@@ -80,29 +80,41 @@ def make_plan(
     columns = fit_columns(values, rows, dtype) if rows and coding.columns and given is None else ()
     lengths = stream_lengths(dtype, rows, len(values))
     view = look.best(dtype, lengths, columns)
+    others: list[tuple[View, float]] = []  # and what they have to save
     if wide and dtype.wide is not None and n_levels == 1 and not lossy:
+        gain = _WIDE_GAIN[dtype.name]
         finer = fit_columns(values, rows, dtype.wide) if view.columns else ()
-        other = look.best(dtype.wide, [view.stream_log2], finer)
-        if (1 + _WIDE_GAIN) * other.whole_bits < view.whole_bits:
-            dtype, view = dtype.wide, other
-    plan, bits = _plan_of(look, view, coding, lossy, given, rows, base)
+        closer = look.best(dtype.wide, [view.stream_log2], finer)
+        if (1 + gain) * closer.whole_bits < view.whole_bits:
+            others.append((closer, gain))
+    predict = coding.prediction and not lossy and n_levels == 1 and dtype.predictable
+    decide = partial(
+        _plan_of, look, coding=coding, lossy=lossy, given=given, rows=rows, base=base, predict=predict
+    )
+    plan, bits = decide(view, weigh=bool(others))
     if view.columns and plan.prediction is not None:
         # Predicted blocks have no use for column references, and other sub-streams may suit them better.
-        simpler, without = _plan_of(look, look.best(dtype, lengths, ()), coding, lossy, given, rows, base)
-        plan = simpler if without < bits else plan
+        others.append((look.best(dtype, lengths, ()), 0.0))
+    for other, gain in others:
+        another, its_bits = decide(other, weigh=True)
+        if (1 + gain) * its_bits < bits:
+            plan, bits = another, its_bits
     return plan
 
 
 def _plan_of(
     look: Looking,
     view: View,
+    *,
     coding: Coding,
     lossy: bool,
     given: Given | None,
     rows: Sequence[Rows],
     base: np.ndarray | None,
+    predict: bool,
+    weigh: bool,
 ) -> tuple[Plan, float]:
-    """The rest of :func:`make_plan`, and what all blocks take, about: 0 where no block can be predicted."""
+    """The rest of :func:`make_plan`, and about what all blocks take, if to ``predict`` or to ``weigh``."""
     _, stream_log2, references, seen, dtype, columns = view
     stream = 1 << stream_log2
     if given is None:
@@ -115,10 +127,13 @@ def _plan_of(
     counts = seen.by_stream if given.references else seen.by_block
     choice = _choose(given.codebooks, counts, look.n_levels)
     prediction, bits = None, 0.0
-    if coding.prediction and not lossy and look.n_levels == 1 and dtype.predictable and (rows or base is not None):
+    predict = predict and (len(rows) > 0 or base is not None)
+    if predict or weigh:
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
-        prediction = predict_rows(look.values, dtype, rows, base, look.block, stream, expected)
-        bits = float(expected.sum()) if prediction is None else prediction.bits
+        bits = float(expected.sum())
+        if predict:
+            prediction = predict_rows(look.values, dtype, rows, base, look.block, stream, expected)
+            bits = bits if prediction is None else prediction.bits
     plan = Plan(
         dtype,
         stream_log2,
@@ -142,11 +157,9 @@ def _expected_bits(
     if not given.codebooks:
         return np.full(len(counts), 0.0)
     costs = np.stack([bin_costs(codebook, window, center) for codebook in given.codebooks])
-    tails = np.full(counts.shape[1], dtype.tail_bits)
-    tails[0] = 0
-    bits = (counts * (costs[choice] + tails)).sum(axis=1, dtype=np.float64)
-    n_streams = counts.sum(axis=1) / stream
-    return every * (bits + n_streams * (STREAM_BITS + REFERENCE_BITS * given.references))
+    bits, numbers = np.zeros((2, len(counts)), np.int64)
+    survey.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
+    return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * given.references))
 
 
 def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:

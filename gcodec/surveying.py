@@ -14,8 +14,8 @@ from .valuetypes import ValueType
 from .workers import run
 
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
-_SAMPLE_ABOVE = 1 << 17  #: values; smaller arrays are counted in full
-_EVERY = 8  #: of larger ones every eighth piece, of much larger ones every sixteenth
+#: Of arrays up to so many values, one in so many pieces is looked at.
+_SHARES, _LEAST_SHARE = ((1, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
 _EMPTY_BITS = 4  #: what one costs that is all zero
@@ -47,7 +47,7 @@ def take_survey(
     ``threads``."""
     window, center = window_of(n_levels)
     n_blocks = -(-len(values) // block)
-    every = 1 if len(values) <= _SAMPLE_ABOVE else _EVERY if len(values) <= 16 * _SAMPLE_ABOVE else 2 * _EVERY
+    every = next((share for share, most in _SHARES if len(values) <= most), _LEAST_SHARE)
     bases = np.zeros(n_blocks, np.int64)
     by_block, by_stream = np.zeros((2, n_blocks, 2 + n_levels * window), np.uint32)
 

@@ -74,6 +74,9 @@ VALUE_TYPES = (
     ValueType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
     ValueType(6, "float8_e5m2", 8, 8, 0, 2, 5),
 )
-WIDE = {"bfloat16": ValueType(7, "bfloat16", 16, 9, 7, 7, 8)}
+WIDE = {
+    "bfloat16": ValueType(7, "bfloat16", 16, 9, 7, 7, 8),
+    "float32": ValueType(8, "float32", 32, 9, 23, 23, 8),
+}
 BY_NAME = {t.name: t for t in VALUE_TYPES}
 BY_CODE = {t.code: t for t in (*VALUE_TYPES, *WIDE.values())}

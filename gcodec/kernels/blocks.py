@@ -46,7 +46,7 @@ def mean_head(values, head_shift, head_mask):
         total, number = U32(0), U32(0)
         for i in range(len(values)):
             bits = U32(values[i])
-            total = U32(total + U32(U32(bits >> U32(23)) & U32(255)))
+            total = U32(total + U32(U32(bits >> U32(head_shift)) & U32(head_mask)))
             number = U32(number + U32(bits != U32(0)))
         return np.int64(total) // max(np.int64(number), 1), np.int64(number)
     mask = U64(head_mask >> 1) if width_of(values) == 8 else U64(head_mask)
@@ -157,7 +157,7 @@ def find_symbols(
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
             whole = np.int64(0)
-            if HAS_AVX512 and width == 32:
+            if HAS_AVX512 and width == 32 and head_shift == 23:
                 whole = length & ~63
                 for i in range(0, whole, 64):
                     symbols_32(some, i, result, i, np.int64(origin), np.int64(limit))
@@ -169,9 +169,10 @@ def find_symbols(
                     else:
                         symbols_9(some, i, result, i, np.int64(origin), np.int64(limit))
             if width == 32:
+                down, low = U32(head_shift), U32(head_mask)
                 for i in range(whole, length):
                     bits = U32(some[i])
-                    offset = U32((bits >> U32(23)) - origin) & U32(255)
+                    offset = U32((bits >> down) - origin) & low
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
                     result[i] = U8(symbol if bits else U32(0))
             elif width == 16:

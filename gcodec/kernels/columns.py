@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blocks import mean_head
 from .jit import kernel
 from .memory import view, width_of
-from .scalar import I8, I64, U16, U32, U64
+from .scalar import I8, I32, I64, U16, U32, U64
 from .streams import STREAM_PAD
 
 
@@ -115,47 +116,33 @@ def restore_columns(out, n, stream, symbols, columns, head_shift, head_mask):
 
 
 @kernel
-def mean_of_row(values, heads, group, head_shift, head_mask):
-    """Mean of a row's heads less their columns' ``heads`` (int8, one per ``group`` of columns, or None), of values that
-    are not 0, rounded down, and how many these are."""
-    total, number = 0, 0
-    for j in range(len(values)):
-        if values[j]:
-            total += np.int64(U64(values[j]) >> U64(head_shift)) & head_mask
-            number += 1
-            if heads is not None:
-                total -= np.int64(heads[j // group])
-    return total // max(number, 1), number
+def sum_columns(values, n_columns, rows, head_shift, head_mask, sums, numbers):
+    """Add up, by column, how far heads of some rows are from their row's mean; of values that are not 0.
 
-
-@kernel
-def fit_columns(values, n_columns, rows, group, head_shift, head_mask, sums, numbers, heads, plain, relative):
-    """Column references from some rows, and what they would save these.
-
-    ``values``: uintW, rows of ``n_columns``; ``rows``: int64, which rows to look at; ``sums``, ``numbers``:
-    int64[n_columns / group], zeroed; ``heads``: int8[n_columns / group], result; ``plain``, ``relative``: uint32[512],
-    results, zeroed: histograms of heads less their row's mean, and less the column's reference as well.
-    Returns how many values were counted.
+    ``values``: uintW, rows of ``n_columns``; ``rows``: int64, which of them; ``sums``, ``numbers``: int32[n_columns],
+    results, zeroed. Returns the sum of squares.
     """
+    squares, own, many = np.int64(0), view(sums, 0, n_columns), view(numbers, 0, n_columns)
     for r in range(len(rows)):
         row = view(values, rows[r] * n_columns, n_columns)
-        mean, _ = mean_of_row(row, None, group, head_shift, head_mask)
-        for j in range(n_columns):
-            if row[j]:
-                head = (np.int64(U64(row[j]) >> U64(head_shift)) & head_mask) - mean
-                sums[j // group] += head
-                numbers[j // group] += 1
-                plain[min(max(head + 256, 0), 511)] += U32(1)
-    for g in range(len(heads)):
-        count = max(numbers[g], 1)
-        heads[g] = I8(min(max((2 * sums[g] + count) // (2 * count), -100), 100))
-    total = 0
-    for r in range(len(rows)):
-        row = view(values, rows[r] * n_columns, n_columns)
-        mean, number = mean_of_row(row, heads, group, head_shift, head_mask)
-        total += number
-        for j in range(n_columns):
-            if row[j]:
-                head = (np.int64(U64(row[j]) >> U64(head_shift)) & head_mask) - mean - np.int64(heads[j // group])
-                relative[min(max(head + 256, 0), 511)] += U32(1)
-    return total
+        mean, _ = mean_head(row, head_shift, head_mask)
+        middle, total = I32(mean), U32(0)
+        if width_of(values) <= 32:
+            shift, mask = U32(head_shift), U32(head_mask)
+            for j in range(n_columns):
+                bits = U32(row[j])
+                far = I32(I32((bits >> shift) & mask) - middle)
+                far = far if bits else I32(0)
+                own[j] = I32(own[j] + far)
+                many[j] = I32(many[j] + I32(bits != U32(0)))
+                total = U32(total + U32(I32(far * far)))
+        else:
+            for j in range(n_columns):
+                word = U64(row[j])
+                away = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - middle)
+                away = away if word else I32(0)
+                own[j] = I32(own[j] + away)
+                many[j] = I32(many[j] + I32(word != U64(0)))
+                total = U32(total + U32(I32(away * away)))
+        squares += np.int64(total)
+    return squares

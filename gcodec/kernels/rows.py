@@ -10,6 +10,8 @@ from .residuals import as_float, digits, fit_scale, predict, residuals
 from .scalar import U32
 from .streams import STREAM_PAD
 
+PROBED = 512  #: columns of a row that a first look is at
+
 
 @kernel
 def predict_block(scratch, template, column, n, form):
@@ -96,10 +98,9 @@ def probe(values, n_columns, n_rows, form, stream, template, scratch, counts):
             for i in range(n_columns):
                 template[i] = as_float(some[i], form)
             continue
-        for at in range(0, n_columns, len(scratch.words)):
-            count = min(n_columns - at, len(scratch.words))
-            count_digits(view(some, at, count), None, 0, count, stream, template, at, form, scratch, counts)
-        seen += n_columns
+        count = min(n_columns, PROBED)
+        count_digits(some, None, 0, count, stream, template, 0, form, scratch, counts)
+        seen += count
     return seen
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .jit import kernel
 
 U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
-I8, I64 = np.int8, np.int64
+I8, I32, I64 = np.int8, np.int32, np.int64
 
 
 @kernel
