@@ -133,7 +133,7 @@ def base_bytes(entry: FileEntry, number: int, bases: FindBase | None) -> BaseByt
     """
     segment, meant = entry.segments[number], f"a base, {entry.base}," if entry.base else "a base"
     if bases is None:
-        raise Unsupported(f"was compressed against {meant} which must be given to read it")
+        raise Unsupported(f"was compressed against {meant} which must be given to read it (--base)")
     alone = len(entry.tensors) == 1
     base = bases.find(entry.path, entry.tensors[0].dtype if alone else None)
     if base is None:
