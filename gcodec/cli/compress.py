@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder, one code"
                        " book\nand truncation (for comparison)")
     add_base(parser, "code tensors against those of the same name in earlier files, where that is smaller "
-             "(lossless\nonly):")
+             "(lossless only):")
     add("--dtype", metavar="T", help="the values of an input without a header are of this type; of a .npy with raw\n"
         "bits (uint16, uint8), what they stand for: bfloat16, float8_e4m3fn ...")
     add_common(parser)
