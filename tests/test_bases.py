@@ -174,6 +174,15 @@ def test_a_base_that_nothing_gains_by_is_not_needed():
     assert saved({}, base=OLD) == saved({})
 
 
+@pytest.mark.parametrize("noise", [1e-7, 1e-3, 1e-2, 1])
+def test_a_base_never_makes_an_archive_larger(noise):
+    """Rows that predict each other (docs/format.md, section 8) may do so better than a base does."""
+    rows = (RNG.standard_normal((400, 1)) * RNG.standard_normal(128)).astype(np.float32)
+    new = {"rows": later(rows, 1e-4), "w": W, "b": B}
+    base = {name: later(array, noise) for name, array in new.items()}
+    assert len(saved(new, base=base)) <= len(saved(new)) + 100      # the hashes in the index
+
+
 def test_empty_single_and_special_values():
     strange = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38], np.float32)
     old = {"none": B[:0], "one": B[:1], "strange": np.tile(strange, 3000), "zeros": np.zeros(9000, np.float32)}

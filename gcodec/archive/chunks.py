@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ZSTD_LEVEL = 3
 #: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
 SMALL = 1 << 12
+#: Least share of its size that a base must save a part: for less nobody should have to keep another file.
+WORTH_A_BASE = 0.005
 
 
 class Packed(NamedTuple):
@@ -91,6 +93,11 @@ def _packed_frame(
     in_rows = n_columns and bits.size % n_columns == 0
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, **options)
+    needs_base = earlier is not None and _refers_to_base(Frame(frame))
+    if needs_base:  # not every block that looks better against a base is: rows may predict each other as well
+        alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
+        if len(frame) > (1 - WORTH_A_BASE) * len(alone):
+            frame, needs_base = alone, False
     if options and in_rows:  # where rows predict each other, exact values may take less room than rounded ones
         exact = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(exact) < len(frame):
@@ -98,7 +105,7 @@ def _packed_frame(
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
     if len(frame) >= data.size:
         return Packed(STORED, restored.data, restored, bool(options))
-    return Packed(FRAME, frame, restored, bool(options), base is not None and _refers_to_base(Frame(frame)))
+    return Packed(FRAME, frame, restored, bool(options), needs_base)
 
 
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
