@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gcodec.archive.base import Base
+from gcodec.archive.bases import Bases
 from gcodec.archive.dicts import load_file, save_file
 from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry
 from gcodec.archive.reader import ArchiveReader
@@ -10,6 +12,8 @@ from gcodec.archive.writer import ArchiveWriter, EncodingPolicy
 __all__ = [
     "ArchiveReader",
     "ArchiveWriter",
+    "Base",
+    "Bases",
     "Blob",
     "Chunk",
     "EncodingPolicy",

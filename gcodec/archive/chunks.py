@@ -5,8 +5,8 @@ The codec is imported where it is first needed: listing an archive does not wait
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import zstandard
@@ -17,22 +17,31 @@ from gcodec.errors import Corruption, GcodecError
 from gcodec.files.elements import width
 from gcodec.files.source import Bytes
 
+if TYPE_CHECKING:
+    from gcodec.decoding import Frame
+
 #: Level of Zstandard for what is not floating-point numbers.
 ZSTD_LEVEL = 3
 #: Parts of values up to this size are tried with Zstandard too: a frame's header weighs on them.
 SMALL = 1 << 12
+#: Least share of its size that a base must save a part: for less nobody should have to keep another file.
+WORTH_A_BASE = 0.005
 
 
 class Packed(NamedTuple):
-    """A part as it is stored, and the bytes that unpacking it gives; ``lossy`` if these may not be what went in."""
+    """A part as it is stored, and the bytes that unpacking it gives; ``lossy`` if these may not be what went in;
+    ``needs_base`` if unpacking it needs the base."""
 
     codec: int
     payload: bytes | memoryview
     restored: Bytes
     lossy: bool = False
+    needs_base: bool = False
 
 
-def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: int = 0) -> Packed:
+def pack(
+    data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: int = 0, base: Bytes | None = None
+) -> Packed:
     """Stores a part as small as it gets.
 
     Args:
@@ -40,10 +49,11 @@ def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: 
         dtype: the codec's type of its values, None for plain bytes.
         options: for ``gcodec.encode``; if there are any the part may be changed.
         n_columns: length of the rows that the part consists of, 0 if it is not of rows.
+        base: bytes of the same type that the part may be coded against; not together with options.
     """
     best = Packed(STORED, data.data, data)
     if dtype is not None and (data.size > MIN_FRAME or options):
-        best = _packed_frame(data, dtype, options, n_columns)
+        best = _packed_frame(data, dtype, options, n_columns, base)
     if dtype is None or data.size <= SMALL:
         text = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(best.restored.data)
         if len(text) < len(best.payload):
@@ -51,16 +61,19 @@ def pack(data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: 
     return best
 
 
-def unpack(chunk: Chunk, payload: Bytes, where: str) -> Bytes:
+def unpack(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], Bytes] | None = None) -> Bytes:
     """The part that a chunk holds; ``where`` is for the error message.
 
+    Args:
+        base: reads the part's bytes of the base; called only if the chunk needs them.
+
     Raises:
-        GcodecError: the chunk does not decode to a part of its size.
+        GcodecError: the chunk does not decode to a part of its size, or needs another base.
     """
     if chunk.codec == STORED:
         return payload
     try:
-        part = _unpacked_zstd(chunk, payload) if chunk.codec == ZSTD else _unpacked_frame(chunk, payload)
+        part = _unpacked_zstd(chunk, payload) if chunk.codec == ZSTD else _unpacked_frame(chunk, payload, base)
     except zstandard.ZstdError as error:
         raise Corruption(f"{where}: {error}") from error
     except GcodecError as error:
@@ -70,13 +83,21 @@ def unpack(chunk: Chunk, payload: Bytes, where: str) -> Bytes:
     return part
 
 
-def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int) -> Packed:
+def _packed_frame(
+    data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None
+) -> Packed:
     from gcodec import codec
+    from gcodec.decoding import Frame
 
-    bits = np.ascontiguousarray(data).view(f"u{width(dtype)}")
+    bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
     in_rows = n_columns and bits.size % n_columns == 0
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
-    frame = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1, **options)
+    frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, **options)
+    needs_base = earlier is not None and _refers_to_base(Frame(frame))
+    if needs_base:  # not every block that looks better against a base is: rows may predict each other as well
+        alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
+        if len(frame) > (1 - WORTH_A_BASE) * len(alone):
+            frame, needs_base = alone, False
     if options and in_rows:  # where rows predict each other, exact values may take less room than rounded ones
         exact = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(exact) < len(frame):
@@ -84,7 +105,7 @@ def _packed_frame(data: Bytes, dtype: str, options: Mapping[str, Any], n_columns
     restored = _as_bytes(codec.decode(frame, like="numpy", threads=1)) if options else data
     if len(frame) >= data.size:
         return Packed(STORED, restored.data, restored, bool(options))
-    return Packed(FRAME, frame, restored, bool(options))
+    return Packed(FRAME, frame, restored, bool(options), needs_base)
 
 
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
@@ -96,13 +117,29 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
     return np.frombuffer(text, np.uint8)
 
 
-def _unpacked_frame(chunk: Chunk, payload: Bytes) -> Bytes:
+def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None) -> Bytes:
     from gcodec import codec
+    from gcodec.decoding import Frame
 
     stated = int.from_bytes(payload[16:24].tobytes(), "little")
     if stated != chunk.stored:
         raise Corruption(f"a frame of {stated} bytes in a chunk of {chunk.stored}")
-    return _as_bytes(codec.decode(payload, like="numpy", threads=1, max_output_bytes=chunk.size))
+    frame, earlier = Frame(payload), None
+    if base is not None and _refers_to_base(frame):
+        dtype = frame.prelude.dtype
+        if frame.prelude.n_values * dtype.itemsize != chunk.size:  # before a base of another size is blamed for it
+            raise Corruption(f"a frame of {frame.prelude.n_values} {dtype.name} where {chunk.size} bytes were expected")
+        earlier = _as_bits(base(), dtype.name)
+    return _as_bytes(codec.decode_frame(frame, None, "numpy", 1, chunk.size, earlier))
+
+
+def _refers_to_base(frame: Frame) -> bool:
+    """A template of no columns stands for the base (docs/format.md, section 8)."""
+    return not all(map(len, frame.prelude.templates))
+
+
+def _as_bits(data: Bytes, dtype: str) -> np.ndarray:
+    return np.ascontiguousarray(data).view(f"u{width(dtype)}")
 
 
 def _as_bytes(array: np.ndarray) -> Bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from gcodec.archive.arrays import as_bytes, is_torch
+from gcodec.archive.bases import Bases
 from gcodec.archive.entries import FileEntry
 from gcodec.archive.reader import ArchiveReader
 from gcodec.archive.writer import ArchiveWriter, EncodingPolicy, Part
@@ -21,6 +23,8 @@ from gcodec.files.source import ArraySource, Bytes
 
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"
+#: What a base may be given as: tensors by name, a path as for :class:`Bases`, or an open archive.
+BaseLike = Mapping[str, Any] | str | os.PathLike[str] | ArchiveReader
 
 
 def save_file(
@@ -31,6 +35,7 @@ def save_file(
     dtype: str | Mapping[str, str] | None = None,
     levels: Mapping[str, Any] | None = None,
     mantissa_bits: int | None = None,
+    base: BaseLike | None = None,
     threads: int | None = None,
     **encode_options: Any,
 ) -> None:
@@ -43,6 +48,9 @@ def save_file(
         dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
         levels: name to uint8 level indices; these tensors are near-lossless.
         mantissa_bits: keep this many bits in all floating-point tensors of more than one value.
+        base: earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
+            archive, or an open archive. Tensors of the same name, type and number of values are stored as the
+            difference where that is smaller, and loading them needs the base again. Lossless only.
         threads: as many as the process may use if None.
         encode_options: ``ladder``, ``rounding`` and ``coding`` as for :func:`gcodec.encode`, for ``levels``.
 
@@ -58,8 +66,14 @@ def save_file(
         policy = MantissaBits(plan, mantissa_bits, encode_options)
     elif encode_options:
         raise InvalidArgument(f"{', '.join(encode_options)}: of use only with levels or mantissa_bits")
-    with ArchiveWriter(path, threads=threads, force=True) as archive:
-        archive.add(plan, policy)
+    if base is not None and policy is not None:
+        raise InvalidArgument("a base goes with lossless mode, not with levels or mantissa_bits")
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(_bases(base, dtype))
+        if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
+            raise InvalidArgument(f"{path}: is the base, and would be replaced")
+        archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True))
+        archive.add(plan, policy, bases.find(plan.path) if bases is not None else None)
 
 
 def load_file(
@@ -69,6 +83,7 @@ def load_file(
     like: str | None = None,
     threads: int | None = None,
     max_output_bytes: int | None = None,
+    base: BaseLike | None = None,
 ) -> dict[str, Any]:
     """Reads tensors from an archive, whatever kind of file it was made from.
 
@@ -78,15 +93,22 @@ def load_file(
         like: ``"numpy"`` or ``"torch"``; what was saved if None, numpy for an archive made from files.
         threads: as many as the process may use if None.
         max_output_bytes: refuse to decode to more than this; for archives from strangers.
+        base: what the tensors were saved against, if they were: the same values, in any of the forms that
+            :func:`save_file` takes.
 
     Returns:
         Name to array. Tensors that were tied in a .pt file share memory.
 
     Raises:
-        GcodecError: the archive is damaged, a name is not in it, or the limit is exceeded.
+        GcodecError: the archive is damaged, a name is not in it, the limit is exceeded, or the base is missing or
+            holds other values.
         OSError: it cannot be read.
     """
-    with ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes) as archive:
+    with ExitStack() as stack:
+        bases = None if base is None else stack.enter_context(_bases(base))
+        archive = stack.enter_context(
+            ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
+        )
         if names is None:
             wanted = {_key(archive, entry, tensor): (entry, tensor) for entry, tensor in archive.tensors()}
         else:
@@ -163,6 +185,10 @@ class Levels:
             return {}
         size = width(self._plan.segments[part.segment].dtype or "") or 1
         return {"levels": self._levels[part.segment][part.start // size : part.stop // size], **self._more}
+
+
+def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Bases:
+    return Bases(plan_tensors(base, dtype=dtype) if isinstance(base, Mapping) else base)
 
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:

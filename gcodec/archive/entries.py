@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 from gcodec.archive.layout import HEADER, padding
 from gcodec.errors import Corruption
-from gcodec.files.plan import TensorView
+from gcodec.files.plan import TensorView, by_segment
 
 DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -40,16 +41,18 @@ class Blob:
 
 @dataclass
 class SegmentEntry(Blob):
-    """A blob that is a stretch of a file, after ``skip`` verbatim bytes; ``lossy`` if a lossy mode made it."""
+    """A blob that is a stretch of a file, after ``skip`` verbatim bytes; ``lossy`` if a lossy mode made it; ``base``:
+    the hash of the bytes that it is coded against, if it is."""
 
     skip: int = 0
     dtype: str | None = None
     lossy: bool = False
+    base: str | None = None
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file and how it is restored."""
+    """A file and how it is restored; ``base`` names the file that it is coded against, if that has a name."""
 
     path: str
     format: str
@@ -59,11 +62,26 @@ class FileEntry:
     segments: tuple[SegmentEntry, ...]
     tensors: tuple[TensorView, ...]
     container: str | None = None
+    base: str | None = None
 
     @property
     def stored(self) -> int:
         """Bytes in the archive, without the index."""
         return self.verbatim.stored + sum(segment.stored for segment in self.segments)
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether anything in it is coded against a base."""
+        return any(segment.base for segment in self.segments)
+
+    @cached_property
+    def views(self) -> dict[int, list[TensorView]]:
+        """The tensors on each segment, by its number."""
+        return by_segment(self.tensors)
+
+    def label(self, number: int) -> str:
+        """What to call a segment: by its first tensor."""
+        return self.views[number][0].name if number in self.views else f"segment {number}"
 
 
 class Paths:

@@ -1,4 +1,4 @@
-"""The index of an archive: to JSON and, checking every rule of docs/archive.md, back."""
+"""The index of an archive: where it is; to JSON and, checking every rule of docs/archive.md, back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,61 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from gcodec.archive.chunks import unpack
 from gcodec.archive.entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, place_blobs, well_formed
-from gcodec.archive.layout import CODECS, FRAME, MAX_PART, MIN_FRAME, STORED
-from gcodec.errors import Corruption, Unsupported
+from gcodec.archive.layout import (
+    CODECS,
+    FRAME,
+    HEADER,
+    MAX_PART,
+    MIN_FRAME,
+    STORED,
+    TRAILER,
+    Trailer,
+    check_header,
+    padding,
+)
+from gcodec.errors import Corruption, InsufficientData, Unsupported
 from gcodec.files.elements import FLOATS, width
 from gcodec.files.plan import TensorView, row_major
+from gcodec.files.source import Source
 
 LIMIT = 1 << 62
 HASH = re.compile(r"[0-9a-f]{16}")
+
+
+def read_index(source: Source) -> tuple[FileEntry, ...]:
+    """The files of an archive, every blob with its offset.
+
+    Raises:
+        GcodecError: not an archive, damaged, or of another version.
+    """
+    check_header(source.read(0, min(source.size, HEADER.size)).tobytes())
+    if source.size < HEADER.size + TRAILER.size:
+        raise InsufficientData(f"an archive has at least 40 bytes, this has {source.size}")
+    trailer = Trailer.read_from(source.read(source.size - TRAILER.size, source.size).tobytes())
+    end = source.size - TRAILER.size
+    start = end - trailer.index_bytes - padding(trailer.index_bytes)
+    if start < HEADER.size:
+        raise Corruption(f"an index of {trailer.index_bytes} bytes in an archive of {source.size}")
+    stored = source.read(start, end).tobytes()
+    index = stored[: trailer.index_bytes]
+    trailer.check(index)
+    if any(stored[len(index) :]):
+        raise Corruption("padding that is not zero after the index")
+    files = index_from_json(_index_text(index, trailer))
+    if place_blobs(files) != start:
+        raise Corruption(f"chunks end at byte {place_blobs(files)}, the index begins at {start}")
+    return files
+
+
+def _index_text(index: bytes, trailer: Trailer) -> bytes:
+    if trailer.index_codec == STORED:
+        return index
+    chunk = Chunk(trailer.index_codec, len(index), trailer.index_raw_bytes)
+    return unpack(chunk, np.frombuffer(index, np.uint8), "the index").tobytes()
 
 
 def index_to_json(files: Sequence[FileEntry]) -> bytes:
@@ -43,12 +90,12 @@ def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
 
 
 def _file_to_json(entry: FileEntry) -> dict[str, Any]:
-    more = {} if entry.container is None else {"container": entry.container}
+    more = {"container": entry.container, "base": entry.base}
     return {
         "path": entry.path,
         "format": entry.format,
         "exact": entry.exact,
-        **more,
+        **{key: value for key, value in more.items() if value is not None},
         "size": entry.size,
         "verbatim": _blob_to_json(entry.verbatim),
         "segments": [_segment_to_json(segment) for segment in entry.segments],
@@ -58,7 +105,8 @@ def _file_to_json(entry: FileEntry) -> dict[str, Any]:
 
 def _file_from_json(value: object, where: str) -> FileEntry:
     required = ("path", "format", "exact", "size", "verbatim", "segments", "tensors")
-    path, format_, exact, size, verbatim, segments, tensors, container = _fields(value, where, required, ("container",))
+    optional = ("container", "base")
+    path, format_, exact, size, verbatim, segments, tensors, container, base = _fields(value, where, required, optional)
     where = f"file {path!r}"
     if type(exact) is not bool:
         raise Corruption(f"{where}: 'exact' is not true or false")
@@ -71,6 +119,7 @@ def _file_from_json(value: object, where: str) -> FileEntry:
         tuple(_segment_from_json(item, where) for item in _array(segments, where)),
         tuple(_tensor_from_json(item, where) for item in _array(tensors, where)),
         None if container is None else _text(container, where),
+        None if base is None else _text(base, where),
     )
     _check_file(entry, where)
     return entry
@@ -111,25 +160,30 @@ def _blob_from_json(value: object, where: str) -> Blob:
 def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
     skip = {"skip": segment.skip} if segment.skip else {}
     more = {**skip, **({"dtype": segment.dtype} if segment.dtype else {}), **({"lossy": True} if segment.lossy else {})}
-    return {**more, **_blob_to_json(segment)}
+    return {**more, **({"base": segment.base} if segment.base else {}), **_blob_to_json(segment)}
 
 
 def _segment_from_json(value: object, where: str) -> SegmentEntry:
-    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy")
-    size, hash_, chunks, skip, dtype, lossy = _fields(value, where, required, optional)
+    required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base")
+    size, hash_, chunks, skip, dtype, lossy, base = _fields(value, where, required, optional)
     if dtype not in (None, *FLOATS) or not isinstance(lossy, bool | None):
         raise Corruption(f"{where}: a segment of dtype {dtype!r}, lossy {lossy!r}")
     blob = _blob_fields(size, hash_, chunks, where)
-    return SegmentEntry(*blob, skip=_number(skip or 0, where), dtype=dtype, lossy=bool(lossy))
+    base = None if base is None else _hash(base, where)
+    return SegmentEntry(*blob, skip=_number(skip or 0, where), dtype=dtype, lossy=bool(lossy), base=base)
 
 
 def _blob_fields(size: object, hash_: object, chunks: object, where: str) -> tuple[int, str, tuple[Chunk, ...]]:
-    if not isinstance(hash_, str) or not HASH.fullmatch(hash_):
-        raise Corruption(f"{where}: a hash of the wrong form")
     parts = tuple(_chunk_from_json(chunk, where) for chunk in _array(chunks, where))
     if _number(size, where) != sum(chunk.size for chunk in parts):
         raise Corruption(f"{where}: chunks do not sum to their blob")
-    return _number(size, where), hash_, parts
+    return _number(size, where), _hash(hash_, where), parts
+
+
+def _hash(value: object, where: str) -> str:
+    if not isinstance(value, str) or not HASH.fullmatch(value):
+        raise Corruption(f"{where}: a hash of the wrong form")
+    return value
 
 
 def _chunk_from_json(value: object, where: str) -> Chunk:

@@ -13,12 +13,14 @@ import numpy as np
 import xxhash
 
 from gcodec.archive.arrays import as_array
+from gcodec.archive.base import FindBase, base_bytes
 from gcodec.archive.chunks import unpack
-from gcodec.archive.entries import Blob, Chunk, FileEntry, place_blobs
-from gcodec.archive.index import index_from_json
-from gcodec.archive.layout import HEADER, STORED, TRAILER, Trailer, check_header, padding
+from gcodec.archive.entries import Blob, FileEntry
+from gcodec.archive.index import read_index
+from gcodec.archive.layout import padding
 from gcodec.archive.pipeline import ordered_map, thread_count
-from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.archive.wanted import Item, Wanted, chunks_of, verbatim_of
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files.elements import width
 from gcodec.files.plan import TensorView
 from gcodec.files.safetensors import MAX_HEADER, read_header
@@ -32,6 +34,7 @@ class ArchiveReader:
         source: a path, a binary stream (copied to a temporary file if it cannot seek) or a ``Source``.
         threads: how many work on parts at once; as many as the process may use if None.
         max_output_bytes: refuse to give out more than this many bytes in one call; no limit if None.
+        base: where the bases are that files were coded against (:class:`gcodec.archive.Bases`); not closed here.
 
     Attributes:
         files: the files in the archive.
@@ -48,18 +51,19 @@ class ArchiveReader:
         *,
         threads: int | None = None,
         max_output_bytes: int | None = None,
+        base: FindBase | None = None,
     ) -> None:
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: Source = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
-        self._threads, self._limit = thread_count(threads), max_output_bytes
+        self._threads, self._limit, self._bases = thread_count(threads), max_output_bytes, base
         self._pool = ThreadPoolExecutor(self._threads, "gcodec")
         self.size = self._source.size
         try:
-            self.files = self._read_index()
-        except GcodecError:
+            self.files = read_index(self._source)
+        except GcodecError as error:
             self.close()
-            raise
+            raise type(error)(f"{self.name}: {error}") from error
 
     def tensors(self) -> Iterator[tuple[FileEntry, TensorView]]:
         """All tensors with their files."""
@@ -100,7 +104,7 @@ class ArchiveReader:
         segment = entry.segments[tensor.segment]
         self._check_limit(segment.bytes, f"{entry.path}:{tensor.name}")
         data, at = _room_for(segment.bytes, f"{entry.path}:{tensor.name}"), 0
-        for part in self.parts(segment, f"{entry.path}:{tensor.name}"):
+        for part in self.segment_parts(entry, tensor.segment, tensor.name):
             data[at : at + part.size] = part
             at += part.size
         return data
@@ -119,17 +123,27 @@ class ArchiveReader:
         stop = start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)
         self._check_limit(stop - start, f"{entry.path}:{tensor.name}")
         at = 0
-        for part in self.parts(entry.segments[tensor.segment], f"{entry.path}:{tensor.name}"):
+        for part in self.segment_parts(entry, tensor.segment, tensor.name):
             yield part[max(0, start - at) : max(0, stop - at)]
             at += part.size
 
-    def parts(self, blob: Blob, where: str) -> Iterator[Bytes]:
-        """The parts of a blob in order; the hash is checked at the end.
+    def segment_parts(self, entry: FileEntry, number: int, name: str | None = None) -> Iterator[Bytes]:
+        """The parts of a segment in order; the hash is checked at the end. ``name``: what errors call it.
 
         Raises:
-            GcodecError: a chunk does not decode, or the hash is wrong.
+            GcodecError: a chunk does not decode, the hash is wrong, or the base is missing or another.
         """
-        return self._parts_of([(blob, where)])
+        return self._parts_of([self._segment(entry, number, name)])
+
+    def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
+        """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
+        from several threads."""
+        found, at = [], 0
+        for item in chunks_of([self._segment(entry, number)]):
+            if at < stop and start < at + item.chunk.size:
+                found.append(self._unpacked(item)[max(0, start - at) : stop - at])
+            at += item.chunk.size
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:
         """The bytes of a file, from its first to its last, part by part in bounded memory.
@@ -138,10 +152,8 @@ class ArchiveReader:
             GcodecError: the archive is damaged, or the file above the limit.
         """
         self._check_limit(entry.size, entry.path)
-        verbatim = _Verbatim(self.parts(entry.verbatim, f"{entry.path}: verbatim bytes"))
-        names = {tensor.segment: tensor.name for tensor in reversed(entry.tensors)}
-        labels = [f"{entry.path}:{names.get(number, f'segment {number}')}" for number in range(len(entry.segments))]
-        parts = self._parts_of(list(zip(entry.segments, labels, strict=True)))
+        verbatim = _Verbatim(self._parts_of([verbatim_of(entry)]))
+        parts = self._parts_of([self._segment(entry, number) for number in range(len(entry.segments))])
         for segment in entry.segments:
             yield from verbatim.take(segment.skip)
             left = segment.bytes
@@ -157,10 +169,11 @@ class ArchiveReader:
         """The key-value pairs of a .safetensors file; empty for other files."""
         if entry.format != "safetensors" or not entry.size:
             return {}
-        header: Blob = entry.verbatim if entry.verbatim.bytes else entry.segments[0]  # a long header is a segment
-        if header.bytes > MAX_HEADER + 8:
+        # a long header is a segment
+        header = verbatim_of(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
+        if header.blob.bytes > MAX_HEADER + 8:
             return {}
-        parts = list(self.parts(header, f"{entry.path}: header"))
+        parts = list(self._parts_of([header]))
         found = read_header(ArraySource(parts), entry.path)[1].get("__metadata__", {})
         return found if isinstance(found, dict) else {}
 
@@ -187,9 +200,20 @@ class ArchiveReader:
         at = blob.offset + sum(c.stored + padding(c.stored) for c in blob.chunks[:number])
         return self._source.read(at, at + blob.chunks[number].stored)
 
-    def _parts_of(self, blobs: Sequence[tuple[Blob, str]]) -> Iterator[Bytes]:
-        results = ordered_map(self._pool, self._unpacked, _chunks_of(blobs), self._threads + 1)
-        for blob, where in blobs:
+    def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> Wanted:
+        """A segment with what it is coded against, if it is."""
+        segment, where = entry.segments[number], f"{entry.path}:{name or entry.label(number)}"
+        if segment.base is None:
+            return Wanted(segment, where, None)
+        try:
+            found = base_bytes(entry, number, self._bases)
+        except Unsupported as error:
+            raise Unsupported(f"{self.name}: {where}: {error}") from error
+        return Wanted(segment, f"{where} (base: {found.name})", found)
+
+    def _parts_of(self, blobs: Sequence[Wanted]) -> Iterator[Bytes]:
+        results = ordered_map(self._pool, self._unpacked, chunks_of(blobs), self._threads + 1)
+        for blob, where, _ in blobs:
             hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
             for number in range(len(blob.chunks)):
                 part = next(results)
@@ -200,37 +224,13 @@ class ArchiveReader:
             if last < 0:
                 _check_hash(hash_.hexdigest(), blob, where)
 
-    def _unpacked(self, item: tuple[int, Chunk, str]) -> Bytes:
-        at, chunk, where = item
+    def _unpacked(self, item: Item) -> Bytes:
+        at, start, chunk, where, base = item
         stored = self._source.read(at, at + chunk.stored + padding(chunk.stored))
         if stored[chunk.stored :].any():
             raise Corruption(f"{where}: padding that is not zero, at byte {at + chunk.stored}")
-        return unpack(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}")
-
-    def _read_index(self) -> tuple[FileEntry, ...]:
-        try:
-            return self._read_checked_index()
-        except GcodecError as error:
-            raise type(error)(f"{self.name}: {error}") from error
-
-    def _read_checked_index(self) -> tuple[FileEntry, ...]:
-        check_header(self._source.read(0, min(self.size, HEADER.size)).tobytes())
-        if self.size < HEADER.size + TRAILER.size:
-            raise InsufficientData(f"an archive has at least 40 bytes, this has {self.size}")
-        trailer = Trailer.read_from(self._source.read(self.size - TRAILER.size, self.size).tobytes())
-        end = self.size - TRAILER.size
-        start = end - trailer.index_bytes - padding(trailer.index_bytes)
-        if start < HEADER.size:
-            raise Corruption(f"an index of {trailer.index_bytes} bytes in an archive of {self.size}")
-        stored = self._source.read(start, end).tobytes()
-        index = stored[: trailer.index_bytes]
-        trailer.check(index)
-        if any(stored[len(index) :]):
-            raise Corruption("padding that is not zero after the index")
-        files = index_from_json(_index_text(index, trailer))
-        if place_blobs(files) != start:
-            raise Corruption(f"chunks end at byte {place_blobs(files)}, the index begins at {start}")
-        return files
+        read = (lambda: base.read(start, start + chunk.size)) if base else None
+        return unpack(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read)
 
     def _check_limit(self, size: int, what: str) -> None:
         if self._limit is not None and size > self._limit:
@@ -256,24 +256,9 @@ class _Verbatim:
         yield from self._parts
 
 
-def _chunks_of(blobs: Sequence[tuple[Blob, str]]) -> Iterator[tuple[int, Chunk, str]]:
-    for blob, where in blobs:
-        at = blob.offset
-        for chunk in blob.chunks:
-            yield at, chunk, where
-            at += chunk.stored + padding(chunk.stored)
-
-
 def _check_hash(found: str, blob: Blob, where: str) -> None:
     if found != blob.hash:
         raise Corruption(f"{where}: the hash is {found}, not {blob.hash} as the index says")
-
-
-def _index_text(index: bytes, trailer: Trailer) -> bytes:
-    if trailer.index_codec == STORED:
-        return index
-    chunk = Chunk(trailer.index_codec, len(index), trailer.index_raw_bytes)
-    return unpack(chunk, np.frombuffer(index, np.uint8), "the index").tobytes()
 
 
 def _room_for(size: int, what: str) -> Bytes:

@@ -7,6 +7,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -16,15 +17,16 @@ import numpy as np
 import xxhash
 import zstandard
 
+from gcodec.archive.base import Base, BaseBytes
 from gcodec.archive.chunks import Packed, pack
 from gcodec.archive.entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from gcodec.archive.index import index_to_json
 from gcodec.archive.layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
 from gcodec.archive.output import Staging, check_free, naming
 from gcodec.archive.pipeline import ordered_map, thread_count
-from gcodec.errors import GcodecError, InvalidArgument
+from gcodec.errors import Corruption, GcodecError, InvalidArgument
 from gcodec.files.elements import width
-from gcodec.files.plan import FilePlan, Segment
+from gcodec.files.plan import FilePlan, Segment, by_segment
 from gcodec.files.source import Bytes
 
 #: Segments are cut into parts of this many bytes.
@@ -87,27 +89,33 @@ class ArchiveWriter:
         self._paths = Paths()
         self.bytes_written = 0
 
-    def add(self, plan: FilePlan, policy: EncodingPolicy | None = None) -> FileEntry:
+    def add(self, plan: FilePlan, policy: EncodingPolicy | None = None, base: Base | None = None) -> FileEntry:
         """Adds a file.
 
         Args:
             plan: the file; its source is read once, front to back.
             policy: for lossy modes; lossless if None.
+            base: an earlier file, which tensors of the same name, type and size are coded against where that is
+                smaller; reading the archive needs it again. Lossless only.
 
         Raises:
-            InvalidArgument: the path is not a safe relative one, or is taken.
-            GcodecError, OSError: the source cannot be read, or the archive not written.
+            InvalidArgument: the path is not a safe relative one, or is taken; a policy and a base.
+            GcodecError, OSError: the source or the base cannot be read, or the archive not written.
         """
+        if policy is not None and base is not None:
+            raise InvalidArgument(f"{plan.path}: a base goes with lossless mode only")
         try:
             self._paths.add(plan.path)
         except GcodecError as error:
             raise InvalidArgument(str(error)) from error
-        segments, crcs = self._add_segments(plan, policy)
+        segments, crcs = self._add_segments(plan, policy, base)
         verbatim = self._add_verbatim(plan, crcs)
         exact = plan.exact and not any(segment.lossy for segment in segments)
         entry = FileEntry(
             plan.path, plan.format, exact, plan.source.size, verbatim, segments, plan.tensors, plan.container
         )
+        if base is not None and entry.needs_base:
+            entry = replace(entry, base=base.name)
         self._files.append(entry)
         return entry
 
@@ -145,27 +153,28 @@ class ArchiveWriter:
             self.abort()
 
     def _add_segments(
-        self, plan: FilePlan, policy: EncodingPolicy | None
+        self, plan: FilePlan, policy: EncodingPolicy | None, base: Base | None
     ) -> tuple[tuple[SegmentEntry, ...], dict[int, int]]:
         """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
 
-        def work(part: Part) -> Packed:
-            segment = plan.segments[part.segment]
+        def work(part: Part) -> tuple[Packed, Bytes | None]:
+            segment, earlier = plan.segments[part.segment], bases[part.segment]
             data = plan.source.read(segment.start + part.start, segment.start + part.stop)
             try:
                 options = policy.options(part, data) if policy and segment.dtype else {}
-                return pack(data, segment.dtype, options, columns.get(part.segment, 0))
+                known = earlier.read(part.start, part.stop) if earlier else None
+                return pack(data, segment.dtype, options, columns.get(part.segment, 0), known), known
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
-        columns = plan.columns()
+        columns, bases = plan.columns(), _bases_of(plan, base)
         results = ordered_map(self._pool, work, self._parts(plan, columns), self._threads + 1)
         entries, crcs, end = [], {}, 0
-        for segment in plan.segments:
+        for segment, earlier in zip(plan.segments, bases, strict=True):
             lossy = policy is not None and segment.dtype is not None
             crc = _Crc(plan, segment) if lossy and segment.crc_at else None
-            entry = self._segment(results, segment.stop - segment.start, crc)
+            entry = self._segment(results, segment.stop - segment.start, crc, earlier)
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
@@ -180,25 +189,37 @@ class ArchiveWriter:
             for start in range(0, size, step):
                 yield Part(number, start, min(start + step, size))
 
-    def _segment(self, results: Iterator[Packed], size: int, crc: _Crc | None = None) -> SegmentEntry:
-        """Writes the chunks of ``size`` bytes, taken from ``results``."""
-        hash_, chunks, done, lossy = xxhash.xxh3_64(), [], 0, False
+    def _segment(
+        self,
+        results: Iterator[tuple[Packed, Bytes | None]],
+        size: int,
+        crc: _Crc | None = None,
+        base: BaseBytes | None = None,
+    ) -> SegmentEntry:
+        """Writes the chunks of ``size`` bytes, taken from ``results`` with what they were coded against."""
+        hash_, base_hash, chunks, done, lossy, needs_base = xxhash.xxh3_64(), xxhash.xxh3_64(), [], 0, False, False
         while done < size:
-            packed = next(results)
+            packed, known = next(results)
             hash_.update(packed.restored.data)
+            if known is not None:
+                base_hash.update(known.data)
             if crc:
                 crc.update(packed.restored)
             chunks.append(Chunk(packed.codec, len(packed.payload), packed.restored.size))
             self._write(packed.payload)
             self._write(bytes(padding(len(packed.payload))))
             done, lossy = done + packed.restored.size, lossy or packed.lossy
+            needs_base = needs_base or packed.needs_base
             self._progress(packed.restored.size)
-        return SegmentEntry(size, hash_.hexdigest(), tuple(chunks), lossy=lossy)
+        found = base_hash.hexdigest() if base else None
+        if base and base.hash not in (None, found):  # some of its chunks have no checksum of their own
+            raise Corruption(f"{base.name}: segment {base.segment}: the hash is {found}, not {base.hash}")
+        return SegmentEntry(size, hash_.hexdigest(), tuple(chunks), lossy=lossy, base=found if needs_base else None)
 
     def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
         data = np.frombuffer(_verbatim(plan, crcs), np.uint8)
         parts = (data[at : at + self._part_bytes] for at in range(0, data.size, self._part_bytes))
-        blob = self._segment((pack(part, None, {}) for part in parts), data.size)
+        blob = self._segment(((pack(part, None, {}), None) for part in parts), data.size)
         return Blob(blob.bytes, blob.hash, blob.chunks)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -216,6 +237,17 @@ class ArchiveWriter:
         with naming(self._path):
             if self._stream is not None:
                 self._stream.flush()
+
+
+def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
+    """What each segment is coded against."""
+    if base is None:
+        return [None] * len(plan.segments)
+    views, alone = by_segment(plan.tensors), len(plan.tensors) == 1
+    return [
+        base.bytes_for(views.get(number, []), segment.stop - segment.start, segment.dtype, alone=alone)
+        for number, segment in enumerate(plan.segments)
+    ]
 
 
 class _Crc:

@@ -80,9 +80,9 @@ def _compare_segment(
     plan: FilePlan,
     progress: Progress,
 ) -> Difference:
-    name = next((tensor.name for tensor in entry.tensors if tensor.segment == number), f"segment {number}")
+    name = entry.label(number)
     total, at = Difference(name, 0, 0, 0.0, 0.0), planned.start
-    for part in archive.parts(segment, f"{entry.path}:{name}"):
+    for part in archive.segment_parts(entry, number):
         total = _joined(total, _difference(name, part, plan.source.read(at, at + part.size), segment.dtype))
         at += part.size
         progress(part.size)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from gcodec.archive import ArchiveReader, ArchiveWriter, EncodingPolicy, FileEntry
+from gcodec.archive import ArchiveReader, ArchiveWriter, Bases, EncodingPolicy, FileEntry
 from gcodec.archive.dicts import MantissaBits
 from gcodec.archive.output import check_free
 from gcodec.cli import display
+from gcodec.cli.bases import add_base, opened
 from gcodec.cli.errors import UsageError
 from gcodec.cli.inputs import Job, Member, jobs_for
 from gcodec.errors import GcodecError, Unsupported
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   gcodec compress a.npy b.npz model.pt -o all.gc several files in one archive
   gcodec compress dump.safetensors --mode gcomp  gradients near-lossless, by the optimizer's rule
   gcodec compress weights.npy --mantissa-bits 8  every value to a relative error of 2^-9 at most
+  gcodec compress new.pt --base old.pt           what has changed since; decompress needs old.pt again
   cat x.npy | gcodec compress - > x.npy.gc       from standard input to standard output"""
 
 
@@ -45,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument("--rounding", choices=("nearest", "truncate"), help="gcomp and --mantissa-bits")
     modes.add_argument("--literal", action="store_true", help="gcomp just as published: the paper's ladder, one code"
                        " book\nand truncation (for comparison)")
+    add_base(parser, "code tensors against those of the same name in earlier files, where that is smaller "
+             "(lossless only):")
     add("--dtype", metavar="T", help="the values of an input without a header are of this type; of a .npy with raw\n"
         "bits (uint16, uint8), what they stand for: bfloat16, float8_e4m3fn ...")
     add_common(parser)
@@ -66,10 +70,12 @@ def run(args: argparse.Namespace) -> int:
         if job.target is not None:
             check_free(job.target, force=args.force)
     results = []
-    for job in jobs:
-        results.append(_write(job, args, make_policy))
-        if args.rm:
-            _remove_inputs(job, args)
+    with opened(args.base) as bases:
+        _check_bases(args, jobs, bases)
+        for job in jobs:
+            results.append(_write(job, args, make_policy, bases))
+            if args.rm:
+                _remove_inputs(job, args, bases)
     if args.json:
         display.print_json(results)
     return 0
@@ -96,6 +102,15 @@ def check_options(args: argparse.Namespace, jobs: list[Job]) -> None:
         raise UsageError("--dtype is for files, not for folders")
 
 
+def _check_bases(args: argparse.Namespace, jobs: list[Job], bases: Bases | None) -> None:
+    """Raises UsageError if a base would be gone when it is needed."""
+    sources = [member.source for job in jobs for member in job.members if member.source and args.rm]
+    for path in (*sources, *(job.target for job in jobs if job.target)):
+        if bases is not None and bases.is_at(path):
+            fate = "removed" if path in sources else "replaced"
+            raise UsageError(f"{path}: is needed as --base, and would be {fate}")
+
+
 def make_lossy(args: argparse.Namespace) -> bool:
     """Whether the options ask for a lossy mode."""
     return args.mode == "gcomp" or args.mantissa_bits is not None
@@ -109,6 +124,9 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     """
     if args.mode != "gcomp" and (args.ladder or args.literal):
         raise UsageError("--ladder and --literal go with --mode gcomp")
+    if args.base and make_lossy(args):
+        lossy = "--mantissa-bits" if args.mantissa_bits is not None else "--mode gcomp"
+        raise UsageError(f"--base goes with lossless mode, not with {lossy}")
     if args.rounding and not make_lossy(args):
         raise UsageError("--rounding goes with --mode gcomp or --mantissa-bits")
     if args.mantissa_bits is not None:
@@ -127,7 +145,7 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     return lambda plan: DumpPolicy.for_plan(plan, args.ladder or "fine", args.rounding or "nearest", args.literal)
 
 
-def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker) -> dict[str, Any]:
+def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None) -> dict[str, Any]:
     """Writes one archive and says so."""
     begin = time.perf_counter()
     title = job.target.name if job.target else "compressing"
@@ -136,21 +154,27 @@ def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker) -> dict
         display.progress(title, job.input_bytes, quiet=args.quiet) as progress,
         ArchiveWriter(target, threads=args.threads, force=args.force, progress=progress) as archive,
     ):
-        entries = [_add(archive, member, args, make_policy) for member in job.members]
+        entries = [_add(archive, member, args, make_policy, bases) for member in job.members]
     result = _result(job, entries, archive.bytes_written, time.perf_counter() - begin)
     if not args.quiet and not args.json:
         display.say(_line(result), to_stderr=job.target is None)
     return result
 
 
-def _add(archive: ArchiveWriter, member: Member, args: argparse.Namespace, make_policy: PolicyMaker) -> FileEntry:
+def _add(
+    archive: ArchiveWriter, member: Member, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None
+) -> FileEntry:
     with closing(open_source(member.source if member.source else display.stdin_bytes())) as source:
         forgive = Unsupported if member.named else GcodecError
         plan = plan_or_bytes(member.path, source, dtype=args.dtype, forgive=forgive)
         with closing(plan):  # its source may be a copy
             if plan.note:
                 display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
-            return archive.add(plan, make_policy(plan))
+            base = bases.find(plan.path, args.dtype) if bases and plan.tensors else None
+            entry = archive.add(plan, make_policy(plan), base)
+            if base is not None and not entry.needs_base:
+                display.note(f"{plan.path}: compressed without {base.name}, which nothing gains by", quiet=args.quiet)
+            return entry
 
 
 def _result(job: Job, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:
@@ -163,6 +187,7 @@ def _result(job: Job, entries: list[FileEntry], stored: int, seconds: float) -> 
         "files": len(entries),
         "tensors": sum(len(entry.tensors) for entry in entries),
         "exact": all(entry.exact for entry in entries),
+        "needs_base": any(entry.needs_base for entry in entries),
         "input_bytes": size,
         "archive_bytes": stored,
         "ratio": size / stored,
@@ -180,10 +205,10 @@ def _line(result: dict[str, Any]) -> str:
     return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
 
 
-def _remove_inputs(job: Job, args: argparse.Namespace) -> None:
+def _remove_inputs(job: Job, args: argparse.Namespace, bases: Bases | None) -> None:
     """Decodes the archive once more, compares every file with its hash and size, then removes the inputs."""
     assert job.target is not None  # check_options has refused streams
-    with ArchiveReader(job.target, threads=args.threads) as archive:
+    with ArchiveReader(job.target, threads=args.threads, base=bases) as archive:
         for entry in archive.files:
             for _ in archive.restored(entry):
                 pass

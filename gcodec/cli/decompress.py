@@ -10,7 +10,7 @@ from typing import Any
 
 from gcodec.archive import ArchiveReader, FileEntry
 from gcodec.archive.output import Staging, check_free, naming
-from gcodec.cli import display
+from gcodec.cli import bases, display
 from gcodec.cli.compress import add_common
 from gcodec.cli.errors import UsageError
 from gcodec.cli.extract import extract
@@ -24,7 +24,8 @@ EXAMPLES = """examples:
   gcodec decompress --list all.gc                what is in it; reads the index only
   gcodec decompress all.gc --only grad/fc.weight one tensor, as grad.fc.weight.npy
   gcodec decompress all.gc --only 'exp_avg/*' -o state/
-  gcodec decompress x.npy.gc -o - | consumer     to standard output"""
+  gcodec decompress x.npy.gc -o - | consumer     to standard output
+  gcodec decompress new.pt.gc --base old.pt      what was compressed with --base needs it again"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="list the contents instead")
     add("--only", action="append", metavar="NAME", help="take out this tensor instead: as .npy, or .safetensors if -o\n"
         "ends so; NAME, FILE:NAME or a pattern with * ? []; may be repeated")
+    bases.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
     add("--max-output-bytes", type=_size, metavar="SIZE", help="refuse archives that restore to more (500MB, 2GiB)")
     add_common(parser)
@@ -46,17 +48,19 @@ def run(args: argparse.Namespace) -> int:
     """Restores, lists or takes out; the exit code."""
     _check_options(args)
     results: list[Any] = []
-    for name in args.archives:
-        source: Any = display.stdin_bytes() if name == STDIO else name
-        with ArchiveReader(source, threads=args.threads, max_output_bytes=args.max_output_bytes) as archive:
-            if args.list:
-                results.append(_list(archive, name, args))
-            elif args.only:
-                results += extract(archive, args)
-            else:
-                results.append(_restore(archive, name, args))
-        if args.rm:
-            Path(name).unlink()
+    with bases.opened(args.base) as base:
+        for name in args.archives:
+            source: Any = display.stdin_bytes() if name == STDIO else name
+            limit = args.max_output_bytes
+            with ArchiveReader(source, threads=args.threads, max_output_bytes=limit, base=base) as archive:
+                if args.list:
+                    results.append(_list(archive, name, args))
+                elif args.only:
+                    results += extract(archive, args)
+                else:
+                    results.append(_restore(archive, name, args))
+            if args.rm:
+                Path(name).unlink()
     if args.json:
         display.print_json(results)
     return 0
@@ -146,9 +150,13 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
             remade = "" if file["exact"] else ", not byte for byte the original"
             sizes = f"{display.size(file['bytes'])} -> {display.size(file['stored_bytes'])}"
             print(f"{file['path']}: {file['format']}, {sizes}, ratio {_ratio(file)}{remade}")
-            rows = [_text_row(tensor) for tensor in file["tensors"]]
+            columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
+            if "base" in file:
+                print(f"  {bases.line(file)}")
+                columns = (*columns, "base")
+            rows = [_text_row(tensor)[: len(columns)] for tensor in file["tensors"]]
             if rows:
-                display.print_table(("tensor", "dtype", "shape", ">size", ">stored", ">ratio"), rows, indent=2)
+                display.print_table(columns, rows, indent=2)
     return {"archive": name, "bytes": archive.size, "files": files}
 
 
@@ -156,19 +164,20 @@ def _file_row(entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
     owners = Counter(tensor.segment for tensor in entry.tensors)
     tensors = [_tensor_row(entry, tensor, owners[tensor.segment] > 1) for tensor in entry.tensors]
-    return {**row, "stored_bytes": entry.stored, "tensors": tensors}
+    return {**row, "stored_bytes": entry.stored, **bases.summary(entry), "tensors": tensors}
 
 
 def _tensor_row(entry: FileEntry, tensor: TensorView, shared: bool) -> dict[str, Any]:
     segment = entry.segments[tensor.segment]
-    row = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "bytes": segment.bytes}
+    row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    row |= {"bytes": segment.bytes} | ({"base": segment.base} if segment.base else {})
     return {**row, "stored_bytes": segment.stored, "shared": shared, "known": width(tensor.dtype) is not None}
 
 
 def _text_row(tensor: dict[str, Any]) -> tuple[str, ...]:
     shape = "x".join(str(n) for n in tensor["shape"]) or "scalar"
     sizes = display.size(tensor["bytes"]), display.size(tensor["stored_bytes"])
-    return (tensor["name"], tensor["dtype"], shape, *sizes, _ratio(tensor))
+    return (tensor["name"], tensor["dtype"], shape, *sizes, _ratio(tensor), tensor.get("base", ""))
 
 
 def _ratio(row: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from gcodec.archive import ArchiveReader, FileEntry, SegmentEntry
 from gcodec.archive.layout import CODECS, FRAME, VERSION, padding
 from gcodec.archive.layout import MAGIC as ARCHIVE_MAGIC
-from gcodec.cli import display
+from gcodec.cli import bases, display
 from gcodec.cli.errors import UsageError
 from gcodec.cli.inputs import STDIO
 from gcodec.errors import GcodecError
@@ -28,7 +28,8 @@ EXAMPLES = """examples:
   gcodec inspect run.gc --json | jq              everything, for programs
   gcodec inspect dump.safetensors                what a file that is not compressed holds
 
-Block kinds: constant (one value), raw (as it is), coded. Tensors that share bytes with one above show "shared"."""
+Block kinds: constant (one value), raw (as it is), coded, predicted (from a row or from the base). Tensors that share
+bytes with one above show "shared". A tensor's base is shown by the hash that an archive of the base has for it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +74,7 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
 
 
 def _file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
-    names = {tensor.segment: tensor.name for tensor in reversed(entry.tensors)}
-    segments = [_segment(archive, entry, n, names.get(n, f"segment {n}")) for n in range(len(entry.segments))]
+    segments = [_segment(archive, entry, n, entry.label(n)) for n in range(len(entry.segments))]
     return {
         "path": entry.path,
         "format": entry.format,
@@ -84,6 +84,7 @@ def _file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "verbatim_bytes": entry.verbatim.bytes,
         "verbatim_stored_bytes": entry.verbatim.stored,
         "metadata": archive.metadata(entry),
+        **bases.summary(entry),
         "segments": segments,
         "tensors": [_tensor(tensor, segments[tensor.segment]) for tensor in entry.tensors],
     }
@@ -111,6 +112,7 @@ def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -
         "kinds": kinds,
         "codebooks": sum(len(frame["codebooks"]) for frame in frames),
         "hash": segment.hash,
+        **({"base": segment.base} if segment.base else {}),
         "chunks": chunks,
     }
 
@@ -174,8 +176,12 @@ def _show_file(file: dict[str, Any], chunks: bool) -> None:
     remade = "" if file["exact"] else ", not byte for byte the original"
     print(f"{file['path']}: {file['format']}, {sizes}, ratio {ratio}{remade}")
     _show_metadata(file["metadata"])
+    if "base" in file:
+        print(f"  {bases.line(file)}")
     if file["tensors"]:
-        display.print_table(COLUMNS, [_row(tensor, file["segments"]) for tensor in file["tensors"]], indent=2)
+        names = (*COLUMNS, "base") if "base" in file else COLUMNS
+        tensors = [_row(tensor, file["segments"])[: len(names)] for tensor in file["tensors"]]
+        display.print_table(names, tensors, indent=2)
     if chunks:
         rows = [_chunk_row(segment["name"], chunk) for segment in file["segments"] for chunk in segment["chunks"]]
         columns = ("chunk of", ">at byte", "codec", ">size", ">stored", ">blocks", "levels", "planes", "codebooks")
@@ -191,13 +197,14 @@ def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, .
     segment = segments[tensor["segment"]]
     first = tensor["name"], tensor["dtype"], _shape(tensor)
     if "shares" in tensor:
-        return (*first, f"shared: {tensor['shares']}", _size(tensor["bytes"]), "", "", "", "", "")
+        return (*first, f"shared: {tensor['shares']}", _size(tensor["bytes"]), "", "", "", "", "", "")
     bits = "-" if segment["bits_per_value"] is None else f"{segment['bits_per_value']:.2f}"
     stored = display.size(segment["stored_bytes"])
     ratio = display.ratio(segment["bytes"], segment["stored_bytes"])
     kinds = " ".join(f"{count} {kind}" for kind, count in segment["kinds"].items() if count)
     books = str(segment["codebooks"]) if segment["kinds"] else ""
-    return (*first, " ".join(segment["modes"]), display.size(segment["bytes"]), stored, ratio, bits, kinds, books)
+    sizes = display.size(segment["bytes"]), stored, ratio, bits
+    return (*first, " ".join(segment["modes"]), *sizes, kinds, books, segment.get("base", ""))
 
 
 def _chunk_row(name: str, chunk: dict[str, Any]) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gcodec.archive import ArchiveReader, FileEntry
+from gcodec.archive import ArchiveReader, Bases, FileEntry
 from gcodec.cli import display
+from gcodec.cli.bases import add_base, opened
 from gcodec.cli.compare import Difference, compare
 from gcodec.cli.compress import add_common
 from gcodec.cli.errors import UsageError
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("archives", nargs="+", metavar="ARCHIVE", help="a .gc archive, or - for standard input")
     parser.add_argument("--against", metavar="ORIGINAL", help="compare with this file, or the files in this folder")
+    add_base(parser, "what the archives were compressed against:")
     add_common(parser)
 
 
@@ -35,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--threads must be positive")
     if args.against is not None and len(args.archives) > 1:
         raise UsageError("--against goes with one archive")
-    results = [_verify(name, args) for name in args.archives]
+    with opened(args.base) as bases:
+        results = [_verify(name, args, bases) for name in args.archives]
     if args.json:
         display.print_json(results)
     for result in results:
@@ -44,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any("error" in result for result in results) else 0
 
 
-def _verify(name: str, args: argparse.Namespace) -> dict[str, Any]:
+def _verify(name: str, args: argparse.Namespace, bases: Bases | None) -> dict[str, Any]:
     begin, result = time.perf_counter(), {"archive": name, "ok": False}
     source: Any = display.stdin_bytes() if name == STDIO else name
     try:
-        with ArchiveReader(source, threads=args.threads) as archive:
+        with ArchiveReader(source, threads=args.threads, base=bases) as archive:
             total = sum(entry.size for entry in archive.files)
             with display.progress(Path(name).name, total, quiet=args.quiet) as progress:
                 files = [_verify_file(archive, entry, args.against, progress) for entry in archive.files]

@@ -132,6 +132,14 @@ def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
     return tuple(result)
 
 
+def by_segment(tensors: Iterable[TensorView]) -> dict[int, list[TensorView]]:
+    """The tensors on each segment, by its number."""
+    found: dict[int, list[TensorView]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.segment, []).append(tensor)
+    return found
+
+
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a contiguous array, in elements."""
     steps, step = [], 1

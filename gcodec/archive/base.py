@@ -1,0 +1,155 @@
+"""What the tensors of a file are coded against: those of an earlier file, its base (docs/archive.md, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple, Protocol
+
+from gcodec.archive.entries import FileEntry
+from gcodec.errors import Unsupported
+from gcodec.files.elements import width
+from gcodec.files.plan import FilePlan, TensorView, row_major
+from gcodec.files.source import Bytes
+
+#: Types whose frames may refer to a base.
+PREDICTABLE = ("float32", "bfloat16", "float16")
+
+Read = Callable[[int, int, int], Bytes]
+
+
+class BaseBytes(NamedTuple):
+    """The bytes that a segment is coded against: those of a base's segment, from ``offset`` on.
+
+    ``hash`` of them, where it is known without reading them.
+    """
+
+    name: str
+    segment: int
+    offset: int
+    hash: str | None
+    read_segment: Read
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Bytes ``start`` to ``stop``; safe from several threads."""
+        return self.read_segment(self.segment, self.offset + start, self.offset + stop)
+
+
+class BaseSegment(NamedTuple):
+    """A segment of a base: its size in bytes, the codec's type of its values, its hash if there is one."""
+
+    bytes: int
+    dtype: str | None
+    hash: str | None = None
+
+
+@dataclass(frozen=True)
+class Base:
+    """An earlier file that another is coded against.
+
+    Attributes:
+        name: for people; archives keep it.
+        read: bytes of a segment: its number, start and stop.
+    """
+
+    name: str
+    tensors: tuple[TensorView, ...]
+    segments: tuple[BaseSegment, ...]
+    read: Read
+
+    @classmethod
+    def of_plan(cls, name: str, plan: FilePlan) -> Base:
+        """The file of a plan; its bytes are read where and when they are needed."""
+
+        def read(segment: int, start: int, stop: int) -> Bytes:
+            begin = plan.segments[segment].start
+            return plan.source.read(begin + start, begin + stop)
+
+        segments = tuple(BaseSegment(segment.stop - segment.start, segment.dtype) for segment in plan.segments)
+        return cls(name, plan.tensors, segments, read)
+
+    @classmethod
+    def of_entry(cls, name: str, entry: FileEntry, read: Read) -> Base:
+        """A file in an archive."""
+        segments = tuple(BaseSegment(segment.bytes, segment.dtype, segment.hash) for segment in entry.segments)
+        return cls(name, entry.tensors, segments, read)
+
+    def bytes_for(
+        self, views: Sequence[TensorView], size: int, dtype: str | None, *, alone: bool, raw: bool = False
+    ) -> BaseBytes | None:
+        """What a segment of another file is coded against; None if nothing here fits it.
+
+        Args:
+            views: the tensors on the segment.
+            size: of the segment, in bytes.
+            dtype: of its values.
+            alone: the other file has a single tensor. If so has this, names do not matter: those of ``.npy`` files
+                are the files'.
+            raw: also take unsigned integers for the raw bits of another type, as numpy arrays of bfloat16 may come.
+        """
+        if dtype not in PREDICTABLE or not size:
+            return None
+        alone = alone and len(self.tensors) == 1
+        for view in views:
+            other = self.tensors[0] if alone else self._by_name.get(view.name)
+            if other is None or not self._same_type(view, other, dtype, raw):
+                continue
+            known = self.segments[other.segment]
+            if known.bytes == size:
+                return BaseBytes(self.name, other.segment, 0, known.hash, self.read)
+            element = width(view.dtype) or 1
+            if _is_dense(view) and _is_dense(other) and prod(view.shape) * element == size == _bytes(other):
+                return BaseBytes(self.name, other.segment, other.offset * element, None, self.read)
+        return None
+
+    @cached_property
+    def _by_name(self) -> dict[str, TensorView]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    def _same_type(self, view: TensorView, other: TensorView, dtype: str, raw: bool) -> bool:
+        if other.dtype == view.dtype:
+            return self.segments[other.segment].dtype == dtype
+        return raw and other.dtype == f"uint{8 * (width(view.dtype) or 0)}"
+
+
+class FindBase(Protocol):
+    """Where files find their bases."""
+
+    def find(self, path: str, dtype: str | None = None) -> Base | None:
+        """The base of the file ``path``, None if there is none; safe from several threads.
+
+        ``dtype``: what the values of a base without a header are.
+        """
+        ...
+
+
+def base_bytes(entry: FileEntry, number: int, bases: FindBase | None) -> BaseBytes:
+    """What a segment in an archive is coded against.
+
+    Raises:
+        Unsupported: that is not to be found, or known to be of other values than at compression.
+    """
+    segment, meant = entry.segments[number], f"a base, {entry.base}," if entry.base else "a base"
+    if bases is None:
+        raise Unsupported(f"was compressed against {meant} which must be given to read it (--base)")
+    alone = len(entry.tensors) == 1
+    base = bases.find(entry.path, entry.tensors[0].dtype if alone else None)
+    if base is None:
+        raise Unsupported(f"was compressed against {meant} and there is none for this file")
+    found = base.bytes_for(entry.views.get(number, []), segment.bytes, segment.dtype, alone=alone, raw=True)
+    if found is None:
+        size = f"{segment.bytes} bytes of {segment.dtype}"
+        raise Unsupported(f"was compressed against {meant} and {base.name} has no such tensor of {size}")
+    if found.hash not in (None, segment.base):
+        raise Unsupported(f"was compressed against {meant} of other values than {base.name} has")
+    return found
+
+
+def _is_dense(view: TensorView) -> bool:
+    return view.stride is None or view.stride == row_major(view.shape)
+
+
+def _bytes(view: TensorView) -> int:
+    return prod(view.shape) * (width(view.dtype) or 1)

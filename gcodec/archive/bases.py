@@ -1,0 +1,160 @@
+"""Opens what the user names as a base: a tensor file, an archive, a folder of either, or tensors in memory."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from threading import RLock
+from types import TracebackType
+from typing import NamedTuple
+
+from gcodec.archive.base import Base
+from gcodec.archive.layout import MAGIC
+from gcodec.archive.reader import ArchiveReader
+from gcodec.errors import GcodecError, InvalidArgument
+from gcodec.files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
+
+#: So many files of a folder are kept open; one is used at a time, or a few.
+MAX_OPEN = 16
+SUFFIX = ".gc"
+
+Finder = Callable[[str], Base | None]
+
+
+class _Opened(NamedTuple):
+    """A file that is open: what finds a path's base in it, and what closes it."""
+
+    find: Finder
+    stack: ExitStack
+
+
+class Bases:
+    """Where the files of an archive find their bases.
+
+    A file, tensors in memory and an archive of one file are the base of every file; in a folder, or an archive of
+    several files, a file's base has the same path, or the same one below the first folder (``run2/x`` and ``run1/x``).
+
+    Args:
+        origin: path of a tensor file, an archive or a folder of either; an open archive (not closed here); or the plan
+            of a file.
+        base: the bases of archives among these.
+
+    Raises:
+        GcodecError: there is no such file or folder.
+    """
+
+    def __init__(self, origin: str | os.PathLike[str] | ArchiveReader | FilePlan, *, base: Bases | None = None) -> None:
+        self._base, self._lock = base, RLock()
+        self._open: OrderedDict[tuple[Path, str | None], _Opened] = OrderedDict()
+        self._planned = Base.of_plan(origin.path, origin) if isinstance(origin, FilePlan) else None
+        self._archive = _InArchive(origin) if isinstance(origin, ArchiveReader) else None
+        self.path = Path(origin) if isinstance(origin, str | os.PathLike) else None
+        if self.path is not None and not self.path.exists():
+            raise GcodecError(f"{self.path}: no such file or folder")
+
+    def find(self, path: str, dtype: str | None = None) -> Base | None:
+        """The base of the file ``path``, None if there is none; safe from several threads.
+
+        Args:
+            path: relative, as in an archive.
+            dtype: what the values of a base without a header are, or raw bits of a ``.npy`` stand for.
+
+        Raises:
+            GcodecError, OSError: the base cannot be read.
+        """
+        if self._planned is not None:
+            return self._planned
+        if self._archive is not None:
+            return self._archive.find(path)
+        assert self.path is not None
+        if not self.path.is_dir():
+            return self._opened(self.path, dtype)(path)
+        for place in (self.path / name for name in _names(path)):
+            for file in (place, place.with_name(place.name + SUFFIX)):
+                if file.is_file():
+                    return self._opened(file, dtype, forgive=True)(path)
+        return None
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Whether ``path`` is a base, or lies in a folder of bases: replacing it would make archives unreadable."""
+        ours = self.path.resolve() if self.path else None
+        within = ours is not None and Path(path).resolve().is_relative_to(ours) and Path(path).is_file()
+        return within or (self._base is not None and self._base.is_at(path))
+
+    def close(self) -> None:
+        """Closes what was opened here."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].stack.close()
+
+    def __enter__(self) -> Bases:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self, file: Path, dtype: str | None, *, forgive: bool = False) -> Finder:
+        """What finds the base of a path in a file, opened now or before."""
+        with self._lock:
+            key = file, dtype
+            if key not in self._open:
+                self._open[key] = self._open_file(file, dtype, forgive)
+                if len(self._open) > MAX_OPEN:
+                    self._open.popitem(last=False)[1].stack.close()
+            self._open.move_to_end(key)
+            return self._open[key].find
+
+    def _open_file(self, file: Path, dtype: str | None, forgive: bool) -> _Opened:
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(open_source(file)))
+            if source.read(0, min(len(MAGIC), source.size)).tobytes() == MAGIC:
+                archive = stack.enter_context(ArchiveReader(source, threads=1, base=self._base))
+                return _Opened(_InArchive(archive).find, stack.pop_all())
+            plan = stack.enter_context(closing(_plan(file, source, dtype, forgive)))
+            base = Base.of_plan(file.name, plan)
+            return _Opened(lambda path: base, stack.pop_all())
+        raise AssertionError  # an ExitStack suppresses nothing of its own
+
+
+def _plan(file: Path, source: FileSource, dtype: str | None, forgive: bool) -> FilePlan:
+    """The plan of a base. In a folder (``forgive``) what is no tensor file is one without tensors."""
+    plan = (plan_or_bytes if forgive else plan_file)(str(file), source)
+    if dtype is not None and plan.format in ("bytes", "npy"):
+        with suppress(InvalidArgument):  # a header says something else
+            plan = plan_file(str(file), source, dtype=dtype)
+    if not plan.tensors and not forgive:
+        raise InvalidArgument(f"{file}: holds no tensors, so it is no base")
+    return plan
+
+
+class _InArchive:
+    """The files of an archive as bases."""
+
+    def __init__(self, archive: ArchiveReader) -> None:
+        self._archive = archive
+        self._known: dict[str, Base | None] = {}
+
+    def find(self, path: str) -> Base | None:
+        """The base of a path: the only file, or the one of the same place."""
+        if path not in self._known:
+            self._known[path] = self._find(path)
+        return self._known[path]
+
+    def _find(self, path: str) -> Base | None:
+        files, name = list(self._archive.files), Path(self._archive.name).name
+        if len(files) > 1:
+            files = [entry for wanted in _names(path) for entry in self._archive.files if wanted in _names(entry.path)]
+            name = f"{name}:{files[0].path}" if files else ""
+        return Base.of_entry(name, files[0], partial(self._archive.segment_range, files[0])) if files else None
+
+
+def _names(path: str) -> list[str]:
+    """A path, and the same below its first folder."""
+    parts = PurePosixPath(path).parts
+    return [path, "/".join(parts[1:])] if len(parts) > 1 else [path]

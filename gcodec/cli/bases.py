@@ -1,0 +1,49 @@
+"""``--base``: the earlier files that archives are coded against."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from gcodec.archive import Bases, FileEntry
+from gcodec.cli.errors import UsageError
+from gcodec.cli.inputs import STDIO
+
+
+def add_base(parser: argparse.ArgumentParser, text: str) -> None:
+    """The option; ``text`` says what it is for."""
+    parser.add_argument("--base", action="append", metavar="OLD", help=f"{text}\na tensor file, an archive or a folder;"
+                        " give it again for the base of that archive")
+
+
+@contextmanager
+def opened(paths: Sequence[str] | None) -> Iterator[Bases | None]:
+    """The bases that the options name, each with those after it for its own archives; None without any.
+
+    Raises:
+        GcodecError: there is no such file.
+        UsageError: standard input, which cannot be read twice.
+    """
+    if STDIO in (paths or ()):
+        raise UsageError("--base must be a file or a folder")
+    with ExitStack() as stack:
+        bases = None
+        for path in reversed(paths or ()):
+            bases = stack.enter_context(Bases(path, base=bases))
+        yield bases
+
+
+def summary(entry: FileEntry) -> dict[str, Any]:
+    """What a file needs of its base, for ``--json``: nothing if it needs none."""
+    if not entry.needs_base:
+        return {}
+    needing = sum(entry.segments[tensor.segment].base is not None for tensor in entry.tensors)
+    return {"base": {"name": entry.base, "tensors": needing}}
+
+
+def line(file: dict[str, Any]) -> str:
+    """The same as a line of text."""
+    name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]
+    return f"base: {name}, for {count} of {len(file['tensors'])} tensors"
