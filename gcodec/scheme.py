@@ -43,9 +43,9 @@ class Scheme:
 
 @lru_cache
 def lossless(dtype: ValueType) -> Scheme:
-    """Everything is kept, in one plane."""
-    widths = (dtype.tail_bits,) if dtype.tail_bits else ()
-    return Scheme(LOSSLESS, widths, (Level(0, len(widths)),), (0,), False, False)
+    """Everything is kept, in planes that are fast to pack."""
+    widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
+    return Scheme(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
 
 
 def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
@@ -123,6 +123,8 @@ def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ..
         return planes.LAYOUT_8
     if whole and dtype.tail_bits == 7:
         return planes.LAYOUT_7
+    if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7):
+        return planes.LAYOUT_23
     if dtype.tail_bits <= 32 and max(widths) <= 8:
         return planes.LAYOUT_NARROW
     return planes.LAYOUT_GENERAL

@@ -13,7 +13,7 @@ from .streams import STREAM_PAD
 from .vector import look_up_level, lookup
 
 if HAS_AVX512:
-    from .groups import symbols_9, symbols_16, symbols_32
+    from .groups import symbols_9, symbols_16, symbols_32, symbols_wide
     from .groups_narrow import joint_16, joint_32
 
 CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
@@ -157,10 +157,13 @@ def find_symbols(
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
             whole = np.int64(0)
-            if HAS_AVX512 and width == 32 and head_shift == 23:
+            if HAS_AVX512 and width == 32:
                 whole = length & ~63
                 for i in range(0, whole, 64):
-                    symbols_32(some, i, result, i, np.int64(origin), np.int64(limit))
+                    if head_shift == 23:
+                        symbols_32(some, i, result, i, np.int64(origin), np.int64(limit))
+                    else:
+                        symbols_wide(some, i, result, i, np.int64(origin), np.int64(limit))
             elif HAS_AVX512 and width == 16:
                 whole = length & ~63
                 for i in range(0, whole, 64):

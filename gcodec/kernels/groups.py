@@ -16,7 +16,7 @@ from .steps import intrinsic_step
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 _INDEX = ir.IntType(64)
-_THREE = ir.Constant(_INDEX, 3)
+_TWO, _THREE = ir.Constant(_INDEX, 2), ir.Constant(_INDEX, 3)
 
 
 def move(verb: str, source: Lanes, mask: Lanes) -> Lanes:
@@ -26,18 +26,17 @@ def move(verb: str, source: Lanes, mask: Lanes) -> Lanes:
     return Lanes(source.builder, call(source.builder, name, zero.type, [source.value, zero, mask.value]))
 
 
-def tail_of(words: Lanes) -> Lanes:
-    """Tails of float32."""
-    return (words & 0x7FFFFF) | ((words >> 8) & 0x800000)
+def tail_of(words: Lanes, rest: int = 23) -> Lanes:
+    """Tails of float32, with ``rest`` bits below the head."""
+    return (words & (1 << rest) - 1) | ((words >> (31 - rest)) & (1 << rest))
 
 
-def float_of(head: Lanes, tail: Lanes, bits: int = 32, rest: int = 7) -> Lanes:
+def float_of(head: Lanes, tail: Lanes, bits: int = 32, rest: int | None = None) -> Lanes:
     """float32 from heads (any upper bits) and tails, or ``bits`` 16: bfloat16 or float16, with ``rest`` bits below the
-    head."""
-    if bits == 32:
-        return ((head << 23) & 0x7F800000) | (tail & 0x7FFFFF) | ((tail << 8) & 0x80000000)
-    low = (1 << rest) - 1
-    return ((head << rest) & (0x7FFF & ~low)) | (tail & low) | ((tail << (15 - rest)) & 0x8000)
+    head, by default 23 or 7."""
+    rest = rest or {32: 23, 16: 7}[bits]
+    low, sign = (1 << rest) - 1, 1 << (bits - 1)
+    return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)
 
 
 def look_up(builder: Any, table: Any, source: Lanes, n: int = 256) -> Lanes:
@@ -98,6 +97,8 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
 #: symbols_32(values, i, symbols, j, origin, count): symbols of 64 float32 of one level, the range starting at
 #: ``origin``; symbols_16: of bfloat16 or float16; symbols_9: of bfloat16 with a head of 9 bits.
 symbols_32, symbols_16, symbols_9 = _symbols(32, 23), _symbols(16, 7), _symbols(16, 6, 9)
+#: The same of float32 with a head of 9 bits.
+symbols_wide = _symbols(32, 22, 9)
 
 
 def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
@@ -170,3 +171,37 @@ def _merger(rest: int) -> Any:
 split_8_64, split_7_64 = _splitter(7), _splitter(6)
 #: merge_8_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
 merge_8_64, merge_7_64 = _merger(7), _merger(6)
+
+
+def _generate_split_23(builder: Any, args: list[Any], at: Any) -> Any:
+    values, mask = load(builder, at(0, 32), 32, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+    tail = tail_of(values, 22)
+    upper, total = (tail >> 7).to(16), ir.Constant(_INDEX, 0)
+    for k in range(2):
+        half = mask.part(k, 32)
+        move("compress", upper.part(k, 32), half).store(builder.gep(at(4, 8), [builder.mul(total, _TWO)]))
+        total = builder.add(total, half.count())
+    move("compress", (tail & 127).to(8), mask).store(at(6, 8))
+    return total
+
+
+def _generate_merge_23(builder: Any, args: list[Any], at: Any) -> Any:
+    symbols, total, upper = load(builder, at(4, 8), 8, 64), ir.Constant(_INDEX, 0), []
+    mask = symbols.compare("!=", 0)
+    for k in range(2):
+        half = mask.part(k, 32)
+        packed = load(builder, builder.gep(at(0, 8), [builder.mul(total, _TWO)]), 16, 32)
+        upper.append(move("expand", packed, half))
+        total = builder.add(total, half.count())
+    lower = move("expand", load(builder, at(2, 8), 8, 64), mask)
+    tail = (upper[0].pick(list(range(64)), upper[1]).to(32) << 7) | lower.to(32)
+    value = float_of(symbols.to(32) + args[8], tail, 32, 22)
+    mask.choose(value, tail).store(at(6, 32))
+    return total
+
+
+#: split_23_64(values, i, symbols, j, out, at, seven, k) -> how many: of each of 64 float32 whose symbol is not 0 the
+#: tail of 23 bits: the upper 16 to ``out`` (bytes), the lower 7 to ``seven``.
+split_23_64 = intrinsic_step(types.intp, 8, _generate_split_23)
+#: merge_23_64(data, at, seven, k, symbols, j, out, i, origin) -> how many: inverse; ``origin``: head of symbol 0.
+merge_23_64 = intrinsic_step(types.intp, 9, _generate_merge_23)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import planes, planes_general, planes_narrow
+from . import planes, planes_general, planes_narrow, planes_wide
 from .groups import count_64
 from .jit import kernel
 from .memory import view
@@ -49,7 +49,9 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seve
     if lone is not None:
         return planes.split_8(values, scratch.symbols, n, stream, lone, out, at)
     if seven is not None:
-        return planes.split_7(values, scratch.symbols, n, stream, seven, out, at)
+        if shape.n == 1:
+            return planes_wide.split_7(values, scratch.symbols, n, stream, seven, out, at)
+        return planes_wide.split_23(values, scratch.symbols, n, stream, seven, out, at)
     return at
 
 
@@ -99,6 +101,7 @@ def count(n, stream, mark_of, shape, dense, lone, seven, items, general, scratch
         count_single(scratch.symbols, n, stream, scratch.n_items)
     if seven is not None:
         count_single(scratch.symbols, n, stream, scratch.n_items)
+        scratch.n_items[1] = scratch.n_items[0]
     if items is not None:
         count_items(scratch.symbols, n, stream, shape.n, mark_of, scratch.marks, scratch.n_items)
     if general is not None:
@@ -163,8 +166,12 @@ def merge(
     if lone is not None:
         planes.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
     if seven is not None:
-        planes.merge_7(
-            data, at, n_items[0], symbols, n, stream, np.int64(head_of[1]), bases, scratch.tails, seven, out
-        )
+        first_head = np.int64(head_of[1])
+        if shape.n == 1:
+            planes_wide.merge_7(
+                data, at, n_items[0], symbols, n, stream, first_head, bases, scratch.tails, seven, out
+            )
+        else:
+            planes_wide.merge_23(data, at, n_items[0], symbols, n, stream, first_head, bases, seven, out)
     if bare is not None:
         planes_general.merge_values(None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out)

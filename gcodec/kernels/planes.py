@@ -1,9 +1,9 @@
 """Planes: the sign and mantissa bits of a block's values, one packed array per plane (docs/format.md sections 4 and 7).
 
 Encoding cuts each value's kept bits into items ("split"), decoding joins items, heads and signs into values
-("merge"). There are five pairs of kernels for five layouts, all with the same bytes: one plane of 24 bits (float32,
-lossless), one of 8 bits (bfloat16 and float16, lossless) or 7 (bfloat16 with a wide head), several of at most 8 bits
-(ladders), and any planes at all.
+("merge"). There are pairs of kernels for several layouts, all with the same bytes: one plane of 24 bits (float32,
+lossless), one of 8 bits (bfloat16 and float16, lossless), those of wide heads (:mod:`planes_wide`), several planes of
+at most 8 bits (ladders, :mod:`planes_narrow`), and any planes at all (:mod:`planes_general`).
 
 Values of the symbols of a sub-stream lie in ``symbols`` at a stride of ``stream + STREAM_PAD`` bytes; behind the
 last, shorter sub-stream up to the next multiple of 64 the symbols are 0. Which items a value owns follows from its
@@ -24,12 +24,12 @@ from .memory import view
 from .scalar import U8, U16, U32
 from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import compress_8, compress_32, expand_8, expand_32, pack_7, pack_24, unpack_7, unpack_24
+from .vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
 
 if HAS_AVX512:
-    from .groups import merge_7_64, merge_8_64, merge_24_64, split_7_64, split_8_64, split_24_64
+    from .groups import merge_8_64, merge_24_64, split_8_64, split_24_64
 
-LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_7, LAYOUT_NARROW, LAYOUT_GENERAL = range(6)
+LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_23, LAYOUT_7, LAYOUT_NARROW, LAYOUT_GENERAL = range(7)
 GROUP = 64  #: bytes that the vector steps move at a time: the margin of every scratch array
 
 
@@ -153,59 +153,4 @@ def merge_8(data, at, symbols, n, stream, first_head, bases, bytes_, out):
             tail = U16(bytes_[i])
             head = U16(U16(symbol + origin) << U16(7)) & U16(0x7F80)
             value = head | (tail & U16(0x7F)) | U16(U16(tail << U16(8)) & U16(0x8000))
-            result[i] = value if symbol else U16(0)
-
-
-@kernel
-def split_7(values, symbols, n, stream, seven, out, at):
-    """Seven bits for every value that is not zero. ``seven``: uint8[n + 64], scratch; ``out`` has 64 bytes of
-    margin. Returns the end."""
-    k = np.int64(0)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
-        if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                k += split_7_64(values, first + i, symbols, place + i, seven, k)
-            continue
-        # The bytes land where they will be compressed to, or behind it: compressing never overtakes itself.
-        some, own = view(values, first, count), view(seven, first, count)
-        for i in range(count):
-            bits = U16(some[i])
-            own[i] = U8((bits & U16(0x3F)) | ((bits >> U16(9)) & U16(0x40)))
-        for i in range(0, count, 64):
-            k += compress_8(seven, first + i, symbols, place + i, 255, seven, k)
-    for i in range(k, k + 64):
-        seven[i] = U8(0)
-    for i in range(0, k, 64):
-        pack_7(seven, i, out, at + (i >> 3) * 7)
-    return at + ((7 * k + 7) >> 3)
-
-
-@kernel
-def merge_7(data, at, n_items, symbols, n, stream, first_head, bases, bytes_, seven, out):
-    """Inverse of :func:`split_7`; arguments as in :func:`merge_8`, ``n_items``: in the plane, ``seven``:
-    uint8[n + 64], scratch."""
-    for i in range(0, n_items, 64):
-        unpack_7(data, at + (i >> 3) * 7, seven, i)
-    k = np.int64(0)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
-        start = np.int64(bases[s]) + first_head - 1
-        if HAS_AVX512 and count & 63 == 0:
-            for i in range(0, count, 64):
-                k += merge_7_64(seven, k, symbols, place + i, out, first + i, start)
-            continue
-        for i in range(0, count, 64):
-            k += expand_8(seven, k, symbols, place + i, 255, bytes_, i)
-        origin = U16(start & 511)
-        some, result = view(symbols, place, count), view(out, first, count)
-        for i in range(count):
-            symbol = U16(some[i])
-            tail = U16(bytes_[i])
-            head = U16(U16(symbol + origin) << U16(6)) & U16(0x7FC0)
-            value = head | (tail & U16(0x3F)) | U16(U16(tail << U16(9)) & U16(0x8000))
             result[i] = value if symbol else U16(0)
