@@ -22,7 +22,7 @@ from gcodec.format import Prelude
 from gcodec.kernels import blocks, prefix_code
 from gcodec.kernels.frame import find_blocks, seal_prelude
 from gcodec.levels import Level, check_levels, kept_bits
-from gcodec.valuetypes import BY_NAME, VALUE_TYPES
+from gcodec.valuetypes import BY_NAME, VALUE_TYPES, WIDE
 from tests import laws, reference
 from tests.cases import KINDS, gaussian
 from tests.frame_builder import BLOCK_HEADER, EXTENSION, PREDICTED_EXTENSION, Draft, build_frame
@@ -156,6 +156,7 @@ def test_value_types_are_those_of_the_page():
 def test_examples_of_planes_and_levels_are_what_the_encoder_writes():
     schemes = {
         "float32 lossless": scheme.lossless(BY_NAME["float32"]),
+        "float32 lossless, with a wide head": scheme.lossless(WIDE["float32"]),
         "float32, 9 mantissa bits kept": scheme.fixed(BY_NAME["float32"], 9),
         "float32, ladder 0/6/12/18": scheme.ladder(BY_NAME["float32"], gcodec.PAPER_LADDER["float32"]),
         "float32, ladder 0/3/…/21": scheme.ladder(BY_NAME["float32"], gcodec.FINE_LADDER["float32"]),
