@@ -525,8 +525,8 @@ class Pair:
     @cached_property
     def both(self) -> tuple[Bits, Bits]:
         """Bits of the array and of its base; read-only, and not the same memory."""
-        bits, base = PAIR_MAKERS[self.name](self.kind, np.random.default_rng(zlib.crc32(str(self).encode())))
-        base = base.copy()
+        made_of = np.random.default_rng(zlib.crc32(str(self).encode()))
+        bits, base = (np.array(made) for made in PAIR_MAKERS[self.name](self.kind, made_of))    # 0-d, too
         for made in (bits, base):
             assert made.dtype == self.kind.container and made.size == base.size
             made.setflags(write=False)
