@@ -119,7 +119,8 @@ def check_round_trip(x: Any, promised: Bits, **options: Any) -> bytes:
     Returns the frame.
     """
     base = options.get("base")
-    before, base_before = bits_of(x), None if base is None else bits_of(base)
+    before = bits_of(x)
+    base_before = before if base is None else bits_of(base)
     frame = gcodec.encode(x, **options)
     assert type(frame) is bytes
     assert np.array_equal(bits_of(x), before)
