@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets.
-PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py
+PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_prediction.py
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 

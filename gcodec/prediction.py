@@ -89,20 +89,27 @@ def _as_floats(bits: np.ndarray, dtype: ValueType) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def _without_denormals(values: np.ndarray) -> np.ndarray:
+    """Float32 values, 0 where a processor might take them for 0, or might have rounded them to 0."""
+    bits = values.view(np.uint32)
+    return np.where((bits & 0x7FFFFFFF) < 0x01000000, np.uint32(0), bits).view(np.float32)
+
+
 def _median_row(values: np.ndarray, dtype: ValueType, n_columns: int, seed: np.ndarray) -> np.ndarray:
     """The element-wise median of some rows, brought to length 1 and to the same direction."""
     n_rows = len(values) // n_columns
     picks = np.linspace(0, n_rows - 1, min(n_rows, _TEMPLATE_ROWS)).astype(np.int64)
     with np.errstate(all="ignore"):
-        rows = _as_floats(values[: n_rows * n_columns].reshape(n_rows, n_columns)[picks], dtype).astype(np.float64)
+        rows = _as_floats(values[: n_rows * n_columns].reshape(n_rows, n_columns)[picks], dtype)
+        rows = _without_denormals(rows).astype(np.float64)
         size = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
         good = np.isfinite(size[:, 0]) & (size[:, 0] > 0)
         rows = rows[good] / size[good]
-        median = seed.astype(np.float64)
+        median = _without_denormals(seed).astype(np.float64)
         for _ in range(2):
             signs = np.where(rows @ median < 0, -1.0, 1.0)
             median = np.median(rows * signs[:, None], axis=0) if len(rows) else median
-    return median.astype(np.float32)
+    return _without_denormals(median.astype(np.float32))
 
 
 def predict_rows(

@@ -26,6 +26,7 @@ from tests.reference import (
     Kind,
     Known,
     ValueType,
+    base_hash,
     checksum,
     packed_bytes,
     read_prelude,
@@ -91,7 +92,7 @@ class Draft:
     records: tuple[bytes, ...]
     blocks: tuple[bytes, ...]
     residuals: tuple[bytes, ...] = ()       # records of residual codebooks
-    templates: tuple[bytes, ...] = ()       # n_columns and values
+    templates: tuple[bytes, ...] = ()       # n_columns and values, or 0 and the hash of the base
 
     @classmethod
     def of(cls, frame: bytes, known: Known) -> Draft:
@@ -101,7 +102,8 @@ class Draft:
         records = tuple(codebook.record for codebook in p.codebooks)
         blocks = tuple(frame[where] for where in p.blocks)
         residuals = tuple(codebook.record for codebook in p.residuals)
-        templates = tuple(struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
+        templates = tuple(base_template(template) if isinstance(template, int) else
+                          struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
         return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
                    levels, records, blocks, residuals, templates)
 
@@ -117,10 +119,19 @@ class Draft:
     def any_coded(self) -> bool:
         return any(block[0] == 2 for block in self.blocks)
 
+    @property
+    def bases(self) -> list[int]:
+        """Positions of the templates that stand for the base."""
+        return [t for t in range(len(self.templates)) if self.n_columns(t) == 0]
+
+    def n_columns(self, t: int) -> int:
+        """Columns of a template, 0 if it stands for the base."""
+        (n_columns,) = struct.unpack_from("<I", self.templates[t])
+        return int(n_columns)
+
     def predicted(self, block: bytes) -> Predicted:
         """The parts of one of its predicted blocks."""
-        (n_columns,) = struct.unpack_from("<I", self.templates[block[2] | block[3] << 8])
-        return Predicted.of(block, self.stream_log2, n_columns)
+        return Predicted.of(block, self.stream_log2, self.n_columns(block[2] | block[3] << 8))
 
     def seal(
         self,
@@ -347,7 +358,7 @@ class Predicted:
             length = min_stream_bytes + (bits >> s * length_width & (1 << length_width) - 1)
             streams.append(block[at : at + length])
             at += length
-        n_rows = (column + n_values - 1) // n_columns + 1
+        n_rows = (column + n_values - 1) // n_columns + 1 if n_columns else 0
         scales = block[lengths_at + size : lengths_at + size + 3 * n_rows]
         return cls(codebook, template, n_values, block[32 : 32 + plane_bytes], tuple(streams), scales,
                    min_stream_bytes, length_width, run_symbol, column)
@@ -386,11 +397,12 @@ def plain_block(number: int, n_values: int, body: bytes, codebook: int = 0, base
 
 
 class Built(NamedTuple):
-    """A valid frame, its values as integers of W bits, and the codebooks that it names by id."""
+    """A valid frame, its values as integers of W bits, the codebooks that it names by id, and its base, if any."""
 
     frame: bytes
     bits: Bits
     codebooks: dict[tuple[int, int], bytes]
+    base: Bits | None = None
 
 
 ANY_KIND: tuple[BlockKind, ...] = ("constant", "raw", "coded", "coded", "coded", "coded", "predicted", "predicted")
@@ -408,12 +420,14 @@ def build_frame(
     kinds: Sequence[BlockKind] | None = None,
     named: bool = False,
     spare_bits: bool = False,
+    with_base: bool | None = None,
 ) -> Built:
     """A valid frame of random values, and of a random shape in all that is not given.
 
     `levels` are the planes and the levels; `kinds` the kinds of block to choose from, of which those that the
     frame cannot have are left out; `named` lets codebooks be given by id; `spare_bits` fills the spare bits of
-    packed arrays and sub-streams, which readers ignore.
+    packed arrays and sub-streams, which readers ignore; `with_base`: whether templates stand for a base, of types
+    that may have templates.
     """
     dtype = rng.choice(list(VALUE_TYPES)) if dtype is None else dtype
     kind = VALUE_TYPES[dtype]
@@ -435,22 +449,35 @@ def build_frame(
             records[c], held = by_id(record, rng.choice([256, 2**32 - 1, rng.randrange(256, 2**32)]), kind.H)
             known |= held
     residuals, templates = random_residuals(rng, kind), random_templates(rng, kind, 1 << block_log2)
+    base = random_base(rng, kind, n_values)
+    if kind.predicted and (rng.random() < 0.4 if with_base is None else with_base):
+        residuals = residuals or [random_residual(rng, kind)]
+        templates = templates[: 255 - rng.randint(1, 2)]
+        for _ in range(min(rng.choice([1, 1, 2, 5]), 255 - len(templates))):
+            templates.insert(rng.randint(0, len(templates)), [])
 
     values: list[int] = []
     blocks = []
-    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates)
+    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates, base)
     lacking = {"coded"} if not inline else set()
     lacking |= {"predicted"} if not (residuals and templates) else set()
     possible = [name for name in kinds or ANY_KIND if name not in lacking] or ["raw"]
     while len(values) < n_values:
-        block, new = writer.block(rng.choice(possible), min(1 << block_log2, n_values - len(values)))
+        block, new = writer.block(rng.choice(possible), min(1 << block_log2, n_values - len(values)), len(values))
         blocks.append(block)
         values += new
+    earlier = np.array(base, kind.container)
+    stored = [struct.pack(f"<{1 + len(template)}I", len(template), *template) if template else
+              base_template(base_hash(earlier)) for template in templates]
     draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
                   random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
-                  tuple(codebook.record(spare=spare) for codebook in residuals),
-                  tuple(struct.pack(f"<{1 + len(template)}I", len(template), *template) for template in templates))
-    return Built(draft.seal(), np.array(values, kind.container), known)
+                  tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored))
+    return Built(draft.seal(), np.array(values, kind.container), known, None if all(templates) else earlier)
+
+
+def base_template(hashed: int) -> bytes:
+    """A template that stands for the base of a hash (§4)."""
+    return struct.pack("<IQ", 0, hashed)
 
 
 def pick_count(rng: Random, n_codebooks: int | None) -> int:
@@ -517,7 +544,12 @@ def random_residuals(rng: Random, kind: ValueType) -> list[Residual]:
     if not kind.predicted:
         return []
     n = 255 if rng.random() < 0.02 else rng.choice([0, 1, 1, 2, 3])
-    return [Residual(tuple(random_lengths(rng, 1 + 15 * kind.W // 4))) for _ in range(n)]
+    return [random_residual(rng, kind) for _ in range(n)]
+
+
+def random_residual(rng: Random, kind: ValueType) -> Residual:
+    """A residual codebook."""
+    return Residual(tuple(random_lengths(rng, 1 + 15 * kind.W // 4)))
 
 
 def random_templates(rng: Random, kind: ValueType, block: int) -> list[list[int]]:
@@ -531,6 +563,17 @@ def random_templates(rng: Random, kind: ValueType, block: int) -> list[list[int]
         nature = rng.randrange(3)
         templates.append([random_factor(rng, rng.randrange(3) if nature == 2 else nature) for _ in range(n_columns)])
     return templates
+
+
+def random_base(rng: Random, kind: ValueType, n_values: int) -> list[int]:
+    """Values of a base (§8): anything, or what lies at the seams of the order of real numbers."""
+    if not kind.predicted:
+        return []
+    half = 1 << kind.W - 1
+    inf = half - (1 << kind.M)
+    seams = [0, 1, half, half + 1, half - 1, 2 * half - 1, inf, inf + 1, half | inf, half | inf + 1]
+    share = rng.choice([0, 0.5, 1])
+    return [rng.choice(seams) if rng.random() < share else rng.getrandbits(kind.W) for _ in range(n_values)]
 
 
 def random_factor(rng: Random, nature: int) -> int:
@@ -565,7 +608,7 @@ def random_lengths(rng: Random, n: int) -> list[int]:
 
 @dataclass(frozen=True)
 class BlockWriter:
-    """Draws blocks (§6) of a frame; each comes with its values."""
+    """Draws blocks (§6) of a frame; each comes with its values. A template of no columns stands for the base."""
 
     rng: Random
     kind: ValueType
@@ -576,8 +619,10 @@ class BlockWriter:
     spare: Random | None
     residuals: Sequence[Residual] = ()
     templates: Sequence[Sequence[int]] = ()
+    base: Sequence[int] = ()
 
-    def block(self, name: BlockKind, n_values: int) -> tuple[bytes, list[int]]:
+    def block(self, name: BlockKind, n_values: int, start: int = 0) -> tuple[bytes, list[int]]:
+        """A block of a kind, from value `start` of the array on."""
         W = self.kind.W
         match name:
             case "constant":
@@ -589,7 +634,7 @@ class BlockWriter:
             case "coded":
                 return self.coded(n_values)
             case "predicted":
-                return self.predicted(n_values)
+                return self.predicted(n_values, start)
 
     def coded(self, n_values: int) -> tuple[bytes, list[int]]:
         """A coded block (§7)."""
@@ -643,14 +688,14 @@ class BlockWriter:
         needed = max(len(stream) - min_stream_bytes for stream in streams).bit_length()
         return min_stream_bytes, self.rng.choice([needed, 16, self.rng.randint(needed, 16)])
 
-    def predicted(self, n_values: int) -> tuple[bytes, list[int]]:
+    def predicted(self, n_values: int, start: int) -> tuple[bytes, list[int]]:
         """A predicted block (§8)."""
         rng, W = self.rng, self.kind.W
         c, t = rng.randrange(len(self.residuals)), rng.randrange(len(self.templates))
         codes, template = self.residuals[c].codes(), self.templates[t]
-        column = rng.choice([0, len(template) - 1, rng.randrange(len(template))])
+        column = rng.choice([0, len(template) - 1, rng.randrange(len(template))]) if template else 0
         nature = rng.randrange(3)
-        n_rows = (column + n_values - 1) // len(template) + 1
+        n_rows = (column + n_values - 1) // len(template) + 1 if template else 0
         scales = [random_factor(rng, nature) & 0xFFFFFF00 for _ in range(n_rows)]
         run_symbol = rng.choice([ZERO, rng.randint(0, 15 * W // 4)])
         symbols = list(codes)
@@ -661,13 +706,16 @@ class BlockWriter:
         values: list[int] = []
         streams = []
         items: list[list[int]] = [[] for _ in range(W // 8)]
-        for start in range(0, n_values, 1 << self.stream_log2):
-            count = min(1 << self.stream_log2, n_values - start)
+        for done in range(0, n_values, 1 << self.stream_log2):
+            count = min(1 << self.stream_log2, n_values - done)
             run = rng.random() < share_of_runs
             chosen = [run_symbol] * count if run else rng.choices(symbols, weights, k=count)
             for symbol in chosen:
-                place = column + len(values)
-                guess = predict(self.kind, scales[place // len(template)], template[place % len(template)])
+                if template:
+                    row, place = divmod(column + len(values), len(template))
+                    guess = predict(self.kind, scales[row], template[place])
+                else:
+                    guess = self.base[start + len(values)]
                 values.append(stepped(guess, self.residual(symbol, items), W))
             streams.append(b"" if run else to_bytes("".join(codes[symbol] for symbol in chosen), self.spare))
         min_stream_bytes, length_width = self.lengths(streams)
@@ -777,7 +825,8 @@ def spoils(name: str) -> Callable[[Spoiler], Spoiler]:
 def mutations(frame: bytes, rng: Random, codebooks: Known | None = None) -> Iterator[Mutation]:
     """All that can be spoilt in a valid frame, one thing at a time, with all checksums set right again.
 
-    `codebooks` holds the codebooks that the frame names by id. Where it can be done, a spoilt frame is
+    `codebooks` holds the codebooks that the frame names by id; what is expected is what a decoder reports that has
+    them, and the frame's base if it has one. Where it can be done, a spoilt frame is
     consistent in all but the one thing: for example, a count out of range is followed by as many items as it
     says. What cannot be spoilt in this frame, such as a coded block where there is none, is left out.
     """
@@ -1231,22 +1280,77 @@ def spoil_residual_padding(draft: Draft, rng: Random) -> Spoilt:
         yield "", with_residual(draft, c, codebook.record(fill=rng.randint(1, 255))), "corruption"
 
 
+def with_template(draft: Draft, t: int, template: bytes) -> bytes:
+    return replace(draft, templates=(*draft.templates[:t], template, *draft.templates[t + 1 :])).seal()
+
+
 @spoils("template n_columns")
 def spoil_n_columns(draft: Draft, rng: Random) -> Spoilt:
     for t in rng.sample(range(len(draft.templates)), min(2, len(draft.templates))):
-
-        def other(template: bytes, t: int = t) -> bytes:
-            return replace(draft, templates=(*draft.templates[:t], template, *draft.templates[t + 1 :])).seal()
-
-        template = draft.templates[t]
-        (n_columns,) = struct.unpack_from("<I", template)
-        yield "1", other(struct.pack("<I", 1) + template[4:8]), "corruption"
+        template, n_columns = draft.templates[t], draft.n_columns(t)
+        yield "1", with_template(draft, t, struct.pack("<I", 1) + template[4:8]), "corruption"
         for many in 2**24, 2**24 + n_columns, 2**31, 2**32 - 1:
-            yield f"{many}, and not as many values", other(struct.pack("<I", many) + template[4:]), "corruption"
+            spoilt = struct.pack("<I", many) + template[4:]
+            yield f"{many}, and not as many values", with_template(draft, t, spoilt), "corruption"
         if any(template[-4:]) and n_columns > 2:
             spoilt = struct.pack("<I", n_columns - 1) + template[4:]
-            yield "one less, and as many values as before", other(spoilt), "corruption"
-        yield "0", other(struct.pack("<I", 0)), "corruption"
+            yield "one less, and as many values as before", with_template(draft, t, spoilt), "corruption"
+        if t == len(draft.templates) - 1:       # what follows is shorter than a hash
+            yield "0, and no hash", with_template(draft, t, struct.pack("<I", 0)), "corruption"
+
+
+@spoils("base that is not at hand")
+def spoil_base_hash(draft: Draft, rng: Random) -> Spoilt:
+    for changed in flipped(bytes(8), 0, rng), flipped(bytes(8), 7, rng), flipped(bytes(8), rng.randrange(1, 7), rng):
+        if draft.bases:
+            hashed = struct.unpack_from("<Q", draft.templates[draft.bases[0]], 4)[0] ^ int.from_bytes(changed, "little")
+            templates = tuple(base_template(hashed) if t in draft.bases else template
+                              for t, template in enumerate(draft.templates))
+            yield "another hash", replace(draft, templates=templates).seal(), "unsupported"
+    if draft.kind.predicted and not draft.bases and len(draft.templates) < 255:
+        templates = (*draft.templates, base_template(rng.getrandbits(64)))
+        yield "one more template, unused", replace(draft, templates=templates).seal(), "unsupported"
+
+
+@spoils("bases of two hashes")
+def spoil_two_bases(draft: Draft, rng: Random) -> Spoilt:
+    """Whichever of them a decoder has, it lacks the other."""
+    if not draft.kind.predicted or len(draft.templates) > 253:
+        return
+    first = base_template(rng.getrandbits(64))
+    if draft.bases:
+        first = draft.templates[draft.bases[0]]
+        if len(draft.bases) > 1:
+            t = rng.choice(draft.bases)
+            yield "one of several", with_template(draft, t, draft.templates[t][:4] + flipped(
+                draft.templates[t][4:], rng.randrange(8), rng)), "corruption"
+    else:
+        draft = replace(draft, templates=(*draft.templates, first))
+    (hashed,) = struct.unpack_from("<Q", first, 4)
+    for other in hashed ^ 1, hashed ^ 1 << 63, hashed ^ rng.randrange(1, 1 << 64):
+        templates = (*draft.templates, base_template(other))
+        yield f"{other:x} after {hashed:x}", replace(draft, templates=templates).seal(), "corruption"
+        templates = (base_template(other), *draft.templates)
+        yield f"{other:x} before {hashed:x}", replace(draft, templates=templates).seal(), "corruption"
+
+
+@spoils("base and template exchanged")
+def spoil_base_for_template(draft: Draft, rng: Random) -> Spoilt:
+    for t in range(min(2, len(draft.templates))):
+        if t not in draft.bases:
+            expected: Kind = "corruption" if draft.bases else "unsupported"
+            yield "of any hash", with_template(draft, t, base_template(rng.getrandbits(64))), expected
+        for b, block in some_blocks(draft, rng, kinds=(3,)):
+            parts = draft.predicted(block)
+            if parts.template != t:
+                continue
+            if draft.bases and any(parts.scales):
+                spoilt = with_template(draft, t, draft.templates[draft.bases[0]])
+                yield f"block {b}: of the right hash, and scales", spoilt, "corruption"
+            # Its hash makes two columns; scales of 3 bytes might be in the padding.
+            if t in draft.bases and len(replace(parts, scales=bytes(3)).block()) > len(block):
+                spoilt = with_template(draft, t, struct.pack("<I", 2) + draft.templates[t][4:])
+                yield f"block {b}: two columns, and no scales", spoilt, "corruption"
 
 
 # Blocks (§6).
@@ -1485,12 +1589,21 @@ def spoil_predicted_run_symbol(draft: Draft, rng: Random) -> Spoilt:
 @spoils("column")
 def spoil_column(draft: Draft, rng: Random) -> Spoilt:
     for b, predicted in some_predicted(draft, rng):
-        (n_columns,) = struct.unpack_from("<I", draft.templates[predicted.template])
-        for column in n_columns, n_columns + predicted.column, 2**31, 2**32 - 1:
+        n_columns = draft.n_columns(predicted.template)
+        for column in n_columns or 1, n_columns + (predicted.column or 2), 2**31, 2**32 - 1:
             spoilt = replace(predicted, column=column)
             yield spoilt_block(draft, b, f"{column} of {n_columns}", spoilt.block())
-        spoilt = replace(predicted, column=n_columns + predicted.column, scales=bytes(3) + predicted.scales)
-        yield spoilt_block(draft, b, "and scales: a row on", spoilt.block())
+        if n_columns:
+            spoilt = replace(predicted, column=n_columns + predicted.column, scales=bytes(3) + predicted.scales)
+            yield spoilt_block(draft, b, "and scales: a row on", spoilt.block())
+
+
+@spoils("column of a base")
+def spoil_column_of_base(draft: Draft, rng: Random) -> Spoilt:
+    for b, predicted in some_predicted(draft, rng):
+        if predicted.template in draft.bases:
+            for column in 1, 255, 256, predicted.n_values, 2**16, 2**24, 2**31:
+                yield spoilt_block(draft, b, f"{column}", replace(predicted, column=column).block())
 
 
 @spoils("scales")
@@ -1504,8 +1617,16 @@ def spoil_scales(draft: Draft, rng: Random) -> Spoilt:
             spoilt = replace(predicted, scales=predicted.scales[:-less]).block()
             if len(predicted.scales) >= less and len(spoilt) < size:
                 yield spoilt_block(draft, b, f"{less} bytes less", spoilt)
-        (n_columns,) = struct.unpack_from("<I", draft.templates[predicted.template])
-        left = -(predicted.column + predicted.n_values) % n_columns
+        n_columns = draft.n_columns(predicted.template)
+        left = -(predicted.column + predicted.n_values) % n_columns if n_columns else 0
         column = predicted.column + left + 1        # so far on, there is a row more
         if column < n_columns and len(replace(predicted, scales=predicted.scales + bytes(3)).block()) > size:
             yield spoilt_block(draft, b, "a row more by the column", replace(predicted, column=column).block())
+
+
+@spoils("scales with a base")
+def spoil_scales_of_base(draft: Draft, rng: Random) -> Spoilt:
+    for b, predicted in some_predicted(draft, rng):
+        if predicted.template in draft.bases:
+            for scales in b"\0\0\x80", b"\0\0\x3F" * 4, b"\xFF" * 3 * predicted.n_values:
+                yield spoilt_block(draft, b, f"{len(scales)} bytes", replace(predicted, scales=scales).block())

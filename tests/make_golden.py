@@ -5,6 +5,8 @@
 * ``golden/*.frame`` and ``manifest.json``: frames that must decode forever. Those that exist are left alone, whatever
   today's encoder would write; what is missing is added.
 * ``golden-invalid/*.frame`` and ``manifest.json``: frames that must be refused forever, with the kind of refusal.
+* ``*.base`` in both: the values, little-endian, that some frames were encoded against. Frames share them; the manifest
+  says which.
 
 ``--anew`` replaces the frames as well: for a change of the format before version 1 is frozen, and never after.
 """
@@ -29,7 +31,6 @@ from gcodec import LITERAL_GCOMP, PAPER_LADDER, prior
 from gcodec.optimizers import levels_for, view_from_dump
 from tests import reference
 from tests.cases import (
-    BITS_ONLY,
     CORPUS,
     KINDS,
     Bits,
@@ -37,10 +38,14 @@ from tests.cases import (
     block_of,
     from_floats,
     gaussian,
+    infinity,
+    multiples,
     noise,
     pieces,
     promised,
     specials,
+    stepped,
+    typed,
 )
 from tests.cases import modes as modes_of
 from tests.frame_builder import BlockWriter, Built, Draft, Inline, build_frame, by_id, mutations
@@ -206,6 +211,17 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             "references": golden_rows(dtype, rng),
         }.items():
             yield slug(dtype, content), encoded(dtype, bits, lossless)
+        if kind.predicted:
+            rows = golden_multiples(dtype, rng)
+            yield slug(dtype, "template"), encoded(dtype, rows, lossless)
+            base = golden_values(dtype, rng, 700)
+            near = stepped(kind, base, rng.integers(-20, 21, 700))
+            near[::50], near[::90], near[5:400:7] = noise(kind, rng, 14), specials(kind)[:8], base[5:400:7]
+            yield slug(dtype, "base"), encoded(dtype, near, lossless, base)
+            yield slug(dtype, "base-equal"), encoded(dtype, base, lossless, base)
+            special = specials(kind)
+            against, among = np.repeat(special, len(special)), np.tile(special, len(special))
+            yield slug(dtype, "base-corners"), encoded(dtype, pieces(near, among), lossless, pieces(base, against))
     for number, types, n_levels, _, record in prior.RECORDS:
         yield f"shipped-{number}", naming(number, types[0], n_levels, bytes.fromhex(record))
     for seed in range(40):
@@ -245,6 +261,14 @@ def golden_values(dtype: str, rng: np.random.Generator, n: int) -> Bits:
     return bits
 
 
+def golden_multiples(dtype: str, rng: np.random.Generator) -> Bits:
+    """Rows that are nearly multiples of one, and some that are not; just enough for a template to pay."""
+    kind = KINDS[dtype]
+    rows = multiples(kind, rng, (250, 33), noise=2.0 ** -(kind.M - 1))
+    rows[100:104], rows[70, 5], rows[71, 6] = 0, infinity(kind) + 1, infinity(kind)
+    return rows
+
+
 def golden_rows(dtype: str, rng: np.random.Generator) -> Bits:
     """Rows of which each has a scale of its own."""
     kind = KINDS[dtype]
@@ -257,15 +281,17 @@ def slug(*words: str) -> str:
     return "-".join(words).lower().replace("'", "").replace(",", "").replace(" ", "-")
 
 
-def encoded(dtype: str, bits: Bits, mode: Mode) -> Built:
+def encoded(dtype: str, bits: Bits, mode: Mode, base: Bits | None = None) -> Built:
     """A frame of the encoder, and the values that it promises."""
     options = dict(mode.options)
     if "ladder" in options:
         n_levels = len(options["ladder"].drops)
         options["levels"] = (np.arange(bits.size) // 7 * 5 % n_levels).astype(np.uint8)
-    frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype, **options)
+    if base is not None:
+        options["base"] = typed(dtype, base)
+    frame = gcodec.encode(typed(dtype, bits), dtype=dtype, **options)
     named = {name: SHIPPED[name] for name in named_in(frame)}
-    return Built(frame, promised(kind_of(frame), bits, options).reshape(-1), named)
+    return Built(frame, promised(kind_of(frame), bits, options).reshape(-1), named, base)
 
 
 def kind_of(frame: bytes) -> reference.ValueType:
@@ -281,15 +307,13 @@ def named_in(frame: bytes) -> list[tuple[int, int]]:
 
 def entry(built: Built) -> dict[str, Any]:
     """What the manifest says about a frame; the second decoder must agree."""
-    decoded = reference.decode(built.frame, built.codebooks)
+    decoded = reference.decode(built.frame, built.codebooks, base=built.base)
     assert np.array_equal(decoded.bits, built.bits)
     found: dict[str, Any] = {
         "dtype": decoded.dtype, "shape": list(decoded.shape), "mode": decoded.mode, "container": decoded.container,
         "blocks": decoded.kinds, "sha256": hashlib.sha256(decoded.bits.tobytes()).hexdigest(),
     }
-    if built.codebooks:
-        found["codebooks"] = as_lists(built.codebooks)
-    return found
+    return found | held(built)
 
 
 def as_lists(codebooks: reference.Known) -> list[list[Any]]:
@@ -302,34 +326,65 @@ def as_known(lists: list[list[Any]]) -> dict[tuple[int, int], bytes]:
     return {(number, int(digest, 16)): bytes.fromhex(record) for number, digest, record in lists}
 
 
+def name_of_base(base: Bits) -> str:
+    """The file that a base is in: named by what it holds, since frames share bases."""
+    return f"{hashlib.sha256(base.tobytes()).hexdigest()[:12]}.base"
+
+
+def as_base(folder: Path, described: dict[str, Any]) -> Bits | None:
+    """The base of a frame, None if its entry names none."""
+    if "base" not in described:
+        return None
+    name, width = described["base"]
+    return np.frombuffer((folder / name).read_bytes(), f"<u{width // 8}")
+
+
 # ---------------------------------------------------------------------------------------------------- Invalid frames
 
 
-def invalid_frames() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """(name, frame, entry of the manifest): every way to spoil a frame, once or twice, and what else is refused."""
+def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
+    """(name, what to decode, entry of the manifest): every way to spoil a frame, once or twice, and what else is
+    refused."""
     seen: dict[str, int] = {}
-    for seed in range(12):
-        built = small_frame(seed)
+    for built in (*map(small_frame, range(12)), *map(predicted_frame, range(12))):
+        seed = len(built.bits)
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
             field = mutation.name.partition(":")[0]
             if seen.setdefault(field, 0) < 2 and (mutation.name != field):
                 seen[field] += 1
-                yield (f"{slug(field)}-{seen[field]}", mutation.frame,
+                yield (f"{slug(field)}-{seen[field]}", built._replace(frame=mutation.frame),
                        {"what": mutation.name, "expected": mutation.expected} | held(built))
     built = small_frame(0)
     for size in (0, 1, 4, 47, 48, len(built.frame) // 2, len(built.frame) - 1):
         described = {"what": f"only {size} bytes", "expected": "insufficient"} | held(built)
-        yield f"truncated-{size:03}", built.frame[:size], described
+        yield f"truncated-{size:03}", built._replace(frame=built.frame[:size]), described
     unknown = {"what": "a codebook that is not known", "expected": "unsupported"}
-    yield "unknown-codebook", named_frame().frame, unknown
+    yield "unknown-codebook", named_frame()._replace(codebooks={}), unknown
     bit = bytearray(built.frame)
     bit[-1] ^= 0x80
-    yield "flipped-bit", bytes(bit), {"what": "the last bit", "expected": "corruption"} | held(built)
+    yield ("flipped-bit", built._replace(frame=bytes(bit)),
+           {"what": "the last bit", "expected": "corruption"} | held(built))
+    for seed in (0, 2, 4):
+        for how, other in other_bases(predicted_frame(seed)):
+            yield (f"{slug(how)}-{seed // 2 + 1}", other, {"what": how, "expected": "unsupported"} | held(other))
+
+
+def other_bases(built: Built) -> Iterator[tuple[str, Built]]:
+    """A frame that needs a base, with none and with others."""
+    base = built.base
+    assert base is not None
+    yield "no base", built._replace(base=None)
+    yield "a base of another last bit", built._replace(base=base ^ (np.arange(base.size) == base.size - 1).astype(
+        base.dtype))
+    yield "a base of another size", built._replace(base=base[:-1])
 
 
 def held(built: Built) -> dict[str, Any]:
-    """Codebooks that the decoder holds."""
-    return {"codebooks": as_lists(built.codebooks)} if built.codebooks else {}
+    """Codebooks and base that the decoder holds."""
+    found: dict[str, Any] = {"codebooks": as_lists(built.codebooks)} if built.codebooks else {}
+    if built.base is not None:
+        found["base"] = [name_of_base(built.base), 8 * built.base.itemsize]
+    return found
 
 
 def small_frame(seed: int) -> Built:
@@ -338,6 +393,17 @@ def small_frame(seed: int) -> Built:
     kinds: list[reference.BlockKind] = ["coded", "coded", "raw" if seed % 2 else "constant"]
     return build_frame(rng, dtype=1 + seed % 6, n_values=rng.choice([40, 70, 1100]), block_log2=10,
                        n_codebooks=1 + seed % 2, kinds=kinds, named=seed % 3 == 1)
+
+
+def predicted_frame(seed: int) -> Built:
+    """A short frame with predicted blocks, every other with a base."""
+    for attempt in range(1000):
+        rng = Random(f"invalid, predicted {seed} {attempt}")
+        built = build_frame(rng, dtype=1 + seed % 3, n_values=[40, 71, 130, 1100][seed % 4], block_log2=10,
+                            n_codebooks=0, kinds=["predicted"], with_base=seed % 2 == 0)
+        if len(built.frame) < 4000 and built.frame[15]:
+            return built
+    raise AssertionError
 
 
 def named_frame() -> Built:
@@ -361,17 +427,19 @@ def write_manifest(folder: Path, entries: dict[str, dict[str, Any]]) -> None:
     (folder / "manifest.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def write_frames(folder: Path, frames: Iterator[tuple[str, bytes, dict[str, Any]]], anew: bool) -> None:
+def write_frames(folder: Path, frames: Iterator[tuple[str, Built, dict[str, Any]]], anew: bool) -> None:
     """Add to a folder the frames that it lacks, or all of them ``anew``."""
     folder.mkdir(exist_ok=True)
     entries = {} if anew else read_manifest(folder)
     if anew:
-        for path in folder.glob("*.frame"):
+        for path in (*folder.glob("*.frame"), *folder.glob("*.base")):
             path.unlink()
     added = 0
-    for name, frame, described in frames:
+    for name, built, described in frames:
         if name not in entries:
-            (folder / f"{name}.frame").write_bytes(frame)
+            (folder / f"{name}.frame").write_bytes(built.frame)
+            if built.base is not None:
+                (folder / name_of_base(built.base)).write_bytes(built.base.tobytes())
             entries[name] = described
             added += 1
     write_manifest(folder, entries)
@@ -385,7 +453,7 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true", help="replace the frames, too")
     anew = parser.parse_args().anew
     GOLDEN.mkdir(exist_ok=True)
-    write_frames(GOLDEN, ((name, built.frame, entry(built)) for name, built in golden_frames()), anew)
+    write_frames(GOLDEN, ((name, built, entry(built)) for name, built in golden_frames()), anew)
     write_frames(INVALID, invalid_frames(), anew)
     write_sizes()
 

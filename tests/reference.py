@@ -20,6 +20,7 @@ import numpy.typing as npt
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]       # values as integers of W bits
 U32: TypeAlias = npt.NDArray[np.uint32]
 U64: TypeAlias = npt.NDArray[np.uint64]
+Template: TypeAlias = U32 | int                         # bits of float32 values, or the hash of the base
 Known: TypeAlias = Mapping[tuple[int, int], bytes]      # inline records of codebooks by (id, hash)
 Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
 
@@ -169,8 +170,13 @@ class Prelude:
     levels: tuple[Level, ...]
     codebooks: tuple[Codebook, ...]
     residuals: tuple[ResidualCodebook, ...]
-    templates: tuple[U32, ...]              # bits of float32 values
+    templates: tuple[Template, ...]
     blocks: tuple[slice, ...]
+
+    @property
+    def base_hashes(self) -> set[int]:
+        """The hash of the base, if there is one; all bases of a frame have the same (§8)."""
+        return {template for template in self.templates if isinstance(template, int)}
 
     def values_in(self, b: int) -> int:
         """How many values block b holds (§4)."""
@@ -212,7 +218,10 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     for dimension in shape:
         product *= dimension
     require(n_values == product, "n_values is the product of the shape")
-    require(n_values < 2**48, "n_values is below 2^48")
+    without_zeros = 1
+    for dimension in shape:
+        without_zeros *= dimension or 1
+    require(without_zeros < 2**48, "the product of the dimensions that are not 0 is below 2^48")
     within = limit is None or n_values * kind.W // 8 <= limit
     require(within, "the array is within the caller's limit", "limit")
 
@@ -220,6 +229,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
     residuals = tuple(read_residual(rest, kind) for _ in range(n_residuals))
     templates = tuple(read_template(rest) for _ in range(n_templates))
+    require(len({hashed for hashed in templates if isinstance(hashed, int)}) <= 1, "all bases have the same hash")
     rest.pad(8)
 
     n_blocks = -(-n_values // 2**block_log2)
@@ -262,10 +272,12 @@ def read_levels(
     return planes, tuple(levels)
 
 
-def read_template(rest: Reader) -> U32:
+def read_template(rest: Reader) -> Template:
     """A template (§4)."""
     n_columns = rest.u(32)
-    require(2 <= n_columns < 2**24, "n_columns is 2 ... 2^24 - 1")
+    if n_columns == 0:
+        return rest.u(64)
+    require(2 <= n_columns < 2**24, "n_columns is 0 or 2 ... 2^24 - 1")
     return np.frombuffer(rest.take(4 * n_columns), "<u4")
 
 
@@ -367,8 +379,8 @@ def canonical(lengths: dict[int, int]) -> dict[str, int]:
 BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted"]
 
 
-def read_block(prelude: Prelude, b: int, block: bytes) -> tuple[BlockKind, U64]:
-    """Block b (§6): its kind and its values."""
+def read_block(prelude: Prelude, b: int, block: bytes, base_values: U64 | None) -> tuple[BlockKind, U64]:
+    """Block b (§6): its kind and its values. `base_values` are those of the base, all of them (§8)."""
     fields = Reader(block)
     kind, codebook, base, n_values = fields.u(8), fields.u(8), fields.u(16), fields.u(32)
     stored = fields.u(64)
@@ -392,7 +404,9 @@ def read_block(prelude: Prelude, b: int, block: bytes) -> tuple[BlockKind, U64]:
         case _:
             require(codebook < len(prelude.residuals), "codebook is below n_residuals")
             require(base < len(prelude.templates), "template is below n_templates")
-            values = read_predicted(prelude, prelude.residuals[codebook], prelude.templates[base], n_values, fields)
+            template, start = prelude.templates[base], b << prelude.block_log2
+            same_places = None if base_values is None else base_values[start : start + n_values]
+            values = read_predicted(prelude, prelude.residuals[codebook], template, same_places, n_values, fields)
     fields.pad(8)
     require(fields.at == len(block), "the size of the block is 16 and its body, rounded up to 8")
     kinds: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
@@ -484,18 +498,24 @@ def read_stream(
 # ----------------------------------------------------------------------------------------- §8 Predicted block
 
 
-def read_predicted(prelude: Prelude, codebook: ResidualCodebook, template: U32, n_values: int, body: Reader) -> U64:
-    """The values of a predicted block from its body (§8)."""
-    W, n_columns = prelude.kind.W, len(template)
+def read_predicted(
+    prelude: Prelude, codebook: ResidualCodebook, template: Template, base: U64 | None, n_values: int, body: Reader
+) -> U64:
+    """The values of a predicted block from its body (§8). `base` holds the base's values at the same places."""
+    W = prelude.kind.W
     symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
     length_width, run_symbol, column = body.u(8), body.u(8), body.u(32)
     require(length_width <= 16, "length_width is 0 ... 16")
     require(run_symbol <= 15 * W // 4, "run_symbol is 0 ... 15 W / 4")
-    require(column < n_columns, "column is below the template's n_columns")
+    if isinstance(template, int):
+        require(column == 0, "with a base, column is 0")
+        n_rows = 0
+    else:
+        require(column < len(template), "column is below the template's n_columns")
+        n_rows = -(-(column + n_values) // len(template))
 
     per_stream = 2**prelude.stream_log2
     n_streams = -(-n_values // per_stream)
-    n_rows = -(-(column + n_values) // n_columns)
     planes = Reader(body.take(plane_bytes))
     streams = Reader(body.take(symbol_bytes))
     lengths = [min_stream_bytes + length for length in body.items(n_streams, length_width)]
@@ -517,18 +537,27 @@ def read_predicted(prelude: Prelude, codebook: ResidualCodebook, template: U32, 
         owners, digits = items[p]
         residual[owners] = residual[owners] << np.uint64(4 if p == W // 8 - 1 else 8) | digits
 
-    # Predictions.
-    scales = scale_bytes[:, 0] << np.uint32(8) | scale_bytes[:, 1] << np.uint32(16) | scale_bytes[:, 2] << np.uint32(24)
-    place = column + np.arange(n_values)
-    with np.errstate(all="ignore"):
-        product = zero_if_denormal(scales)[place // n_columns] * zero_if_denormal(template)[place % n_columns]
-    predicted = prediction(prelude.kind, product.view(np.uint32).astype(np.int64)).astype(np.uint64)
+    if isinstance(template, int):
+        assert base is not None             # or the frame had been refused
+        predicted = base
+    else:
+        predicted = predictions(prelude.kind, template, scale_bytes, column, n_values)
 
     # Values: o is its own inverse.
     half, whole = np.uint64(2 ** (W - 1)), np.uint64(2**W - 1)
     delta = np.where(residual % np.uint64(2) == 0, residual // np.uint64(2), ~(residual // np.uint64(2)) & whole)
     ordered = order(predicted, half) + delta & whole
     return order(ordered, half)
+
+
+def predictions(kind: ValueType, template: U32, scale_bytes: U32, column: int, n_values: int) -> U64:
+    """Predictions p of a block's values from a template (§8); `scale_bytes` are three a row."""
+    scales = scale_bytes[:, 0] << np.uint32(8) | scale_bytes[:, 1] << np.uint32(16) | scale_bytes[:, 2] << np.uint32(24)
+    place = column + np.arange(n_values)
+    row, place = place // len(template), place % len(template)
+    with np.errstate(all="ignore"):
+        product = zero_if_denormal(scales)[row] * zero_if_denormal(template)[place]
+    return prediction(kind, product.view(np.uint32).astype(np.int64)).astype(np.uint64)
 
 
 def zero_if_denormal(bits: U32) -> npt.NDArray[np.float32]:
@@ -552,6 +581,12 @@ def prediction(kind: ValueType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
             size = np.where(m >= 0x38800000, (m - 0x38000000 + 2**12) // 2**13, small)
             p = np.where(m >= 0x47800000, 0, size) + (q >> 31 << 15)
     return np.where((exponent == 0) | (exponent == 1) | (exponent == 255), 0, p)
+
+
+def base_hash(base: Bits) -> int:
+    """The hash of a base (§8)."""
+    data = base.astype(base.dtype.newbyteorder("<")).tobytes()
+    return checksum(data + bytes(-len(data) % 4), seed=base.size)
 
 
 def order(v: U64, half: np.uint64) -> U64:
@@ -583,17 +618,27 @@ def shipped_codebooks() -> dict[tuple[int, int], bytes]:
     return {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
 
 
-def decode(data: bytes, codebooks: Known | None = None, *, limit: int | None = None) -> Decoded:
+def decode(
+    data: bytes, codebooks: Known | None = None, *, base: Bits | None = None, limit: int | None = None
+) -> Decoded:
     """The array in a frame, or `Refused` (§9).
 
-    `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5). An
-    array of more than `limit` bytes is refused.
+    `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5); `base`
+    are the values, as integers of W bits, that it may be predicted from (§8). An array of more than `limit`
+    bytes is refused.
     """
     prelude = read_prelude(data, {**shipped_codebooks(), **(codebooks or {})}, limit)
+    if prelude.base_hashes:
+        require(base is not None, "a base is given", "unsupported")
+        assert base is not None
+        of_this_kind = base.size == prelude.n_values and base.dtype.itemsize * 8 == prelude.kind.W
+        require(of_this_kind, "the base has the frame's dtype and n_values", "unsupported")
+        require(prelude.base_hashes == {base_hash(base)}, "the base is the one of this hash", "unsupported")
+    base_values = None if base is None else base.reshape(-1).astype(np.uint64)
     kinds: list[BlockKind] = []
     parts = [np.empty(0, np.uint64)]
     for b, where in enumerate(prelude.blocks):
-        kind, values = read_block(prelude, b, data[where])
+        kind, values = read_block(prelude, b, data[where], base_values)
         kinds.append(kind)
         parts.append(values)
     bits = np.concatenate(parts).astype(prelude.kind.container)

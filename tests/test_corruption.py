@@ -26,8 +26,17 @@ from hypothesis import strategies as st
 
 import gcodec
 from tests import laws
-from tests.cases import CASES, KINDS, MULTIPLES, gaussian, infinity, modes, multiples
-from tests.frame_builder import SPOILERS, Built, Draft, build_frame, mutations, plain_block, sealed_block
+from tests.cases import CASES, KINDS, MULTIPLES, PAIRS, Bits, gaussian, infinity, modes, multiples
+from tests.frame_builder import (
+    SPOILERS,
+    Built,
+    Draft,
+    base_template,
+    build_frame,
+    mutations,
+    plain_block,
+    sealed_block,
+)
 from tests.reference import VALUE_TYPES, BlockKind, checksum
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,8 +54,26 @@ def small_frames() -> tuple[Built, ...]:
                                named=True)]
         frames += [build_frame(Random(seed), dtype=dtype, n_values=1100, block_log2=10, kinds=["predicted"],
                                spare_bits=seed % 2 == 0) for seed in range(3 if VALUE_TYPES[dtype].predicted else 0)]
+        frames += [build_frame(Random(f"{dtype} base {n_values}"), dtype=dtype, n_values=n_values, block_log2=10,
+                               kinds=["predicted"], with_base=True)
+                   for n_values in ((1, 7, 333, 1101) if VALUE_TYPES[dtype].predicted else ())]
     frames += [build_frame(Random(seed), n_values=300, n_codebooks=1, spare_bits=seed % 2 == 0) for seed in range(8)]
     return tuple(frames)
+
+
+@functools.cache
+def frames_with_a_base() -> tuple[Built, ...]:
+    """Short frames that ``encode`` wrote against a base."""
+    found = []
+    for dtype, kind in KINDS.items():
+        if kind.predicted:
+            for which in PAIRS:
+                if which.dtype == dtype and which.bits.size < 2000:
+                    frame = gcodec.encode(which.array(), base=which.earlier(), dtype=dtype)
+                    if frame[15]:
+                        found.append(Built(frame, which.bits.reshape(-1), dict(laws.SHIPPED), which.base.reshape(-1)))
+    assert len(found) > 5
+    return tuple(found)
 
 
 @functools.cache
@@ -76,15 +103,17 @@ def test_valid_frames_that_no_encoder_writes(part):
     for seed in range(part, 140, 4):
         built = build_frame(Random(f"valid {seed}"), named=seed % 3 == 0, spare_bits=seed % 2 == 0,
                             n_values=None if seed % 5 else 3000)
-        laws.assert_same_bits(laws.decode_known(built.frame, built.codebooks).reshape(-1), built.bits)
-        laws.check_agreement(built.frame, built.codebooks)
+        decoded = laws.decode_known(built.frame, built.codebooks, base=built.base)
+        laws.assert_same_bits(decoded.reshape(-1), built.bits)
+        laws.check_agreement(built.frame, built.codebooks, built.base)
 
 
 @pytest.mark.slow
 def test_many_valid_frames():
     for seed in range(3000):
         built = build_frame(Random(f"many {seed}"), named=seed % 3 == 0, spare_bits=seed % 2 == 0)
-        laws.assert_same_bits(laws.decode_known(built.frame, built.codebooks).reshape(-1), built.bits)
+        decoded = laws.decode_known(built.frame, built.codebooks, base=built.base)
+        laws.assert_same_bits(decoded.reshape(-1), built.bits)
 
 
 def test_every_mutation_is_refused_for_its_reason():
@@ -92,7 +121,7 @@ def test_every_mutation_is_refused_for_its_reason():
     spoilt = set()
     for seed, built in enumerate(small_frames()):
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
-            found = laws.outcome(mutation.frame, built.codebooks)
+            found = laws.outcome(mutation.frame, built.codebooks, built.base)
             assert isinstance(found, str) and found == mutation.expected, f"frame {seed}, {mutation.name}: {found}"
             spoilt.add(mutation.name.partition(":")[0])
     assert spoilt == set(SPOILERS)
@@ -103,6 +132,21 @@ def test_mutations_of_the_encoders_frames_are_refused():
     for seed, frame in enumerate([*frames[::3], *(frame for frame in frames if frame[15])]):
         for mutation in mutations(frame, Random(seed), laws.SHIPPED):
             assert laws.outcome(mutation.frame) == mutation.expected, f"frame {seed}, {mutation.name}"
+    for seed, built in enumerate(frames_with_a_base()[::4]):
+        for mutation in mutations(built.frame, Random(seed), built.codebooks):
+            found = laws.outcome(mutation.frame, built.codebooks, built.base)
+            assert found == mutation.expected, f"frame {seed} with a base, {mutation.name}"
+
+
+@pytest.mark.xfail(strict=True, reason="gcodec/format.py takes a hash of 0 for none at all")
+def test_a_hash_of_0_is_a_hash_like_any_other():
+    """Two hashes in one frame are one too many, and 0 is the hash of an empty base."""
+    built = build_frame(Random(0), dtype=1, n_values=40, kinds=["raw"], with_base=True)
+    assert built.base is not None
+    draft = Draft.of(built.frame, built.codebooks)
+    spoilt = replace(draft, templates=(base_template(0), *draft.templates)).seal()
+    assert laws.reference_outcome(spoilt, built.codebooks, built.base) == "corruption"
+    assert laws.outcome(spoilt, built.codebooks, built.base) == "corruption"
 
 
 def altered(draft: Draft, rng: Random) -> bytes:
@@ -116,13 +160,16 @@ def altered(draft: Draft, rng: Random) -> bytes:
     return replace(draft, blocks=tuple(map(bytes, blocks))).seal()
 
 
-def check_altered(frame: bytes, codebooks: dict[tuple[int, int], bytes], rng: Random, times: int) -> set[str]:
+def check_altered(
+    frame: bytes, codebooks: dict[tuple[int, int], bytes], rng: Random, times: int, base: Bits | None = None
+) -> set[str]:
     """Both decoders make the same of altered frames; returns what they made of them."""
     seen: set[str] = set()
     draft = Draft.of(frame, laws.SHIPPED | codebooks)
     for _ in range(times if draft.blocks else 0):
         spoilt = altered(draft, rng)
-        found, wanted = laws.outcome(spoilt, codebooks), laws.reference_outcome(spoilt, codebooks)
+        found = laws.outcome(spoilt, codebooks, base)
+        wanted = laws.reference_outcome(spoilt, codebooks, base)
         assert laws.same_outcome(found, wanted), f"{found} and not {wanted}: {spoilt.hex()}"
         seen.add(found if isinstance(found, str) else "decoded")
     return seen
@@ -131,9 +178,11 @@ def check_altered(frame: bytes, codebooks: dict[tuple[int, int], bytes], rng: Ra
 def test_altered_blocks_decode_alike_or_are_refused_alike():
     seen = set()
     for seed, built in enumerate(small_frames()):
-        seen |= check_altered(built.frame, built.codebooks, Random(f"altered {seed}"), times=25)
+        seen |= check_altered(built.frame, built.codebooks, Random(f"altered {seed}"), 25, built.base)
     for seed, frame in enumerate(frames_of_the_encoder()):
         seen |= check_altered(frame, {}, Random(f"altered frame {seed}"), times=10)
+    for seed, built in enumerate(frames_with_a_base()):
+        seen |= check_altered(built.frame, built.codebooks, Random(f"altered base {seed}"), 10, built.base)
     assert {"corruption", "decoded"} <= seen
 
 
@@ -141,8 +190,9 @@ def test_altered_predicted_blocks_decode_alike_or_are_refused_alike():
     seen = set()
     for seed in range(60):
         rng = Random(f"altered predicted {seed}")
-        built = build_frame(rng, dtype=1 + seed % 3, n_values=rng.choice([40, 300, 1500]), kinds=["predicted"])
-        seen |= check_altered(built.frame, built.codebooks, rng, times=10)
+        built = build_frame(rng, dtype=1 + seed % 3, n_values=rng.choice([40, 300, 1500]), kinds=["predicted"],
+                            with_base=seed % 2 == 0)
+        seen |= check_altered(built.frame, built.codebooks, rng, 10, built.base)
     assert {"corruption", "decoded"} <= seen
 
 
@@ -152,7 +202,7 @@ def test_many_altered_blocks():
         rng = Random(f"much altered {seed}")
         kinds: list[BlockKind] | None = ["predicted"] if seed % 3 == 0 else None
         built = build_frame(rng, n_values=rng.choice([40, 300, 1500]), named=seed % 7 == 0, kinds=kinds)
-        check_altered(built.frame, built.codebooks, rng, times=20)
+        check_altered(built.frame, built.codebooks, rng, 20, built.base)
 
 
 def altered_prelude(frame: bytes, rng: Random) -> bytes:
@@ -167,13 +217,14 @@ def altered_prelude(frame: bytes, rng: Random) -> bytes:
 
 def test_altered_preludes_decode_alike_or_are_refused_alike():
     seen = set()
-    frames = [(built.frame, built.codebooks) for built in small_frames()]
-    frames += [(frame, {}) for frame in frames_of_the_encoder()[::2]]
-    for seed, (frame, codebooks) in enumerate(frames):
+    frames = [(built.frame, built.codebooks, built.base) for built in (*small_frames(), *frames_with_a_base()[::5])]
+    frames += [(frame, {}, None) for frame in frames_of_the_encoder()[::2]]
+    for seed, (frame, codebooks, base) in enumerate(frames):
         rng = Random(f"altered prelude {seed}")
         for _ in range(40):
             spoilt = altered_prelude(frame, rng)
-            found, wanted = laws.outcome(spoilt, codebooks), laws.reference_outcome(spoilt, codebooks)
+            found = laws.outcome(spoilt, codebooks, base)
+            wanted = laws.reference_outcome(spoilt, codebooks, base)
             either = {found, wanted} == {"corruption", "unsupported"} if isinstance(found, str) and isinstance(
                 wanted, str) else False         # where there are several faults of one step, either may be reported
             assert either or laws.same_outcome(found, wanted), f"{found} and not {wanted}: {spoilt.hex()}"
@@ -185,7 +236,8 @@ def test_altered_preludes_decode_alike_or_are_refused_alike():
 def test_any_bytes_behind_a_valid_header(data, seed):
     built = build_frame(Random(seed), n_values=100, n_codebooks=1)
     for spoilt in (built.frame[:48] + data, built.frame[: len(built.frame) // 2] + data):
-        assert laws.same_outcome(laws.outcome(spoilt, built.codebooks), laws.reference_outcome(spoilt, built.codebooks))
+        assert laws.same_outcome(laws.outcome(spoilt, built.codebooks, built.base),
+                                 laws.reference_outcome(spoilt, built.codebooks, built.base))
 
 
 # What a decoder leaves alone
@@ -295,6 +347,13 @@ def guarded_bytes(size: int, side: str, alignment: int = 1) -> np.ndarray:
     return whole[start : start + size]
 
 
+def guarded_array(bits: Bits, side: str) -> np.ndarray:
+    """The values, flat, in such memory."""
+    copy = guarded_bytes(bits.nbytes, side, bits.itemsize).view(bits.dtype)
+    copy[:] = bits.reshape(-1)
+    return copy
+
+
 def guarded_copy(data: bytes, side: str) -> np.ndarray:
     """The bytes in such memory."""
     copy = guarded_bytes(len(data), side)
@@ -302,26 +361,26 @@ def guarded_copy(data: bytes, side: str) -> np.ndarray:
     return copy
 
 
-def frames_to_read(many: bool) -> Iterator[tuple[bytes, dict[tuple[int, int], bytes]]]:
-    """Valid and spoilt frames alike, with the codebooks that they name."""
+def frames_to_read(many: bool) -> Iterator[Built]:
+    """Valid and spoilt frames alike, with the codebooks that they name and the base that they need."""
     for seed, built in enumerate(small_frames()):
         rng = Random(f"guarded {seed}")
-        yield built.frame, built.codebooks
+        yield built
         draft = Draft.of(built.frame, built.codebooks)
         for _ in range(200 if many else 12):
             if draft.blocks:
-                yield altered(draft, rng), built.codebooks
+                yield built._replace(frame=altered(draft, rng))
         for mutation in list(mutations(built.frame, rng, built.codebooks))[:: 1 if many else 5]:
-            yield mutation.frame, built.codebooks
-    for seed, frame in enumerate(frames_of_the_encoder()):
+            yield built._replace(frame=mutation.frame)
+    written = [Built(frame, np.zeros(0, np.uint8), {}) for frame in frames_of_the_encoder()]
+    for seed, built in enumerate((*written, *frames_with_a_base())):
         rng = Random(f"guarded frame {seed}")
-        yield frame, {}
+        yield built
         for _ in range(100 if many else 4):
-            yield altered(Draft.of(frame, laws.SHIPPED), rng), {}
+            yield built._replace(frame=altered(Draft.of(built.frame, laws.SHIPPED), rng))
     for seed in range(300 if many else 40):
         n_values = Random(seed).choice([1000, 5000])
-        built = build_frame(Random(f"guarded valid {seed}"), n_values=n_values, spare_bits=True)
-        yield built.frame, built.codebooks
+        yield build_frame(Random(f"guarded valid {seed}"), n_values=n_values, spare_bits=True)
 
 
 def read_guarded(side: str, many: bool) -> None:
@@ -333,8 +392,9 @@ def read_guarded(side: str, many: bool) -> None:
         if hasattr(module, "np"):
             setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0
-    for frame, codebooks in frames_to_read(many):
-        found = laws.outcome(guarded_copy(frame, side), codebooks)
+    for built in frames_to_read(many):
+        base = None if built.base is None else guarded_array(built.base, side)
+        found = laws.outcome(guarded_copy(built.frame, side), built.codebooks, base)
         n_frames += 1
         n_refused += isinstance(found, str)
     for which in (*CASES, *MULTIPLES):
@@ -343,12 +403,16 @@ def read_guarded(side: str, many: bool) -> None:
                 arguments = mode.arguments(which)
                 if "levels" in arguments:
                     arguments["levels"] = guarded_copy(arguments["levels"].tobytes(), side)
-                x = guarded_bytes(which.bits.nbytes, side, which.bits.itemsize).view(which.bits.dtype)
-                x[:] = which.bits.reshape(-1)
-                decoded = gcodec.decode(gcodec.encode(x, **arguments | {"dtype": which.dtype}))
+                decoded = gcodec.decode(gcodec.encode(guarded_array(which.bits, side),
+                                                      **arguments | {"dtype": which.dtype}))
                 if not mode.options:
                     laws.assert_same_bits(decoded, which.bits.reshape(-1))
                 n_frames += 1
+    for pair in PAIRS:
+        x, base = guarded_array(pair.bits, side), guarded_array(pair.base, side)
+        frame = gcodec.encode(x, base=base, dtype=pair.dtype)
+        laws.assert_same_bits(gcodec.decode(frame, base=base), pair.bits.reshape(-1))
+        n_frames += 1
     print(f"{n_frames} frames, {n_refused} refused")
 
 

@@ -13,7 +13,7 @@ import gcodec
 from tests import laws, reference
 from tests.cases import KINDS, modes
 from tests.frame_builder import SPOILERS
-from tests.make_golden import GOLDEN, INVALID, as_known, read_manifest, slug
+from tests.make_golden import GOLDEN, INVALID, as_base, as_known, read_manifest, slug
 
 VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
 
@@ -22,37 +22,48 @@ VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
 def test_golden_frames_decode(name):
     described = VALID[name]
     frame, codebooks = (GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
-    decoded = laws.decode_known(frame, codebooks)
+    base = as_base(GOLDEN, described)
+    decoded = laws.decode_known(frame, codebooks, base=base)
     assert list(decoded.shape) == described["shape"]
     assert hashlib.sha256(laws.bits_of(decoded).tobytes()).hexdigest() == described["sha256"]
     assert frame[5] == next(code for code, kind in reference.VALUE_TYPES.items() if kind.name == described["dtype"])
     assert frame[6:8] == bytes([described["mode"], described["container"]])
-    other = reference.decode(frame, codebooks)
+    other = reference.decode(frame, codebooks, base=base)
     assert other.kinds == described["blocks"]
     assert hashlib.sha256(other.bits.tobytes()).hexdigest() == described["sha256"]
     if codebooks.keys() <= laws.SHIPPED.keys() and described["container"] == 0:
-        assert hashlib.sha256(laws.bits_of(gcodec.decode(frame)).tobytes()).hexdigest() == described["sha256"]
+        public = laws.bits_of(gcodec.decode(frame, base=base))
+        assert hashlib.sha256(public.tobytes()).hexdigest() == described["sha256"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_invalid_frames_are_refused(name):
     described = BROKEN[name]
     frame, codebooks = (INVALID / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
-    assert laws.outcome(frame, codebooks) == described["expected"], described["what"]
-    assert laws.reference_outcome(frame, codebooks) == described["expected"], described["what"]
+    base = as_base(INVALID, described)
+    assert laws.outcome(frame, codebooks, base) == described["expected"], described["what"]
+    assert laws.reference_outcome(frame, codebooks, base) == described["expected"], described["what"]
 
 
 @pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (INVALID, BROKEN)], ids=["golden", "golden-invalid"])
 def test_manifests_name_what_is_there(folder, entries):
     assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
+    bases = {described["base"][0] for described in entries.values() if "base" in described}
+    assert {path.name for path in folder.glob("*.base")} == bases
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
 
 
 def test_golden_frames_cover_types_modes_and_kinds_of_block():
-    for dtype in KINDS:
+    for dtype, value_type in KINDS.items():
         assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
         kinds = {kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"]}
-        assert kinds == {"constant", "raw", "coded"}, dtype
+        assert kinds == {"constant", "raw", "coded"} | ({"predicted"} if value_type.predicted else set()), dtype
+        if value_type.predicted:
+            by_template, by_base = (VALID[slug(dtype, name)] for name in ("template", "base"))
+            assert by_template["blocks"] == by_base["blocks"] == ["predicted"]
+            assert "base" in by_base and "base" not in by_template
+    with_a_base = [described["what"] for described in BROKEN.values() if "base" in described]
+    assert {"a base of another last bit", "a base of another size"} <= set(with_a_base)
     assert {described["expected"] for described in BROKEN.values()} == {"insufficient", "corruption", "unsupported"}
     spoilt = {described["what"].partition(":")[0] for described in BROKEN.values()}
     assert not SPOILERS.keys() - spoilt

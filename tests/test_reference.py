@@ -24,14 +24,16 @@ from tests.frame_builder import (
     by_id,
     mutations,
 )
-from tests.reference import ESCAPE, VALUE_TYPES, BlockKind, Refused, checksum, decode
+from tests.reference import ESCAPE, VALUE_TYPES, Bits, BlockKind, Refused, base_hash, checksum, decode
 
 KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
 
 
-def kind_of_refusal(frame: bytes, codebooks: dict[tuple[int, int], bytes] | None = None) -> str | None:
+def kind_of_refusal(
+    frame: bytes, codebooks: dict[tuple[int, int], bytes] | None = None, base: Bits | None = None
+) -> str | None:
     try:
-        decode(frame, codebooks)
+        decode(frame, codebooks, base=base)
     except Refused as refused:
         return refused.kind
     return None
@@ -51,16 +53,19 @@ def corpus() -> tuple[Built, ...]:
     frames += [build_frame(Random(seed), dtype=1, n_values=500, levels=sixteen) for seed in range(5)]
     frames += [build_frame(Random(seed), dtype=1 + seed % 3, n_values=[300, 1500][seed % 2], block_log2=10,
                            kinds=["predicted"], spare_bits=seed % 2 == 0) for seed in range(24)]
+    frames += [build_frame(Random(f"base {seed}"), dtype=1 + seed % 3, n_values=[0, 1, 301, 1500, 2100][seed % 5],
+                           block_log2=10, kinds=["predicted"], spare_bits=seed % 2 == 0, with_base=True)
+               for seed in range(30)]
     return tuple(frames)
 
 
 @functools.cache
 def small_frame() -> Built:
-    """A frame of less than 1000 bytes that has a block of each kind but raw, and a codebook by id."""
+    """A frame of less than 1000 bytes that has a block of each kind but raw, a codebook by id, and a base."""
     kinds: list[BlockKind] = ["coded", "predicted", "constant"]
     for seed in itertools.count():
         built = build_frame(Random(seed), dtype=1 + seed % 3, n_values=2060, block_log2=10, n_codebooks=2, named=True,
-                            kinds=kinds)
+                            kinds=kinds, with_base=True)
         found = {block[0] for block in Draft.of(built.frame, built.codebooks).blocks}
         if len(built.frame) < 1000 and found == {0, 2, 3} and built.codebooks:
             return built
@@ -112,7 +117,7 @@ def test_frame_written_out() -> None:
 
 def test_frames_decode() -> None:
     for built in corpus():
-        decoded = decode(built.frame, built.codebooks)
+        decoded = decode(built.frame, built.codebooks, base=built.base)
         assert decoded.bits.dtype == built.bits.dtype
         assert np.array_equal(decoded.bits, built.bits)
         assert np.prod(decoded.shape, dtype=object) == len(built.bits)
@@ -142,7 +147,16 @@ def corners(built: Built) -> Iterator[str]:
             yield f"longest code {max(inline[c].lengths)}"
             if any(first + count > 1 << H for first, count in inline[c].ranges):
                 yield "range around 2^H"
-    for block in draft.blocks:
+    if draft.bases:
+        yield "bases" if len(draft.bases) > 1 else "one base"
+        yield "a base and templates" if len(draft.bases) < len(draft.templates) else "no template but a base"
+        used = {draft.predicted(block).template for block in draft.blocks if block[0] == 3}
+        yield "base in use" if used & set(draft.bases) else "base of no use"
+        if draft.n_values % 2:
+            yield f"base of {draft.kind.W} bits and an odd number of values"
+    if draft.n_values == 0 and draft.bases:
+        yield "base of no values"
+    for b, block in enumerate(draft.blocks):
         yield f"block kind {block[0]}"
         if block[0] == 2:
             coded = Coded.of(block, draft.stream_log2)
@@ -157,22 +171,28 @@ def corners(built: Built) -> Iterator[str]:
             predicted = draft.predicted(block)
             yield f"predicted {draft.kind.name}"
             yield from (f"predicted: {corner}" for corner in predicted_corners(draft, predicted))
+            if predicted.template in draft.bases:
+                yield f"{draft.kind.name} from a base, {'first block' if b == 0 else 'later block'}"
 
 
 def predicted_corners(draft: Draft, predicted: Predicted) -> Iterator[str]:
     """What is special about a predicted block, by section 8."""
-    n_columns = int.from_bytes(draft.templates[predicted.template][:4], "little")
+    n_columns = draft.n_columns(predicted.template)
     n_rows = len(predicted.scales) // 3
-    yield "two columns" if n_columns == 2 else "rows within a row" if n_rows == 1 else "rows"
-    yield "first column" if predicted.column == 0 else "last column" if predicted.column == n_columns - 1 else "column"
-    yield "template larger than a block" if n_columns > 1 << draft.block_log2 else "template of a block or less"
+    if n_columns:
+        yield "two columns" if n_columns == 2 else "rows within a row" if n_rows == 1 else "rows"
+        first, last = predicted.column == 0, predicted.column == n_columns - 1
+        yield "first column" if first else "last column" if last else "column"
+        yield "template larger than a block" if n_columns > 1 << draft.block_log2 else "template of a block or less"
+        exponents = {scale >> 15 & 255 for (scale,) in struct.iter_unpack("<I", padded_scales(predicted.scales))}
+        yield from (name for exponent, name in ((0, "zero scale"), (255, "scale that is not finite"))
+                    if exponent in exponents)
+    where = "" if n_columns else " with a base"
     empty = [not stream for stream in predicted.streams]
-    yield "runs only" if all(empty) else "some runs" if any(empty) else "no runs"
+    yield ("runs only" if all(empty) else "some runs" if any(empty) else "no runs") + where
     yield "length_width 0" if predicted.length_width == 0 else "length_width above 0"
     codes = Residual.of(draft.residuals[predicted.codebook]).codes()
     yield "run symbol without a code" if predicted.run_symbol not in codes else "run symbol with a code"
-    exponents = {scale >> 15 & 255 for (scale,) in struct.iter_unpack("<I", padded_scales(predicted.scales))}
-    yield from {0: ["zero scale"], 255: ["scale that is not finite"]}.get(max(exponents), ["scales"])
     yield from ["planes"] if predicted.planes else ["no planes"]
 
 
@@ -195,7 +215,13 @@ def test_frames_reach_the_corners() -> None:
     expected |= {f"predicted: {corner}" for corner in (
         "two columns", "rows within a row", "rows", "first column", "last column", "column",
         "template larger than a block", "runs only", "some runs", "no runs", "length_width 0", "length_width above 0",
-        "run symbol without a code", "zero scale", "scale that is not finite", "planes", "no planes")}
+        "run symbol without a code", "zero scale", "scale that is not finite", "planes", "no planes",
+        "runs only with a base", "some runs with a base", "no runs with a base")}
+    expected |= {"one base", "bases", "a base and templates", "no template but a base", "base in use", "base of no use",
+                 "base of no values", "base of 16 bits and an odd number of values",
+                 "base of 32 bits and an odd number of values"}
+    expected |= {f"{kind.name} from a base, {which} block" for kind in VALUE_TYPES.values() if kind.predicted
+                 for which in ("first", "later")}
     assert sorted(expected - seen) == []
 
 
@@ -205,15 +231,15 @@ def test_large_frame(dtype: int) -> None:
     kinds: tuple[BlockKind, ...] = ("coded", "predicted")
     for kind in kinds:
         built = build_frame(rng, dtype=dtype, n_values=1 << 16, block_log2=14, n_codebooks=3, kinds=[kind])
-        assert np.array_equal(decode(built.frame).bits, built.bits)
+        assert np.array_equal(decode(built.frame, base=built.base).bits, built.bits)
 
 
 def test_what_is_informative_or_behind_the_frame_does_not_matter() -> None:
     built = small_frame()
     draft = Draft.of(built.frame, built.codebooks)
-    assert np.array_equal(decode(built.frame + b"more", built.codebooks).bits, built.bits)
+    assert np.array_equal(decode(built.frame + b"more", built.codebooks, base=built.base).bits, built.bits)
     for mode, container in itertools.product(range(3), range(2)):
-        decoded = decode(draft.seal(mode=mode, container=container), built.codebooks)
+        decoded = decode(draft.seal(mode=mode, container=container), built.codebooks, base=built.base)
         assert (decoded.mode, decoded.container) == (mode, container)
         assert np.array_equal(decoded.bits, built.bits)
 
@@ -227,26 +253,26 @@ def test_every_mutation_is_refused() -> None:
         if len(built.bits) > 2100 or len(built.frame) > 9000:
             continue
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
-            refusal = kind_of_refusal(mutation.frame, built.codebooks)
+            refusal = kind_of_refusal(mutation.frame, built.codebooks, built.base)
             assert refusal == mutation.expected, f"frame {seed}, {mutation.name}"
             spoilt.add(mutation.name.partition(":")[0])
     assert spoilt == set(SPOILERS)
 
 
 def test_every_truncation_is_refused() -> None:
-    frame, _, codebooks = small_frame()
-    assert {kind_of_refusal(frame[:n], codebooks) for n in range(len(frame))} == {"insufficient"}
+    frame, _, codebooks, base = small_frame()
+    assert {kind_of_refusal(frame[:n], codebooks, base) for n in range(len(frame))} == {"insufficient"}
 
 
 def test_every_flipped_bit_is_refused() -> None:
-    frame, _, codebooks = small_frame()
+    frame, _, codebooks, base = small_frame()
     for bit in range(8 * len(frame)):
         at = bit // 8
         flipped = frame[:at] + bytes([frame[at] ^ 1 << bit % 8]) + frame[at + 1 :]
         expected = {"unsupported"} if at == 4 else {"corruption"}
         if 16 <= at < 24:       # frame_bytes
             expected.add("insufficient")
-        assert kind_of_refusal(flipped, codebooks) in expected, f"bit {bit}"
+        assert kind_of_refusal(flipped, codebooks, base) in expected, f"bit {bit}"
 
 
 def test_codebook_that_is_not_held() -> None:
@@ -265,6 +291,38 @@ def test_codebook_that_is_not_held() -> None:
     more = replace(codebook, ranges=(*codebook.ranges, (0, 0)))
     record, held = by_id(more.record(), 300, H=8)
     assert kind_of_refusal(replace(draft, records=(record,)).seal(), held) == "unsupported"
+
+
+def test_base_that_is_not_at_hand() -> None:
+    """No base, or not the one of the hash, whether or not a block uses it (§8)."""
+    used = set()
+    for built in corpus():
+        base, draft = built.base, Draft.of(built.frame, built.codebooks)
+        if base is None:
+            other = np.zeros(len(built.bits), built.bits.dtype)
+            assert np.array_equal(decode(built.frame, built.codebooks, base=other).bits, built.bits)
+            continue
+        used.add(any(block[0] == 3 and draft.predicted(block).template in draft.bases for block in draft.blocks))
+        assert kind_of_refusal(built.frame, built.codebooks) == "unsupported"
+        others = [np.append(base, base[:1] if len(base) else 0).astype(base.dtype), base.astype(np.uint64)]
+        if len(base):
+            others += [base[:-1], base ^ (np.arange(len(base)) == len(base) - 1).astype(base.dtype)]
+            others += [base[::-1]] if not np.array_equal(base, base[::-1]) else []
+        for other in others:
+            assert kind_of_refusal(built.frame, built.codebooks, other) == "unsupported"
+    assert used == {True, False}
+
+
+@pytest.mark.parametrize(("base", "hashed"), [
+    (np.array([], np.uint16), 0),
+    (np.array([3], np.uint16), 1 + 3 * 0x9E3779B1),
+    (np.array([3, 0xABCD], np.uint16), 2 + 0xABCD0003 * 0x9E3779B1),
+    (np.array([1, 0, 2], np.uint16), 3 + 1 * 0x9E3779B1 + 2 * 0x3C6EF363),
+    (np.array([5, 7], np.uint32), 2 + 5 * 0x9E3779B1 + 7 * 0x3C6EF363),
+])
+def test_hash_of_a_base(base: Bits, hashed: int) -> None:
+    """Worked out by hand: the multipliers are 9E3779B1 and twice that, modulo 2^32 and made odd."""
+    assert base_hash(base) == hashed
 
 
 def test_order_of_refusals() -> None:

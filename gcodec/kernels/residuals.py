@@ -35,8 +35,12 @@ def _to_half(bits):
 @kernel
 def _from_half(bits):
     """The float32 equal to a finite float16."""
-    magnitude = float_of(U32(U32(bits & U32(0x7FFF)) << U32(13))) * np.float32(2.0**112)
-    return float_of(U32(bits_of(magnitude) | U32(U32(bits & U32(0x8000)) << U32(16))))
+    magnitude = U32(U32(bits & U32(0x7FFF)) << U32(13))
+    normal = float_of(U32(magnitude + U32(0x38000000)))
+    # No float32 on the way is denormal, which a processor might take for zero.
+    denormal = np.float32(float_of(U32(magnitude + U32(0x38800000))) - np.float32(2.0**-14))
+    size = normal if magnitude >= U32(0x800000) else denormal
+    return float_of(U32(bits_of(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
 
 
 @kernel
@@ -54,6 +58,14 @@ def _factor(value):
     """The value, 0 where it is denormal: processors that take denormals for zero would, and others would not."""
     bits = bits_of(value)
     return float_of(bits if bits & U32(0x7F800000) else U32(0))
+
+
+@kernel
+def _product(a, b):
+    """The product, 0 where that depends on the processor's mode: with denormal factors and results, and where rounding
+    makes the smallest normal number of one."""
+    bits = bits_of(np.float32(_factor(a) * _factor(b)))
+    return float_of(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
 
 
 @kernel
@@ -121,18 +133,20 @@ def digits(words, n, symbols, at):
 @kernel
 def fit_scale(values, first, n, template, start, form, lanes):
     """The scale that fits ``values[first : first + n]`` to the template's part from ``start`` best (least squares),
-    rounded to 24 bits: uint32, its bits. ``lanes``: float32[2, LANES], scratch."""
+    rounded to 24 bits: uint32, its bits. ``lanes``: float32[2, LANES], scratch. What is denormal counts as 0, so that
+    the scale does not depend on the processor's mode."""
     lanes[:] = np.float32(0)
     for at in range(0, n, LANES):
         count = min(LANES, n - at)
         some, column = view(values, first + at, count), view(template, start + at, count)
         for i in range(count):
             value = as_float(some[i], form)
-            lanes[0, i] += value * column[i]
-            lanes[1, i] += column[i] * column[i]
+            lanes[0, i] = _factor(np.float32(lanes[0, i] + _product(value, column[i])))
+            lanes[1, i] = np.float32(lanes[1, i] + _product(column[i], column[i]))
     products, squares = np.float32(0), np.float32(0)
     for i in range(LANES):
-        products = np.float32(products + lanes[0, i])
+        products = _factor(np.float32(products + lanes[0, i]))
         squares = np.float32(squares + lanes[1, i])
-    scale = np.float32(products / squares) if squares > np.float32(0) else np.float32(0)
-    return U32(U32(bits_of(scale) + U32(0x80)) & U32(0xFFFFFF00))
+    scale = bits_of(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
+    scale = scale if U32(scale & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
+    return U32(U32(scale + U32(0x80)) & U32(0xFFFFFF00))
