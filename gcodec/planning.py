@@ -134,6 +134,8 @@ def _plan_of(
         if predict:
             prediction = predict_rows(look.values, dtype, rows, base, look.block, stream, expected)
             bits = bits if prediction is None else prediction.bits
+            if prediction is not None and prediction.choice.min() >= 0:     # none is left to code
+                given, choice, columns = Given((), (), given.references), np.full_like(choice, -1), ()
     plan = Plan(
         dtype,
         stream_log2,
