@@ -136,6 +136,7 @@ def _plan_of(
             bits = bits if prediction is None else prediction.bits
             if prediction is not None and prediction.choice.min() >= 0:     # none is left to code
                 given, choice, columns = Given((), (), given.references), np.full_like(choice, -1), ()
+    bits += 8 * sum(map(len, given.records))
     plan = Plan(
         dtype,
         stream_log2,
