@@ -71,6 +71,7 @@ def take_survey(
             infinity,
             np.empty(stream, np.int8),
             np.empty(stream, dtype.uint),
+            np.empty(2 * stream, np.uint16),
             bases,
             by_block,
             by_stream,
