@@ -113,8 +113,8 @@ def _plan_of(
     weigh: bool,
 ) -> tuple[Plan, float]:
     """The rest of :func:`make_plan`, and about what all blocks take, if there is a predictor or to ``weigh``."""
-    _, stream_log2, references, seen, dtype, columns = view
-    stream = 1 << stream_log2
+    _, stream_log2, references, _, dtype, columns = view
+    stream, seen = 1 << stream_log2, look.whole(view)
     if given is None:
         counts = seen.by_stream if references else seen.by_block
         exact = seen.every == 1 and not lossy

@@ -21,7 +21,6 @@ from .valuetypes import ValueType
 _LEAST_ROWS = 32  #: fewer do not pay for their template
 _LEAST_COLUMNS = 32
 _LEAST_VALUES = 1 << 13
-_PROBED_ROWS = 16
 _TEMPLATE_ROWS = 64  #: rows that a template is the median of
 MAX_TEMPLATES = 16  #: in a frame
 _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
@@ -164,20 +163,42 @@ class Predictor:
     def _find(self, plain_bits: np.ndarray) -> Iterator[_Candidate]:
         """Templates worth weighing, and the base."""
         scratch = residual_scratch_for(self._dtype, self._block, _LOOK_STREAM)
-        for tensor in self._rows:
+        for tensor in self._promising(plain_bits, scratch):
             begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
-            n_values = min(end * self._block, len(self._values)) - begin * self._block
-            template = _find_template(
-                self._values[tensor.start : tensor.stop],
-                self._dtype,
-                tensor.n_columns,
-                float(plain_bits[begin:end].sum()) / n_values,
-                scratch,
-            )
-            if template is not None:
-                yield self._look(begin, end, tensor.start, template, None, scratch)
+            template = self._template(tensor, scratch)
+            yield self._look(begin, end, tensor.start, template, None, scratch)
         if self._base is not None:
             yield self._look(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
+
+    def _promising(self, plain_bits: np.ndarray, scratch: Residuals) -> list[Rows]:
+        """The tensors that a first look does not rule out."""
+        if not self._rows:
+            return []
+        tensors = np.array(
+            [(one.start, one.n_columns, (one.stop - one.start) // one.n_columns) for one in self._rows], np.int64
+        )
+        before = np.concatenate([[0.0], np.cumsum(plain_bits)])
+        begin = tensors[:, 0] // self._block
+        end = -(-(tensors[:, 0] + tensors[:, 1] * tensors[:, 2]) // self._block)
+        n_values = np.minimum(end * self._block, len(self._values)) - begin * self._block
+        limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
+        promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
+        seed, digit_bits = np.empty(int(tensors[:, 1].max()), np.float32), digit_tables(self._dtype.bits // 4)[2]
+        form = self._dtype.usual.code
+        kernels.probe_all(
+            self._values, tensors, limits, form, _LOOK_STREAM, digit_bits, seed, scratch, counts, promising
+        )
+        return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
+
+    def _template(self, tensor: Rows, scratch: Residuals) -> np.ndarray:
+        """The row that the others of a tensor are predicted from."""
+        some, dtype = self._values[tensor.start : tensor.stop], self._dtype
+        seed, counts = np.zeros(tensor.n_columns, np.float32), np.zeros(256, np.uint32)
+        digit_bits = digit_tables(dtype.bits // 4)[2]
+        kernels.probe(
+            some, tensor.n_columns, 0, dtype.usual.code, _LOOK_STREAM, digit_bits, seed, scratch, counts
+        )
+        return _median_row(some, dtype, tensor.n_columns, seed)
 
     def _look(
         self, begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None, scratch: Residuals
@@ -189,19 +210,6 @@ class Predictor:
         form = self._dtype.usual.code
         kernels.survey_residuals(self._values, source, geometry, form, begin, template, origin, share, scratch, counts)
         return _Candidate(begin, end, origin, template, counts, share)
-
-
-def _find_template(
-    values: np.ndarray, dtype: ValueType, n_columns: int, expected: float, scratch: Residuals
-) -> np.ndarray | None:
-    """A template for the rows of a tensor; None where a first look promises nothing. ``expected``: bits per value
-    without."""
-    seed, counts = np.zeros(n_columns, np.float32), np.zeros((1, 256), np.uint32)
-    form = dtype.usual.code
-    n_probed = kernels.probe(values, n_columns, _PROBED_ROWS, form, _LOOK_STREAM, seed, scratch, counts[0])
-    if not n_probed or _bits(counts, _entropies(counts[0]), dtype)[0] / n_probed > expected + _SLACK_BITS:
-        return None
-    return _median_row(values, dtype, n_columns, seed)
 
 
 def _fit(counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
@@ -222,12 +230,6 @@ def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: ValueType) -> np.ndarr
     """What counted residuals take, given code lengths (zeros: digits alone), per row of ``counts``."""
     digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
     return counts @ (lengths + digits)
-
-
-def _entropies(counts: np.ndarray) -> np.ndarray:
-    """What an ideal code spends on each symbol, in bits."""
-    with np.errstate(divide="ignore"):
-        return np.where(counts > 0, -np.log2(counts / counts.sum()), 0.0)
 
 
 def _codebook(counts: np.ndarray, dtype: ValueType) -> Codebook:

@@ -78,6 +78,7 @@ def survey(
     block,
     stream,
     every,
+    step,
     begin,
     stop,
     head_shift,
@@ -93,8 +94,8 @@ def survey(
     by_block,
     by_stream,
 ):
-    """Histograms of blocks ``begin ... stop`` from every ``every``-th piece of them, the same for all ``stream`` up to
-    PIECE values.
+    """Histograms of blocks ``begin ... stop`` from every ``every``-th piece of every ``step``-th of them; the pieces
+    are the same for all ``stream`` up to PIECE values.
 
     ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``columns``: of which
     references are removed first; ``own``: int8[stream], ``shifted``: uintW[stream], ``bins``:
@@ -105,6 +106,8 @@ def survey(
     """
     piece = max(stream, PIECE)
     for b in range(begin, stop):
+        if b % step:
+            continue
         end = min(n_values, (b + 1) * block)
         first = b * block + (b % every) * piece
         if first >= end:
