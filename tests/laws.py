@@ -71,7 +71,7 @@ def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: 
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
         if record is None:
             return None
-        head_bits = next(H for H in (8, 11) if reference.checksum(record, H) == digest)
+        head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
         return read_inline(record, 0, record[1], head_bits)[0]
 
     return codec.decode_frame(Frame(frame, find), out, "numpy", 1, 1 << 28, base)
