@@ -106,7 +106,9 @@ def reference_outcome(
 
 def same_outcome(a: Bits | reference.Kind, b: Bits | reference.Kind) -> bool:
     """Whether two decoders agree."""
-    return a == b if isinstance(a, str) or isinstance(b, str) else bool(np.array_equal(a, b) and a.dtype == b.dtype)
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str) and a == b
+    return bool(np.array_equal(a, b) and a.dtype == b.dtype)
 
 
 # ------------------------------------------------------------------------------------------------- Laws of arrays
