@@ -21,17 +21,21 @@ _RECORD = struct.Struct("<IQQHbB")
 @dataclass(frozen=True, eq=False)
 class ColumnReferences:
     """Values ``start ... stop`` of an array are rows of ``n_columns``; every ``group`` columns have one of ``heads``
-    (int8[n_columns / group]), which is added to their heads."""
+    (int8[n_columns / group], or the one that all share), which is added to their heads. ``stored``: the record that
+    they were read from, which need not be the shortest."""
 
     start: int
     stop: int
     n_columns: int
     group: int
     heads: np.ndarray
+    stored: bytes = b""
 
     @cached_property
     def record(self) -> bytes:
         """As in a frame."""
+        if self.stored:
+            return self.stored
         least = int(self.heads.min())
         numbers = (self.heads.astype(np.int64) - least).astype(np.uint8)
         width = int(numbers.max()).bit_length()
@@ -52,8 +56,8 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
     good = 2 <= n_columns <= MAX_COLUMNS and group and n_columns % group == 0 and width <= 8
     if not good or not after <= start < stop <= n_values:
         raise Corruption(f"column references: {n_columns} columns in groups of {group}, values {start} to {stop}")
-    at += _RECORD.size
-    n_heads = n_columns // group
+    begin, at = at, at + _RECORD.size
+    n_heads = n_columns // group if width else 1  # no more than there are bytes for
     n_bytes = (n_heads * width + 7) // 8
     end = at + (n_bytes + 3 & ~3)
     if end > len(data) or any(data[at + n_bytes : end]):
@@ -64,16 +68,25 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
         heads += bits.reshape(n_heads, width) @ (1 << np.arange(width))
     if heads.max() > 127:
         raise Corruption("column references: beyond 127")
-    return ColumnReferences(start, stop, n_columns, group, heads.astype(np.int8)), end
+    return ColumnReferences(start, stop, n_columns, group, heads.astype(np.int8), data[begin:end]), end
+
+
+_SPREAD = 1 << 16  #: most columns of which each gets a number of its own, whatever their groups: for speed
 
 
 def for_kernels(found: Sequence[ColumnReferences]) -> Columns:
     """As the kernels want them."""
     if not found:
         return _NONE
-    ends = np.cumsum([0, *(one.n_columns for one in found)])
-    spans = [(one.start, one.stop, one.n_columns, begin) for one, begin in zip(found, ends[:-1], strict=True)]
-    return Columns(np.array(spans, np.int64), np.concatenate([np.repeat(one.heads, one.group) for one in found]))
+    spans, heads, begin = [], [], 0
+    for one in found:
+        group, own = one.n_columns // len(one.heads), one.heads
+        if one.n_columns <= _SPREAD:
+            group, own = 1, np.repeat(own, group)
+        spans.append((one.start, one.stop, one.n_columns, begin, group))
+        heads.append(own)
+        begin += len(own)
+    return Columns(np.array(spans, np.int64), np.concatenate(heads))
 
 
-_NONE = Columns(np.zeros((0, 4), np.int64), np.zeros(0, np.int8))
+_NONE = Columns(np.zeros((0, 5), np.int64), np.zeros(0, np.int8))

@@ -123,8 +123,8 @@ def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ..
         return planes.LAYOUT_8
     if whole and dtype.tail_bits == 7:
         return planes.LAYOUT_7
-    if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7):
+    if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7) and levels[0].drop == 0:
         return planes.LAYOUT_23
-    if dtype.tail_bits <= 32 and max(widths) <= 8:
+    if dtype.head_bits <= 8 and max(widths) <= 8:
         return planes.LAYOUT_NARROW
     return planes.LAYOUT_GENERAL

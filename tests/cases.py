@@ -21,12 +21,12 @@ from safetensors import safe_open
 
 from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, Ladder
 from gcodec.rounding import round_to_levels
-from tests.reference import VALUE_TYPES, ValueType
+from tests.reference import BY_NAME, ValueType
 
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
 Array: TypeAlias = npt.NDArray[Any]
 
-KINDS = {kind.name: kind for kind in VALUE_TYPES.values()}
+KINDS = BY_NAME     #: those of the usual head, codes 1 to 6
 #: What numpy has no type for: arrays of it are given to gcodec as unsigned integers and their type's name.
 BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 STREAM = 1 << 8     #: values per sub-stream, as this encoder writes them

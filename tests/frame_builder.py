@@ -63,8 +63,9 @@ def padded(data: bytes, multiple: int, fill: int = 0) -> bytes:
 
 HEADER = struct.Struct("<IBBBBBBBBBBBBQQQQ")
 BLOCK_HEADER = struct.Struct("<BBHIQ")
-EXTENSION = struct.Struct("<IIHBBB3s")
+EXTENSION = struct.Struct("<IIHBBBB2s")
 PREDICTED_EXTENSION = struct.Struct("<IIHBBI")
+COLUMNS = struct.Struct("<IQQHBB")
 LevelRow: TypeAlias = tuple[int, int]       # drop, plane mask
 
 
@@ -93,6 +94,7 @@ class Draft:
     blocks: tuple[bytes, ...]
     residuals: tuple[bytes, ...] = ()       # records of residual codebooks
     templates: tuple[bytes, ...] = ()       # n_columns and values, or 0 and the hash of the base
+    columns: tuple[bytes, ...] = ()         # records of column references, which follow the templates
 
     @classmethod
     def of(cls, frame: bytes, known: Known) -> Draft:
@@ -104,8 +106,9 @@ class Draft:
         residuals = tuple(codebook.record for codebook in p.residuals)
         templates = tuple(base_template(template) if isinstance(template, int) else
                           struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
+        columns = tuple(one.record for one in p.columns)
         return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
-                   levels, records, blocks, residuals, templates)
+                   levels, records, blocks, residuals, templates, columns)
 
     @property
     def kind(self) -> ValueType:
@@ -150,7 +153,7 @@ class Draft:
         blocks = [sealed_block(block, b) if seal_blocks else block for b, block in enumerate(self.blocks)]
         body = struct.pack(f"<{len(self.shape)}Q", *self.shape) + bytes(self.planes)
         body += b"".join(bytes(level) for level in self.levels) + b"".join(self.records)
-        body += b"".join(self.residuals) + b"".join(self.templates)
+        body += b"".join(self.residuals) + b"".join(self.templates) + b"".join(self.columns)
         body = padded(body, 8, fill[0])
         sizes = [len(block) for block in blocks] if index is None else index
         body = padded(body + struct.pack(f"<{len(sizes)}I", *sizes), 8, fill[1]) + bytes(surplus)
@@ -168,7 +171,7 @@ class Draft:
             "n_levels": len(self.levels),
             "n_planes": len(self.planes),
             "n_residuals": len(self.residuals),
-            "n_templates": len(self.templates),
+            "n_templates": len(self.templates) + len(self.columns),
             "frame_bytes": prelude_bytes + sum(len(block) for block in blocks),
             "n_values": self.n_values,
             "prelude_bytes": prelude_bytes,
@@ -258,6 +261,37 @@ class Residual:
         return canonical_codes(dict(enumerate(self.lengths)))
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The parts of a record of column references (§4); `numbers` are what `least` is added to."""
+
+    n_columns: int
+    first: int
+    end: int
+    group: int
+    least: int
+    width: int
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: bytes) -> Columns:
+        marked, first, end, group, least, width = COLUMNS.unpack_from(record)
+        n_columns = marked - (1 << 31)
+        bits = int.from_bytes(record[COLUMNS.size :], "little")
+        numbers = tuple(bits >> width * i & (1 << width) - 1 for i in range(n_columns // group)) if width else ()
+        return cls(n_columns, first, end, group, least - 256 * (least >> 7), width, numbers)
+
+    def record(self, fill: int = 0, spare: Random | None = None) -> bytes:
+        start = COLUMNS.pack(1 << 31 | self.n_columns, self.first, self.end, self.group, self.least & 255, self.width)
+        return start + padded(pack(self.numbers if self.width else (), self.width, spare), 4, fill)
+
+    def reference(self, value: int) -> int:
+        """Of a value, by its number in the array."""
+        if not self.first <= value < self.end:
+            return 0
+        return self.least + (self.numbers[(value - self.first) % self.n_columns // self.group] if self.width else 0)
+
+
 def by_id(record: bytes, number: int, H: int) -> tuple[bytes, dict[tuple[int, int], bytes]]:
     """A record of kind 1 (§5) that means an inline one, and what a decoder must hold to read it."""
     name = number, checksum(record, seed=H)
@@ -278,12 +312,13 @@ class Coded:
     length_width: int
     reference_width: int
     run_symbol: int
+    flags: int = 0
 
     @classmethod
     def of(cls, block: bytes, stream_log2: int) -> Coded:
         _, codebook, base, n_values, _ = BLOCK_HEADER.unpack_from(block)
         fields = EXTENSION.unpack_from(block, 16)
-        symbol_bytes, plane_bytes, min_stream_bytes, length_width, reference_width, run_symbol, _ = fields
+        symbol_bytes, plane_bytes, min_stream_bytes, length_width, reference_width, run_symbol, flags, _ = fields
         n_streams = -(-n_values // 2**stream_log2)
 
         def packed(at: int, width: int) -> list[int]:
@@ -298,7 +333,7 @@ class Coded:
             at += len(streams[-1])
         references = packed(lengths_at + packed_bytes(n_streams, length_width), reference_width)
         return cls(codebook, base, n_values, block[32 : 32 + plane_bytes], tuple(streams), tuple(references),
-                   min_stream_bytes, length_width, reference_width, run_symbol)
+                   min_stream_bytes, length_width, reference_width, run_symbol, flags)
 
     def block(
         self,
@@ -315,7 +350,7 @@ class Coded:
         symbol_bytes = len(streams) if symbol_bytes is None else symbol_bytes
         plane_bytes = len(self.planes) if plane_bytes is None else plane_bytes
         extension = EXTENSION.pack(symbol_bytes, plane_bytes, self.min_stream_bytes, self.length_width,
-                                   self.reference_width, self.run_symbol, reserved)
+                                   self.reference_width, self.run_symbol, self.flags, reserved)
         above = [len(stream) - self.min_stream_bytes for stream in self.streams]
         lengths = pack(above, self.length_width, spare)
         references = pack(self.references, self.reference_width, spare)
@@ -421,13 +456,14 @@ def build_frame(
     named: bool = False,
     spare_bits: bool = False,
     with_base: bool | None = None,
+    with_columns: bool | None = None,
 ) -> Built:
     """A valid frame of random values, and of a random shape in all that is not given.
 
     `levels` are the planes and the levels; `kinds` the kinds of block to choose from, of which those that the
     frame cannot have are left out; `named` lets codebooks be given by id; `spare_bits` fills the spare bits of
     packed arrays and sub-streams, which readers ignore; `with_base`: whether templates stand for a base, of types
-    that may have templates.
+    that may have templates; `with_columns`: whether there are column references, of types with a tail.
     """
     dtype = rng.choice(list(VALUE_TYPES)) if dtype is None else dtype
     kind = VALUE_TYPES[dtype]
@@ -455,10 +491,15 @@ def build_frame(
         templates = templates[: 255 - rng.randint(1, 2)]
         for _ in range(min(rng.choice([1, 1, 2, 5]), 255 - len(templates))):
             templates.insert(rng.randint(0, len(templates)), [])
+    columns: list[Columns] = []
+    if kind.T and n_values and (rng.random() < 0.4 if with_columns is None else with_columns):
+        templates = templates[:254]
+        columns = random_columns(rng, n_values, 255 - len(templates))
 
     values: list[int] = []
     blocks = []
-    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates, base)
+    writer = BlockWriter(rng, kind, stream_log2, tuple(planes), tuple(rows), inline, spare, residuals, templates, base,
+                         columns)
     lacking = {"coded"} if not inline else set()
     lacking |= {"predicted"} if not (residuals and templates) else set()
     possible = [name for name in kinds or ANY_KIND if name not in lacking] or ["raw"]
@@ -471,7 +512,8 @@ def build_frame(
               base_template(base_hash(earlier)) for template in templates]
     draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
                   random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
-                  tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored))
+                  tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored),
+                  tuple(one.record(spare=spare) for one in columns))
     return Built(draft.seal(), np.array(values, kind.container), known, None if all(templates) else earlier)
 
 
@@ -502,10 +544,24 @@ def random_shape(rng: Random, n_values: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
+# Planes of a single level, such as encoders are likely to have kernels of their own for: by T, the first of them whole.
+USUAL_PLANES: dict[int, list[tuple[list[int], list[LevelRow]]]] = {
+    7: [([7], [(0, 1)]), ([6], [(1, 1)])],
+    8: [([8], [(0, 1)]), ([7], [(1, 1)])],
+    23: [([16, 7], [(0, 3)]), ([23], [(0, 1)]), ([7, 16], [(0, 3)]), ([16, 7, 1], [(0, 3)]), ([16, 6], [(1, 3)]),
+         ([16, 7], [(7, 1)]), ([16, 7], [(16, 2)]), ([8, 8, 7], [(0, 7)])],
+    24: [([24], [(0, 1)]), ([16, 7], [(1, 3)]), ([23], [(1, 1)]), ([16, 8], [(0, 3)])],
+    53: [([53], [(0, 1)])],
+}
+
+
 def random_levels(rng: Random, kind: ValueType) -> tuple[list[int], list[LevelRow]]:
     """Planes, of which some may be in no level's mask, and 1 ... 16 levels (§4)."""
     if kind.T == 0:
         return [], [(0, 0)]
+    if rng.random() < 0.3:
+        usual = USUAL_PLANES[kind.T]
+        return usual[0] if rng.random() < 0.5 else rng.choice(usual)
     while True:
         match rng.randrange(3):
             case 0:     # any
@@ -565,6 +621,29 @@ def random_templates(rng: Random, kind: ValueType, block: int) -> list[list[int]
     return templates
 
 
+def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
+    """Records of column references (§4), up to `most`: they begin and end anywhere, with gaps between them or none."""
+    count = min(most, (n_values + 1) // 2, 255 if rng.random() < 0.02 else rng.choice([1, 1, 2, 3, 5]))
+    apart = rng.random() < 0.5
+    cuts = sorted(rng.sample(range(n_values + 1), 2 * count if apart else count + 1))
+    if rng.random() < 0.3:          # one that covers all
+        cuts = [0, n_values]
+    spans = list(zip(cuts[::2], cuts[1::2], strict=True)) if apart or len(cuts) == 2 else list(pairwise(cuts))
+    found = []
+    for first, end in spans:
+        group = rng.choice([1, 1, rng.randint(1, 9), rng.randint(1, 700)])
+        width = rng.choice([0, 1, 3, 8, rng.randint(0, 8)])
+        below = rng.choice([3, 70, 300, max(3, 3000 // group)])
+        n_columns = group * rng.randint(2 if group == 1 else 1, max(2, below))
+        if n_columns == 1 or rng.random() < 0.03:       # as many columns as there may be
+            n_columns, group = rng.choice([((1 << 24) - 1, 61455), (65535 << 8, 65535)])
+        least = rng.choice([0, -128, rng.randint(-128, 127), rng.randint(-4, 0)])
+        top = min(127 - least, (1 << width) - 1)
+        numbers = [rng.choice([top, rng.randint(0, top)]) for _ in range(n_columns // group)] if width else []
+        found.append(Columns(n_columns, first, end, group, least, width, tuple(numbers)))
+    return found
+
+
 def random_base(rng: Random, kind: ValueType, n_values: int) -> list[int]:
     """Values of a base (§8): anything, or what lies at the seams of the order of real numbers."""
     if not kind.predicted:
@@ -620,6 +699,7 @@ class BlockWriter:
     residuals: Sequence[Residual] = ()
     templates: Sequence[Sequence[int]] = ()
     base: Sequence[int] = ()
+    columns: Sequence[Columns] = ()
 
     def block(self, name: BlockKind, n_values: int, start: int = 0) -> tuple[bytes, list[int]]:
         """A block of a kind, from value `start` of the array on."""
@@ -632,11 +712,11 @@ class BlockWriter:
                 values = [self.rng.getrandbits(W) for _ in range(n_values)]
                 return plain_block(1, n_values, pack(values, W)), values
             case "coded":
-                return self.coded(n_values)
+                return self.coded(n_values, start)
             case "predicted":
                 return self.predicted(n_values, start)
 
-    def coded(self, n_values: int) -> tuple[bytes, list[int]]:
+    def coded(self, n_values: int, start: int = 0) -> tuple[bytes, list[int]]:
         """A coded block (§7)."""
         rng, H = self.rng, self.kind.H
         c = rng.randrange(len(self.codebooks))
@@ -655,12 +735,14 @@ class BlockWriter:
                 most = ESCAPE if ESCAPE in codes and rng.random() < 0.6 else rng.choice(symbols)
                 weights = [50.0 if symbol == most else 1 / len(symbols) for symbol in symbols]
         share_of_runs = rng.choice([0, 0.2, 1])
+        flags = int(bool(self.columns) and rng.random() < 0.7)
+        in_reach = [one for one in self.columns if flags and one.first < start + n_values and start < one.end]
 
         values: list[int] = []
         streams, references = [], []
         items: list[list[int]] = [[] for _ in self.planes]
-        for start in range(0, n_values, 1 << self.stream_log2):
-            count = min(1 << self.stream_log2, n_values - start)
+        for done in range(0, n_values, 1 << self.stream_log2):
+            count = min(1 << self.stream_log2, n_values - done)
             references.append(rng.getrandbits(reference_width))
             run = rng.random() < share_of_runs
             chosen = [run_symbol] * count if run else rng.choices(symbols, weights, k=count)
@@ -669,7 +751,8 @@ class BlockWriter:
                 level, head = 0, rng.getrandbits(H)
                 if symbol not in (ZERO, ESCAPE):
                     level, relative = codebook.meaning(symbol)
-                    head = (base + references[-1] + relative) % (1 << H)
+                    column = sum(one.reference(start + len(values)) for one in in_reach)
+                    head = (base + references[-1] + column + relative) % (1 << H)
                 if not run:
                     text.append(codes[symbol] + (to_bits(head, H) if symbol == ESCAPE else ""))
                 values.append(0 if symbol == ZERO else self.value(head, level, items))
@@ -678,7 +761,7 @@ class BlockWriter:
         min_stream_bytes, length_width = self.lengths(streams)
         planes = [pack(chunks, width, self.spare) for chunks, width in zip(items, self.planes, strict=True)]
         parts = Coded(c, base, n_values, b"".join(planes), tuple(streams), tuple(references),
-                      min_stream_bytes, length_width, reference_width, run_symbol)
+                      min_stream_bytes, length_width, reference_width, run_symbol, flags)
         return parts.block(spare=self.spare), values
 
     def lengths(self, streams: Sequence[bytes]) -> tuple[int, int]:
@@ -859,8 +942,11 @@ def spoil_version(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("dtype")
 def spoil_dtype(draft: Draft, rng: Random) -> Spoilt:
-    for dtype in 0, 7, rng.randint(8, 255):
+    for dtype in 0, 9, rng.randint(10, 255):
         yield f"{dtype}", draft.seal(dtype=dtype), "unsupported"
+    other = {1: 8, 2: 7, 7: 2, 8: 1}.get(draft.dtype)
+    if other and draft.all_inline and draft.levels[0][0] < draft.kind.M:     # else the planes are the same
+        yield f"{other} for {draft.dtype}", draft.seal(dtype=other), "corruption"
 
 
 @spoils("mode")
@@ -952,14 +1038,18 @@ def spoil_n_residuals(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("n_templates")
 def spoil_n_templates(draft: Draft, rng: Random) -> Spoilt:
+    n = len(draft.templates) + len(draft.columns)
     if not draft.kind.predicted:
         yield f"1 for {draft.kind.name}", replace(draft, templates=(A_TEMPLATE,)).seal(), "corruption"
+        yield f"a base for {draft.kind.name}", replace(draft, templates=(base_template(0),)).seal(), "corruption"
         for n_templates in 1, 255:
-            yield f"{n_templates} for {draft.kind.name}, none there", draft.seal(n_templates=n_templates), "corruption"
-    elif draft.templates:
-        yield "one less", draft.seal(n_templates=len(draft.templates) - 1), "corruption"
-        if len(draft.templates) < 255:
-            yield "one more", draft.seal(n_templates=len(draft.templates) + 1), "corruption"
+            if not n:
+                spoilt = draft.seal(n_templates=n_templates)
+                yield f"{n_templates} for {draft.kind.name}, none there", spoilt, "corruption"
+    if n:
+        yield "one less", draft.seal(n_templates=n - 1), "corruption"
+        if n < 255:
+            yield "one more", draft.seal(n_templates=n + 1), "corruption"
 
 
 @spoils("frame_bytes")
@@ -1295,7 +1385,7 @@ def spoil_n_columns(draft: Draft, rng: Random) -> Spoilt:
         if any(template[-4:]) and n_columns > 2:
             spoilt = struct.pack("<I", n_columns - 1) + template[4:]
             yield "one less, and as many values as before", with_template(draft, t, spoilt), "corruption"
-        if t == len(draft.templates) - 1:       # what follows is shorter than a hash
+        if t == len(draft.templates) - 1 and not draft.columns:     # what follows is shorter than a hash
             yield "0, and no hash", with_template(draft, t, struct.pack("<I", 0)), "corruption"
 
 
@@ -1351,6 +1441,117 @@ def spoil_base_for_template(draft: Draft, rng: Random) -> Spoilt:
             if t in draft.bases and len(replace(parts, scales=bytes(3)).block()) > len(block):
                 spoilt = with_template(draft, t, struct.pack("<I", 2) + draft.templates[t][4:])
                 yield f"block {b}: two columns, and no scales", spoilt, "corruption"
+
+
+# Column references (§4).
+
+
+def spoilt_columns(draft: Draft, c: int, how: str, record: bytes) -> tuple[str, bytes, Kind]:
+    spoilt = replace(draft, columns=(*draft.columns[:c], record, *draft.columns[c + 1 :]))
+    return how, spoilt.seal(), "corruption"
+
+
+def some_columns(draft: Draft, rng: Random) -> Iterator[tuple[int, Columns]]:
+    """Some of the records with their positions."""
+    for c in rng.sample(range(len(draft.columns)), min(2, len(draft.columns))):
+        yield c, Columns.of(draft.columns[c])
+
+
+@spoils("columns of a type without tail")
+def spoil_columns_without_tail(draft: Draft, rng: Random) -> Spoilt:
+    if draft.kind.T == 0:
+        record = Columns(2, 0, max(1, draft.n_values), 1, 0, 1, (0, 1)).record()
+        yield "one record", replace(draft, columns=(record,)).seal(), "corruption"
+
+
+@spoils("columns n_columns")
+def spoil_columns_n_columns(draft: Draft, rng: Random) -> Spoilt:
+    for c, one in some_columns(draft, rng):
+        for n_columns in 0, 1, 1 << 24, (1 << 24) + 1, 1 << 30, (1 << 31) - 1:
+            few = n_columns < 2
+            spoilt = replace(one, n_columns=n_columns, group=1, width=int(few), numbers=(0,) * (n_columns * few))
+            yield spoilt_columns(draft, c, f"{n_columns}", spoilt.record())
+
+
+@spoils("columns first and end")
+def spoil_columns_first(draft: Draft, rng: Random) -> Spoilt:
+    n = draft.n_values
+    for c, one in some_columns(draft, rng):
+        for first, end in ((one.first, one.first), (one.end, one.first), (one.first, n + 1), (n, n + 1),
+                           (one.first, (1 << 64) - 1), (1 << 63, (1 << 63) + 1), ((1 << 64) - 1, one.end)):
+            spoilt = replace(one, first=first, end=end)
+            yield spoilt_columns(draft, c, f"{first} and {end} of {n}", spoilt.record())
+    if draft.columns:
+        last = Columns.of(draft.columns[-1])
+        for first, end in ((last.first, last.end), (last.end - 1, n), (0, last.first or 1)):
+            again = replace(last, first=first, end=end).record()
+            if len(draft.templates) + len(draft.columns) < 255:
+                yield f"{first} and {end} after {last.end}", replace(
+                    draft, columns=(*draft.columns, again)).seal(), "corruption"
+    if len(draft.columns) > 1:
+        yield "out of order", replace(draft, columns=draft.columns[::-1]).seal(), "corruption"
+
+
+@spoils("columns group")
+def spoil_columns_group(draft: Draft, rng: Random) -> Spoilt:
+    for c, one in some_columns(draft, rng):
+        yield spoilt_columns(draft, c, "0", replace(one, group=0).record())
+        yield spoilt_columns(draft, c, "0, and no references", replace(one, group=0, numbers=()).record())
+        for n_columns, group in ((5, 2), (5, 6), (7, 65535), (4, 3), (300, 256)):
+            for width in 0, 3:
+                spoilt = replace(one, n_columns=n_columns, group=group, least=0, width=width,
+                                 numbers=(1,) * (n_columns // group))
+                yield spoilt_columns(draft, c, f"{group} of {n_columns}, {width} bits", spoilt.record())
+
+
+@spoils("columns width")
+def spoil_columns_width(draft: Draft, rng: Random) -> Spoilt:
+    for c, one in some_columns(draft, rng):
+        for width in 9, 16, 32, 255:
+            numbers = tuple(number % 100 for number in one.numbers) or (0,) * (one.n_columns // one.group)
+            spoilt = replace(one, least=0, width=width, numbers=numbers[:3000])
+            yield spoilt_columns(draft, c, f"{width}", spoilt.record())
+
+
+@spoils("column reference")
+def spoil_column_reference(draft: Draft, rng: Random) -> Spoilt:
+    for c, one in some_columns(draft, rng):
+        for least, width, most in (127, 1, 1), (0, 8, 128), (-127, 8, 255), (100, 5, 28):
+            for place in 0, 6, rng.randrange(7):
+                numbers = tuple(most if i == place else 0 for i in range(7))
+                spoilt = Columns(7 * one.group, one.first, one.end, one.group, least, width, numbers)
+                yield spoilt_columns(draft, c, f"{least} and {most} in place {place}", spoilt.record())
+
+
+@spoils("padding of columns")
+def spoil_columns_padding(draft: Draft, rng: Random) -> Spoilt:
+    for c, one in some_columns(draft, rng):
+        for width in 1, 6, 8:       # of three numbers, 1, 3 and 3 bytes
+            spoilt = Columns(3 * one.group, one.first, one.end, one.group, -3, width, (1, 0, 1))
+            yield spoilt_columns(draft, c, f"{width} bits each", spoilt.record(fill=rng.randint(1, 255)))
+
+
+@spoils("columns cut short")
+def spoil_columns_cut(draft: Draft, rng: Random) -> Spoilt:
+    if draft.columns:       # the last, so that what is missing is taken from what is no record
+        record, c = draft.columns[-1], len(draft.columns) - 1
+        for size in {len(record) - 8, 16, 8, 4}:
+            yield spoilt_columns(draft, c, f"{size} of {len(record)} bytes", record[:size])
+        many = replace(Columns.of(record), n_columns=(1 << 24) - 1, group=1, width=8, numbers=())
+        yield spoilt_columns(draft, c, "2^24 columns, and no references", many.record())
+
+
+@spoils("template behind columns")
+def spoil_template_behind(draft: Draft, rng: Random) -> Spoilt:
+    if draft.columns:
+        for c in {0, len(draft.columns) - 1}:
+            for what, template in ("values", A_TEMPLATE), ("a base", base_template(0)):
+                columns = (*draft.columns[: c + 1], template, *draft.columns[c + 1 :])
+                if len(draft.templates) + len(columns) < 256:
+                    yield f"{what}, record {c}", replace(draft, columns=columns).seal(), "corruption"
+        if draft.templates and len(draft.templates) + len(draft.columns) < 256:
+            columns = (*draft.columns, draft.templates[-1])
+            yield "the last", replace(draft, templates=draft.templates[:-1], columns=columns).seal(), "corruption"
 
 
 # Blocks (§6).
@@ -1554,9 +1755,18 @@ def spoil_run_symbol(draft: Draft, rng: Random) -> Spoilt:
 @spoils("coded reserved")
 def spoil_coded_reserved(draft: Draft, rng: Random) -> Spoilt:
     for b, coded in some_coded(draft, rng):
-        for at in range(3):
-            reserved = flipped(bytes(3), at, rng)
+        for at in range(2):
+            reserved = flipped(bytes(2), at, rng)
             yield spoilt_block(draft, b, f"byte {at}", coded.block(reserved=reserved))
+
+
+@spoils("flags")
+def spoil_flags(draft: Draft, rng: Random) -> Spoilt:
+    for b, coded in some_coded(draft, rng):
+        for flags in 2, 3, 128, 255:
+            yield spoilt_block(draft, b, f"{flags}", replace(coded, flags=flags).block())
+        without = replace(draft, columns=())
+        yield spoilt_block(without, b, "1, and no column references", replace(coded, flags=1).block())
 
 
 @spoils("sub-stream")

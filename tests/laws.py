@@ -71,7 +71,7 @@ def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: 
         record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
         if record is None:
             return None
-        head_bits = next(H for H in (8, 11) if reference.checksum(record, H) == digest)
+        head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
         return read_inline(record, 0, record[1], head_bits)[0]
 
     return codec.decode_frame(Frame(frame, find), out, "numpy", 1, 1 << 28, base)
@@ -106,7 +106,9 @@ def reference_outcome(
 
 def same_outcome(a: Bits | reference.Kind, b: Bits | reference.Kind) -> bool:
     """Whether two decoders agree."""
-    return a == b if isinstance(a, str) or isinstance(b, str) else bool(np.array_equal(a, b) and a.dtype == b.dtype)
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str) and a == b
+    return bool(np.array_equal(a, b) and a.dtype == b.dtype)
 
 
 # ------------------------------------------------------------------------------------------------- Laws of arrays

@@ -118,7 +118,11 @@ VALUE_TYPES = {
     4: ValueType("float64", 64, 11, 53, 52),
     5: ValueType("float8_e4m3fn", 8, 8, 0, 3),
     6: ValueType("float8_e5m2", 8, 8, 0, 2),
+    7: ValueType("bfloat16", 16, 9, 7, 7),
+    8: ValueType("float32", 32, 9, 23, 23),
 }
+# Codes 7 and 8 are the values of codes 2 and 1, which keep the name.
+BY_NAME = {kind.name: kind for code, kind in VALUE_TYPES.items() if code not in (7, 8)}
 
 
 def join(kind: ValueType, head: U64, tail: U64) -> U64:
@@ -171,6 +175,7 @@ class Prelude:
     codebooks: tuple[Codebook, ...]
     residuals: tuple[ResidualCodebook, ...]
     templates: tuple[Template, ...]
+    columns: tuple[ColumnReferences, ...]
     blocks: tuple[slice, ...]
 
     @property
@@ -210,7 +215,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     require(1 <= n_levels <= 16, "n_levels is 1 ... 16")
     require(n_planes <= 8, "n_planes is 0 ... 8")
     require(kind.predicted or n_residuals == 0, "n_residuals is 0 for this type")
-    require(kind.predicted or n_templates == 0, "n_templates is 0 for this type")
+    require(kind.T > 0 or n_templates == 0, "n_templates is 0 for a type without tail")
 
     rest = Reader(prelude, at=48)
     shape = tuple(rest.u(64) for _ in range(ndim))
@@ -228,7 +233,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     planes, levels = read_levels(rest, kind, n_planes, n_levels)
     codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
     residuals = tuple(read_residual(rest, kind) for _ in range(n_residuals))
-    templates = tuple(read_template(rest) for _ in range(n_templates))
+    templates, columns = read_templates(rest, kind, n_templates, n_values)
     require(len({hashed for hashed in templates if isinstance(hashed, int)}) <= 1, "all bases have the same hash")
     rest.pad(8)
 
@@ -245,7 +250,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
         start += size
     require(start == frame_bytes, "prelude_bytes and the sizes of the blocks add up to frame_bytes")
     return Prelude(kind, mode, container, block_log2, stream_log2, n_values, shape, planes, levels, codebooks,
-                   residuals, templates, tuple(blocks))
+                   residuals, templates, columns, tuple(blocks))
 
 
 def read_levels(
@@ -272,13 +277,66 @@ def read_levels(
     return planes, tuple(levels)
 
 
-def read_template(rest: Reader) -> Template:
-    """A template (§4)."""
-    n_columns = rest.u(32)
-    if n_columns == 0:
-        return rest.u(64)
-    require(2 <= n_columns < 2**24, "n_columns is 0 or 2 ... 2^24 - 1")
-    return np.frombuffer(rest.take(4 * n_columns), "<u4")
+@dataclass(frozen=True)
+class ColumnReferences:
+    """A record of column references (§4); `numbers` are one for every `group` columns, to which `least` is added."""
+
+    record: bytes
+    n_columns: int
+    first: int
+    end: int
+    group: int
+    least: int
+    numbers: U64
+
+    def of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The column references of some values, by their numbers in the array; 0 of those that are not in the record."""
+        inside = (self.first <= values) & (values < self.end)
+        place = np.where(inside, (values - self.first) % self.n_columns // self.group, 0)
+        # Without bits there is nothing but `least`, however many columns there are said to be.
+        numbers = self.numbers[place].astype(np.int64) if len(self.numbers) else 0
+        return np.where(inside, self.least + numbers, 0)
+
+
+def read_templates(
+    rest: Reader, kind: ValueType, n_templates: int, n_values: int
+) -> tuple[tuple[Template, ...], tuple[ColumnReferences, ...]]:
+    """Templates, and the column references that come after them (§4)."""
+    templates: list[Template] = []
+    columns: list[ColumnReferences] = []
+    for _ in range(n_templates):
+        start, first_field = rest.at, rest.u(32)
+        if first_field >= 2**31:
+            rest.at = start
+            columns.append(read_columns(rest, n_values, columns[-1].end if columns else 0))
+            continue
+        require(not columns, "column references come after all other templates")
+        require(kind.predicted, "a type that is not predicted has no templates but column references")
+        if first_field == 0:
+            templates.append(rest.u(64))
+        else:
+            require(2 <= first_field < 2**24, "n_columns is 0 or 2 ... 2^24 - 1")
+            templates.append(np.frombuffer(rest.take(4 * first_field), "<u4"))
+    return tuple(templates), tuple(columns)
+
+
+def read_columns(rest: Reader, n_values: int, end_before: int) -> ColumnReferences:
+    """A record of column references (§4); `end_before`: the end of the record before."""
+    start = rest.at
+    n_columns = rest.u(32) - 2**31
+    first, end, group, least, width = rest.u(64), rest.u(64), rest.u(16), rest.u(8), rest.u(8)
+    least -= 256 if least >= 128 else 0         # two's complement
+    require(2 <= n_columns < 2**24, "n_columns of column references is 2 ... 2^24 - 1")
+    require(end_before <= first, "first is not below the end of the record before")
+    require(first < end <= n_values, "first < end <= n_values")
+    require(group > 0 and n_columns % group == 0, "n_columns is a multiple of group")
+    require(width <= 8, "width is 0 ... 8")
+    n_numbers = n_columns // group
+    packed = Reader(rest.take(round_up(packed_bytes(n_numbers, width), 4)))
+    numbers = unpack(packed.take(packed_bytes(n_numbers, width)), n_numbers if width else 0, width)
+    packed.pad(4)
+    require(least + int(numbers.max(initial=0)) <= 127, "a column reference is at most 127")
+    return ColumnReferences(rest.data[start : rest.at], n_columns, first, end, group, least, numbers)
 
 
 # ------------------------------------------------------------------------------------------------ §5 Codebook
@@ -400,9 +458,13 @@ def read_block(prelude: Prelude, b: int, block: bytes, base_values: U64 | None) 
         case 2:
             require(codebook < len(prelude.codebooks), "codebook is below n_codebooks")
             require(base < 2**prelude.kind.H, "base is below 2^H")
-            values = read_coded(prelude, prelude.codebooks[codebook], base, n_values, fields)
+            column_references = np.zeros(n_values, np.int64)
+            for columns in prelude.columns:         # no value is in two of them
+                column_references += columns.of(np.arange(n_values) + (b << prelude.block_log2))
+            values = read_coded(prelude, prelude.codebooks[codebook], base, n_values, column_references, fields)
         case _:
             require(codebook < len(prelude.residuals), "codebook is below n_residuals")
+            # Column references have numbers behind those of the templates, and predict nothing.
             require(base < len(prelude.templates), "template is below n_templates")
             template, start = prelude.templates[base], b << prelude.block_log2
             same_places = None if base_values is None else base_values[start : start + n_values]
@@ -416,15 +478,20 @@ def read_block(prelude: Prelude, b: int, block: bytes, base_values: U64 | None) 
 # --------------------------------------------------------------------------------------------- §7 Coded block
 
 
-def read_coded(prelude: Prelude, codebook: Codebook, base: int, n_values: int, body: Reader) -> U64:
-    """The values of a coded block from its body (§7)."""
+def read_coded(
+    prelude: Prelude, codebook: Codebook, base: int, n_values: int, column_references: npt.NDArray[np.int64],
+    body: Reader,
+) -> U64:
+    """The values of a coded block from its body (§7). `column_references` are those of its values (§4)."""
     kind = prelude.kind
     symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
-    length_width, reference_width, run_symbol = body.u(8), body.u(8), body.u(8)
-    body.reserved(3)
+    length_width, reference_width, run_symbol, flags = body.u(8), body.u(8), body.u(8), body.u(8)
+    body.reserved(2)
     require(length_width <= 16, "length_width is 0 ... 16")
     require(reference_width <= kind.H, "reference_width is 0 ... H")
     require(run_symbol <= len(codebook.symbols), "run_symbol is zero or a symbol of the ranges")
+    require(flags <= 1, "flags is 0 or 1")
+    require(flags == 0 or len(prelude.columns) > 0, "flags is 0 where the frame has no column references")
 
     per_stream = 2**prelude.stream_log2
     n_streams = -(-n_values // per_stream)
@@ -436,12 +503,13 @@ def read_coded(prelude: Prelude, codebook: Codebook, base: int, n_values: int, b
 
     # From symbols to heads and levels. `masks` says which planes hold an item of the value, none for zero.
     level_of = np.zeros(256, np.uint8)
-    relative_head = np.zeros(256, np.uint64)
+    relative_head = np.zeros(256, np.int64)
     for number, (level, relative) in codebook.symbols.items():
         level_of[number], relative_head[number] = level, relative
     symbol, escaped = read_streams(streams, lengths, per_stream, n_values, run_symbol, kind.H, codebook.codes)
-    reference = np.repeat(np.array(references, np.uint64), per_stream)[:n_values]
-    heads = (np.uint64(base) + reference + relative_head[symbol]) % np.uint64(2**kind.H)
+    reference = np.repeat(np.array(references, np.int64), per_stream)[:n_values]
+    c = column_references if flags else 0
+    heads = ((base + reference + c + relative_head[symbol]) % 2**kind.H).astype(np.uint64)
     heads[symbol == ESCAPE] = escaped
     heads[symbol == ZERO] = 0
     levels = level_of[symbol]

@@ -14,8 +14,10 @@ import pytest
 
 from tests.frame_builder import (
     SPOILERS,
+    USUAL_PLANES,
     Built,
     Coded,
+    Columns,
     Draft,
     Inline,
     Predicted,
@@ -27,6 +29,8 @@ from tests.frame_builder import (
 from tests.reference import ESCAPE, VALUE_TYPES, Bits, BlockKind, Refused, base_hash, checksum, decode
 
 KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
+PREDICTED = [code for code, kind in VALUE_TYPES.items() if kind.predicted]
+WITH_TAIL = [code for code, kind in VALUE_TYPES.items() if kind.T]
 
 
 def kind_of_refusal(
@@ -51,11 +55,17 @@ def corpus() -> tuple[Built, ...]:
     frames += [build_frame(Random(n), dtype=1, n_values=0, n_codebooks=n) for n in (0, 255)]
     sixteen = [1, 2, 4, 8, 9], [(drop, 16 + 15 - drop) for drop in range(16)]
     frames += [build_frame(Random(seed), dtype=1, n_values=500, levels=sixteen) for seed in range(5)]
-    frames += [build_frame(Random(seed), dtype=1 + seed % 3, n_values=[300, 1500][seed % 2], block_log2=10,
-                           kinds=["predicted"], spare_bits=seed % 2 == 0) for seed in range(24)]
-    frames += [build_frame(Random(f"base {seed}"), dtype=1 + seed % 3, n_values=[0, 1, 301, 1500, 2100][seed % 5],
+    frames += [build_frame(Random(seed), dtype=PREDICTED[seed % 5], n_values=[300, 1500][seed % 2], block_log2=10,
+                           kinds=["predicted"], spare_bits=seed % 2 == 0) for seed in range(30)]
+    frames += [build_frame(Random(f"base {seed}"), dtype=PREDICTED[seed % 5], n_values=[0, 1, 301, 1500, 2100][seed % 4],
                            block_log2=10, kinds=["predicted"], spare_bits=seed % 2 == 0, with_base=True)
-               for seed in range(30)]
+               for seed in range(40)]
+    for dtype, usual in itertools.product(WITH_TAIL, range(2)):
+        for number, levels in enumerate(USUAL_PLANES[VALUE_TYPES[dtype].T] * 2):
+            rng = Random(f"columns {dtype} {usual} {number}")
+            frames.append(build_frame(rng, dtype=dtype, n_values=[900, 2500, 2060][number % 3], block_log2=10,
+                                      n_codebooks=2, levels=levels if usual else None, spare_bits=number % 2 == 0,
+                                      kinds=["coded", "coded", "predicted", "constant"], with_columns=True))
     return tuple(frames)
 
 
@@ -128,7 +138,7 @@ def corners(built: Built) -> Iterator[str]:
     """What is special about a frame."""
     draft = Draft.of(built.frame, built.codebooks)
     H = draft.kind.H
-    yield draft.kind.name
+    yield f"dtype {draft.dtype}"
     yield f"ndim {len(draft.shape)}"
     yield f"stream_log2 {draft.stream_log2}"
     yield f"{len(draft.planes)} planes"
@@ -156,10 +166,25 @@ def corners(built: Built) -> Iterator[str]:
             yield f"base of {draft.kind.W} bits and an odd number of values"
     if draft.n_values == 0 and draft.bases:
         yield "base of no values"
+    yield f"dtype {draft.dtype}, planes {draft.planes}, levels {draft.levels}"
+    columns = [Columns.of(record) for record in draft.columns]
+    if columns:
+        flags = {Coded.of(block, draft.stream_log2).flags for block in draft.blocks if block[0] == 2}
+        yield "flags of both kinds" if len(flags) > 1 else "flags of one kind"
+        yield "columns, templates and a base" if draft.bases and len(draft.templates) > len(draft.bases) else (
+            "columns and a base" if draft.bases else "columns and templates" if draft.templates else "columns only")
+        yield from (f"columns: {corner}" for corner in columns_corners(draft, columns))
     for b, block in enumerate(draft.blocks):
         yield f"block kind {block[0]}"
         if block[0] == 2:
             coded = Coded.of(block, draft.stream_log2)
+            if coded.flags:
+                start = b << draft.block_log2
+                inside = [one for one in columns if one.first < start + coded.n_values and start < one.end]
+                yield f"flags 1, dtype {draft.dtype}"
+                yield f"flags 1 with {'some' if inside else 'no'} columns in the block"
+                yield from (f"columns: {'first' if start < one.first else 'end'} inside of a block" for one in inside
+                            if start < one.first or one.end < start + coded.n_values)
             empty = [not stream for stream in coded.streams]
             yield "runs only" if all(empty) else "some runs" if any(empty) else "no runs"
             yield "length_width 0" if coded.length_width == 0 else "length_width above 0"
@@ -173,6 +198,25 @@ def corners(built: Built) -> Iterator[str]:
             yield from (f"predicted: {corner}" for corner in predicted_corners(draft, predicted))
             if predicted.template in draft.bases:
                 yield f"{draft.kind.name} from a base, {'first block' if b == 0 else 'later block'}"
+
+
+def columns_corners(draft: Draft, columns: list[Columns]) -> Iterator[str]:
+    """What is special about the column references of a frame."""
+    yield "one" if len(columns) == 1 else "several"
+    yield "255 templates and columns" if len(draft.templates) + len(columns) == 255 else "few"
+    for before, after in itertools.pairwise(columns):
+        yield "a gap" if before.end < after.first else "no gap"
+    for one in columns:
+        yield f"width {one.width}"
+        yield "group 1" if one.group == 1 else "a group"
+        yield "one group" if one.group == one.n_columns else "groups"
+        yield "more columns than values" if one.n_columns > one.end - one.first else "rows"
+        yield "2^24 - 1 columns" if one.n_columns == (1 << 24) - 1 else "fewer columns"
+        yield "group of 65535" if one.group == 65535 else "smaller group"
+        references = [one.least + number for number in one.numbers]
+        yield from (f"reference {c}" for c in (-128, 127) if c in references)
+        if references and min(references) < 0 < max(references):
+            yield "of both signs"
 
 
 def predicted_corners(draft: Draft, predicted: Predicted) -> Iterator[str]:
@@ -209,7 +253,17 @@ def test_frames_reach_the_corners() -> None:
         "longest code 1", "longest code 12", "range around 2^H", "escape", "no runs", "some runs",
         "runs only", "length_width 0", "length_width above 0", "reference of H bits",
     }
-    expected |= {kind.name for kind in VALUE_TYPES.values()}
+    expected |= {f"dtype {code}" for code in VALUE_TYPES}
+    expected |= {f"dtype {code}, planes {tuple(planes)}, levels {tuple(levels)}" for code in WITH_TAIL
+                 for planes, levels in USUAL_PLANES[VALUE_TYPES[code].T]}
+    expected |= {f"flags 1, dtype {code}" for code in WITH_TAIL} | {f"columns: width {n}" for n in range(9)}
+    expected |= {f"columns: {corner}" for corner in (
+        "one", "several", "255 templates and columns", "a gap", "no gap", "group 1", "a group", "one group",
+        "more columns than values", "rows", "2^24 - 1 columns", "group of 65535", "reference -128", "reference 127",
+        "of both signs", "first inside of a block", "end inside of a block")}
+    expected |= {"flags of both kinds", "columns only", "columns and templates", "columns and a base",
+                 "columns, templates and a base", "flags 1 with some columns in the block",
+                 "flags 1 with no columns in the block"}
     expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(4)}
     expected |= {f"predicted {kind.name}" for kind in VALUE_TYPES.values() if kind.predicted}
     expected |= {f"predicted: {corner}" for corner in (

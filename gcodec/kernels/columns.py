@@ -15,8 +15,8 @@ from .streams import STREAM_PAD
 def fill_columns(spans, heads, start, n, out):
     """Column references of values ``start ... start + n`` of an array, 0 where there are none.
 
-    ``spans``: int64[n, 4]: first and last value, columns and where in ``heads`` (int8) they lie; ``out``: int8[n],
-    result. Returns whether there are any.
+    ``spans``: int64[n, 5]: first and last value, columns, where in ``heads`` (int8) they lie and how many share one;
+    ``out``: int8[n], result. Returns whether there are any.
     """
     own, found = view(out, 0, n), False
     for i in range(n):
@@ -26,14 +26,23 @@ def fill_columns(spans, heads, start, n, out):
         if begin >= end:
             continue
         found = True
-        n_columns = spans[k, 2]
+        n_columns, group = spans[k, 2], spans[k, 4]
         column = (begin - spans[k, 0]) % n_columns
         i = begin - start
         while i < end - start:
             count = min(n_columns - column, end - start - i)
-            row, some = view(heads, spans[k, 3] + column, count), view(out, i, count)
-            for j in range(count):
-                some[j] = row[j]
+            first, last = column // group, (column + count - 1) // group
+            row, some = view(heads, spans[k, 3] + first, last - first + 1), view(out, i, count)
+            if group == 1:
+                for j in range(count):
+                    some[j] = row[j]
+            else:
+                j = 0
+                for g in range(last - first + 1):
+                    own_end = min((first + g + 1) * group - column, count)
+                    while j < own_end:
+                        some[j] = row[g]
+                        j += 1
             i += count
             column = 0
     return found

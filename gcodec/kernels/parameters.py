@@ -74,8 +74,8 @@ class Planes(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Column references: ``spans``: int64[n, 4], of each first and last value, number of columns and where in ``heads``
-    (int8) they lie."""
+    """Column references: ``spans``: int64[n, 5], of each first and last value, number of columns, where in ``heads``
+    (int8) they lie and how many columns share one."""
 
     spans: np.ndarray
     heads: np.ndarray
