@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Files of tests are spread over the cores: most of the time goes into compiling kernels.
+SPREAD := -n auto --dist loadfile
+
 # Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets.
 PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_prediction.py
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
@@ -21,11 +24,11 @@ demo: $(VENV)/.installed       ## see it work: a short training run, its gradien
 test: pytest    ## ruff, mypy, the portable kernels, then all tests but the slow ones
 
 pytest: portable
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(SPREAD)
 
 # On x86-64 only: elsewhere there is one path, and `pytest` has run it.
 portable: check
-	@if [ "$$(uname -m)" = x86_64 ]; then $(PORTABLE) $(BIN)/python -m pytest -q $(PORTABLE_TESTS); fi
+	@if [ "$$(uname -m)" = x86_64 ]; then $(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS); fi
 
 check: $(VENV)/.installed       ## ruff and mypy
 	@$(BIN)/ruff check

@@ -55,8 +55,8 @@ VALUES = 8 << 20
 
 @kernel
 @no_type_check
-def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, choices, books, shape, rounded, scratch,
-                 out, at):
+def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, choices, columns, books, shape, rounded,
+                 scratch, out, at):
     """``encode_blocks``, left in each block after so many of ``ENCODING``."""
     head_mask = (1 << kind.head_bits) - 1
     stream = geometry.stream
@@ -94,7 +94,7 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
 
 @kernel
 @no_type_check
-def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, books, shape, scratch):
+def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns, books, shape, scratch):
     """``decode_blocks``, left in each block after so many of ``DECODING``."""
     bad, stream = 0, geometry.stream
     for b in range(begin, end):
@@ -137,7 +137,7 @@ def encoding_run(task: Task, lossy: bool) -> Run:
           patch("gcodec.encoding.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
     found = loop.call_args.args[1:]     # the first is a key
-    part = found[:14]       # all but the sizes, which only the whole loop notes
+    part = found[:15]       # all but the sizes, which only the whole loop notes
     steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
@@ -152,7 +152,7 @@ def decoding_run(task: Task) -> Run:
     with patch.object(decoding, "_decode_blocks", wraps=decoding._decode_blocks) as loop:
         task.decode(encoded)
     found = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
-    steps = {stage: _bound(decode_up_to, upto, *found[:10]) for upto, stage in enumerate(DECODING[:-1], 1)}
+    steps = {stage: _bound(decode_up_to, upto, *found[:11]) for upto, stage in enumerate(DECODING[:-1], 1)}
     steps[DECODING[-1]] = _bound(decoder.decode_blocks, *found)
     return Run(lambda: task.decode(encoded), {}, steps)
 

@@ -223,13 +223,12 @@ def decode_range(
     container = _container(like, prelude.container)
     _check_limit((stop - start) * prelude.dtype.itemsize, max_output_bytes)
     result, bits = new_output(prelude.dtype.usual, (stop - start,), container)
-    if stop > start:
-        begin, end = start >> prelude.block_log2, -(-stop >> prelude.block_log2)
-        first = begin << prelude.block_log2
-        covered = min(end << prelude.block_log2, prelude.n_values) - first
-        scratch = np.empty(covered, prelude.dtype.uint)
-        frame.decode_blocks(begin, end, scratch, n_threads(threads, covered), _base_of(base, prelude))
-        bits[:] = scratch[start - first : stop - first]
+    begin, end = (start >> prelude.block_log2, -(-stop >> prelude.block_log2)) if stop > start else (0, 0)
+    first = begin << prelude.block_log2
+    covered = min(end << prelude.block_log2, prelude.n_values) - first
+    scratch = np.empty(covered, prelude.dtype.uint)
+    frame.decode_blocks(begin, end, scratch, n_threads(threads, covered), _base_of(base, prelude))
+    bits[:] = scratch[start - first : stop - first] if stop > start else scratch
     return result
 
 

@@ -205,7 +205,8 @@ def _read_start(data: bytes) -> Prelude:
         codebooks += [codebook] if codebook else []
         records.append(data[at:end])
         at = end
-    residuals, templates, base_hash = [], [], 0
+    residuals, templates = [], []
+    base_hash: int | None = None
     columns: list[ColumnReferences] = []
     for _ in range(n_residuals):
         residual, at = read_residual(data, at, dtype.bits // 4)
@@ -221,7 +222,7 @@ def _read_start(data: bytes) -> Prelude:
         templates.append(template)
         if not len(template):
             hashed = int.from_bytes(data[at - 8 : at], "little")
-            if base_hash not in (0, hashed):
+            if base_hash not in (None, hashed):
                 raise Corruption("templates: two different bases")
             base_hash = hashed
     if any(data[at:]):
@@ -240,7 +241,7 @@ def _read_start(data: bytes) -> Prelude:
         books,
         tuple(residuals),
         tuple(templates),
-        base_hash,
+        base_hash or 0,
         tuple(columns),
     )
 

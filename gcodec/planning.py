@@ -15,7 +15,7 @@ from .column_fit import fit_columns
 from .columns import ColumnReferences
 from .fitting import bin_costs, from_histogram
 from .kernels import fit, survey
-from .prediction import Prediction, Rows, predict_rows
+from .prediction import Prediction, Predictor, Rows
 from .surveying import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, Looking, Survey, View, stream_lengths, window_of
 from .valuetypes import ValueType
 
@@ -81,16 +81,16 @@ def make_plan(
     lengths = stream_lengths(dtype, rows, len(values))
     view = look.best(dtype, lengths, columns)
     others: list[tuple[View, float]] = []  # and what they have to save
-    if wide and dtype.wide is not None and n_levels == 1 and not lossy:
+    if wide and dtype.wide is not None and n_levels == 1 and not lossy and (dtype.bits < 32 or not view.columns):
         gain = _WIDE_GAIN[dtype.name]
         finer = fit_columns(values, rows, dtype.wide) if view.columns else ()
         closer = look.best(dtype.wide, [view.stream_log2], finer)
         if (1 + gain) * closer.whole_bits < view.whole_bits:
             others.append((closer, gain))
-    predict = coding.prediction and not lossy and n_levels == 1 and dtype.predictable
-    decide = partial(
-        _plan_of, look, coding=coding, lossy=lossy, given=given, rows=rows, base=base, predict=predict
-    )
+    predictor = None
+    if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
+        predictor = Predictor(values, dtype, rows, base, block)
+    decide = partial(_plan_of, look, coding=coding, lossy=lossy, given=given, predictor=predictor)
     plan, bits = decide(view, weigh=bool(others))
     if view.columns and plan.prediction is not None:
         # Predicted blocks have no use for column references, and other sub-streams may suit them better.
@@ -109,14 +109,12 @@ def _plan_of(
     coding: Coding,
     lossy: bool,
     given: Given | None,
-    rows: Sequence[Rows],
-    base: np.ndarray | None,
-    predict: bool,
+    predictor: Predictor | None,
     weigh: bool,
 ) -> tuple[Plan, float]:
-    """The rest of :func:`make_plan`, and about what all blocks take, if to ``predict`` or to ``weigh``."""
-    _, stream_log2, references, seen, dtype, columns = view
-    stream = 1 << stream_log2
+    """The rest of :func:`make_plan`, and about what all blocks take, if there is a predictor or to ``weigh``."""
+    _, stream_log2, references, _, dtype, columns = view
+    stream, seen = 1 << stream_log2, look.whole(view)
     if given is None:
         counts = seen.by_stream if references else seen.by_block
         exact = seen.every == 1 and not lossy
@@ -127,13 +125,15 @@ def _plan_of(
     counts = seen.by_stream if given.references else seen.by_block
     choice = _choose(given.codebooks, counts, look.n_levels)
     prediction, bits = None, 0.0
-    predict = predict and (len(rows) > 0 or base is not None)
-    if predict or weigh:
+    if predictor or weigh:
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
         bits = float(expected.sum())
-        if predict:
-            prediction = predict_rows(look.values, dtype, rows, base, look.block, stream, expected)
+        if predictor:
+            prediction = predictor.weigh(expected, stream)
             bits = bits if prediction is None else prediction.bits
+            if prediction is not None and prediction.choice.min() >= 0:     # none is left to code
+                given, choice, columns = Given((), (), given.references), np.full_like(choice, -1), ()
+    bits += 8 * sum(map(len, given.records))
     plan = Plan(
         dtype,
         stream_log2,

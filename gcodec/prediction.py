@@ -21,12 +21,13 @@ from .valuetypes import ValueType
 _LEAST_ROWS = 32  #: fewer do not pay for their template
 _LEAST_COLUMNS = 32
 _LEAST_VALUES = 1 << 13
-_PROBED_ROWS = 16
 _TEMPLATE_ROWS = 64  #: rows that a template is the median of
 MAX_TEMPLATES = 16  #: in a frame
 _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
 _MARGIN = 0.002  #: least share of its size that prediction must take off a tensor
-_SHARE, _WHOLE_BELOW = 4, 1 << 17  #: of larger tensors a quarter is looked at before deciding
+#: Of tensors up to so many values, one in so many is looked at before deciding.
+_SHARES, _LEAST_SHARE = ((1, 1 << 17), (4, 1 << 20)), 8
+_LOOK_STREAM = 256  #: values per sub-stream while looking, which does not change what is seen
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
 _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
@@ -106,70 +107,109 @@ def _median_row(values: np.ndarray, dtype: ValueType, n_columns: int, seed: np.n
         good = np.isfinite(size[:, 0]) & (size[:, 0] > 0)
         rows = rows[good] / size[good]
         median = _without_denormals(seed).astype(np.float64)
-        for _ in range(2):
-            signs = np.where(rows @ median < 0, -1.0, 1.0)
-            median = np.median(rows * signs[:, None], axis=0) if len(rows) else median
+        for some in (rows[::4], rows):
+            signs = np.where(some @ median < 0, -1.0, 1.0)
+            median = np.median(some * signs[:, None], axis=0) if len(some) else median
     return _without_denormals(median.astype(np.float32))
 
 
-def predict_rows(
-    values: np.ndarray,
-    dtype: ValueType,
-    rows: Sequence[Rows],
-    base: np.ndarray | None,
-    block: int,
-    stream: int,
-    plain_bits: np.ndarray,
-) -> Prediction | None:
-    """Find the blocks of an array that are smaller when predicted; None where that does not pay.
+@dataclass(frozen=True)
+class _Candidate:
+    """Blocks ``begin ... end`` as predicted from a template, or of no columns, from the base: ``counts``: uint32[n,
+    256], residuals of one in ``share`` of each block's values; ``origin``: where in the array a row begins."""
 
-    ``values``: uintW[n]; ``base``: an earlier array of this kind, or None; ``plain_bits``: float64[n_blocks], what each
-    block is expected to take as a coded one.
+    begin: int
+    end: int
+    origin: int
+    template: np.ndarray
+    counts: np.ndarray
+    share: int
+
+
+class Predictor:
+    """What may be predicted in an array. Looked at once, weighed against each way of coding it otherwise.
+
+    ``values``: uintW[n]; ``rows``: tensors in it; ``base``: an earlier array of this kind, or None.
     """
-    scratch = residual_scratch_for(dtype, block, stream)
-    geometry = Geometry(len(values), block, stream)
-    choice, bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy()
-    found: list[tuple[np.ndarray, int, Codebook]] = []
 
-    def consider(begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None) -> None:
-        """Predict those of blocks ``begin ... end`` that gain by it, if they gain enough."""
-        share = 1 if (end - begin) * block <= _WHOLE_BELOW else _SHARE
-        counts = np.zeros((end - begin, 256), np.uint32)
-        form = dtype.usual.code
-        kernels.survey_residuals(values, source, geometry, form, begin, template, origin, share, scratch, counts)
-        before, n_rows = bits[begin:end], 1 + block / len(template) if len(template) else 0
-        codebook, after = _fit(counts * share, dtype, before, n_rows * _SCALE_BITS + block / stream * _STREAM_BITS)
-        better = counts.any(axis=1) & (after < before)
-        saved = float((before - after)[better].sum())
-        if saved > 32 * len(template) + _TABLE_BITS + _MARGIN * float(before.sum()):
-            choice[begin:end][better] = len(found)
-            before[better] = after[better]
-            found.append((template, origin, codebook))
+    def __init__(
+        self, values: np.ndarray, dtype: ValueType, rows: Sequence[Rows], base: np.ndarray | None, block: int
+    ) -> None:
+        self._values, self._dtype, self._block = values, dtype, block
+        self._rows, self._base = rows, base
+        self._candidates: list[_Candidate] | None = None
 
-    if base is not None:
-        consider(0, len(plain_bits), 0, _NO_TEMPLATE, base)
-    for tensor in rows:
-        begin, end = tensor.start // block, -(-tensor.stop // block)
-        expected = float(bits[begin:end].sum()) / (min(end * block, len(values)) - begin * block)
-        template = _find_template(
-            values[tensor.start : tensor.stop], dtype, tensor.n_columns, expected, stream, scratch
+    def weigh(self, plain_bits: np.ndarray, stream: int) -> Prediction | None:
+        """The blocks that are smaller when predicted; None where that does not pay. ``plain_bits``: float64[n_blocks],
+        what each block is expected to take as a coded one; ``stream``: values per sub-stream."""
+        if self._candidates is None:
+            self._candidates = list(self._find(plain_bits))
+        choice, bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy()
+        found: list[tuple[np.ndarray, int, Codebook]] = []
+        for one in self._candidates:
+            n_columns, before = len(one.template), bits[one.begin : one.end]
+            n_rows = 1 + self._block / n_columns if n_columns else 0
+            overhead = n_rows * _SCALE_BITS + self._block / stream * _STREAM_BITS
+            codebook, after = _fit(one.counts * one.share, self._dtype, before, overhead)
+            better = one.counts.any(axis=1) & (after < before)
+            saved = float((before - after)[better].sum())
+            if len(found) < MAX_TEMPLATES and saved > 32 * n_columns + _TABLE_BITS + _MARGIN * float(before.sum()):
+                choice[one.begin : one.end][better] = len(found)
+                before[better] = after[better]
+                found.append((one.template, one.origin, codebook))
+        templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
+        return Prediction(templates, origins, codebooks, choice, float(bits.sum())) if found else None
+
+    def _find(self, plain_bits: np.ndarray) -> Iterator[_Candidate]:
+        """Templates worth weighing, and the base."""
+        scratch = residual_scratch_for(self._dtype, self._block, _LOOK_STREAM)
+        for tensor in self._promising(plain_bits, scratch):
+            begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
+            template = self._template(tensor, scratch)
+            yield self._look(begin, end, tensor.start, template, None, scratch)
+        if self._base is not None:
+            yield self._look(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
+
+    def _promising(self, plain_bits: np.ndarray, scratch: Residuals) -> list[Rows]:
+        """The tensors that a first look does not rule out."""
+        if not self._rows:
+            return []
+        tensors = np.array(
+            [(one.start, one.n_columns, (one.stop - one.start) // one.n_columns) for one in self._rows], np.int64
         )
-        if template is not None and len(found) < MAX_TEMPLATES:
-            consider(begin, end, tensor.start, template, None)
-    templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
-    return Prediction(templates, origins, codebooks, choice, float(bits.sum())) if found else None
+        before = np.concatenate([[0.0], np.cumsum(plain_bits)])
+        begin = tensors[:, 0] // self._block
+        end = -(-(tensors[:, 0] + tensors[:, 1] * tensors[:, 2]) // self._block)
+        n_values = np.minimum(end * self._block, len(self._values)) - begin * self._block
+        limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
+        promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
+        seed, digit_bits = np.empty(int(tensors[:, 1].max()), np.float32), digit_tables(self._dtype.bits // 4)[2]
+        form = self._dtype.usual.code
+        kernels.probe_all(
+            self._values, tensors, limits, form, _LOOK_STREAM, digit_bits, seed, scratch, counts, promising
+        )
+        return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
 
+    def _template(self, tensor: Rows, scratch: Residuals) -> np.ndarray:
+        """The row that the others of a tensor are predicted from."""
+        some, dtype = self._values[tensor.start : tensor.stop], self._dtype
+        seed, counts = np.zeros(tensor.n_columns, np.float32), np.zeros(256, np.uint32)
+        digit_bits = digit_tables(dtype.bits // 4)[2]
+        kernels.probe(
+            some, tensor.n_columns, 0, dtype.usual.code, _LOOK_STREAM, digit_bits, seed, scratch, counts
+        )
+        return _median_row(some, dtype, tensor.n_columns, seed)
 
-def _find_template(
-    values: np.ndarray, dtype: ValueType, n_columns: int, expected: float, stream: int, scratch: Residuals
-) -> np.ndarray | None:
-    """A template for the rows of a tensor; None where a first look promises nothing. ``expected``: bits per value
-    without."""
-    seed, counts = np.zeros(n_columns, np.float32), np.zeros((1, 256), np.uint32)
-    n_probed = kernels.probe(values, n_columns, _PROBED_ROWS, dtype.usual.code, stream, seed, scratch, counts[0])
-    if not n_probed or _bits(counts, _entropies(counts[0]), dtype)[0] / n_probed > expected + _SLACK_BITS:
-        return None
-    return _median_row(values, dtype, n_columns, seed)
+    def _look(
+        self, begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None, scratch: Residuals
+    ) -> _Candidate:
+        n_values = (end - begin) * self._block
+        share = next((share for share, most in _SHARES if n_values <= most), _LEAST_SHARE)
+        counts = np.zeros((end - begin, 256), np.uint32)
+        geometry = Geometry(len(self._values), self._block, _LOOK_STREAM)
+        form = self._dtype.usual.code
+        kernels.survey_residuals(self._values, source, geometry, form, begin, template, origin, share, scratch, counts)
+        return _Candidate(begin, end, origin, template, counts, share)
 
 
 def _fit(counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
@@ -190,12 +230,6 @@ def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: ValueType) -> np.ndarr
     """What counted residuals take, given code lengths (zeros: digits alone), per row of ``counts``."""
     digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
     return counts @ (lengths + digits)
-
-
-def _entropies(counts: np.ndarray) -> np.ndarray:
-    """What an ideal code spends on each symbol, in bits."""
-    with np.errstate(divide="ignore"):
-        return np.where(counts > 0, -np.log2(counts / counts.sum()), 0.0)
 
 
 def _codebook(counts: np.ndarray, dtype: ValueType) -> Codebook:

@@ -42,9 +42,10 @@ def window_of(n_levels: int) -> tuple[int, int]:
 def take_survey(
     values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int, threads: int,
     columns: Sequence[ColumnReferences] = (),
+    step: int = 1,
 ) -> Survey:
-    """Count a sample of an array's sub-streams; arguments as in :func:`make_plan`. The result does not depend on
-    ``threads``."""
+    """Count a sample of the sub-streams of every ``step``-th block; other arguments as in :func:`make_plan`. The result
+    does not depend on ``threads``."""
     window, center = window_of(n_levels)
     n_blocks = -(-len(values) // block)
     every = next((share for share, most in _SHARES if len(values) <= most), _LEAST_SHARE)
@@ -61,6 +62,7 @@ def take_survey(
             block,
             stream,
             every,
+            step,
             begin,
             stop,
             dtype.head_shift,
@@ -71,6 +73,7 @@ def take_survey(
             infinity,
             np.empty(stream, np.int8),
             np.empty(stream, dtype.uint),
+            np.empty(2 * stream, np.uint16),
             bases,
             by_block,
             by_stream,
@@ -94,7 +97,7 @@ def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> lis
 def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple[float, bool]:
     """What symbols and sub-streams take, in bits, and whether heads relative to each sub-stream's mean are cheaper by
     more than the references cost. ``allowed``: they may be; ``fixed``: they are, if allowed."""
-    step = _survey_step(seen)
+    step = _survey_step(len(seen.by_block))
     plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, step)
     n_streams = int(n_heads) / stream
     plain, relative = int(plain) / 256, int(relative) / 256 + REFERENCE_BITS * n_streams
@@ -105,11 +108,11 @@ def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple
 
 def _n_tails(seen: Survey) -> int:
     """Values with a tail among those that :func:`_stream_cost` looks at."""
-    return int(seen.by_block[:: _survey_step(seen), 1:].sum(dtype=np.int64))
+    return int(seen.by_block[:: _survey_step(len(seen.by_block)), 1:].sum(dtype=np.int64))
 
 
-def _survey_step(seen: Survey) -> int:
-    return max(-(-len(seen.by_block) // MAX_SURVEYED), 1)
+def _survey_step(n_blocks: int) -> int:
+    return max(-(-n_blocks // MAX_SURVEYED), 1)
 
 
 
@@ -145,11 +148,21 @@ class Looking(NamedTuple):
     threads: int
 
     def view(self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> View:
-        """One way."""
-        stream = 1 << stream_log2
-        seen = take_survey(self.values, self.levels, dtype, self.n_levels, self.block, stream, self.threads, columns)
+        """One way, from a count of some blocks."""
+        stream, step = 1 << stream_log2, _survey_step(-(-len(self.values) // self.block))
+        seen = self._survey(dtype, stream, columns, step)
         bits, references = _stream_cost(seen, stream, self.allowed, self.fixed)
         return View(bits, stream_log2, references, seen, dtype, columns)
+
+    def whole(self, view: View) -> Survey:
+        """The count of all blocks for one way."""
+        if _survey_step(len(view.seen.by_block)) == 1:
+            return view.seen
+        return self._survey(view.dtype, 1 << view.stream_log2, view.columns, 1)
+
+    def _survey(self, dtype: ValueType, stream: int, columns: tuple[ColumnReferences, ...], step: int) -> Survey:
+        values, levels, n_levels, block, *_, threads = self
+        return take_survey(values, levels, dtype, n_levels, block, stream, threads, columns, step)
 
     def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""

@@ -165,7 +165,6 @@ def test_mutations_of_the_encoders_frames_are_refused():
             assert found == mutation.expected, f"frame {seed} with a base, {mutation.name}"
 
 
-@pytest.mark.xfail(strict=True, reason="gcodec/format.py takes a hash of 0 for none at all")
 def test_a_hash_of_0_is_a_hash_like_any_other():
     """Two hashes in one frame are one too many, and 0 is the hash of an empty base."""
     built = build_frame(Random(0), dtype=1, n_values=40, kinds=["raw"], with_base=True)

@@ -22,10 +22,12 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("kernels",),
-    ("blank", "codebook", "ladders", "valuetypes", "workers"),
+    ("blank", "codebook", "columns", "ladders", "valuetypes", "workers"),
+    ("levels",),
     ("format", "fitting", "prior", "truncation", "rounding"),
     ("coding", "scheme", "tensors", "tables", "scratch", "optimizers"),
     ("prediction", "sizes"),
+    ("column_fit", "surveying"),
     ("planning",),
     ("assembly",),
     ("encoding", "decoding"),

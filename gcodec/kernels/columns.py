@@ -125,15 +125,56 @@ def restore_columns(out, n, stream, symbols, columns, head_shift, head_mask):
 
 
 @kernel
-def sum_columns(values, n_columns, rows, head_shift, head_mask, sums, numbers):
+def measure_columns(values, tensors, head_shift, head_mask, sums, numbers, found):
+    """How much of the variance of heads within rows is that of their columns.
+
+    ``tensors``: int64[n, 5], of each: first value, columns, how many belong together, rows to look at, every how many
+    rows; ``sums``, ``numbers``: int32, scratch for the most columns; ``found``: int64[n, 4], results: values that were
+    counted, sum of squares, and by how much column references take it down, one per column and one per group.
+    """
+    for t in range(len(tensors)):
+        start, n_columns, group, n_rows, every = (
+            tensors[t, 0],
+            tensors[t, 1],
+            tensors[t, 2],
+            tensors[t, 3],
+            tensors[t, 4],
+        )
+        for j in range(n_columns):
+            sums[j] = 0
+            numbers[j] = 0
+        some = view(values, start, (n_rows - 1) * every * n_columns + n_columns)
+        found[t, 1] = sum_columns(some, n_columns, n_rows, every, head_shift, head_mask, sums, numbers)
+        total, single, joint, group_sum, group_number = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        for j in range(n_columns):
+            total += numbers[j]
+            single += explained(np.int64(sums[j]), np.int64(numbers[j]))
+            group_sum += sums[j]
+            group_number += numbers[j]
+            if (j + 1) % group == 0:
+                joint += explained(group_sum, group_number)
+                group_sum, group_number = np.int64(0), np.int64(0)
+        found[t, 0], found[t, 2], found[t, 3] = total, single, joint
+
+
+@kernel
+def explained(total, number):
+    """By how much the squares of ``number`` integers that add up to ``total`` sum to less once their mean, rounded, is
+    taken off."""
+    mean = (2 * total + number) // max(2 * number, 1)
+    return mean * (2 * total - number * mean)
+
+
+@kernel
+def sum_columns(values, n_columns, n_rows, every, head_shift, head_mask, sums, numbers):
     """Add up, by column, how far heads of some rows are from their row's mean; of values that are not 0.
 
-    ``values``: uintW, rows of ``n_columns``; ``rows``: int64, which of them; ``sums``, ``numbers``: int32[n_columns],
-    results, zeroed. Returns the sum of squares.
+    ``values``: uintW, rows of ``n_columns``, of which ``n_rows`` are looked at, one in ``every``; ``sums``,
+    ``numbers``: int32[n_columns], results, zeroed. Returns the sum of squares.
     """
     squares, own, many = np.int64(0), view(sums, 0, n_columns), view(numbers, 0, n_columns)
-    for r in range(len(rows)):
-        row = view(values, rows[r] * n_columns, n_columns)
+    for r in range(n_rows):
+        row = view(values, r * every * n_columns, n_columns)
         mean, _ = mean_head(row, head_shift, head_mask)
         middle, total = I32(mean), U32(0)
         if width_of(values) <= 32:

@@ -3,14 +3,18 @@ deciding to predict it."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from .blocks import is_constant
 from .jit import kernel
 from .memory import float_of, view
 from .residuals import as_float, digits, fit_scale, predict, residuals
 from .scalar import U32
 from .streams import STREAM_PAD
+from .survey import entropy_bits
 
-PROBED = 512  #: columns of a row that a first look is at
+PROBED, PROBED_ROWS = 128, 16  #: columns and rows that a first look is at
+HOPELESS = 512  #: bits, in 1/256, beyond what is promising: after a few rows of that no more are looked at
 
 
 @kernel
@@ -78,10 +82,33 @@ def count_digits(values, base, start, n, stream, template, column, form, scratch
 
 
 @kernel
-def probe(values, n_columns, n_rows, form, stream, template, scratch, counts):
+def probe_all(values, tensors, limits, form, stream, digit_bits, template, scratch, counts, promising):
+    """:func:`probe` of many tensors: int64[n, 3], of each first value, columns and rows. ``limits``: int64[n], bits
+    per value, in 1/256, that predicting must not exceed to be ``promising``: bool[n], result; ``digit_bits``:
+    uint8[256], what a symbol's digits take; ``template``: float32, scratch for the most columns."""
+    for t in range(len(tensors)):
+        n_columns = tensors[t, 1]
+        counts[:] = U32(0)
+        some = view(values, tensors[t, 0], n_columns * tensors[t, 2])
+        seen = probe(some, n_columns, limits[t] + HOPELESS, form, stream, digit_bits, template, scratch, counts)
+        promising[t] = seen > 0 and residual_bits(counts, digit_bits) <= limits[t] * seen
+
+
+@kernel
+def residual_bits(counts, digit_bits):
+    """What counted symbols take with a code of their own, in 1/256 bits."""
+    bits = np.int64(entropy_bits(counts))
+    for symbol in range(len(counts)):
+        bits += np.int64(counts[symbol]) * np.int64(digit_bits[symbol]) * 256
+    return bits
+
+
+@kernel
+def probe(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
     """A first look: predict a few rows, spread over an array, from the one in their middle, which is written to
-    ``template``: float32[n_columns]. ``counts``: uint32[256], result. Returns the number of values looked at, 0 where
-    there is nothing to see."""
+    ``template``: float32[n_columns]. ``limit``: bits per value, in 1/256, beyond which it gives up; ``counts``:
+    uint32[256], result. Returns the number of values looked at, 0 where there is nothing to see."""
+    n_rows = PROBED_ROWS
     every = len(values) // n_columns // n_rows
     seen = 0
     chosen = -1
@@ -101,6 +128,8 @@ def probe(values, n_columns, n_rows, form, stream, template, scratch, counts):
         count = min(n_columns, PROBED)
         count_digits(some, None, 0, count, stream, template, 0, form, scratch, counts)
         seen += count
+        if k == PROBED_ROWS // 4 and residual_bits(counts, digit_bits) > limit * seen:
+            break
     return seen
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from .blocks import mean_head
 from .columns import fill_columns, remove_columns
 from .jit import kernel
-from .memory import view, view_if_any
-from .scalar import U32, U64, log2_fixed
+from .memory import view, view_if_any, width_of
+from .scalar import U16, U32, U64, log2_fixed
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
@@ -21,23 +21,40 @@ PIECE = 512  #: values that are looked at together
 
 
 @kernel
-def count_heads(values, levels, base, reference, head_shift, head_mask, window, center, by_block, by_stream):
-    """Count values in two histograms, of heads relative to ``base`` and to ``reference``."""
-    half = (head_mask + 1) >> 1
-    for i in range(len(values)):
-        bits = U64(values[i])
-        if bits == U64(0):
-            by_block[0] += U32(1)
-            by_stream[0] += U32(1)
-            continue
-        head = np.int64(bits >> U64(head_shift)) & head_mask
-        row = 2
-        if levels is not None:
-            row += np.int64(levels[i]) * window
-        place = ((head - base + half) & head_mask) - half + center
-        by_block[row + place if 0 <= place < window else 1] += U32(1)
-        place = ((head - reference + half) & head_mask) - half + center
-        by_stream[row + place if 0 <= place < window else 1] += U32(1)
+def find_bins(values, levels, origin, head_shift, head_mask, window, center, bins):
+    """The bin of each value in a histogram of heads relative to ``origin``: ``bins``: uint16[n], result."""
+    n = len(values)
+    result, half = view(bins, 0, n), U32((head_mask + 1) >> 1)
+    lift = U32(half - U32(origin))
+    lowest, mask, size = U32(np.int64(half) - center), U32(head_mask), U32(window)
+    if width_of(values) == 64:
+        for i in range(n):
+            word = U64(values[i])
+            there = U32(U32(U32(U32(word >> U64(head_shift)) + lift) & mask) - lowest)
+            outside = U32(1) if there >= size else U32(there + U32(2))
+            result[i] = U16(outside if word else U32(0))
+    else:
+        for i in range(n):
+            bits = U32(values[i])
+            place = U32(U32(U32(U32(bits >> U32(head_shift)) + lift) & mask) - lowest)
+            found = U32(1) if place >= size else U32(place + U32(2))
+            result[i] = U16(found if bits else U32(0))
+    if levels is not None:
+        for i in range(n):
+            result[i] += U16(window * levels[i]) if result[i] > U16(1) else U16(0)
+
+
+@kernel
+def count_heads(values, levels, base, reference, head_shift, head_mask, window, center, bins, by_block, by_stream):
+    """Count values in two histograms, of heads relative to ``base`` and to ``reference``. ``bins``: uint16[2 n],
+    scratch."""
+    n = len(values)
+    first, second = view(bins, 0, n), view(bins, n, n)
+    find_bins(values, levels, base, head_shift, head_mask, window, center, first)
+    find_bins(values, levels, reference, head_shift, head_mask, window, center, second)
+    for i in range(n):
+        by_block[first[i]] += U32(1)
+        by_stream[second[i]] += U32(1)
 
 
 @kernel
@@ -61,6 +78,7 @@ def survey(
     block,
     stream,
     every,
+    step,
     begin,
     stop,
     head_shift,
@@ -71,21 +89,25 @@ def survey(
     infinity,
     own,
     shifted,
+    bins,
     bases,
     by_block,
     by_stream,
 ):
-    """Histograms of blocks ``begin ... stop`` from every ``every``-th piece of them, the same for all ``stream`` up to
-    PIECE values.
+    """Histograms of blocks ``begin ... stop`` from every ``every``-th piece of every ``step``-th of them; the pieces
+    are the same for all ``stream`` up to PIECE values.
 
     ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``columns``: of which
-    references are removed first; ``own``: int8[stream], ``shifted``: uintW[stream], scratch; ``bases``:
+    references are removed first; ``own``: int8[stream], ``shifted``: uintW[stream], ``bins``:
+    uint16[2 stream], scratch; ``bases``:
     int64[n_blocks], result: mean head of what was seen, -1 where that was zeros only; ``by_block``, ``by_stream``:
     uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the block's mean head and to each
     sub-stream's own.
     """
     piece = max(stream, PIECE)
     for b in range(begin, stop):
+        if b % step:
+            continue
         end = min(n_values, (b + 1) * block)
         first = b * block + (b % every) * piece
         if first >= end:
@@ -117,6 +139,7 @@ def survey(
                     head_mask,
                     window,
                     center,
+                    bins,
                     by_block[b],
                     by_stream[b],
                 )
