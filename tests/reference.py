@@ -290,7 +290,7 @@ class ColumnReferences:
     numbers: U64
 
     def of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The column references of some values, by their numbers in the array; 0 of those that are not in the record."""
+        """The column references of values by their numbers in the array; 0 of those that are not in the record."""
         inside = (self.first <= values) & (values < self.end)
         place = np.where(inside, (values - self.first) % self.n_columns // self.group, 0)
         # Without bits there is nothing but `least`, however many columns there are said to be.

@@ -26,9 +26,23 @@ from hypothesis import strategies as st
 
 import gcodec
 from tests import laws
-from tests.cases import CASES, KINDS, MULTIPLES, PAIRS, Bits, gaussian, infinity, modes, multiples
+from tests.cases import (
+    CASES,
+    KINDS,
+    MULTIPLES,
+    PAIRS,
+    Bits,
+    from_floats,
+    gaussian,
+    infinity,
+    modes,
+    multiples,
+    scaled,
+    typed,
+)
 from tests.frame_builder import (
     SPOILERS,
+    USUAL_PLANES,
     Built,
     Draft,
     base_template,
@@ -57,6 +71,12 @@ def small_frames() -> tuple[Built, ...]:
         frames += [build_frame(Random(f"{dtype} base {n_values}"), dtype=dtype, n_values=n_values, block_log2=10,
                                kinds=["predicted"], with_base=True)
                    for n_values in ((1, 7, 333, 1101) if VALUE_TYPES[dtype].predicted else ())]
+        for number, levels in enumerate(USUAL_PLANES.get(VALUE_TYPES[dtype].T, [])[:5]):
+            frames += [build_frame(Random(f"{dtype} columns {number}"), dtype=dtype, n_values=[200, 1300][number % 2],
+                                   block_log2=10, n_codebooks=1, levels=levels, kinds=["coded"], with_columns=True,
+                                   spare_bits=number % 2 == 1)]
+        frames += [build_frame(Random(f"{dtype} columns"), dtype=dtype, n_values=2100, block_log2=10, stream_log2=7,
+                               with_columns=True)]
     frames += [build_frame(Random(seed), n_values=300, n_codebooks=1, spare_bits=seed % 2 == 0) for seed in range(8)]
     return tuple(frames)
 
@@ -92,7 +112,14 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
             rows = multiples(kind, np.random.default_rng(kind.M), (260, 33))
             rows[100:104], rows[70, 5] = 0, infinity(kind) + 1
             found.append(gcodec.encode(rows if kind.W != 32 else rows.view(np.float32), dtype=dtype))
-            assert found[-1][15] == 1
+            assert Draft.of(found[-1], laws.SHIPPED).templates
+        if kind.T:
+            rows = scaled(kind, np.random.default_rng(kind.M), (150, 66))
+            found.append(gcodec.encode(typed(dtype, rows), dtype=dtype))
+            assert Draft.of(found[-1], laws.SHIPPED).columns
+            wide = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4000))
+            found.append(gcodec.encode(typed(dtype, wide), dtype=dtype))
+    assert {frame[5] for frame in found} == set(VALUE_TYPES)
     return tuple(found)
 
 
@@ -384,10 +411,26 @@ def frames_to_read(many: bool) -> Iterator[Built]:
 
 def read_guarded(side: str, many: bool) -> None:
     """The process: whatever is read, nothing outside of the arrays is touched and only a GcodecError raised."""
-    from gcodec import codebook, codec, decoding, encoding, fitting, planning, prediction, scratch, tables, tensors
+    from gcodec import (
+        assembly,
+        codebook,
+        codec,
+        column_fit,
+        columns,
+        decoding,
+        encoding,
+        fitting,
+        planning,
+        prediction,
+        scratch,
+        surveying,
+        tables,
+        tensors,
+    )
 
     guarded: Any = Guarded(side)
-    for module in (codebook, codec, decoding, encoding, fitting, planning, prediction, scratch, tables, tensors):
+    for module in (assembly, codebook, codec, column_fit, columns, decoding, encoding, fitting, planning, prediction,
+                   scratch, surveying, tables, tensors):
         if hasattr(module, "np"):
             setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0

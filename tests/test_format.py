@@ -24,7 +24,7 @@ from gcodec.kernels.frame import find_blocks, seal_prelude
 from gcodec.levels import Level, check_levels, kept_bits
 from gcodec.valuetypes import BY_NAME, VALUE_TYPES, WIDE
 from tests import laws, reference
-from tests.cases import KINDS, gaussian
+from tests.cases import KINDS, gaussian, scaled, typed
 from tests.frame_builder import BLOCK_HEADER, EXTENSION, PREDICTED_EXTENSION, Draft, build_frame
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_worked_example():
     prelude = (
         b"\x89GCF"              #  0  magic
         + b"\x01"               #  4  version
-        + b"\x01"               #  5  dtype: float32
+        + b"\x08"               #  5  dtype: float32 with a wide head
         + b"\x00"               #  6  mode: lossless
         + b"\x00"               #  7  container: numpy
         + b"\x01"               #  8  ndim
@@ -50,17 +50,17 @@ def test_worked_example():
         + b"\x08"               # 10  stream_log2: 2^8 values per sub-stream
         + b"\x00"               # 11  n_codebooks: the one block is raw and needs none
         + b"\x01"               # 12  n_levels
-        + b"\x01"               # 13  n_planes
+        + b"\x02"               # 13  n_planes
         + b"\x00"               # 14  n_residuals
         + b"\x00"               # 15  n_templates
         + little(112, 8)        # 16  frame_bytes
         + little(6, 8)          # 24  n_values
         + little(72, 8)         # 32  prelude_bytes
-        + little(0x2B73E7704FA45534, 8)     # 40  checksum of the 18 words 0 ... 71, words 10 and 11 as zero
+        + little(0x2C436696C8BC5D3C, 8)     # 40  checksum of the 18 words 0 ... 71, words 10 and 11 as zero
         + little(6, 8)          # 48  shape: (6,)
-        + b"\x18"               # 56  plane 0 has items of 24 bits: sign and 23 mantissa bits
-        + b"\x00\x01"           # 57  level 0 drops nothing and owns items of plane 0
-        + bytes(5)              # 59  padding to 8
+        + b"\x10\x07"           # 56  plane 0 has items of 16 bits: sign and 15 mantissa bits; plane 1 the last 7
+        + b"\x00\x03"           # 58  level 0 drops nothing and owns items of planes 0 and 1
+        + bytes(4)              # 60  padding to 8
         + little(40, 4)         # 64  index: the only block has 40 bytes
         + bytes(4)              # 68  padding to 8
     )
@@ -82,7 +82,7 @@ def test_worked_example():
         words = struct.unpack(f"<{len(data) // 4}I", data)
         return (seed + sum(w * ((i + 1) * 0x9E3779B1 % 2**32 | 1) for i, w in enumerate(words))) % 2**64
 
-    assert checksum(prelude[:40] + bytes(8) + prelude[48:], 0) == 0x2B73E7704FA45534
+    assert checksum(prelude[:40] + bytes(8) + prelude[48:], 0) == 0x2C436696C8BC5D3C
     assert checksum(block[:8] + bytes(8) + block[16:], 1 * 0x9E3779B97F4A7C15) == 0x8B9969788ADBAA18
 
     frame = gcodec.encode(SIX)
@@ -143,8 +143,8 @@ def rows_of(section: str) -> list[list[str]]:
 
 def test_value_types_are_those_of_the_page():
     rows = [row for row in rows_of("2. Value types") if row[0].isdigit()]
-    assert len(rows) == len(VALUE_TYPES)
-    for row, kind in zip(rows, VALUE_TYPES, strict=True):
+    assert len(rows) == len(VALUE_TYPES) + len(WIDE)
+    for row, kind in zip(rows, (*VALUE_TYPES, *WIDE.values()), strict=True):
         numbers = [int(cell) for cell in (row[0], *row[2:6])]
         assert numbers == [kind.code, kind.bits, kind.head_bits, kind.tail_bits, kind.mantissa_bits]
         assert row[1] == kind.name
@@ -331,3 +331,7 @@ def test_a_frame_of_the_encoder_is_its_parts():
         bits = gaussian(kind, np.random.default_rng(1), 40_000, zeros=0.2)
         frame = gcodec.encode(bits if dtype not in ("float32", "float64", "float16") else bits.view(dtype), dtype=dtype)
         assert Draft.of(frame, laws.SHIPPED).seal() == frame
+        if kind.T:
+            frame = gcodec.encode(typed(dtype, scaled(kind, np.random.default_rng(2), (300, 96))), dtype=dtype)
+            assert Draft.of(frame, laws.SHIPPED).columns
+            assert Draft.of(frame, laws.SHIPPED).seal() == frame
