@@ -136,7 +136,7 @@ def encoding_run(task: Task, lossy: bool) -> Run:
           patch.object(surveying, "take_survey", wraps=surveying.take_survey) as survey,
           patch("gcodec.encoding.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
-    found = loop.call_args.args[1:]     # the first is a key
+    found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[5] - args[4])    # without a key
     part = found[:15]       # all but the sizes, which only the whole loop notes
     steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}

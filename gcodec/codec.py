@@ -117,7 +117,7 @@ def encode(
     if earlier is not None and (scheme.lossy or not values.dtype.predictable):
         raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
     shapes = _check_shapes(shapes, values)
-    plan = plan_for(values, scheme, level_array, coding, threads, shapes=shapes, base=earlier, wide=True)
+    plan = plan_for(values, scheme, level_array, coding, threads, shapes=shapes, base=earlier, alone=True)
     return encode_values(values, scheme, level_array, nearest, plan, threads, out, earlier)
 
 

@@ -12,13 +12,15 @@ from .assembly import Assembly, FullError
 from .blank import Blank
 from .coding import Coding
 from .errors import InvalidArgument
-from .planning import Given, Plan, make_plan
+from .planning import Given, Plan, make_plan, no_plan
 from .prediction import rows_of
 from .scheme import Scheme, lossless
 from .scratch import give, take
 from .sizes import block_log2
 from .tensors import Values
 from .workers import n_threads
+
+_TINY = 32  #: bytes of values up to which they are stored as they are
 
 
 def plan_for(
@@ -30,10 +32,13 @@ def plan_for(
     given: Given | None = None,
     shapes: Sequence[Sequence[int]] = (),
     base: np.ndarray | None = None,
-    wide: bool = False,
+    alone: bool = False,
 ) -> Plan:
     """What :func:`encode_values` needs to know beforehand. ``shapes``: of the tensors that the array holds end to end;
-    ``base``: uintW[n_values], an earlier array of this kind, or None; ``wide``: the head may be wide."""
+    ``base``: uintW[n_values], an earlier array of this kind, or None; ``alone``: the frame is not one of a stream that
+    shares its codebook."""
+    if alone and values.bits.nbytes <= _TINY:
+        return no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
     return make_plan(
         values.bits,
         levels,
@@ -46,7 +51,7 @@ def plan_for(
         given,
         rows_of(shapes or (values.shape,)) if coding.prediction or coding.columns else (),
         base,
-        wide and coding.wide_heads,
+        alone and coding.wide_heads,
     )
 
 
@@ -75,8 +80,7 @@ def encode_values(
     except FullError:
         if (plan.codebooks or plan.prediction) and (target is None or len(target) >= job.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
-            none = np.full_like(plan.choice, -1)
-            raw = plan._replace(codebooks=(), records=(), choice=none, prediction=None, columns=())
+            raw = no_plan(plan.dtype, len(plan.choice))
             return _frame(Assembly.of(values, scheme, levels, nearest, raw), n_workers, target)
         assert target is not None
         raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None

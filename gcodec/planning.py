@@ -16,10 +16,21 @@ from .columns import ColumnReferences
 from .fitting import bin_costs, from_histogram
 from .kernels import fit, survey
 from .prediction import Prediction, Predictor, Rows
-from .surveying import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, Looking, Survey, View, stream_lengths, window_of
+from .surveying import (
+    MAX_SURVEYED,
+    REFERENCE_BITS,
+    STREAM_BITS,
+    STREAM_LOG2,
+    Looking,
+    Survey,
+    View,
+    stream_lengths,
+    window_of,
+)
 from .valuetypes import ValueType
 
 _WIDE_GAIN = {"bfloat16": 0.002, "float32": 0.004}  #: what a wide head, which is slower, has to save
+_WIDE_VALUES = 1 << 12  #: values from which one may
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
@@ -55,6 +66,13 @@ class Given(NamedTuple):
     references: bool
 
 
+def no_plan(dtype: ValueType, n_blocks: int) -> Plan:
+    """All blocks raw, or constant."""
+    nothing = np.zeros((n_blocks, 0), np.uint32)
+    raw, bases = np.full(n_blocks, -1, np.int64), np.zeros(n_blocks, np.int64)
+    return Plan(dtype, STREAM_LOG2, (), (), raw, bases, False, nothing)
+
+
 def make_plan(
     values: np.ndarray,
     levels: np.ndarray,
@@ -81,7 +99,9 @@ def make_plan(
     lengths = stream_lengths(dtype, rows, len(values))
     view = look.best(dtype, lengths, columns)
     others: list[tuple[View, float]] = []  # and what they have to save
-    if wide and dtype.wide is not None and n_levels == 1 and not lossy and (dtype.bits < 32 or not view.columns):
+    wide = wide and dtype.wide is not None and n_levels == 1 and not lossy and len(values) >= _WIDE_VALUES
+    if wide and (dtype.bits < 32 or not view.columns):
+        assert dtype.wide is not None
         gain = _WIDE_GAIN[dtype.name]
         finer = fit_columns(values, rows, dtype.wide) if view.columns else ()
         closer = look.best(dtype.wide, [view.stream_log2], finer)

@@ -86,6 +86,8 @@ def take_survey(
 def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> list[int]:
     """log2 of the values per sub-stream that are worth a try. Shorter sub-streams cost bits for their lengths, but
     where they are whole rows each has its own reference, and rows of zeros vanish."""
+    if n_values <= 1 << STREAM_LOG2:
+        return [STREAM_LOG2]
     lengths = [STREAM_LOG2 + 1, STREAM_LOG2] if dtype.bits == 16 else [STREAM_LOG2]
     for log2 in (STREAM_LOG2 - 1, STREAM_LOG2 - 2):
         whole = [tensor for tensor in rows if tensor.n_columns % (1 << log2) == 0 and tensor.n_columns % (2 << log2)]

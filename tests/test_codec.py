@@ -466,7 +466,7 @@ def test_defaults_of_the_page():
     for dtype, kind in KINDS.items():
         frame = gcodec.encode(np.zeros(3, kind.container) if dtype in BITS_ONLY else np.zeros(3, dtype), dtype=dtype)
         assert 1 << frame[9] == block_of(kind)
-        assert 1 << frame[10] == (512 if kind.W == 16 else 256)
+        assert 1 << frame[10] == 256
 
 
 def test_levels_of_non_finite_values_are_those_of_level_0():
