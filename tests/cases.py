@@ -488,16 +488,17 @@ def _multiples_and_noise(kind: ValueType, rng: np.random.Generator) -> Bits:
 
 
 def scaled(
-    kind: ValueType, rng: np.random.Generator, shape: tuple[int, ...], reach: int = 3, n_columns: int | None = None
+    kind: ValueType, rng: np.random.Generator, shape: tuple[int, ...], reach: int = 3, channels: bool = False
 ) -> Bits:
     """Like a gradient of a matrix: normal values, times a scale by row and one by column, which are powers of two up to
-    ``reach`` either way. ``n_columns``: how many have a scale of their own, all of the last dimension by default."""
-    n_columns = shape[-1] if n_columns is None else n_columns
-    by_column = np.exp2(rng.integers(-reach, reach, n_columns, endpoint=True))
-    values = rng.standard_normal((math.prod(shape) // math.prod(shape[1:]), n_columns, -1 if 0 in shape else
-                                  math.prod(shape[1:]) // n_columns))
-    by_row = np.exp2(rng.integers(-reach, reach, (len(values), 1, 1), endpoint=True))
-    return from_floats(kind, (values * by_row * by_column[:, None]).reshape(shape))
+    ``reach`` either way; in the middle of the range. ``channels``: a convolution's, which all that lies behind the
+    second dimension shares; else columns are those of the last dimension."""
+    width = math.prod(shape[1:]) if channels else shape[-1]
+    by_column = np.repeat(np.exp2(rng.integers(-reach, reach, shape[1] if channels else width, endpoint=True)),
+                          width // shape[1] if channels else 1)
+    by_row = np.exp2(rng.integers(-reach, reach, (math.prod(shape) // width, 1), endpoint=True))
+    middle = 2.0 ** (5 if kind.W - 1 - kind.M == 5 else 0)
+    return from_floats(kind, (rng.standard_normal((len(by_row), width)) * by_row * by_column * middle).reshape(shape))
 
 
 MULTIPLES = tuple(Case(dtype, name) for dtype, kind in KINDS.items() if kind.predicted for name in MAKERS
