@@ -52,7 +52,8 @@ def take_survey(
     bases = np.zeros(n_blocks, np.int64)
     by_block, by_stream = np.zeros((2, n_blocks, 2 + n_levels * window), np.uint32)
 
-    found, infinity = for_kernels(columns), np.uint64(dtype.infinity)
+    # Only levels ask what is finite.
+    found, infinity = for_kernels(columns), np.uint64(dtype.infinity if n_levels > 1 else 0)
 
     def work(begin: int, stop: int) -> None:
         survey.survey(

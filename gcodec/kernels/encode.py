@@ -175,11 +175,12 @@ def encode_blocks(
             c = choices.codebook[b]
             shifted, flags = block_values, 0
             head_mask = (1 << kind.head_bits) - 1
+            infinity = U64(0) if block_levels is None else kind.infinity  # only levels ask what is finite
             if (
                 len(columns.spans)
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.columns)
                 and remove_columns(
-                    block_values, n, scratch.columns, kind.head_shift, head_mask, kind.infinity, scratch.shifted
+                    block_values, n, scratch.columns, kind.head_shift, head_mask, infinity, scratch.shifted
                 )
             ):
                 shifted, flags = view(scratch.shifted, 0, n), HAS_COLUMNS
