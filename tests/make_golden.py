@@ -43,12 +43,13 @@ from tests.cases import (
     noise,
     pieces,
     promised,
+    scaled,
     specials,
     stepped,
     typed,
 )
 from tests.cases import modes as modes_of
-from tests.frame_builder import BlockWriter, Built, Draft, Inline, build_frame, by_id, mutations
+from tests.frame_builder import USUAL_PLANES, BlockWriter, Built, Coded, Draft, Inline, build_frame, by_id, mutations
 from tests.laws import SHIPPED
 
 TESTS = Path(__file__).resolve().parent
@@ -222,14 +223,48 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             special = specials(kind)
             against, among = np.repeat(special, len(special)), np.tile(special, len(special))
             yield slug(dtype, "base-corners"), encoded(dtype, pieces(near, among), lossless, pieces(base, against))
+        if kind.T:
+            by_name = {mode.name: mode for mode in modes_of(dtype)}
+            columns = scaled(kind, np.random.default_rng(kind.M), (130, 66))
+            columns[70:80], columns[:, 9], columns[3, 8] = 0, 0, infinity(kind)
+            # Long enough for the encoder to look at; of wide types with few bits each, which is all that differs.
+            for mode in (lossless,) if kind.W == 16 else (by_name["1 mantissa bit"],):
+                yield slug(dtype, "columns"), encoded(dtype, columns, mode)
+        if dtype in ("float32", "bfloat16"):
+            uniform = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 2500))
+            uniform[:300], uniform[700:1800:100] = 0, specials(kind)[:11]
+            yield slug(dtype, "wide-head"), encoded(dtype, uniform, lossless)
     for number, types, n_levels, _, record in prior.RECORDS:
         yield f"shipped-{number}", naming(number, types[0], n_levels, bytes.fromhex(record))
     for seed in range(40):
         yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
                                                   named=seed % 4 == 0, spare_bits=seed % 5 == 0)
+    for code in with_tail():
+        for number, levels in enumerate(USUAL_PLANES[reference.VALUE_TYPES[code].T]):
+            yield f"hand-made-{code}-planes-{number}", build_frame(
+                Random(f"golden {code} {number}"), dtype=code, n_values=600, block_log2=10, n_codebooks=1,
+                levels=levels, kinds=["coded"], with_columns=number % 2 == 0)
+        yield f"hand-made-{code}-columns", columns_frame(code)
     x = np.linspace(-1, 1, 120, dtype=np.float32)
     draft = Draft.of(gcodec.encode(x), SHIPPED)
     yield "float32-of-torch", Built(replace(draft, container=1).seal(), x.view(np.uint32), dict(SHIPPED))
+
+
+def with_tail() -> list[int]:
+    """Codes of the types that may have column references."""
+    return [code for code, kind in reference.VALUE_TYPES.items() if kind.T]
+
+
+def columns_frame(code: int) -> Built:
+    """A short frame with several records of column references, and with blocks that heed them and that do not."""
+    for attempt in range(1000):
+        built = build_frame(Random(f"columns {code} {attempt}"), dtype=code, n_values=2300, block_log2=10,
+                            n_codebooks=1, kinds=["coded"], with_columns=True, with_base=False)
+        draft = Draft.of(built.frame, {})
+        flags = {Coded.of(block, draft.stream_log2).flags for block in draft.blocks}
+        if len(built.frame) < 9000 and len(draft.columns) in (2, 3) and flags == {0, 1}:
+            return built
+    raise AssertionError
 
 
 def naming(number: int, dtype: str, n_levels: int, record: bytes) -> Built:
@@ -346,7 +381,8 @@ def invalid_frames() -> Iterator[tuple[str, Built, dict[str, Any]]]:
     """(name, what to decode, entry of the manifest): every way to spoil a frame, once or twice, and what else is
     refused."""
     seen: dict[str, int] = {}
-    for built in (*map(small_frame, range(12)), *map(predicted_frame, range(12))):
+    of_columns = (columns_frame(code) for code in with_tail())
+    for built in (*map(small_frame, range(16)), *map(predicted_frame, range(12)), *of_columns):
         seed = len(built.bits)
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
             field = mutation.name.partition(":")[0]
@@ -391,7 +427,7 @@ def small_frame(seed: int) -> Built:
     """A short frame with a coded block."""
     rng = Random(f"invalid {seed}")
     kinds: list[reference.BlockKind] = ["coded", "coded", "raw" if seed % 2 else "constant"]
-    return build_frame(rng, dtype=1 + seed % 6, n_values=rng.choice([40, 70, 1100]), block_log2=10,
+    return build_frame(rng, dtype=1 + seed % 8, n_values=rng.choice([40, 70, 1100]), block_log2=10,
                        n_codebooks=1 + seed % 2, kinds=kinds, named=seed % 3 == 1)
 
 

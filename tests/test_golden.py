@@ -12,7 +12,7 @@ import pytest
 import gcodec
 from tests import laws, reference
 from tests.cases import KINDS, modes
-from tests.frame_builder import SPOILERS
+from tests.frame_builder import SPOILERS, Coded, Draft
 from tests.make_golden import GOLDEN, INVALID, as_base, as_known, read_manifest, slug
 
 VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
@@ -62,6 +62,13 @@ def test_golden_frames_cover_types_modes_and_kinds_of_block():
             by_template, by_base = (VALID[slug(dtype, name)] for name in ("template", "base"))
             assert by_template["blocks"] == by_base["blocks"] == ["predicted"]
             assert "base" in by_base and "base" not in by_template
+    found = [Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
+             for name, described in VALID.items()]
+    flags = {(draft.dtype, bool(draft.columns), Coded.of(block, draft.stream_log2).flags)
+             for draft in found for block in draft.blocks if block[0] == 2}
+    wanted = {(False, 0), (True, 0), (True, 1)}     # whether there are column references, and of use
+    assert flags == {(code, *of) for code, kind in reference.VALUE_TYPES.items() for of in wanted
+                     if kind.T or not of[0]}
     with_a_base = [described["what"] for described in BROKEN.values() if "base" in described]
     assert {"a base of another last bit", "a base of another size"} <= set(with_a_base)
     assert {described["expected"] for described in BROKEN.values()} == {"insufficient", "corruption", "unsupported"}
