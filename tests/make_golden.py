@@ -226,12 +226,14 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
         if kind.T:
             by_name = {mode.name: mode for mode in modes_of(dtype)}
             columns = scaled(kind, np.random.default_rng(kind.M), (130, 66))
-            columns[70:80], columns[:, 9], columns[3, 8] = 0, 0, infinity(kind)
+            columns[70:80], columns[:, 9] = 0, 0
+            if kind.W < 64:         # of float64 one is so far from the others that no column seems to matter
+                columns[3, 8] = infinity(kind)
             # Long enough for the encoder to look at; of wide types with few bits each, which is all that differs.
             for mode in (lossless,) if kind.W == 16 else (by_name["1 mantissa bit"],):
                 yield slug(dtype, "columns"), encoded(dtype, columns, mode)
         if dtype in ("float32", "bfloat16"):
-            uniform = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 2500))
+            uniform = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4100))
             uniform[:300], uniform[700:1800:100] = 0, specials(kind)[:11]
             yield slug(dtype, "wide-head"), encoded(dtype, uniform, lossless)
     for number, types, n_levels, _, record in prior.RECORDS:

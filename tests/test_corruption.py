@@ -117,7 +117,7 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
             rows = scaled(kind, np.random.default_rng(kind.M), (150, 66))
             found.append(gcodec.encode(typed(dtype, rows), dtype=dtype))
             assert Draft.of(found[-1], laws.SHIPPED).columns
-            wide = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4000))
+            wide = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4096))
             found.append(gcodec.encode(typed(dtype, wide), dtype=dtype))
     assert {frame[5] for frame in found} == set(VALUE_TYPES)
     return tuple(found)

@@ -42,7 +42,7 @@ def test_worked_example():
     prelude = (
         b"\x89GCF"              #  0  magic
         + b"\x01"               #  4  version
-        + b"\x08"               #  5  dtype: float32 with a wide head
+        + b"\x01"               #  5  dtype: float32
         + b"\x00"               #  6  mode: lossless
         + b"\x00"               #  7  container: numpy
         + b"\x01"               #  8  ndim
@@ -50,17 +50,17 @@ def test_worked_example():
         + b"\x08"               # 10  stream_log2: 2^8 values per sub-stream
         + b"\x00"               # 11  n_codebooks: the one block is raw and needs none
         + b"\x01"               # 12  n_levels
-        + b"\x02"               # 13  n_planes
+        + b"\x01"               # 13  n_planes
         + b"\x00"               # 14  n_residuals
         + b"\x00"               # 15  n_templates
         + little(112, 8)        # 16  frame_bytes
         + little(6, 8)          # 24  n_values
         + little(72, 8)         # 32  prelude_bytes
-        + little(0x2C436696C8BC5D3C, 8)     # 40  checksum of the 18 words 0 ... 71, words 10 and 11 as zero
+        + little(0x2B73E7704FA45534, 8)     # 40  checksum of the 18 words 0 ... 71, words 10 and 11 as zero
         + little(6, 8)          # 48  shape: (6,)
-        + b"\x10\x07"           # 56  plane 0 has items of 16 bits: sign and 15 mantissa bits; plane 1 the last 7
-        + b"\x00\x03"           # 58  level 0 drops nothing and owns items of planes 0 and 1
-        + bytes(4)              # 60  padding to 8
+        + b"\x18"               # 56  plane 0 has items of 24 bits: sign and 23 mantissa bits
+        + b"\x00\x01"           # 57  level 0 drops nothing and owns items of plane 0
+        + bytes(5)              # 59  padding to 8
         + little(40, 4)         # 64  index: the only block has 40 bytes
         + bytes(4)              # 68  padding to 8
     )
@@ -82,7 +82,7 @@ def test_worked_example():
         words = struct.unpack(f"<{len(data) // 4}I", data)
         return (seed + sum(w * ((i + 1) * 0x9E3779B1 % 2**32 | 1) for i, w in enumerate(words))) % 2**64
 
-    assert checksum(prelude[:40] + bytes(8) + prelude[48:], 0) == 0x2C436696C8BC5D3C
+    assert checksum(prelude[:40] + bytes(8) + prelude[48:], 0) == 0x2B73E7704FA45534
     assert checksum(block[:8] + bytes(8) + block[16:], 1 * 0x9E3779B97F4A7C15) == 0x8B9969788ADBAA18
 
     frame = gcodec.encode(SIX)

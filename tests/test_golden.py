@@ -58,6 +58,11 @@ def test_golden_frames_cover_types_modes_and_kinds_of_block():
         assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
         kinds = {kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"]}
         assert kinds == {"constant", "raw", "coded"} | ({"predicted"} if value_type.predicted else set()), dtype
+        if value_type.T:
+            assert Draft.of((GOLDEN / f"{slug(dtype, 'columns')}.frame").read_bytes(), laws.SHIPPED).columns
+        if dtype in ("float32", "bfloat16"):
+            code = (GOLDEN / f"{slug(dtype, 'wide-head')}.frame").read_bytes()[5]
+            assert code == {"float32": 8, "bfloat16": 7}[dtype]
         if value_type.predicted:
             by_template, by_base = (VALID[slug(dtype, name)] for name in ("template", "base"))
             assert by_template["blocks"] == by_base["blocks"] == ["predicted"]
