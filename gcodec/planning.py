@@ -178,7 +178,7 @@ def _expected_bits(
         return np.full(len(counts), 0.0)
     costs = np.stack([bin_costs(codebook, window, center) for codebook in given.codebooks])
     bits, numbers = np.zeros((2, len(counts)), np.int64)
-    survey.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
+    fit.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
     return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * given.references))
 
 

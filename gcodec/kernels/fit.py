@@ -113,3 +113,21 @@ def spent(histograms, costs):
         for i in range(len(costs)):
             total += U64(histograms[b, i]) * U64(costs[i])
     return total
+
+
+@kernel
+def add_costs(counts, costs, choice, tail_bits, bits, numbers):
+    """What the values that were counted take, and how many they are, by block: int64[n_blocks], results.
+
+    ``counts``: uint32[n_blocks, n_bins]; ``costs``: int64[n_codebooks, n_bins], bits of a bin's symbol; ``choice``:
+    int64[n_blocks], codebooks; ``tail_bits``: of values that are not 0.
+    """
+    for b in range(len(counts)):
+        row, cost = counts[b], costs[choice[b]]
+        total, number = np.int64(0), np.int64(0)
+        for i in range(len(row)):
+            count = np.int64(row[i])
+            total += count * np.int64(cost[i])
+            number += count
+        bits[b] = total + (number - np.int64(row[0])) * tail_bits
+        numbers[b] = number
