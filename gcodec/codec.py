@@ -236,7 +236,7 @@ def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
     """Compile all kernels for these value types, so that no later call waits for the compiler. The results are
     cached on disk.
 
-    Takes a minute or two on a fresh installation, and well under a second after that. Raises InvalidArgument for
+    Takes minutes on a fresh installation, and well under a second after that. Raises InvalidArgument for
     unknown names.
     """
     rng = np.random.default_rng(0)
