@@ -31,7 +31,8 @@ class FullError(Exception):
 class Assembly(NamedTuple):
     """What all blocks of a frame have in common. ``limit``: most bytes that its frame may take; ``raw``: most that a
     block takes; ``trial``: most that it takes while it is tried, before it is stored raw; ``sizes``:
-    uint32[n_blocks], what they took; ``prediction``: of some blocks, ``base``: which it may refer to."""
+    uint32[n_blocks], what they took; ``prediction``: of some blocks, ``residuals``: its codebooks'
+    tables, ``base``: which it may refer to."""
 
     values: np.ndarray
     levels: np.ndarray | None
@@ -50,6 +51,7 @@ class Assembly(NamedTuple):
     raw: int
     trial: int
     prediction: Prediction | None
+    residuals: np.ndarray | None
     base: np.ndarray | None
 
     @classmethod
@@ -102,6 +104,7 @@ class Assembly(NamedTuple):
             blocks.BLOCK_HEADER + block * dtype.itemsize,
             block * 8 + block * (12 + dtype.head_bits) // 8 + 4096,
             found,
+            None if found is None else residual_tables(dtype, found.codebooks, False).table,
             base,
         )
 
@@ -141,6 +144,7 @@ class Assembly(NamedTuple):
 
     def _predicted(self, prediction: Prediction, choice: int, begin: int, end: int, out: np.ndarray, at: int) -> int:
         dtype, (_, block, stream) = self.prelude.dtype, self.geometry
+        assert self.residuals is not None
         template = prediction.templates[choice]
         kind = (dtype, stream, "residuals")
         scratch = take(kind, lambda: residual_scratch_for(dtype, block, stream))
@@ -154,7 +158,7 @@ class Assembly(NamedTuple):
             template,
             prediction.origins[choice],
             digit_tables(dtype.bits // 4),
-            residual_tables(dtype, prediction.codebooks, False).table[choice],
+            self.residuals[choice],
             choice,
             scratch,
             out,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from .columns import ColumnReferences
-from .kernels.columns import measure_columns, sum_columns
+from .kernels.columns import find_heads, measure_columns
 from .prediction import Rows
 from .valuetypes import ValueType
 
-_LEAST_ROWS, _FIT_VALUES = 32, 1 << 14  #: of each tensor, so many rows or values are looked at
+_LOOK_ROWS, _LOOK_COLUMNS = 64, 64  #: of each tensor, so many are looked at to choose tensors, and
+_LEAST_ROWS, _FIT_VALUES = 32, 1 << 14  #: so many rows or values to fit references
 _MOST = 64  #: tensors with column references in a frame
 _RECORD_BITS, _HEAD_BITS = 256, 4  #: what a record takes, and each of its heads, about
 _MARGIN = 0.002  #: least share of its size that they must promise to take off a tensor
@@ -24,33 +25,41 @@ def fit_columns(values: np.ndarray, rows: Sequence[Rows], dtype: ValueType) -> t
     The gain is estimated as if heads were distributed normally: of a quarter of the variance, they take a bit less.
     """
     shapes = np.array([(one.start, one.n_columns, one.group, one.stop) for one in rows], np.int64)
-    n_rows = (shapes[:, 3] - shapes[:, 0]) // shapes[:, 1]
-    looked_at = np.minimum(n_rows, np.maximum(_LEAST_ROWS, _FIT_VALUES // shapes[:, 1]))
-    tensors = np.column_stack([shapes[:, :3], looked_at, n_rows // looked_at])
-    found, most = np.empty((len(rows), 4), np.int64), int(shapes[:, 1].max())
+    n_columns, group = shapes[:, 1], shapes[:, 2]
+    n_rows, seen = (shapes[:, 3] - shapes[:, 0]) // n_columns, np.maximum(_LOOK_COLUMNS // group, 1) * group
+    every = np.maximum(n_rows // _LOOK_ROWS, 1)
+    tensors = np.column_stack([shapes[:, :3], np.minimum(seen, n_columns), n_rows // every, every])
+    found, most = np.empty((len(rows), 4), np.int64), int(tensors[:, 3].max())
     sums, numbers = np.empty((2, most), np.int32)
     measure_columns(values, tensors, dtype.head_shift, dtype.head_mask, sums, numbers, found)
     total = np.maximum(found[:, 0], 1)
     variance = found[:, 1] / total + _STEP_VARIANCE
-    groups = np.column_stack([np.ones_like(total), shapes[:, 2]])
+    groups = np.column_stack([np.ones_like(total), group])
     bits = np.log2(variance[:, None] / (variance[:, None] - found[:, 2:] / total[:, None])) / 2
-    n_heads = shapes[:, 1:2] // groups
-    gains = bits * (found[:, 0] * n_rows / looked_at)[:, None] - _HEAD_BITS * n_heads - _RECORD_BITS
+    n_heads = n_columns[:, None] // groups
+    share = tensors[:, 3] * tensors[:, 4] / (n_columns * n_rows)
+    gains = bits * (found[:, 0] / share)[:, None] - _HEAD_BITS * n_heads - _RECORD_BITS
     best = gains.argmax(axis=1)
     gain = gains[np.arange(len(rows)), best]
     chosen = np.flatnonzero(gain > _MARGIN * dtype.bits * (shapes[:, 3] - shapes[:, 0]))
     chosen = np.sort(chosen[np.argsort(-gain[chosen], kind="stable")[:_MOST]])
-    return tuple(_references(values, rows[t], int(groups[t, best[t]]), tensors[t], dtype) for t in chosen.tolist())
+    shapes[:, 2] = groups[np.arange(len(rows)), best]
+    return _references(values, shapes[chosen], dtype)
 
 
-def _references(
-    values: np.ndarray, tensor: Rows, group: int, look: np.ndarray, dtype: ValueType
-) -> ColumnReferences:
-    """The references of a tensor. ``look``: a row of what :func:`measure_columns` takes."""
-    n_columns, n_rows, every = tensor.n_columns, int(look[3]), int(look[4])
-    sums, numbers = np.zeros((2, n_columns), np.int32)
-    some = values[tensor.start : tensor.stop]
-    sum_columns(some, n_columns, n_rows, every, dtype.head_shift, dtype.head_mask, sums, numbers)
-    totals, many = (one.reshape(-1, group).sum(axis=1, dtype=np.int64) for one in (sums, numbers))
-    heads = np.clip((2 * totals + many) // np.maximum(2 * many, 1), -100, 100)
-    return ColumnReferences(tensor.start, tensor.stop, n_columns, group, heads.astype(np.int8))
+def _references(values: np.ndarray, shapes: np.ndarray, dtype: ValueType) -> tuple[ColumnReferences, ...]:
+    """The references of tensors: int64[n, 4] of first value, columns, group and last value."""
+    if not len(shapes):
+        return ()
+    start, n_columns, group, stop = shapes.T
+    n_rows = (stop - start) // n_columns
+    every = np.maximum(n_rows // np.maximum(_LEAST_ROWS, _FIT_VALUES // n_columns), 1)
+    tensors = np.column_stack([start, n_columns, group, n_columns, n_rows // every, every])
+    heads = np.empty(int((n_columns // group).sum()), np.int8)
+    sums, numbers = np.empty((2, int(n_columns.max())), np.int32)
+    find_heads(values, tensors, dtype.head_shift, dtype.head_mask, sums, numbers, heads)
+    own = np.split(heads, np.cumsum(n_columns // group)[:-1])
+    return tuple(
+        ColumnReferences(first, last, columns, together, mine)
+        for (first, columns, together, last), mine in zip(shapes.tolist(), own, strict=True)
+    )

@@ -102,23 +102,26 @@ def make_plan(
     wide = wide and dtype.wide is not None and n_levels == 1 and not lossy and len(values) >= _WIDE_VALUES
     if wide and (dtype.bits < 32 or not view.columns):
         assert dtype.wide is not None
-        gain = _WIDE_GAIN[dtype.name]
-        finer = fit_columns(values, rows, dtype.wide) if view.columns else ()
-        closer = look.best(dtype.wide, [view.stream_log2], finer)
-        if (1 + gain) * closer.whole_bits < view.whole_bits:
-            others.append((closer, gain))
+        starts = {one.start for one in view.columns}
+        some = [one for one in rows if one.start in starts]
+        finer = fit_columns(values, some, dtype.wide) if some else ()
+        others.append((look.best(dtype.wide, [view.stream_log2], finer), _WIDE_GAIN[dtype.name]))
     predictor = None
     if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
     decide = partial(_plan_of, look, coding=coding, lossy=lossy, given=given, predictor=predictor)
-    plan, bits = decide(view, weigh=bool(others))
-    if view.columns and plan.prediction is not None:
-        # Predicted blocks have no use for column references, and other sub-streams may suit them better.
-        others.append((look.best(dtype, lengths, ()), 0.0))
+    plan, bits, coded_bits = decide(view, weigh=bool(others))
+    left = np.ones(len(plan.choice), np.bool_)  # for column references and wide heads, which predicted blocks do not use
+    if plan.prediction is not None:
+        left = plan.prediction.choice < 0
+        if view.columns:  # other sub-streams may suit the rest better
+            others.append((look.best(dtype, lengths, ()), 0.0))
     for other, gain in others:
-        another, its_bits = decide(other, weigh=True)
-        if (1 + gain) * its_bits < bits:
-            plan, bits = another, its_bits
+        share = (1 + gain) * look.bits(other) / max(look.bits(view), 1)
+        if share * coded_bits < bits or (1 + gain) * look.bits(other, left) < look.bits(view, left):
+            another, its_bits, _ = decide(other, weigh=True)
+            if (1 + gain) * its_bits < bits:
+                plan, bits = another, its_bits
     return plan
 
 
@@ -131,9 +134,10 @@ def _plan_of(
     given: Given | None,
     predictor: Predictor | None,
     weigh: bool,
-) -> tuple[Plan, float]:
-    """The rest of :func:`make_plan`, and about what all blocks take, if there is a predictor or to ``weigh``."""
-    _, stream_log2, references, _, dtype, columns = view
+) -> tuple[Plan, float, float]:
+    """The rest of :func:`make_plan`, and about what all blocks take, and would if none were predicted: if there is a
+    predictor or to ``weigh``."""
+    dtype, stream_log2, columns, _, references, _ = view
     stream, seen = 1 << stream_log2, look.whole(view)
     if given is None:
         counts = seen.by_stream if references else seen.by_block
@@ -144,13 +148,13 @@ def _plan_of(
         )
     counts = seen.by_stream if given.references else seen.by_block
     choice = _choose(given.codebooks, counts, look.n_levels)
-    prediction, bits = None, 0.0
+    prediction, bits, coded_bits = None, 0.0, 0.0
     if predictor or weigh:
         expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
-        bits = float(expected.sum())
+        bits = coded_bits = float(expected.sum())
         if predictor:
             prediction = predictor.weigh(expected, stream)
-            bits = bits if prediction is None else prediction.bits
+            bits = coded_bits if prediction is None else prediction.bits
             if prediction is not None and prediction.choice.min() >= 0:     # none is left to code
                 given, choice, columns = Given((), (), given.references), np.full_like(choice, -1), ()
     bits += 8 * sum(map(len, given.records))
@@ -166,7 +170,7 @@ def _plan_of(
         prediction,
         columns,
     )
-    return plan, bits
+    return plan, bits, coded_bits
 
 
 def _expected_bits(

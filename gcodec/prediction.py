@@ -6,14 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from .codebook import Codebook, limited_lengths, residual_codebook
 from .format import TEMPLATE_COLUMNS
+from .kernels import medians
 from .kernels import rows as kernels
 from .kernels.parameters import Geometry, Residuals
+from .kernels.residuals import LANES
 from .scratch import residual_scratch_for
 from .tables import digit_tables
 from .valuetypes import ValueType
@@ -21,12 +24,11 @@ from .valuetypes import ValueType
 _LEAST_ROWS = 32  #: fewer do not pay for their template
 _LEAST_COLUMNS = 32
 _LEAST_VALUES = 1 << 13
-_TEMPLATE_ROWS = 64  #: rows that a template is the median of
-MAX_TEMPLATES = 16  #: in a frame
+MAX_TEMPLATES = 96  #: in a frame
 _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
 _MARGIN = 0.002  #: least share of its size that prediction must take off a tensor
 #: Of tensors up to so many values, one in so many is looked at before deciding.
-_SHARES, _LEAST_SHARE = ((1, 1 << 17), (4, 1 << 20)), 8
+_SHARES, _LEAST_SHARE = ((1, 1 << 16), (4, 1 << 18), (8, 1 << 20)), 16
 _LOOK_STREAM = 256  #: values per sub-stream while looking, which does not change what is seen
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
 _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
@@ -51,7 +53,7 @@ class Prediction:
     ``templates``: float32[n_columns] each, of no columns where a base is meant; ``origins``: where in the array a row
     begins that each is for;
     ``codebooks`` of the residuals, one per template; ``choice``: int64[n_blocks], the template's number, -1 where the
-    block is not predicted; ``bits``: what all blocks take, predicted or not, about.
+    block is not predicted; ``bits``: what all blocks take, predicted or not, and templates and codebooks, about.
     """
 
     templates: tuple[np.ndarray, ...]
@@ -70,6 +72,11 @@ class Prediction:
 
 def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
     """The tensors, of these shapes and end to end, that have rows worth a look."""
+    return _rows_of(tuple(map(tuple, shapes)))
+
+
+@lru_cache(64)
+def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> tuple[Rows, ...]:
     found, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)
@@ -80,37 +87,6 @@ def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
             found.append(Rows(start, stop, n_columns, group))
         start = stop
     return tuple(found)
-
-
-def _as_floats(bits: np.ndarray, dtype: ValueType) -> np.ndarray:
-    if dtype.name == "float32":
-        return bits.view(np.float32)
-    if dtype.name == "float16":
-        return bits.view(np.float16).astype(np.float32)
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def _without_denormals(values: np.ndarray) -> np.ndarray:
-    """Float32 values, 0 where a processor might take them for 0, or might have rounded them to 0."""
-    bits = values.view(np.uint32)
-    return np.where((bits & 0x7FFFFFFF) < 0x01000000, np.uint32(0), bits).view(np.float32)
-
-
-def _median_row(values: np.ndarray, dtype: ValueType, n_columns: int, seed: np.ndarray) -> np.ndarray:
-    """The element-wise median of some rows, brought to length 1 and to the same direction."""
-    n_rows = len(values) // n_columns
-    picks = np.linspace(0, n_rows - 1, min(n_rows, _TEMPLATE_ROWS)).astype(np.int64)
-    with np.errstate(all="ignore"):
-        rows = _as_floats(values[: n_rows * n_columns].reshape(n_rows, n_columns)[picks], dtype)
-        rows = _without_denormals(rows).astype(np.float64)
-        size = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
-        good = np.isfinite(size[:, 0]) & (size[:, 0] > 0)
-        rows = rows[good] / size[good]
-        median = _without_denormals(seed).astype(np.float64)
-        for some in (rows[::4], rows):
-            signs = np.where(some @ median < 0, -1.0, 1.0)
-            median = np.median(some * signs[:, None], axis=0) if len(some) else median
-    return _without_denormals(median.astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -144,7 +120,7 @@ class Predictor:
         what each block is expected to take as a coded one; ``stream``: values per sub-stream."""
         if self._candidates is None:
             self._candidates = list(self._find(plain_bits))
-        choice, bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy()
+        choice, bits, whole = np.full(len(plain_bits), -1, np.int64), plain_bits.copy(), 0.0
         found: list[tuple[np.ndarray, int, Codebook]] = []
         for one in self._candidates:
             n_columns, before = len(one.template), bits[one.begin : one.end]
@@ -152,20 +128,21 @@ class Predictor:
             overhead = n_rows * _SCALE_BITS + self._block / stream * _STREAM_BITS
             codebook, after = _fit(one.counts * one.share, self._dtype, before, overhead)
             better = one.counts.any(axis=1) & (after < before)
-            saved = float((before - after)[better].sum())
-            if len(found) < MAX_TEMPLATES and saved > 32 * n_columns + _TABLE_BITS + _MARGIN * float(before.sum()):
+            saved, cost = float((before - after)[better].sum()), 32 * n_columns + _TABLE_BITS
+            if len(found) < MAX_TEMPLATES and saved > cost + _MARGIN * float(before.sum()):
                 choice[one.begin : one.end][better] = len(found)
                 before[better] = after[better]
+                whole += cost
                 found.append((one.template, one.origin, codebook))
         templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
-        return Prediction(templates, origins, codebooks, choice, float(bits.sum())) if found else None
+        return Prediction(templates, origins, codebooks, choice, whole + float(bits.sum())) if found else None
 
     def _find(self, plain_bits: np.ndarray) -> Iterator[_Candidate]:
         """Templates worth weighing, and the base."""
         scratch = residual_scratch_for(self._dtype, self._block, _LOOK_STREAM)
         for tensor in self._promising(plain_bits, scratch):
             begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
-            template = self._template(tensor, scratch)
+            template = self._template(tensor)
             yield self._look(begin, end, tensor.start, template, None, scratch)
         if self._base is not None:
             yield self._look(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
@@ -183,22 +160,22 @@ class Predictor:
         n_values = np.minimum(end * self._block, len(self._values)) - begin * self._block
         limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
         promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
-        seed, digit_bits = np.empty(int(tensors[:, 1].max()), np.float32), digit_tables(self._dtype.bits // 4)[2]
+        seed, digit_bits = np.empty(kernels.PROBED, np.float32), digit_tables(self._dtype.bits // 4)[2]
         form = self._dtype.usual.code
         kernels.probe_all(
             self._values, tensors, limits, form, _LOOK_STREAM, digit_bits, seed, scratch, counts, promising
         )
         return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
 
-    def _template(self, tensor: Rows, scratch: Residuals) -> np.ndarray:
+    def _template(self, tensor: Rows) -> np.ndarray:
         """The row that the others of a tensor are predicted from."""
-        some, dtype = self._values[tensor.start : tensor.stop], self._dtype
-        seed, counts = np.zeros(tensor.n_columns, np.float32), np.zeros(256, np.uint32)
-        digit_bits = digit_tables(dtype.bits // 4)[2]
-        kernels.probe(
-            some, tensor.n_columns, 0, dtype.usual.code, _LOOK_STREAM, digit_bits, seed, scratch, counts
-        )
-        return _median_row(some, dtype, tensor.n_columns, seed)
+        n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
+        seen = min(n_rows, medians.MEDIAN_ROWS)
+        template, rows = np.empty(n_columns, np.float32), np.empty((2, medians.MEDIAN_ROWS, n_columns), np.float32)
+        some, sums = self._values[tensor.start : tensor.stop], np.empty(LANES, np.float32)
+        form = self._dtype.usual.code
+        medians.median_row(some, n_columns, form, seen, n_rows // seen, template, rows[0], rows[1], sums)
+        return template
 
     def _look(
         self, begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None, scratch: Residuals

@@ -91,7 +91,7 @@ def residual_scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals
         items=np.empty((dtype.itemsize, block + planes.GROUP), np.uint8),
         n_items=np.zeros(8, np.int64),
         scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
-        sums=np.empty((2, 16), np.float32),
+        sums=np.empty(16, np.float32),
         stream_bytes=np.empty(n_streams, np.uint32),
         starts=np.empty(n_streams, np.int64),
         lanes=np.empty((3, 4), np.int64),

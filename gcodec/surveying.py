@@ -9,7 +9,9 @@ import numpy as np
 
 from .columns import ColumnReferences, for_kernels
 from .kernels import survey
+from .kernels.parameters import Surveying
 from .prediction import Rows
+from .scratch import give, take
 from .valuetypes import ValueType
 from .workers import run
 
@@ -20,18 +22,19 @@ REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
 _EMPTY_BITS = 4  #: what one costs that is all zero
 MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
+_LOOKED_AT = 1 << 16  #: values that are enough to choose between views
 
 
 class Survey(NamedTuple):
-    """What was counted of an array: per block ``bases`` (int64[n_blocks]) and histograms (uint32[n_blocks, n_bins])
-    of heads relative to them and to each sub-stream's mean; ``every``: which share of sub-streams was looked at;
-    ``n_sampled``: values in them, about. Of a sub-stream of zeros one value is counted."""
+    """What was counted of every ``step``-th block of an array: ``bases`` (int64[n_rows]) and histograms
+    (uint32[n_rows, n_bins]) of heads relative to them and to each sub-stream's mean; ``every``: which share of
+    sub-streams was looked at. Of a sub-stream of zeros one value is counted."""
 
     bases: np.ndarray
     by_block: np.ndarray
     by_stream: np.ndarray
     every: int
-    n_sampled: int
+    step: int
 
 
 def window_of(n_levels: int) -> tuple[int, int]:
@@ -39,23 +42,34 @@ def window_of(n_levels: int) -> tuple[int, int]:
     return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
 
 
+def share_of(n_values: int) -> int:
+    """Of how many pieces of an array one is looked at."""
+    return next((share for share, most in _SHARES if n_values <= most), _LEAST_SHARE)
+
+
 def take_survey(
-    values: np.ndarray, levels: np.ndarray, dtype: ValueType, n_levels: int, block: int, stream: int, threads: int,
+    values: np.ndarray,
+    levels: np.ndarray,
+    dtype: ValueType,
+    n_levels: int,
+    block: int,
+    stream: int,
+    threads: int,
     columns: Sequence[ColumnReferences] = (),
     step: int = 1,
 ) -> Survey:
     """Count a sample of the sub-streams of every ``step``-th block; other arguments as in :func:`make_plan`. The result
     does not depend on ``threads``."""
     window, center = window_of(n_levels)
-    n_blocks = -(-len(values) // block)
-    every = next((share for share, most in _SHARES if len(values) <= most), _LEAST_SHARE)
-    bases = np.zeros(n_blocks, np.int64)
-    by_block, by_stream = np.zeros((2, n_blocks, 2 + n_levels * window), np.uint32)
-
+    n_rows, n_bins, every = -(-len(values) // (block * step)), 2 + n_levels * window, share_of(len(values))
+    bases = np.empty(n_rows, np.int64)
+    by_block, by_stream = np.empty((2, n_rows, n_bins), np.uint32)
     # Only levels ask what is finite.
     found, infinity = for_kernels(columns), np.uint64(dtype.infinity if n_levels > 1 else 0)
+    kind = ("survey", dtype.uint, block, stream, n_bins)
 
     def work(begin: int, stop: int) -> None:
+        scratch = take(kind, lambda: _scratch(dtype, block, stream, n_bins))
         survey.survey(
             values,
             levels if n_levels > 1 else None,
@@ -72,16 +86,28 @@ def take_survey(
             center,
             found,
             infinity,
-            np.empty(stream, np.int8),
-            np.empty(stream, dtype.uint),
-            np.empty(2 * stream, np.uint16),
+            scratch,
             bases,
             by_block,
             by_stream,
         )
+        give(kind, scratch)
 
-    run(work, n_blocks, threads)
-    return Survey(bases, by_block, by_stream, every, len(values) // every)
+    run(work, n_rows, threads)
+    return Survey(bases, by_block, by_stream, every, step)
+
+
+def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveying:
+    n_streams = block // stream + 2
+    return Surveying(
+        np.empty(stream, np.int8),
+        np.empty(block + stream, dtype.uint),
+        np.empty(n_streams, np.int64),
+        np.empty(n_streams, np.int64),
+        np.empty(n_streams, np.bool_),
+        np.empty(2 * stream, np.uint16),
+        np.empty((4, n_bins), np.uint32),
+    )
 
 
 def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> list[int]:
@@ -97,45 +123,27 @@ def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> lis
     return lengths
 
 
-def _stream_cost(seen: Survey, stream: int, allowed: bool, fixed: bool) -> tuple[float, bool]:
-    """What symbols and sub-streams take, in bits, and whether heads relative to each sub-stream's mean are cheaper by
-    more than the references cost. ``allowed``: they may be; ``fixed``: they are, if allowed."""
-    step = _survey_step(len(seen.by_block))
-    plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, step)
-    n_streams = int(n_heads) / stream
-    plain, relative = int(plain) / 256, int(relative) / 256 + REFERENCE_BITS * n_streams
-    references = allowed and (fixed or relative < plain)
-    n_empty = max(seen.n_sampled / step / stream - n_streams, 0)
-    return (relative if references else plain) + STREAM_BITS * n_streams + _EMPTY_BITS * n_empty, references
-
-
-def _n_tails(seen: Survey) -> int:
-    """Values with a tail among those that :func:`_stream_cost` looks at."""
-    return int(seen.by_block[:: _survey_step(len(seen.by_block)), 1:].sum(dtype=np.int64))
-
-
-def _survey_step(n_blocks: int) -> int:
-    return max(-(-n_blocks // MAX_SURVEYED), 1)
-
-
-
-
 class View(NamedTuple):
-    """One way to code an array: ``bits`` that symbols and sub-streams of what was counted take; ``stream_log2``: values
-    per sub-stream; ``references``: whether sub-streams have references of their own; ``seen``: the count;
-    ``dtype``, with the usual head or a wide one; ``columns``: column references."""
+    """One way to code an array: ``dtype``, with the usual head or a wide one; ``stream_log2``: values per sub-stream;
+    ``columns``: column references; ``seen``: a count of some blocks; ``references``: whether sub-streams have
+    references of their own; ``bits`` that symbols and sub-streams of what was counted take."""
 
-    bits: float
-    stream_log2: int
-    references: bool
-    seen: Survey
     dtype: ValueType
+    stream_log2: int
     columns: tuple[ColumnReferences, ...]
+    seen: Survey
+    references: bool
+    bits: float
 
-    @property
-    def whole_bits(self) -> float:
-        """``bits``, and the tails."""
-        return self.bits + self.dtype.tail_bits * _n_tails(self.seen)
+
+def _costs(seen: Survey, stream_log2: int, block: int, some: np.ndarray) -> tuple[float, float]:
+    """What symbols and sub-streams of the blocks that are marked in ``some`` (bool[n_rows]) take, in bits, where heads
+    are relative to each block's mean, and where to each sub-stream's."""
+    plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, some)
+    n_streams = int(n_heads) >> stream_log2
+    n_empty = max(int(some.sum()) * (block // seen.every >> stream_log2) - n_streams, 0)
+    streams = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty
+    return int(plain) / 256 + streams, int(relative) / 256 + REFERENCE_BITS * n_streams + streams
 
 
 class Looking(NamedTuple):
@@ -152,24 +160,35 @@ class Looking(NamedTuple):
 
     def view(self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> View:
         """One way, from a count of some blocks."""
-        stream, step = 1 << stream_log2, _survey_step(-(-len(self.values) // self.block))
-        seen = self._survey(dtype, stream, columns, step)
-        bits, references = _stream_cost(seen, stream, self.allowed, self.fixed)
-        return View(bits, stream_log2, references, seen, dtype, columns)
+        n_values, n_blocks = len(self.values), -(-len(self.values) // self.block)
+        step = max(-(-n_blocks // MAX_SURVEYED), -(-n_values // (share_of(n_values) * _LOOKED_AT)), 1)
+        seen = self._survey(dtype, stream_log2, columns, step)
+        plain, relative = _costs(seen, stream_log2, self.block, np.ones(len(seen.bases), np.bool_))
+        references = self.allowed and (self.fixed or relative < plain)
+        return View(dtype, stream_log2, columns, seen, references, relative if references else plain)
 
     def whole(self, view: View) -> Survey:
         """The count of all blocks for one way."""
-        if _survey_step(len(view.seen.by_block)) == 1:
-            return view.seen
-        return self._survey(view.dtype, 1 << view.stream_log2, view.columns, 1)
+        return view.seen if view.seen.step == 1 else self._survey(view.dtype, view.stream_log2, view.columns, 1)
 
-    def _survey(self, dtype: ValueType, stream: int, columns: tuple[ColumnReferences, ...], step: int) -> Survey:
-        values, levels, n_levels, block, *_, threads = self
-        return take_survey(values, levels, dtype, n_levels, block, stream, threads, columns, step)
+    def bits(self, view: View, left: np.ndarray | None = None) -> float:
+        """What is counted in a view takes, tails included; ``left``: bool[n_blocks], of these blocks alone."""
+        seen = view.seen
+        some = np.ones(len(seen.bases), np.bool_) if left is None else left[:: seen.step]
+        n_tails = int(seen.by_block[some, 1:].sum(dtype=np.int64))
+        costs = _costs(seen, view.stream_log2, self.block, some)
+        return costs[view.references] + view.dtype.tail_bits * n_tails
 
     def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""
-        found = min((self.view(dtype, length, columns) for length in lengths), key=lambda one: one[:2])
+        views = [self.view(dtype, length, columns) for length in lengths]
+        found = min(views, key=lambda one: (one.bits, one.stream_log2))
         if columns:
             found = min(found, self.view(dtype, found.stream_log2, ()), key=lambda one: one.bits)
         return found
+
+    def _survey(
+        self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...], step: int
+    ) -> Survey:
+        values, levels, n_levels, block, *_, threads = self
+        return take_survey(values, levels, dtype, n_levels, block, 1 << stream_log2, threads, columns, step)

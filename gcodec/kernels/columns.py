@@ -10,6 +10,8 @@ from .memory import view, width_of
 from .scalar import I8, I32, I64, U16, U32, U64
 from .streams import STREAM_PAD
 
+MOST_HEAD = 100  #: a reference's greatest size
+
 
 @kernel
 def fill_columns(spans, heads, start, n, out):
@@ -125,28 +127,65 @@ def restore_columns(out, n, stream, symbols, columns, head_shift, head_mask):
 
 
 @kernel
+def explained(total, number):
+    """By how much the squares of ``number`` integers that add up to ``total`` sum to less once their mean, rounded, is
+    taken off."""
+    mean = (2 * total + number) // max(2 * number, 1)
+    return mean * (2 * total - number * mean)
+
+
+@kernel
+def sum_columns(values, n_columns, count, n_rows, every, head_shift, head_mask, sums, numbers):
+    """Add up, by column, how far heads of some rows are from their row's mean; of values that are not 0.
+
+    ``values``: uintW, rows of ``n_columns``, of which the first ``count`` are looked at, in ``n_rows`` of them, one in
+    ``every``; ``sums``, ``numbers``: int32[count], results, zeroed. Returns the sum of squares.
+    """
+    squares, own, many = np.int64(0), view(sums, 0, count), view(numbers, 0, count)
+    for r in range(n_rows):
+        row = view(values, r * every * n_columns, count)
+        mean, _ = mean_head(row, head_shift, head_mask)
+        middle, total = I32(mean), U32(0)
+        if width_of(values) <= 32:
+            shift, mask = U32(head_shift), U32(head_mask)
+            for j in range(count):
+                bits = U32(row[j])
+                far = I32(I32((bits >> shift) & mask) - middle)
+                far = far if bits else I32(0)
+                own[j] = I32(own[j] + far)
+                many[j] = I32(many[j] + I32(bits != U32(0)))
+                total = U32(total + U32(I32(far * far)))
+        else:
+            for j in range(count):
+                word = U64(row[j])
+                away = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - middle)
+                away = away if word else I32(0)
+                own[j] = I32(own[j] + away)
+                many[j] = I32(many[j] + I32(word != U64(0)))
+                total = U32(total + U32(I32(away * away)))
+        squares += np.int64(total)
+    return squares
+
+
+@kernel
 def measure_columns(values, tensors, head_shift, head_mask, sums, numbers, found):
     """How much of the variance of heads within rows is that of their columns.
 
-    ``tensors``: int64[n, 5], of each: first value, columns, how many belong together, rows to look at, every how many
-    rows; ``sums``, ``numbers``: int32, scratch for the most columns; ``found``: int64[n, 4], results: values that were
-    counted, sum of squares, and by how much column references take it down, one per column and one per group.
+    ``tensors``: int64[n, 6], of each: first value, columns, how many belong together, columns to look at, rows to look
+    at, every how many rows; ``sums``, ``numbers``: int32, scratch for the most columns; ``found``: int64[n, 4],
+    results: values that were counted, sum of squares, and by how much column references take it down, one per column
+    and one per group.
     """
     for t in range(len(tensors)):
-        start, n_columns, group, n_rows, every = (
-            tensors[t, 0],
-            tensors[t, 1],
-            tensors[t, 2],
-            tensors[t, 3],
-            tensors[t, 4],
-        )
-        for j in range(n_columns):
+        start, n_columns, group = tensors[t, 0], tensors[t, 1], tensors[t, 2]
+        count, n_rows, every = tensors[t, 3], tensors[t, 4], tensors[t, 5]
+        for j in range(count):
             sums[j] = 0
             numbers[j] = 0
-        some = view(values, start, (n_rows - 1) * every * n_columns + n_columns)
-        found[t, 1] = sum_columns(some, n_columns, n_rows, every, head_shift, head_mask, sums, numbers)
+        some = view(values, start, (n_rows - 1) * every * n_columns + count)
+        found[t, 1] = sum_columns(some, n_columns, count, n_rows, every, head_shift, head_mask, sums, numbers)
         total, single, joint, group_sum, group_number = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-        for j in range(n_columns):
+        for j in range(count):
             total += numbers[j]
             single += explained(np.int64(sums[j]), np.int64(numbers[j]))
             group_sum += sums[j]
@@ -158,41 +197,31 @@ def measure_columns(values, tensors, head_shift, head_mask, sums, numbers, found
 
 
 @kernel
-def explained(total, number):
-    """By how much the squares of ``number`` integers that add up to ``total`` sum to less once their mean, rounded, is
-    taken off."""
-    mean = (2 * total + number) // max(2 * number, 1)
-    return mean * (2 * total - number * mean)
+def find_heads(values, tensors, head_shift, head_mask, sums, numbers, heads):
+    """Column references of tensors: mean head of every ``group`` columns less that of the row, rounded.
 
-
-@kernel
-def sum_columns(values, n_columns, n_rows, every, head_shift, head_mask, sums, numbers):
-    """Add up, by column, how far heads of some rows are from their row's mean; of values that are not 0.
-
-    ``values``: uintW, rows of ``n_columns``, of which ``n_rows`` are looked at, one in ``every``; ``sums``,
-    ``numbers``: int32[n_columns], results, zeroed. Returns the sum of squares.
+    ``tensors``: as in :func:`measure_columns`, all columns looked at; ``heads``: int8, results, one tensor after
+    another.
     """
-    squares, own, many = np.int64(0), view(sums, 0, n_columns), view(numbers, 0, n_columns)
-    for r in range(n_rows):
-        row = view(values, r * every * n_columns, n_columns)
-        mean, _ = mean_head(row, head_shift, head_mask)
-        middle, total = I32(mean), U32(0)
-        if width_of(values) <= 32:
-            shift, mask = U32(head_shift), U32(head_mask)
-            for j in range(n_columns):
-                bits = U32(row[j])
-                far = I32(I32((bits >> shift) & mask) - middle)
-                far = far if bits else I32(0)
-                own[j] = I32(own[j] + far)
-                many[j] = I32(many[j] + I32(bits != U32(0)))
-                total = U32(total + U32(I32(far * far)))
-        else:
-            for j in range(n_columns):
-                word = U64(row[j])
-                away = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - middle)
-                away = away if word else I32(0)
-                own[j] = I32(own[j] + away)
-                many[j] = I32(many[j] + I32(word != U64(0)))
-                total = U32(total + U32(I32(away * away)))
-        squares += np.int64(total)
-    return squares
+    place = 0
+    for t in range(len(tensors)):
+        start, n_columns, group, n_rows, every = (
+            tensors[t, 0],
+            tensors[t, 1],
+            tensors[t, 2],
+            tensors[t, 4],
+            tensors[t, 5],
+        )
+        for j in range(n_columns):
+            sums[j] = 0
+            numbers[j] = 0
+        some = view(values, start, ((n_rows - 1) * every + 1) * n_columns)
+        sum_columns(some, n_columns, n_columns, n_rows, every, head_shift, head_mask, sums, numbers)
+        for first in range(0, n_columns, group):
+            total, number = np.int64(0), np.int64(0)
+            for j in range(first, first + group):
+                total += sums[j]
+                number += numbers[j]
+            mean = (2 * total + number) // max(2 * number, 1)
+            heads[place] = I8(min(max(mean, -MOST_HEAD), MOST_HEAD))
+            place += 1

@@ -81,6 +81,18 @@ class Columns(NamedTuple):
     heads: np.ndarray
 
 
+class Surveying(NamedTuple):
+    """Working memory of one thread for counting what is looked at of one block at a time."""
+
+    own: np.ndarray  #: int8[stream]
+    shifted: np.ndarray  #: uintW[block + stream]
+    means: np.ndarray  #: int64[n_streams]
+    numbers: np.ndarray  #: int64[n_streams]
+    moved: np.ndarray  #: bool[n_streams]
+    bins: np.ndarray  #: uint16[2 stream]
+    counts: np.ndarray  #: uint32[4, n_bins]
+
+
 class Scratch(NamedTuple):
     """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is
     compiled away.
@@ -125,7 +137,7 @@ class Residuals(NamedTuple):
     items: np.ndarray  #: uint8[n_planes, block + 64]
     n_items: np.ndarray  #: int64[8]
     scales: np.ndarray  #: uint32[block / 2 + 2]
-    sums: np.ndarray  #: float32[2, 16]
+    sums: np.ndarray  #: float32[16]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     starts: np.ndarray  #: int64[n_streams]
     lanes: np.ndarray  #: int64[3, 4]

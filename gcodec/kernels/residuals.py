@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import kernel
+from .jit import inlined, kernel
 from .memory import bits_of, float_of, leading_zeros, view, width_of
 from .scalar import U8, U32
 
@@ -61,11 +61,17 @@ def _factor(value):
 
 
 @kernel
-def _product(a, b):
-    """The product, 0 where that depends on the processor's mode: with denormal factors and results, and where rounding
-    makes the smallest normal number of one."""
-    bits = bits_of(np.float32(_factor(a) * _factor(b)))
+def kept(value):
+    """The value, 0 where that depends on the processor's mode: where it is denormal, and where rounding may have made
+    the smallest normal number of it."""
+    bits = bits_of(value)
     return float_of(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
+
+
+@kernel
+def product(a, b):
+    """The product, 0 where that depends on the processor's mode."""
+    return kept(np.float32(_factor(a) * _factor(b)))
 
 
 @kernel
@@ -130,23 +136,55 @@ def digits(words, n, symbols, at):
         words[i] = U32(U32(U32(word >> U32(odd << U32(2))) & U32(0xFFFFFF)) | U32(word << U32(28)))
 
 
+@inlined
+def _add_products(values, template, n, form, lanes):
+    """Add the products of two rows to ``lanes``: float32[LANES]. ``form``: a constant, so that the loops become one
+    of vectors."""
+    whole = n - n % LANES
+    for at in range(0, whole, LANES):
+        some, column = view(values, at, LANES), view(template, at, LANES)
+        for i in range(LANES):
+            lanes[i] = _factor(np.float32(lanes[i] + product(as_float(some[i], form), column[i])))
+    for i in range(n - whole):
+        value = as_float(values[whole + i], form)
+        lanes[i] = _factor(np.float32(lanes[i] + product(value, template[whole + i])))
+
+
 @kernel
-def fit_scale(values, first, n, template, start, form, lanes):
-    """The scale that fits ``values[first : first + n]`` to the template's part from ``start`` best (least squares),
-    rounded to 24 bits: uint32, its bits. ``lanes``: float32[2, LANES], scratch. What is denormal counts as 0, so that
-    the scale does not depend on the processor's mode."""
-    lanes[:] = np.float32(0)
-    for at in range(0, n, LANES):
-        count = min(LANES, n - at)
-        some, column = view(values, first + at, count), view(template, start + at, count)
-        for i in range(count):
-            value = as_float(some[i], form)
-            lanes[0, i] = _factor(np.float32(lanes[0, i] + _product(value, column[i])))
-            lanes[1, i] = np.float32(lanes[1, i] + _product(column[i], column[i]))
-    products, squares = np.float32(0), np.float32(0)
+def sum_products(values, template, n, form, lanes):
+    """Scalar product of a row of values and one of a template, both of ``n``. ``lanes``: float32[LANES], scratch. What
+    is denormal counts as 0, so that the sum does not depend on the processor's mode."""
     for i in range(LANES):
-        products = _factor(np.float32(products + lanes[0, i]))
-        squares = np.float32(squares + lanes[1, i])
+        lanes[i] = np.float32(0)
+    if form == FLOAT32:
+        _add_products(values, template, n, FLOAT32, lanes)
+    elif form == BFLOAT16:
+        _add_products(values, template, n, BFLOAT16, lanes)
+    else:
+        _add_products(values, template, n, FLOAT16, lanes)
+    total = np.float32(0)
+    for i in range(LANES):
+        total = _factor(np.float32(total + lanes[i]))
+    return total
+
+
+@kernel
+def sum_squares(template, n, lanes):
+    """The same of a template's row and itself."""
+    for i in range(LANES):
+        lanes[i] = np.float32(0)
+    for at in range(0, n, LANES):
+        for i in range(min(LANES, n - at)):
+            lanes[i] = np.float32(lanes[i] + product(template[at + i], template[at + i]))
+    total = np.float32(0)
+    for i in range(LANES):
+        total = np.float32(total + lanes[i])
+    return total
+
+
+@kernel
+def scale_of(products, squares):
+    """The scale that fits a row to a template's best (least squares), rounded to 24 bits: uint32, its bits."""
     scale = bits_of(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
     scale = scale if U32(scale & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
     return U32(U32(scale + U32(0x80)) & U32(0xFFFFFF00))

@@ -8,13 +8,13 @@ import numpy as np
 from .blocks import is_constant
 from .jit import kernel
 from .memory import float_of, view
-from .residuals import as_float, digits, fit_scale, predict, residuals
+from .residuals import as_float, digits, predict, residuals, scale_of, sum_products, sum_squares
 from .scalar import U32
 from .streams import STREAM_PAD
-from .survey import entropy_bits
+from .survey import PIECE, entropy_bits
 
 PROBED, PROBED_ROWS = 128, 16  #: columns and rows that a first look is at
-HOPELESS = 512  #: bits, in 1/256, beyond what is promising: after a few rows of that no more are looked at
+HOPELESS, HOPELESS_ROWS = 512, 2  #: bits, in 1/256, beyond what is promising: after so many rows no more are looked at
 
 
 @kernel
@@ -34,10 +34,13 @@ def predict_block(scratch, template, column, n, form):
 @kernel
 def fit_block(values, n, template, column, form, scratch):
     """The scales of a block's rows, into ``scratch.scales``."""
-    done, row = 0, 0
+    done, row, first, last, squares = 0, 0, -1, -1, np.float32(0)
     while done < n:
         count = min(len(template) - column, n - done)
-        scratch.scales[row] = fit_scale(values, done, count, template, column, form, scratch.sums)
+        some, own = view(values, done, count), view(template, column, count)
+        if column != first or count != last:
+            first, last, squares = column, count, sum_squares(own, count, scratch.sums)
+        scratch.scales[row] = scale_of(sum_products(some, own, count, form, scratch.sums), squares)
         done += count
         row += 1
         column = 0
@@ -61,11 +64,12 @@ def residuals_of_block(values, base, start, n, stream, template, column, form, s
     else:
         fit_block(values, n, template, column, form, scratch)
         n_rows = predict_block(scratch, template, column, n, form)
-    residuals(values, 0, n, scratch.predictions, scratch.words)
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - s * stream)
-        digits(view(scratch.words, s * stream, count), count, scratch.symbols, place)
+        words = view(scratch.words, s * stream, count)
+        residuals(values, s * stream, count, view(scratch.predictions, s * stream, count), words)
+        digits(words, count, scratch.symbols, place)
         for i in range(count, (count + 63) & ~63):
             scratch.symbols[place + i] = 0
     return n_rows
@@ -82,19 +86,6 @@ def count_digits(values, base, start, n, stream, template, column, form, scratch
 
 
 @kernel
-def probe_all(values, tensors, limits, form, stream, digit_bits, template, scratch, counts, promising):
-    """:func:`probe` of many tensors: int64[n, 3], of each first value, columns and rows. ``limits``: int64[n], bits
-    per value, in 1/256, that predicting must not exceed to be ``promising``: bool[n], result; ``digit_bits``:
-    uint8[256], what a symbol's digits take; ``template``: float32, scratch for the most columns."""
-    for t in range(len(tensors)):
-        n_columns = tensors[t, 1]
-        counts[:] = U32(0)
-        some = view(values, tensors[t, 0], n_columns * tensors[t, 2])
-        seen = probe(some, n_columns, limits[t] + HOPELESS, form, stream, digit_bits, template, scratch, counts)
-        promising[t] = seen > 0 and residual_bits(counts, digit_bits) <= limits[t] * seen
-
-
-@kernel
 def residual_bits(counts, digit_bits):
     """What counted symbols take with a code of their own, in 1/256 bits."""
     bits = np.int64(entropy_bits(counts))
@@ -104,47 +95,58 @@ def residual_bits(counts, digit_bits):
 
 
 @kernel
-def probe(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
-    """A first look: predict a few rows, spread over an array, from the one in their middle, which is written to
-    ``template``: float32[n_columns]. ``limit``: bits per value, in 1/256, beyond which it gives up; ``counts``:
-    uint32[256], result. Returns the number of values looked at, 0 where there is nothing to see."""
-    n_rows = PROBED_ROWS
-    every = len(values) // n_columns // n_rows
-    seen = 0
-    chosen = -1
-    for k in range(n_rows):
-        row = ((k + n_rows // 2) % n_rows) * every * n_columns
-        some = view(values, row, n_columns)
+def _probe(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
+    """A first look: predict the first columns of a few rows, spread over an array, from those of the row in their
+    middle. ``limit``: bits per value, in 1/256, beyond which it gives up; ``template``: float32[PROBED], scratch;
+    ``counts``: uint32[256], result. Returns the number of values looked at, 0 where there is nothing to see."""
+    every, count, seen, found = len(values) // n_columns // PROBED_ROWS, min(n_columns, PROBED), 0, False
+    for k in range(PROBED_ROWS):
+        some = view(values, ((k + PROBED_ROWS // 2) % PROBED_ROWS) * every * n_columns, count)
         others = 0
-        for i in range(n_columns):
+        for i in range(count):
             others += some[i] != 0
-        if 2 * others < n_columns:
+        if 2 * others < count:
             continue
-        if chosen < 0:
-            chosen = row
-            for i in range(n_columns):
+        if not found:
+            found = True
+            for i in range(count):
                 template[i] = as_float(some[i], form)
             continue
-        count = min(n_columns, PROBED)
         count_digits(some, None, 0, count, stream, template, 0, form, scratch, counts)
         seen += count
-        if k == PROBED_ROWS // 4 and residual_bits(counts, digit_bits) > limit * seen:
+        if k == HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS) * seen:
             break
     return seen
 
 
 @kernel
+def probe_all(values, tensors, limits, form, stream, digit_bits, template, scratch, counts, promising):
+    """Whether rows of tensors are near to multiples of one: ``promising``: bool[n], result. ``tensors``: int64[n, 3],
+    of each first value, columns and rows; ``limits``: int64[n], bits per value, in 1/256, that predicting must not
+    exceed; ``digit_bits``: uint8[256], what a symbol's digits take; ``template``: float32[PROBED], ``counts``:
+    uint32[256], scratch."""
+    for t in range(len(tensors)):
+        n_columns = tensors[t, 1]
+        counts[:] = U32(0)
+        some = view(values, tensors[t, 0], n_columns * tensors[t, 2])
+        seen = _probe(some, n_columns, limits[t], form, stream, digit_bits, template, scratch, counts)
+        promising[t] = seen > 0 and residual_bits(counts, digit_bits) <= limits[t] * seen
+
+
+@kernel
 def survey_residuals(values, base, geometry, form, begin, template, origin, share, scratch, counts):
-    """Histograms of residuals of a part (1 / ``share``) of blocks from ``begin`` on: ``counts``: uint32[n, 256],
+    """Histograms of residuals of one in ``share`` pieces of blocks from ``begin`` on: ``counts``: uint32[n, 256],
     result. ``base``: uintW[n_values] to predict from, or None; ``origin``: where in ``values`` a row begins."""
+    piece = PIECE if share > 1 else geometry.block
     for b in range(begin, begin + len(counts)):
-        start = b * geometry.block
-        n = min(geometry.block, geometry.n_values - start)
-        part = (n + share - 1) // share
-        first = min((b % share) * part, n - part)
-        some = view(values, start + first, part)
-        if not is_constant(some, part):
-            column = (start + first - origin) % max(len(template), 1)
-            count_digits(
-                some, base, start + first, part, geometry.stream, template, column, form, scratch, counts[b - begin]
-            )
+        end = min((b + 1) * geometry.block, geometry.n_values)
+        first = b * geometry.block + (b % share) * piece
+        first = first if first < end else b * geometry.block
+        for start in range(first, end, share * piece):
+            n = min(piece, end - start)
+            some = view(values, start, n)
+            if not is_constant(some, n):
+                column = (start - origin) % max(len(template), 1)
+                count_digits(
+                    some, base, start, n, geometry.stream, template, column, form, scratch, counts[b - begin]
+                )

@@ -45,29 +45,22 @@ def find_bins(values, levels, origin, head_shift, head_mask, window, center, bin
 
 
 @kernel
-def count_heads(values, levels, base, reference, head_shift, head_mask, window, center, bins, by_block, by_stream):
+def count_heads(values, levels, base, reference, head_shift, head_mask, window, center, bins, counts):
     """Count values in two histograms, of heads relative to ``base`` and to ``reference``. ``bins``: uint16[2 n],
-    scratch."""
+    scratch; ``counts``: uint32[4, n_bins], each histogram in two parts, so that one addition need not wait for the
+    last."""
     n = len(values)
     first, second = view(bins, 0, n), view(bins, n, n)
     find_bins(values, levels, base, head_shift, head_mask, window, center, first)
     find_bins(values, levels, reference, head_shift, head_mask, window, center, second)
-    for i in range(n):
-        by_block[first[i]] += U32(1)
-        by_stream[second[i]] += U32(1)
-
-
-@kernel
-def without_columns(values, start, n, columns, head_shift, head_mask, infinity, own, shifted):
-    """Values ``start ... start + n`` as symbols are found for them: in ``shifted``, or where they are."""
-    some = view(values, start, n)
-    if (
-        len(columns.spans)
-        and fill_columns(columns.spans, columns.heads, start, n, own)
-        and remove_columns(some, n, own, head_shift, head_mask, infinity, shifted)
-    ):
-        return view(shifted, 0, n)
-    return some
+    for i in range(0, n - 1, 2):
+        counts[0, first[i]] += U32(1)
+        counts[1, first[i + 1]] += U32(1)
+        counts[2, second[i]] += U32(1)
+        counts[3, second[i + 1]] += U32(1)
+    if n & 1:
+        counts[0, first[n - 1]] += U32(1)
+        counts[2, second[n - 1]] += U32(1)
 
 
 @kernel
@@ -87,62 +80,70 @@ def survey(
     center,
     columns,
     infinity,
-    own,
-    shifted,
-    bins,
+    scratch,
     bases,
     by_block,
     by_stream,
 ):
-    """Histograms of blocks ``begin ... stop`` from every ``every``-th piece of every ``step``-th of them; the pieces
-    are the same for all ``stream`` up to PIECE values.
+    """Histograms of blocks ``begin * step``, ``(begin + 1) * step`` ... before ``stop * step``, from every
+    ``every``-th piece of each; the pieces are the same for all ``stream`` up to PIECE values.
 
     ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``columns``: of which
-    references are removed first; ``own``: int8[stream], ``shifted``: uintW[stream], ``bins``:
-    uint16[2 stream], scratch; ``bases``:
-    int64[n_blocks], result: mean head of what was seen, -1 where that was zeros only; ``by_block``, ``by_stream``:
-    uint32[n_blocks, n_bins], results, zeroed by the caller: relative to the block's mean head and to each
-    sub-stream's own.
+    references are removed first; ``scratch``: a :class:`parameters.Surveying`; results, a row for each block:
+    ``bases``: int64, mean head of what was seen, -1 where that was zeros only; ``by_block``, ``by_stream``:
+    uint32[n_rows, n_bins], relative to the block's mean head and to each sub-stream's own.
     """
     piece = max(stream, PIECE)
-    for b in range(begin, stop):
-        if b % step:
-            continue
+    means, numbers, moved, counts = scratch.means, scratch.numbers, scratch.moved, scratch.counts
+    for row in range(begin, stop):
+        b = row * step
         end = min(n_values, (b + 1) * block)
         first = b * block + (b % every) * piece
         if first >= end:
             first = b * block
-        total, number = 0, 0
+        total, number, s = 0, 0, 0
         for place in range(first, end, every * piece):
             for start in range(place, min(place + piece, end), stream):
                 count = min(end - start, stream)
-                some = without_columns(values, start, count, columns, head_shift, head_mask, infinity, own, shifted)
-                mean, others = mean_head(some, head_shift, head_mask)
-                total += mean * others
-                number += others
-        bases[b] = total // number if number else -1
-        for place in range(first, end, every * piece):
-            for start in range(place, min(place + piece, end), stream):
-                count = min(end - start, stream)
-                some = without_columns(values, start, count, columns, head_shift, head_mask, infinity, own, shifted)
-                mean, others = mean_head(some, head_shift, head_mask)
-                if others == 0:  # a run takes no bits, but what it repeats has to have a code
-                    by_block[b, 0] += U32(1)
-                    by_stream[b, 0] += U32(1)
-                    continue
-                count_heads(
-                    some,
-                    view_if_any(levels, start, count),
-                    bases[b],
-                    mean,
-                    head_shift,
-                    head_mask,
-                    window,
-                    center,
-                    bins,
-                    by_block[b],
-                    by_stream[b],
+                some, less = view(values, start, count), view(scratch.shifted, s * stream, count)
+                moved[s] = (
+                    len(columns.spans) > 0
+                    and fill_columns(columns.spans, columns.heads, start, count, scratch.own)
+                    and remove_columns(some, count, scratch.own, head_shift, head_mask, infinity, less)
                 )
+                means[s], numbers[s] = mean_head(less if moved[s] else some, head_shift, head_mask)
+                total += means[s] * numbers[s]
+                number += numbers[s]
+                s += 1
+        base = total // number if number else -1
+        for k in range(4):
+            for i in range(by_block.shape[1]):
+                counts[k, i] = U32(0)
+        s = 0
+        for place in range(first, end, every * piece):
+            for start in range(place, min(place + piece, end), stream):
+                count = min(end - start, stream)
+                if numbers[s] == 0:  # a run takes no bits, but what it repeats has to have a code
+                    counts[0, 0] += U32(1)
+                    counts[2, 0] += U32(1)
+                else:
+                    count_heads(
+                        view(scratch.shifted, s * stream, count) if moved[s] else view(values, start, count),
+                        view_if_any(levels, start, count),
+                        base,
+                        means[s],
+                        head_shift,
+                        head_mask,
+                        window,
+                        center,
+                        scratch.bins,
+                        counts,
+                    )
+                s += 1
+        bases[row] = base
+        for i in range(by_block.shape[1]):
+            by_block[row, i] = counts[0, i] + counts[1, i]
+            by_stream[row, i] = counts[2, i] + counts[3, i]
 
 
 @kernel
@@ -246,15 +247,17 @@ def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own
 
 
 @kernel
-def compare_references(by_block, by_stream, step):
+def compare_references(by_block, by_stream, some):
     """Entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to each sub-stream's
-    (``by_stream``, both uint32[n_blocks, n_bins]), and the number of heads. Looks at every ``step``-th row."""
+    (``by_stream``, both uint32[n_blocks, n_bins]), and the number of heads: of the rows that are marked in ``some``
+    (bool[n_blocks])."""
     plain, relative, number = U64(0), U64(0), U64(0)
-    for b in range(0, by_block.shape[0], step):
-        plain += entropy_bits(by_block[b])
-        relative += entropy_bits(by_stream[b])
-        for i in range(by_block.shape[1]):
-            number += U64(by_block[b, i])
+    for b in range(by_block.shape[0]):
+        if some[b]:
+            plain += entropy_bits(by_block[b])
+            relative += entropy_bits(by_stream[b])
+            for i in range(by_block.shape[1]):
+                number += U64(by_block[b, i])
     return plain, relative, number
 
 
