@@ -111,7 +111,7 @@ def make_plan(
         predictor = Predictor(values, dtype, rows, base, block)
     decide = partial(_plan_of, look, coding=coding, lossy=lossy, given=given, predictor=predictor)
     plan, bits, coded_bits = decide(view, weigh=bool(others))
-    left = np.ones(len(plan.choice), np.bool_)  # for column references and wide heads, which predicted blocks do not use
+    left = np.ones(len(plan.choice), np.bool_)  # to column references and wide heads: all blocks but predicted ones
     if plan.prediction is not None:
         left = plan.prediction.choice < 0
         if view.columns:  # other sub-streams may suit the rest better
