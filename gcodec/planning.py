@@ -29,7 +29,7 @@ from .surveying import (
 )
 from .valuetypes import ValueType
 
-_WIDE_GAIN = {"bfloat16": 0.002, "float32": 0.004}  #: what a wide head, which is slower, has to save
+_WIDE_GAIN = {"bfloat16": 0.005, "float32": 0.004}  #: what a wide head, which is slower, has to save
 _WIDE_VALUES = 1 << 12  #: values from which one may
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 

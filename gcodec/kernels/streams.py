@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u64, prefetch, store_u64, view, width_of
+from .memory import load_u64, prefetch, prefetch_to_write, store_u64, view, width_of
 from .prefix_code import NO_CODE
 from .scalar import U8, U32, U64
 from .steps import HAS_AVX512
@@ -155,18 +155,20 @@ def encode_streams(
     ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
     :func:`prefix_code.encode_table`; ``chunk``: uint8[CHUNK_BYTES], scratch; ``out``: uint8, room for
     ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``: uint32[n_streams], result; ``upcoming``: values that will be
-    wanted next, fetched meanwhile. Returns the position after the last byte, or -1 where a symbol has no code and the
-    codebook no escape.
+    wanted next, fetched meanwhile, as is the room for what will be made of them. Returns the position after the last
+    byte, or -1 where a symbol has no code and the codebook no escape.
     """
     width = width_of(upcoming) >> 3
     if HAS_AVX512:
         _byte_tables(table, chunk)
+    ahead = at + n // 3  # about where the next block's bytes will lie
     for s in range((n + stream - 1) // stream):
         first = s * stream
         count = min(stream, n - first)
         place = s * (stream + STREAM_PAD)
         for line in range(first * width, (first + count) * width, 64):
             prefetch(upcoming, line)
+            prefetch_to_write(out, ahead + line * 3 // 4)
         if is_run(symbols, place, count, run_symbol):
             stream_bytes[s] = 0
             continue
