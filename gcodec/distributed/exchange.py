@@ -65,6 +65,7 @@ class Exchange:
         self._timeout = timeout
         self._receives: list[Incoming] = []
         self._sends: list[tuple[int, torch.Tensor, Any]] = []
+        self._owned: list[torch.Tensor] = []
         self.waited, self.sent = 0.0, 0
 
     def post(self, peer: int, tag: int, room: int) -> Incoming:
@@ -74,10 +75,19 @@ class Exchange:
         self._receives.append(incoming)
         return incoming
 
+    def own(self, buffer: torch.Tensor) -> None:
+        """A buffer to send from is the exchange's from now on, which gives it back when all has been sent."""
+        self._owned.append(buffer)
+
     def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
-        """Send the first ``size`` bytes of a buffer, which is the exchange's from now on."""
-        self._sends.append((peer, buffer, self.group.send([buffer[:size]], peer, tag)))
+        """Send the first ``size`` bytes of a buffer."""
+        part = buffer[:size]
+        self._sends.append((peer, part, self.group.send([part], peer, tag)))
         self.sent += size
+
+    def send_array(self, peer: int, tag: int, message: np.ndarray) -> None:
+        """Send all of an array, uint8."""
+        self.send(peer, tag, torch.from_numpy(message), len(message))
 
     def receive(self, incoming: Incoming, where: str) -> np.ndarray:
         """Wait for a message: uint8, longer than the message. Raises PeerError, which ``where`` begins."""
@@ -88,7 +98,7 @@ class Exchange:
         """Wait until everything has been sent, and take the memory back. ``where``: from a peer to an error's text."""
         for peer, _, work in self._sends:
             self._wait(work, where(peer))
-        for _, buffer, _ in self._sends:
+        for buffer in self._owned:
             self.buffers.give(buffer)
         for incoming in self._receives:
             self.buffers.give(incoming.buffer)

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import GcodecError, InvalidArgument, PeerError
+from .exchange import Buffers
 
 _lanes: list[Lane] = []
 _lanes_lock = threading.Lock()
@@ -72,6 +73,7 @@ class Lane:
             raise InvalidArgument("this process is not in the group")
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
+        self.buffers = Buffers()
         self.failure: BaseException | None = None
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
         self._queue: SimpleQueue[tuple[Job, Pending] | None] = SimpleQueue()
