@@ -11,3 +11,7 @@ from .lane import close_lanes as close_lanes
 from .modes import FixedBits as FixedBits
 from .modes import Lossless as Lossless
 from .modes import NearLossless as NearLossless
+from .codebooks import Refresh as Refresh
+from .hook import hook as hook
+from .state import CompressedAllreduce as CompressedAllreduce
+from .stats import log_to as log_to

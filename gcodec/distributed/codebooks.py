@@ -34,7 +34,7 @@ COUNTING = Given((), (), True)  #: plans without codebooks, for their counts
 @dataclass(frozen=True)
 class Refresh:
     """When codebooks are renewed. ``interval``: steps, GComp's 50; ``trigger``: bits per symbol beyond the entropy, over
-    all ranks, from which one comes earlier."""
+    all ranks, from which that comes earlier, but not before a tenth of the interval. Raises InvalidArgument."""
 
     interval: int = 50
     trigger: float = 0.1
@@ -42,6 +42,11 @@ class Refresh:
     def __post_init__(self) -> None:
         if self.interval < 2 or self.trigger <= 0:
             raise InvalidArgument(f"interval={self.interval} must be at least 2, trigger={self.trigger} positive")
+
+    @property
+    def least(self) -> int:
+        """Steps between refreshes at least."""
+        return max(2, self.interval // 10)
 
 
 class Layer:
@@ -155,35 +160,35 @@ class Codebooks:
         self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
         self.digest = agreement_of(*sorted(self._by_hash))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Arrays, numbers and strings that :meth:`load_state_dict` takes back."""
-        layers = {}
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What all ranks have in common, and what is this rank's: arrays and numbers."""
+        shared, own = {}, {"paid": self.paid}
         for number, layer in self.layers.items():
-            version = layer.cycle.current
-            layers[str(number)] = {
+            version, key = layer.cycle.current, str(number)
+            shared[key] = {
                 "head_bits": layer.cycle.head_bits,
                 "n_levels": layer.cycle.n_levels,
-                "histogram": layer.cycle.histogram.astype(np.int64),
-                "recent": layer.recent.astype(np.int64),
                 "version": 0 if version is None else version.number,
                 "step": 0 if version is None else version.step,
-                "codebook": np.frombuffer(b"" if version is None else version.codebook.record, np.uint8).copy(),
+                "codebook": np.frombuffer(b"" if version is None else version.codebook.record, np.uint8),
             }
-        return {"layers": layers, "paid": self.paid}
+            own[key] = {"histogram": layer.cycle.histogram.astype(np.int64), "recent": layer.recent.astype(np.int64)}
+        return shared, own
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned. Raises Corruption for a damaged codebook."""
+    def load_state_dict(self, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """Go on from what :meth:`state_dict` returned; without ``own`` counting starts again. Raises Corruption for a
+        damaged codebook."""
         self.layers.clear()
-        for number, one in state["layers"].items():
-            layer = Layer(int(one["head_bits"]), int(one["n_levels"]), self.refresh)
-            layer.cycle.histogram[:] = np.asarray(one["histogram"]).astype(np.uint64)
-            layer.recent[:] = np.asarray(one["recent"]).astype(np.uint64)
+        for key, one in shared.items():
+            layer = self.layers[int(key)] = Layer(int(one["head_bits"]), int(one["n_levels"]), self.refresh)
             if one["version"]:
-                record = np.asarray(one["codebook"]).astype(np.uint8).tobytes()
+                record = one["codebook"].astype(np.uint8).tobytes()
                 book, _ = read_inline(record, 0, layer.cycle.n_levels, layer.cycle.head_bits)
                 layer.cycle.current = Version(int(one["version"]), int(one["step"]), book, True)
                 layer.cycle.step = int(one["step"])
                 layer.set_costs()
-            self.layers[int(number)] = layer
-        self.paid = float(state["paid"])
+            if own is not None:
+                layer.cycle.histogram[:] = own[key]["histogram"].astype(np.uint64)
+                layer.recent[:] = own[key]["recent"].astype(np.uint64)
+        self.paid = 0.0 if own is None else float(own["paid"])
         self._remember()

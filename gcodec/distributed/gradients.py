@@ -21,7 +21,7 @@ class Segment(NamedTuple):
 
     begin: int
     end: int
-    param: torch.Tensor
+    param: torch.Tensor | None
     stride: tuple[int, ...]
 
 

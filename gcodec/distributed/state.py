@@ -1,0 +1,190 @@
+"""What a compressed DDP hook knows and keeps: mode, codebooks, statistics; and how it reduces a bucket."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..errors import InvalidArgument
+from .allreduce import SMALLEST, TYPES, compressed, plain
+from .checkpoint import from_plain, to_plain
+from .codebooks import Codebooks, Refresh
+from .coder import Shared
+from .gradients import Gradients, Segment
+from .lane import Job, Lane, lane_of
+from .modes import Lossless, Mode, NearLossless
+from .rounds import Rounds
+from .stats import Stats, Tally
+from .warm import warm
+
+
+class CompressedAllreduce:
+    """State of the DDP hook: two lines compress a model's gradients.
+
+        state = gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
+        ddp.register_comm_hook(state, gcodec.distributed.hook)
+
+    ``optimizer``: a torch optimizer or several, for near-lossless mode; without one the mode is lossless. ``mode``: any
+    mode instead; it may be assigned anew between steps, on all ranks alike. ``refresh``: when shared codebooks are
+    renewed; None: every frame brings its own, smaller by a few percent where rows of a gradient have something in
+    common, and slower to make by half or more. ``group``: DDP's process group. ``smallest``: buckets of fewer bytes go
+    through Gloo as they are, as do those of other types than float32, float64, float16 and bfloat16. ``threads`` of the
+    codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
+    rank is an error.
+
+    One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
+    Raises Unsupported for an optimizer without a rule, InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimizer: Any = None,
+        mode: Mode | None = None,
+        refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
+        group: dist.ProcessGroup | None = None,
+        smallest: int = SMALLEST,
+        threads: int | None = None,
+        timeout: timedelta = timedelta(minutes=5),  # noqa: B008 - frozen
+    ) -> None:
+        if optimizer is not None and mode is not None:
+            raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
+        self.mode: Mode = mode or (Lossless() if optimizer is None else NearLossless(optimizer))
+        self.refresh, self.group, self.smallest, self.timeout = refresh, group, smallest, timeout
+        self.threads = threads or max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        self._stats = Stats()
+        self._codebooks = Codebooks(refresh or Refresh())
+        self._rounds = Rounds(self._codebooks, self._stats)
+        self._numbers: dict[int, int] = {}
+        self._params: list[torch.Tensor] = []  # keeps their ids from being used again
+        self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._warm: set[tuple[torch.dtype, str]] = set()
+        self._lane: Lane | None = None
+        if isinstance(self.mode, NearLossless):
+            held = [param for one in self.mode.optimizers for group in one.param_groups for param in group["params"]]
+            for dtype in dict.fromkeys(param.dtype for param in held if param.requires_grad):
+                self._make_warm(dtype)
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of a bucket's average; what the hook calls."""
+        buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        self._make_warm(buffer.dtype)
+        if self._lane is None:
+            self._lane = lane_of(self.group, self.timeout)
+        lane = self._lane
+        tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+        job = self._job(lane, bucket, tally)
+
+        def run() -> torch.Tensor:
+            result: torch.Tensor = job.run()
+            self._check(result, buffer)
+            tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+            self._stats.add(index, tally)
+            if last:
+                self._end_step(lane)
+            return result
+
+        return lane.submit(Job(run, job.refuse)).get_future()
+
+    def _job(self, lane: Lane, bucket: dist.GradBucket, tally: Tally) -> Job:
+        buffer = bucket.buffer()
+        if lane.size == 1:
+            return Job(lambda: buffer)
+        dtype = None if buffer.is_sparse or not buffer.is_cpu else TYPES.get(buffer.dtype)
+        if dtype is None or buffer.nbytes < max(self.smallest, 1):
+            return Job(lambda: plain(lane, buffer, True, tally))
+        gradients = gradients_of(bucket)
+        shared = None
+        if self.refresh is not None:
+            numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
+            shared = Shared(self._codebooks, gradients, numbers)
+        key = bucket.index(), buffer.numel(), buffer.dtype
+        result = self._results.get(key)
+        if result is None:
+            if len(self._results) > 4 * (bucket.index() + 1) + 64:  # buckets were rebuilt
+                self._results.clear()
+            result = self._results[key] = torch.empty_like(buffer)
+        mode = self.mode
+        label = f"step {self._stats.steps}, bucket {bucket.index()}"
+        coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
+
+        def run() -> Any:
+            if shared is not None:
+                self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
+            return coded.run()
+
+        return Job(run, coded.refuse)
+
+    def _number(self, param: torch.Tensor | None) -> int:
+        """A parameter's number: how many others were seen before it."""
+        assert param is not None
+        if id(param) not in self._numbers:
+            self._numbers[id(param)] = len(self._params)
+            self._params.append(param)
+        return self._numbers[id(param)]
+
+    def _make_warm(self, dtype: torch.dtype) -> None:
+        key = dtype, repr(type(self.mode))
+        if key not in self._warm and dtype in TYPES:
+            warm(TYPES[dtype], self.mode, self.refresh)
+            self._warm.add(key)
+
+    def _end_step(self, lane: Lane) -> None:
+        self._stats.end_step()
+        if self.refresh is not None:
+            self._rounds.end_step(lane)
+
+    @staticmethod
+    def _check(result: torch.Tensor, buffer: torch.Tensor) -> None:
+        """DDP takes a result of any length and type without a word."""
+        if result.shape != buffer.shape or result.dtype != buffer.dtype or result.device != buffer.device:
+            raise InvalidArgument(f"a result of {tuple(result.shape)} {result.dtype} for a bucket of "
+                                  f"{tuple(buffer.shape)} {buffer.dtype}")
+
+    def stats(self) -> dict[str, Any]:
+        """Plain numbers: wire bytes, ratio, bits per symbol, seconds, refreshes; in all, by bucket and of the last step.
+
+        See :class:`gcodec.distributed.stats.Tally` for each. Call it between steps.
+        """
+        return self._stats.numbers()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, as tensors, numbers and strings, so that ``torch.load`` takes it with
+        ``weights_only=True``: between steps, after a backward pass.
+
+        All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
+        checkpoint keeps each rank's.
+        """
+        rank = 0 if self._lane is None else self._lane.rank
+        shared, own = self._codebooks.state_dict()
+        return to_plain({"version": 1, "rounds": self._rounds.state_dict(), "codebooks": shared, f"rank{rank}": own})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`, on all ranks, before the first step. Each from its own gives the very bytes of
+        an uninterrupted run; all from one rank's the same gradients, with codebooks that may differ in length by a little.
+        """
+        known = from_plain(state)
+        if known.get("version") != 1:
+            raise InvalidArgument(f"a hook's state of version {known.get('version')}; this is version 1")
+        parent = dist.group.WORLD if self.group is None else self.group
+        rank = dist.get_rank(parent) if dist.is_initialized() else 0
+        self._codebooks.load_state_dict(known["codebooks"], known.get(f"rank{rank}"))
+        self._rounds.load_state_dict(known["rounds"])
+
+
+def gradients_of(bucket: dist.GradBucket) -> Gradients:
+    """Which part of a bucket belongs to which parameter, in which order of memory: DDP lays a gradient out as its
+    parameter if that is dense, else row by row."""
+    buffer, segments = bucket.buffer(), []
+    for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if view.numel():
+            begin = (view.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+            dense = torch.empty_like(param, device="meta").stride() == param.stride()
+            stride = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
+            segments.append(Segment(begin, begin + view.numel(), param, stride))
+    return Gradients(segments)
