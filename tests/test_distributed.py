@@ -60,6 +60,12 @@ def test_senseless_arguments_are_refused(pair):
     pair.run("refusals")
 
 
+@pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
+def test_terms_and_result_are_rounded_as_encode_does(ranks, mode, dtype):
+    if ranks.size > 1:
+        assert all_equal(ranks.run("lossy_law", mode=mode, dtype=dtype))
+
+
 @pytest.mark.parametrize("bits", [3, 10])
 def test_fixed_bits_keeps_its_bound(ranks, bits):
     if ranks.size > 1:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import prior
 from ..codebook import Codebook, read_inline
 from ..coding import Coding
 from ..cycle import CodebookCycle, Version
@@ -33,8 +34,9 @@ COUNTING = Given((), (), True)  #: plans without codebooks, for their counts
 
 @dataclass(frozen=True)
 class Refresh:
-    """When codebooks are renewed. ``interval``: steps, GComp's 50; ``trigger``: bits per symbol beyond the entropy, over
-    all ranks, from which that comes earlier, but not before a tenth of the interval. Raises InvalidArgument."""
+    """When codebooks are renewed. ``interval``: steps, GComp's 50; ``trigger``: bits per symbol, over all
+    ranks, by which codes exceed the entropy more than they did when new, from which that comes earlier, but not before a
+    tenth of the interval. Raises InvalidArgument."""
 
     interval: int = 50
     trigger: float = 0.1
@@ -106,7 +108,7 @@ class Codebooks:
 
     def find(self, codebook_id: int, digest: int) -> Codebook | None:
         """The codebook that a frame names."""
-        return self._by_hash.get(digest) if codebook_id >= FIRST_ID else None
+        return self._by_hash.get(digest) if codebook_id >= FIRST_ID else prior.find(codebook_id, digest)
 
     def count(self, owners: np.ndarray, plan: Plan) -> bool:
         """Add what a plan has counted; returns whether its codebooks suit it."""
@@ -129,6 +131,7 @@ class Codebooks:
         for layer in self.layers.values():
             entropy += int(survey.entropy_bits(layer.recent)) / 256
             symbols += float(layer.recent.sum())
+            layer.cycle.histogram >>= np.uint64(2)  # the past fades, so that a change soon shows
             layer.cycle.count(layer.recent)
             layer.recent[:] = 0
         spent = Spent(self.paid, entropy, symbols)

@@ -12,8 +12,11 @@ from ..coding import Coding
 from ..decoding import Frame
 from ..encoding import encode_values, plan_for
 from ..errors import Corruption
+from ..kernels.direct import Direct
+from ..kernels.round import round_values
 from ..planning import Plan
 from ..scheme import Scheme
+from ..scratch import kind_of
 from ..tensors import NUMPY, Values
 from ..valuetypes import ValueType
 from ..workers import n_threads
@@ -23,6 +26,8 @@ from .partition import shapes_within
 from .stats import Tally
 
 _NO_LEVELS = np.zeros(0, np.uint8)
+_CHUNK = 1088  #: bytes of scratch that rounding needs
+_round_values = Direct(round_values)
 
 
 class Shared(NamedTuple):
@@ -55,15 +60,30 @@ class Coder:
         ``kind``: 0 for this rank's own values, 1 for a result."""
         start = perf_counter()
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
-        levels = _NO_LEVELS
-        if self.rule is not None:
-            floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
-            levels = self.rule.levels(begin, floats, kind)
+        levels = self._levels(bits, begin, kind)
         plan = self._plan(values, levels, begin)
         frame = encode_values(values, self.scheme, levels, True, plan, self.threads, out)
         self.tally.encode_seconds += perf_counter() - start
         self.tally.encoded_bytes += bits.nbytes
         return len(frame)
+
+    def round(self, bits: np.ndarray, begin: int) -> np.ndarray:
+        """What decoding would return for this rank's own ``bits`` (uintW[n], the buffer's from ``begin`` on)."""
+        if self.exact:
+            return bits
+        start = perf_counter()
+        levels, kind, scheme = self._levels(bits, begin, 0), kind_of(self.dtype), self.scheme
+        rounded = np.empty_like(bits)
+        _round_values((self.dtype, len(levels) > 0), bits, levels if len(levels) else None, len(bits), scheme.drop_table,
+                      kind.infinity, kind.smallest_normal, True, scheme.prune, np.empty(_CHUNK, np.uint8), rounded)
+        self.tally.encode_seconds += perf_counter() - start
+        return rounded
+
+    def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
+        if self.rule is None:
+            return _NO_LEVELS
+        floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
+        return self.rule.levels(begin, floats, kind)
 
     def _plan(self, values: Values, levels: np.ndarray, begin: int) -> Plan:
         n_values, shared = len(values.bits), self.shared

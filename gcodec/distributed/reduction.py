@@ -2,8 +2,9 @@
 
 Each rank sums one chunk of the buffer. It sends every other rank the values of that rank's chunk, adds up what it
 receives for its own, and sends the result to all. However many ranks there are, a value is encoded twice: as a
-contribution and as a result. A rank's own contribution to its own chunk is not encoded; its own result is, and decoded
-again, so that all ranks end with the same bits. Contributions are added in the order of ranks, so that runs repeat.
+contribution and as a result. A rank rounds its own contribution as the others round theirs, and decodes its own result as
+they do: so all ranks end with the same bits, and these depend on the values alone, not on who sums which. Contributions
+are added in the order of ranks.
 
 Both halves work piece by piece. All receives are posted first; all contributions are encoded and handed to the network;
 then each piece is summed as its last contribution arrives, and its result follows at once.
@@ -122,7 +123,7 @@ class Reduction:
         total, received = Sum(self.coder.dtype, end - begin), np.empty(end - begin, self.values.dtype)
         for peer in range(self.lane.size):
             if peer == rank:
-                term = self.values[begin:end]
+                term = self.coder.round(self.values[begin:end], begin)
             else:
                 term = received
                 self._decode(exchange, Slot(peer, CONTRIBUTION, piece, begin, end), incoming[peer], term)

@@ -6,6 +6,7 @@ the same sums: at the end of a step, in the lane.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class Rounds:
         self.codebooks, self.stats = codebooks, stats
         self.step = 0
         self.renewed = -1  #: step from which the codebooks hold
+        self.usual: float | None = None  #: excess when these codebooks were new, bits per symbol
         self._spent, self._histograms = Sum(), Sum()
         self._numbers: list[int] = []
 
@@ -63,7 +65,7 @@ class Rounds:
         histograms = self._histograms.finish()
         if histograms is not None:
             self.codebooks.renew(self._numbers, histograms.numpy(), self.step)
-            self.renewed = self.step
+            self.renewed, self.usual = self.step, None
             self.stats.refreshes += 1
         spent = self._spent.finish()
         if spent is not None:
@@ -82,8 +84,12 @@ class Rounds:
             return True
         refresh = self.codebooks.refresh
         age = self.step - self.renewed
-        excess = 0.0 if spent is None else self._excess(Spent(*spent.tolist()))
-        return age >= refresh.interval - 1 or (age >= refresh.least and excess > refresh.trigger)
+        if age < 2 or spent is None:  # the last sum is not yet of frames with these codebooks
+            return age >= refresh.interval - 1
+        excess = self._excess(Spent(*spent.tolist()))
+        if self.usual is None:
+            self.usual = excess
+        return age >= refresh.interval - 1 or (age >= refresh.least and excess > self.usual + refresh.trigger)
 
     def _begin(self, lane: Lane, under_way: Sum, tensor: torch.Tensor) -> None:
         under_way.begin(lane, tensor)
@@ -105,6 +111,7 @@ class Rounds:
         return {
             "step": self.step,
             "renewed": self.renewed,
+            "usual": float("nan") if self.usual is None else self.usual,
             "spent": empty if spent is None else spent.numpy().copy(),
             "histograms": empty.astype(np.int64) if histograms is None else histograms.numpy().copy(),
             "numbers": np.array(self._numbers, np.int64),
@@ -114,6 +121,7 @@ class Rounds:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.step, self.renewed = int(state["step"]), int(state["renewed"])
+        self.usual = None if math.isnan(state["usual"]) else float(state["usual"])
         self._spent, self._histograms = Sum(), Sum()
         if len(state["spent"]):
             self._spent.tensor = torch.tensor(np.asarray(state["spent"]), dtype=torch.float64)

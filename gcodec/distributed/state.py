@@ -65,10 +65,8 @@ class CompressedAllreduce:
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
-        if isinstance(self.mode, NearLossless):
-            held = [param for one in self.mode.optimizers for group in one.param_groups for param in group["params"]]
-            for dtype in dict.fromkeys(param.dtype for param in held if param.requires_grad):
-                self._make_warm(dtype)
+        for dtype in dict.fromkeys(self._likely_types()):
+            self._make_warm(dtype)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
@@ -127,6 +125,13 @@ class CompressedAllreduce:
             self._numbers[id(param)] = len(self._params)
             self._params.append(param)
         return self._numbers[id(param)]
+
+    def _likely_types(self) -> list[torch.dtype]:
+        """Of the gradients to come; others are made warm when they are there."""
+        if not isinstance(self.mode, NearLossless):
+            return [torch.float32]
+        held = [param for one in self.mode.optimizers for group in one.param_groups for param in group["params"]]
+        return [param.dtype for param in held if param.requires_grad]
 
     def _make_warm(self, dtype: torch.dtype) -> None:
         key = dtype, repr(type(self.mode))
