@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
@@ -22,7 +25,7 @@ from gcodec.distributed.lane import lane_of
 from tests.laws import bits_of
 
 WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
-MODES = {"lossless": lambda optimizer: gd.Lossless(), "fixed": lambda optimizer: gd.FixedBits(9),
+MODES: dict[str, Any] = {"lossless": lambda optimizer: gd.Lossless(), "fixed": lambda optimizer: gd.FixedBits(9),
          "near": gd.NearLossless}
 
 
@@ -200,7 +203,8 @@ class Given(nn.Module):
         super().__init__()
         random = torch.Generator().manual_seed(1)
         self.parts = nn.ParameterList([
-            nn.Parameter((torch.randn(n, generator=random) * 0.05).to(dtypes[i % len(dtypes)])) for i, n in enumerate(sizes)])
+            nn.Parameter((torch.randn(n, generator=random) * 0.05).to(dtypes[i % len(dtypes)]))
+            for i, n in enumerate(sizes)])
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss."""
@@ -222,7 +226,7 @@ class Net(nn.Module):
         self.last = nn.Linear(500 if images else 701, 333)
         self.head = nn.Linear(333, 10)
         if images:
-            self.to(memory_format=torch.channels_last)
+            self.to(memory_format=torch.channels_last)     # type: ignore[call-overload]
         if narrow:
             self.last.to(torch.bfloat16)
 
@@ -239,7 +243,7 @@ class Net(nn.Module):
         return self.head(wide)
 
 
-def in_rank_order(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def in_rank_order(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A hook that averages as lossless mode promises to, without any compression."""
     buffer = bucket.buffer()
     gathered = [torch.empty_like(buffer) for _ in range(size())]
@@ -253,15 +257,16 @@ in_rank_order.__annotations__ = {}
 
 
 @contextlib.contextmanager
-def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None, state_options: dict[str, Any] | None = None,
-           **ddp: Any) -> Iterator[tuple[DistributedDataParallel, gd.CompressedAllreduce | None]]:
-    """The model under DDP with our hook, or with the one in rank order (mode None)."""
+def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
+           state_options: dict[str, Any] | None = None, **ddp: Any) -> Iterator[tuple[Any, Any]]:
+    """The model under DDP, and the state of our hook; or None, with the hook in rank order (mode None)."""
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, **ddp)
     state = None
     if mode is None:
         wrapped.register_comm_hook(None, in_rank_order)
     else:
-        state = gd.CompressedAllreduce(mode=MODES[mode](optimizer), **{"smallest": 0, "threads": 1, **(state_options or {})})
+        options = {"smallest": 0, "threads": 1, **(state_options or {})}
+        state = gd.CompressedAllreduce(mode=MODES[mode](optimizer), **options)
         wrapped.register_comm_hook(state, gd.hook)
     yield wrapped, state
     del wrapped
@@ -298,7 +303,7 @@ def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", bran
                 if param.grad is not None:
                     param.grad.div_(loss_scale)
             if poison and step == 1:        # a scaler would leave out this step
-                assert all(bool(torch.isnan(param.grad).any()) for param in model.parameters() if param.grad is not None)
+                assert all(bool(param.grad is None or torch.isnan(param.grad).any()) for param in model.parameters())
                 continue
             optimizer.step()
             schedule.step()
@@ -324,7 +329,7 @@ def join(mode: str | None) -> int:
 
 
 def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
-    """(Parameters and bytes sent per step) of an uninterrupted run's second part, and of one resumed from a checkpoint."""
+    """(Parameters, codebooks) by step, of the second part of an uninterrupted run and of a resumed one."""
 
     def run(steps: range, saved: dict[str, Any] | None) -> tuple[dict[str, Any], list[Any]]:
         model = Net()
@@ -367,8 +372,8 @@ def refresh(steps: int, interval: int, change_at: int | None) -> list[tuple[int,
         for step in range(steps):
             random = torch.Generator().manual_seed(step * 10 + rank())
             spread = 0.0 if change_at is None or step < change_at else 1.5
-            batch = [torch.randn(part.shape, generator=random) * torch.exp(spread * torch.randn(part.shape, generator=random))
-                     for part in model.parts]
+            normal = [[torch.randn(part.shape, generator=random) for part in model.parts] for _ in range(2)]
+            batch = [one * torch.exp(spread * other) for one, other in zip(*normal, strict=True)]
             used = state._codebooks.digest
             wrapped(batch).backward()
             numbers = state.stats()
@@ -387,11 +392,8 @@ def conservation() -> dict[str, float]:
         handed += n_bytes
         original(self, peer, tag, buffer, n_bytes)
 
-    exchange.Exchange.send = send     # type: ignore[method-assign]
-    try:
+    with mock.patch.object(exchange.Exchange, "send", send):
         _, numbers = train("near", 4)
-    finally:
-        exchange.Exchange.send = original     # type: ignore[method-assign]
     return {**{key: numbers[key] for key in ("sent_bytes", "received_bytes", "raw_bytes", "encoded_bytes")},
             "handed": handed, "by_bucket": sum(one["sent_bytes"] for one in numbers["buckets"].values()),
             "buckets": len(numbers["buckets"])}
@@ -407,18 +409,19 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
     timeout = timedelta(seconds=patience)
     lane = lane_of(group, timeout)
     terms = values_at(rank(), 400_000, torch.float32)
-    tensor, options = terms.clone(), {"group": group, "smallest": 0, "threads": 1}
+    tensor = terms.clone()
+    options: dict[str, Any] = {"group": group, "smallest": 0, "threads": 1}
     guilty = rank() == culprit
     undo = _sabotage(kind) if guilty else None
     name = text = following = ""
     try:
         if guilty and kind == "mode":
-            gd.allreduce(tensor, mode=gd.FixedBits(3), **options)       # type: ignore[arg-type]
+            gd.allreduce(tensor, mode=gd.FixedBits(3), **options)
         elif guilty and kind == "sequence":
             lane.sequence += 1
-            gd.allreduce(tensor, **options)     # type: ignore[arg-type]
+            gd.allreduce(tensor, **options)
         elif not (guilty and kind == "silence"):
-            gd.allreduce(tensor, **options)     # type: ignore[arg-type]
+            gd.allreduce(tensor, **options)
     except gcodec.GcodecError as error:
         name, text = type(error).__name__, str(error)
     except ZeroDivisionError as error:
@@ -429,7 +432,7 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
     untouched = torch.equal(tensor, terms)
     if name:
         try:
-            gd.allreduce(tensor, **options)     # type: ignore[arg-type]
+            gd.allreduce(tensor, **options)
         except gcodec.PeerError as error:
             following = str(error)
     return name, text, untouched, following
@@ -444,8 +447,7 @@ def _sabotage(kind: str) -> Any:
             write(self, out)
             out[20] ^= 255
 
-        message.Header.write_to = write_to      # type: ignore[method-assign]
-        return lambda: setattr(message.Header, "write_to", write)
+        return _patched(message.Header, "write_to", write_to)
 
     def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any) -> int:
         n_bytes = original(self, bits, begin, which, out)
@@ -455,22 +457,22 @@ def _sabotage(kind: str) -> Any:
             raise ZeroDivisionError("a fault on purpose")
         return n_bytes
 
-    coder.Coder.encode = encode     # type: ignore[method-assign]
+    return _patched(coder.Coder, "encode", encode)
 
-    def undo() -> None:
-        coder.Coder.encode = original       # type: ignore[method-assign]
 
-    return undo
+def _patched(owner: Any, name: str, value: Any) -> Any:
+    """Put it in place; returns what takes it away."""
+    patch = mock.patch.object(owner, name, value)
+    patch.start()
+    return patch.stop
 
 
 def death(culprit: int) -> tuple[str, str]:
     """One rank dies in the middle of an all-reduce."""
-    import os
-
     tensor = values_at(rank(), 400_000, torch.float32)
     gd.allreduce(tensor, smallest=0, timeout=timedelta(seconds=30))
     if rank() == culprit:
-        coder.Coder.encode = lambda *_: os._exit(1)     # type: ignore[method-assign, assignment]
+        _patched(coder.Coder, "encode", lambda *_: os._exit(1))
     try:
         gd.allreduce(tensor, smallest=0)
     except gcodec.GcodecError as error:

@@ -1,4 +1,4 @@
-"""Real ranks for tests: a group of Gloo processes that run named cases together, so that torch is imported once each."""
+"""Real ranks for tests: a group of Gloo processes that run named cases together, and so import torch but once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Ranks:
         self._store = store
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, self.cases, rank, self.size, str(store)), daemon=True)
+            arguments = theirs, self.cases, rank, self.size, str(store)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._members.append((process, ours))

@@ -1,10 +1,11 @@
-"""The DDP hook among real Gloo processes. In lossless mode it must train as a hook that sums in the order of ranks does,
-bit for bit, whatever DDP is told to do."""
+"""The DDP hook among real Gloo processes. In lossless mode it must train as a hook that sums in the order of ranks
+does, bit for bit, whatever DDP is told to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.ranks import Ranks
 CASES = "tests.distributed_cases"
 
 #: Options of DDP and of the training loop. Each has at least three buckets.
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "static_graph": {"static_graph": True},
     "find_unused_parameters": {"find_unused_parameters": True, "branch": True},

@@ -22,8 +22,12 @@ from .reduction import Reduction
 from .stats import Tally
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
-TYPES = {torch.float32: BY_NAME["float32"], torch.bfloat16: BY_NAME["bfloat16"], torch.float16: BY_NAME["float16"],
-         torch.float64: BY_NAME["float64"]}
+TYPES = {
+    torch.float32: BY_NAME["float32"],
+    torch.bfloat16: BY_NAME["bfloat16"],
+    torch.float16: BY_NAME["float16"],
+    torch.float64: BY_NAME["float64"],
+}
 
 
 def allreduce(
@@ -83,7 +87,9 @@ def _checked(tensor: torch.Tensor, op: str) -> ValueType:
     if op not in ("sum", "avg"):
         raise InvalidArgument(f"op={op!r}; 'sum' or 'avg'")
     if tensor.layout != torch.strided or tensor.dtype not in TYPES:
-        raise InvalidArgument(f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}: dense floats of 16 to 64 bits")
+        raise InvalidArgument(
+            f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
+        )
     if not tensor.is_cpu:
         raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
     return TYPES[tensor.dtype]

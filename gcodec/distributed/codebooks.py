@@ -3,7 +3,7 @@
 GComp (SoCC '24, Figure 8 and "Dynamic adjustment of the Huffman table") renews its table every 50 iterations. Here, at
 the end of every step, the ranks begin to sum a few numbers; at the end of the next one they read the sums, and where
 these say that a refresh is due, begin to sum their histograms; at the end of the step after that each rank builds the
-same codebooks from the same sums, and uses them from then on. Nothing waits for a sum that was not begun a step earlier,
+same codebooks from the same sums, and uses them from then on. Nothing waits for a sum that was not begun a step before,
 and as all of it happens in one lane, "from then on" is the same message on every rank.
 """
 
@@ -34,9 +34,12 @@ COUNTING = Given((), (), True)  #: plans without codebooks, for their counts
 
 @dataclass(frozen=True)
 class Refresh:
-    """When codebooks are renewed. ``interval``: steps, GComp's 50; ``trigger``: bits per symbol, over all
-    ranks, by which codes exceed the entropy more than they did when new, from which that comes earlier, but not before a
-    tenth of the interval. Raises InvalidArgument."""
+    """When codebooks are renewed.
+
+    ``interval``: steps, GComp's 50; ``trigger``: bits per symbol by which codes may exceed the entropy more than they
+    did when new, over all ranks; beyond that they are renewed early, but not before a tenth of the interval. Raises
+    InvalidArgument.
+    """
 
     interval: int = 50
     trigger: float = 0.1
@@ -165,7 +168,8 @@ class Codebooks:
 
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What all ranks have in common, and what is this rank's: arrays and numbers."""
-        shared, own = {}, {"paid": self.paid}
+        shared: dict[str, Any] = {}
+        own: dict[str, Any] = {"paid": self.paid}
         for number, layer in self.layers.items():
             version, key = layer.cycle.current, str(number)
             shared[key] = {

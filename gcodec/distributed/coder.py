@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..tensors import NUMPY, Values
 from ..valuetypes import ValueType
 from ..workers import n_threads
 from .codebooks import COUNTING, Codebooks
-from .gradients import Gradients, Rule
+from .gradients import Gradients
 from .partition import shapes_within
 from .stats import Tally
 
@@ -38,6 +38,13 @@ class Shared(NamedTuple):
     numbers: np.ndarray
 
 
+class Chooser(Protocol):
+    """What chooses levels."""
+
+    def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
+        """As :meth:`gradients.Rule.levels`."""
+
+
 class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
@@ -45,8 +52,16 @@ class Coder:
     ``shapes``: of the tensors in the buffer, used where no codebooks are shared; ``tally`` takes times and bytes.
     """
 
-    def __init__(self, dtype: ValueType, scheme: Scheme, rule: Rule | None, shared: Shared | None,
-                 shapes: Sequence[Sequence[int]], threads: int | None, tally: Tally) -> None:
+    def __init__(
+        self,
+        dtype: ValueType,
+        scheme: Scheme,
+        rule: Chooser | None,
+        shared: Shared | None,
+        shapes: Sequence[Sequence[int]],
+        threads: int | None,
+        tally: Tally,
+    ) -> None:
         self.dtype, self.scheme, self.rule, self.shared = dtype, scheme, rule, shared
         self.shapes, self.threads, self.tally = shapes, threads, tally
 
@@ -74,8 +89,19 @@ class Coder:
         start = perf_counter()
         levels, kind, scheme = self._levels(bits, begin, 0), kind_of(self.dtype), self.scheme
         rounded = np.empty_like(bits)
-        _round_values((self.dtype, len(levels) > 0), bits, levels if len(levels) else None, len(bits), scheme.drop_table,
-                      kind.infinity, kind.smallest_normal, True, scheme.prune, np.empty(_CHUNK, np.uint8), rounded)
+        _round_values(
+            (self.dtype, len(levels) > 0),
+            bits,
+            levels if len(levels) else None,
+            len(bits),
+            scheme.drop_table,
+            kind.infinity,
+            kind.smallest_normal,
+            True,
+            scheme.prune,
+            np.empty(_CHUNK, np.uint8),
+            rounded,
+        )
         self.tally.encode_seconds += perf_counter() - start
         return rounded
 
@@ -105,8 +131,10 @@ class Coder:
         frame = Frame(payload, None if self.shared is None else self.shared.codebooks.find)
         prelude = frame.prelude
         if prelude.dtype.usual is not self.dtype or prelude.n_values != len(out):
-            raise Corruption(f"a frame of {prelude.n_values} values of {prelude.dtype.name} instead of {len(out)} of "
-                             f"{self.dtype.name}")
+            raise Corruption(
+                f"a frame of {prelude.n_values} values of {prelude.dtype.name} instead of {len(out)} of "
+                f"{self.dtype.name}"
+            )
         frame.decode_blocks(0, prelude.n_blocks, out, n_threads(self.threads, len(out)))
         self.tally.decode_seconds += perf_counter() - start
         self.tally.decoded_bytes += out.nbytes

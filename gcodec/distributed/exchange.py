@@ -42,13 +42,14 @@ class Buffers:
 
 
 class Incoming:
-    """A posted receive; ``bytes``: the buffer as uint8, of which the message takes the first part."""
+    """A posted receive; the message takes the first part of the buffer."""
 
     def __init__(self, peer: int, buffer: torch.Tensor, work: Any) -> None:
         self.peer, self.buffer, self.work = peer, buffer, work
 
     @property
     def bytes(self) -> np.ndarray:
+        """The memory, uint8."""
         array: np.ndarray = self.buffer.numpy()
         return array
 

@@ -21,7 +21,7 @@ class Segment(NamedTuple):
 
     begin: int
     end: int
-    param: torch.Tensor | None
+    param: torch.Tensor
     stride: tuple[int, ...]
 
 
@@ -39,14 +39,22 @@ class Gradients:
         if not params or ends[-1] != n_values:
             raise InvalidArgument(f"the parameters do not have {n_values} values in all")
         strides = [torch.empty(param.shape, device="meta").stride() for param in params]
-        return cls([Segment(int(end) - param.numel(), int(end), param, stride)
-                    for end, param, stride in zip(ends, params, strides, strict=True)])
+        return cls(
+            [
+                Segment(int(end) - param.numel(), int(end), param, stride)
+                for end, param, stride in zip(ends, params, strides, strict=True)
+            ]
+        )
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Of the tensors as they lie in memory: those in another order than row-major count as flat."""
-        return [tuple(segment.param.shape) if torch.empty(segment.param.shape, device="meta").stride() == segment.stride
-                else (segment.end - segment.begin,) for segment in self.segments]
+        return [
+            tuple(segment.param.shape)
+            if torch.empty(segment.param.shape, device="meta").stride() == segment.stride
+            else (segment.end - segment.begin,)
+            for segment in self.segments
+        ]
 
     def owners(self, begin: int, end: int) -> np.ndarray:
         """The segment that each block of a frame with values ``begin ... end`` is counted for: int64[n_blocks]."""
@@ -66,9 +74,12 @@ class Rule:
         self.ladder = mode.ladder_of(dtype)
         self.loss_scale = float(mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale)
         self.scales = (ranks_share * mode.scale, mode.scale)
-        self._groups = {id(param): (stock_name(optimizer), group, optimizer.state)
-                        for optimizer in mode.optimizers for group in optimizer.param_groups
-                        for param in group["params"]}
+        self._groups = {
+            id(param): (stock_name(optimizer), group, optimizer.state)
+            for optimizer in mode.optimizers
+            for group in optimizer.param_groups
+            for param in group["params"]
+        }
         self._views: dict[int, tuple[OptimizerView, np.ndarray] | None] = {}
 
     def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
@@ -86,11 +97,18 @@ class Rule:
             if seen is not None and low < high:
                 known, param = seen
                 part = slice(low - segment.begin, high - segment.begin)
-                state = {key: value[part] if isinstance(value, np.ndarray) else value
-                         for key, value in known.state.items()}
-                levels_for(OptimizerView(known.name, known.hyper, state), param[part],
-                           values[low - begin : high - begin], ladder=self.ladder, loss_scale=self.loss_scale,
-                           scale=self.scales[kind], out=levels[low - begin : high - begin])
+                state = {
+                    key: value[part] if isinstance(value, np.ndarray) else value for key, value in known.state.items()
+                }
+                levels_for(
+                    OptimizerView(known.name, known.hyper, state),
+                    param[part],
+                    values[low - begin : high - begin],
+                    ladder=self.ladder,
+                    loss_scale=self.loss_scale,
+                    scale=self.scales[kind],
+                    out=levels[low - begin : high - begin],
+                )
         return levels
 
     def _view(self, index: int) -> tuple[OptimizerView, np.ndarray] | None:
@@ -101,8 +119,10 @@ class Rule:
             seen = None
             if found is not None:
                 name, group, states = found
-                state = {key: flat_array(value, stride) if torch.is_tensor(value) and value.ndim else value
-                         for key, value in states.get(param, {}).items()}
+                state = {
+                    key: flat_array(value, stride) if torch.is_tensor(value) and value.ndim else value
+                    for key, value in states.get(param, {}).items()
+                }
                 seen = view_from_dump(name, group, state), flat_array(param, stride)
             self._views[index] = seen
         return self._views[index]

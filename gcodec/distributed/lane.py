@@ -1,8 +1,8 @@
 """One lane per process group: a private Gloo group and one thread that does all communication, first in, first out.
 
 Collectives of several threads, or from a future's callbacks, run in an order that differs from rank to rank; on Gloo
-that hangs or mixes up buckets. A lane has one order. It also knows when it is broken: after an error the ranks no longer
-agree on what comes next, so everything handed in later fails at once, with the first error as its cause.
+that hangs or mixes up buckets. A lane has one order. It also knows when it is broken: after an error the ranks no
+longer agree on what comes next, so everything handed in later fails at once, with the first error as its cause.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ class FixedBits:
     mantissa_bits: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mantissa_bits, int) or self.mantissa_bits < 1:
+        if operator.index(self.mantissa_bits) < 1:
             raise InvalidArgument(f"mantissa_bits={self.mantissa_bits!r} is not a positive integer")
 
     def scheme(self, dtype: ValueType) -> Scheme:

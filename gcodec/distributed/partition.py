@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 _ALIGNED = 1 << 10  #: values; chunks begin at multiples
 _LEAST, _MOST = 1 << 16, 1 << 20  #: values in a piece
@@ -16,7 +17,7 @@ Range = tuple[int, int]
 def chunks(n_values: int, size: int) -> list[Range]:
     """The part that each of ``size`` ranks sums; some are empty where there are few values."""
     ends = [min(-(-n_values * rank // (size * _ALIGNED)) * _ALIGNED, n_values) for rank in range(size + 1)]
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))
 
 
 def piece_length(n_values: int, size: int) -> int:

@@ -2,9 +2,9 @@
 
 Each rank sums one chunk of the buffer. It sends every other rank the values of that rank's chunk, adds up what it
 receives for its own, and sends the result to all. However many ranks there are, a value is encoded twice: as a
-contribution and as a result. A rank rounds its own contribution as the others round theirs, and decodes its own result as
-they do: so all ranks end with the same bits, and these depend on the values alone, not on who sums which. Contributions
-are added in the order of ranks.
+contribution and as a result. A rank rounds its own contribution as the others round theirs, and decodes its own result
+as they do: so all ranks end with the same bits, and these depend on the values alone, not on who sums which.
+Contributions are added in the order of ranks.
 
 Both halves work piece by piece. All receives are posted first; all contributions are encoded and handed to the network;
 then each piece is summed as its last contribution arrives, and its result follows at once.
@@ -48,8 +48,17 @@ class Reduction:
     methods run on the lane's thread.
     """
 
-    def __init__(self, lane: Lane, coder: Coder, values: np.ndarray, result: np.ndarray, *,
-                 mean: bool, terms: tuple[object, ...], label: str = "") -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        coder: Coder,
+        values: np.ndarray,
+        result: np.ndarray,
+        *,
+        mean: bool,
+        terms: tuple[object, ...],
+        label: str = "",
+    ) -> None:
         self.lane, self.coder = lane, coder
         self.values, self.result, self.mean, self.label = values, result, mean, label
         self.length = piece_length(len(values), lane.size)
@@ -92,22 +101,36 @@ class Reduction:
     def _contributions(self) -> list[Slot]:
         """What this rank sends first: a piece to everyone, then the next piece."""
         most = max(map(len, self.parts))
-        return [Slot(owner, CONTRIBUTION, piece, *self.parts[owner][piece]) for piece in range(most)
-                for owner in self._others() if piece < len(self.parts[owner])]
+        return [
+            Slot(owner, CONTRIBUTION, piece, *self.parts[owner][piece])
+            for piece in range(most)
+            for owner in self._others()
+            if piece < len(self.parts[owner])
+        ]
 
     def _results(self, owner: int) -> list[Slot]:
         """What this rank sends then, or what it receives from ``owner``."""
         rank = self.lane.rank
-        return [Slot(peer, RESULT, piece, begin, end) for piece, (begin, end) in enumerate(self.parts[owner])
-                for peer in (self._others() if owner == rank else [owner])]
+        return [
+            Slot(peer, RESULT, piece, begin, end)
+            for piece, (begin, end) in enumerate(self.parts[owner])
+            for peer in (self._others() if owner == rank else [owner])
+        ]
 
     def _run(self, exchange: Exchange) -> None:
         rank = self.lane.rank
-        own = [[(peer, self._post(exchange, Slot(peer, CONTRIBUTION, piece, begin, end))) for peer in self._others()]
-               for piece, (begin, end) in enumerate(self.parts[rank])]
+        own = [
+            [(peer, self._post(exchange, Slot(peer, CONTRIBUTION, piece, begin, end))) for peer in self._others()]
+            for piece, (begin, end) in enumerate(self.parts[rank])
+        ]
         most = max(map(len, self.parts))
-        slots = [slot for piece in range(most) for owner in self._others()
-                 for slot in self._results(owner) if slot.piece == piece]
+        slots = [
+            slot
+            for piece in range(most)
+            for owner in self._others()
+            for slot in self._results(owner)
+            if slot.piece == piece
+        ]
         results = [(slot, self._post(exchange, slot)) for slot in slots]
         for slot in self._contributions():
             self._send(exchange, [slot], self.values[slot.begin : slot.end], slot)

@@ -1,7 +1,7 @@
 """The small sums that all ranks make beside training, at the end of every step, and what they decide from them.
 
-Whatever changes what goes over the wire follows from summed numbers alone, and is decided where every rank has just read
-the same sums: at the end of a step, in the lane.
+Whatever changes what goes over the wire follows from summed numbers alone, and is decided where every rank has just
+read the same sums: at the end of a step, in the lane.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from .modes import Lossless, Mode, NearLossless
 from .rounds import Rounds
 from .stats import Stats, Tally
 from .warm import warm
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 
 class CompressedAllreduce:
@@ -50,7 +53,7 @@ class CompressedAllreduce:
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
-        timeout: timedelta = timedelta(minutes=5),  # noqa: B008 - frozen
+        timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         if optimizer is not None and mode is not None:
             raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
@@ -68,7 +71,7 @@ class CompressedAllreduce:
         for dtype in dict.fromkeys(self._likely_types()):
             self._make_warm(dtype)
 
-    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         self._make_warm(buffer.dtype)
@@ -89,7 +92,7 @@ class CompressedAllreduce:
 
         return lane.submit(Job(run, job.refuse)).get_future()
 
-    def _job(self, lane: Lane, bucket: dist.GradBucket, tally: Tally) -> Job:
+    def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
         buffer = bucket.buffer()
         if lane.size == 1:
             return Job(lambda: buffer)
@@ -118,9 +121,8 @@ class CompressedAllreduce:
 
         return Job(run, coded.refuse)
 
-    def _number(self, param: torch.Tensor | None) -> int:
+    def _number(self, param: torch.Tensor) -> int:
         """A parameter's number: how many others were seen before it."""
-        assert param is not None
         if id(param) not in self._numbers:
             self._numbers[id(param)] = len(self._params)
             self._params.append(param)
@@ -148,11 +150,12 @@ class CompressedAllreduce:
     def _check(result: torch.Tensor, buffer: torch.Tensor) -> None:
         """DDP takes a result of any length and type without a word."""
         if result.shape != buffer.shape or result.dtype != buffer.dtype or result.device != buffer.device:
-            raise InvalidArgument(f"a result of {tuple(result.shape)} {result.dtype} for a bucket of "
-                                  f"{tuple(buffer.shape)} {buffer.dtype}")
+            raise InvalidArgument(
+                f"a result of {tuple(result.shape)} {result.dtype} for a bucket of {tuple(buffer.shape)} {buffer.dtype}"
+            )
 
     def stats(self) -> dict[str, Any]:
-        """Plain numbers: wire bytes, ratio, bits per symbol, seconds, refreshes; in all, by bucket and of the last step.
+        """Wire bytes, ratio, bits per symbol, seconds, refreshes: plain numbers, in all, by bucket, of the last step.
 
         See :class:`gcodec.distributed.stats.Tally` for each. Call it between steps.
         """
@@ -170,8 +173,10 @@ class CompressedAllreduce:
         return to_plain({"version": 1, "rounds": self._rounds.state_dict(), "codebooks": shared, f"rank{rank}": own})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`, on all ranks, before the first step. Each from its own gives the very bytes of
-        an uninterrupted run; all from one rank's the same gradients, with codebooks that may differ in length by a little.
+        """Go on from :meth:`state_dict`, on all ranks, before the first step.
+
+        All ranks from one rank's state, or each from its own, which also has what it counted for the next refresh. The
+        gradients are those of the uninterrupted run either way, bit for bit.
         """
         known = from_plain(state)
         if known.get("version") != 1:
@@ -182,7 +187,7 @@ class CompressedAllreduce:
         self._rounds.load_state_dict(known["rounds"])
 
 
-def gradients_of(bucket: dist.GradBucket) -> Gradients:
+def gradients_of(bucket: GradBucket) -> Gradients:
     """Which part of a bucket belongs to which parameter, in which order of memory: DDP lays a gradient out as its
     parameter if that is dense, else row by row."""
     buffer, segments = bucket.buffer(), []

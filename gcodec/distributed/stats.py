@@ -12,9 +12,10 @@ class Tally:
     where codebooks are shared.
 
     ``calls``: all-reduces; ``dense``: those of them that were not compressed; ``raw_bytes``: of values, as given in;
-    ``dense_bytes``: what a ring all-reduce would have sent; ``sent_bytes``, ``received_bytes``: with every header, those
-    of dense all-reduces taken as a ring's; ``encode_seconds``, ``decode_seconds``, ``sum_seconds``,
-    ``wait_seconds`` (for the network or other ranks) and ``seconds`` (in all), as the lane saw them.
+    ``dense_bytes``: what a ring all-reduce would have sent; ``sent_bytes``, ``received_bytes``: with every header,
+    those of dense all-reduces taken as a ring's; ``encoded_bytes``, ``decoded_bytes``: of values; ``encode_seconds``
+    (with choosing levels), ``decode_seconds``, ``sum_seconds``, ``wait_seconds`` (for the network or other ranks) and
+    ``seconds`` (in all), as the lane saw them.
     """
 
     calls: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from ..codec import warmup
 from ..ladders import Ladder
@@ -38,7 +39,7 @@ def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:
     rule = _AnyLevels(len(scheme.levels)) if isinstance(mode, NearLossless) else None
     codebooks = Codebooks(refresh or Refresh())
     codebooks.prepare([0], dtype.head_bits, len(scheme.levels))
-    shared = Shared(codebooks, Gradients([Segment(0, _VALUES, None, (1,))]), np.zeros(1, np.int64))
+    shared = Shared(codebooks, Gradients([Segment(0, _VALUES, torch.empty(0), (1,))]), np.zeros(1, np.int64))
     room = np.empty(_VALUES * 16, np.uint8)
     for books in (None, shared, shared):
         coder = Coder(dtype, scheme, rule, books, [(_VALUES,)], 1, Tally())
