@@ -110,6 +110,10 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair, mode, first):
         assert whole[0] == resumed[0]       # the codebooks, too
 
 
+def test_a_distributed_checkpoint_restores_every_ranks_state(pair, tmp_path):
+    assert all(pair.run("distributed_checkpoint", folder=str(tmp_path)))
+
+
 def test_every_byte_is_counted(pair):
     found = pair.run("conservation")
     for one, other in (found, reversed(found)):
