@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .errors import InsufficientData as InsufficientData
     from .errors import InvalidArgument as InvalidArgument
     from .errors import LimitExceeded as LimitExceeded
+    from .errors import PeerError as PeerError
     from .errors import Unsupported as Unsupported
     from .inspection import FrameInfo as FrameInfo
     from .ladders import FINE_LADDER as FINE_LADDER
@@ -41,7 +42,8 @@ _HOME = {
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "coding": ("LITERAL_GCOMP", "Coding"),
     "cycle": ("CodebookCycle",),
-    "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "Unsupported"),
+    "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "PeerError",
+               "Unsupported"),
     "inspection": ("FrameInfo",),
     "ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
     "recorder": ("Recorder",),

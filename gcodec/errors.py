@@ -25,3 +25,7 @@ class Unsupported(GcodecError):
 
 class LimitExceeded(GcodecError):
     """Decoding would need more memory than the caller allowed (``max_output_bytes``)."""
+
+
+class PeerError(GcodecError):
+    """Another rank of a process group has died, gone silent, given up, or does something else than this one."""

@@ -80,7 +80,7 @@ def view(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView
         Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
         InvalidArgument: the optimizer does not hold ``param``.
     """
-    name = _stock_name(optimizer)
+    name = stock_name(optimizer)
     for group in optimizer.param_groups:
         if any(param is held for held in group["params"]):
             return view_from_dump(name, group, optimizer.state.get(param, {}))
@@ -215,7 +215,7 @@ def _like(default: Any, value: Any, key: str) -> Any:
         raise InvalidArgument(f"hyperparameter {key} cannot be {value!r}") from error
 
 
-def _stock_name(optimizer: torch.optim.Optimizer) -> str:
+def stock_name(optimizer: torch.optim.Optimizer) -> str:
     """The name of torch's own class whose step ``optimizer`` runs, wrapped (schedulers, profiler) or not."""
     import torch
 

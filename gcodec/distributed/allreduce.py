@@ -1,0 +1,151 @@
+"""The compressed all-reduce of one tensor, and what it shares with the hooks: choosing between codec and plain Gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..errors import InvalidArgument, Unsupported
+from ..tensors import values_of
+from ..valuetypes import BY_NAME, ValueType
+from .coder import Coder, Shared
+from .gradients import Gradients, Rule
+from .lane import Job, Lane, Pending, lane_of
+from .modes import Lossless, Mode, NearLossless
+from .reduction import Reduction
+from .stats import Tally
+
+SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
+TYPES = {
+    torch.float32: BY_NAME["float32"],
+    torch.bfloat16: BY_NAME["bfloat16"],
+    torch.float16: BY_NAME["float16"],
+    torch.float64: BY_NAME["float64"],
+}
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    op: str = "sum",
+    mode: Mode | None = None,
+    *,
+    params: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    async_op: bool = False,
+    smallest: int = SMALLEST,
+    threads: int | None = None,
+    timeout: timedelta | None = None,
+) -> Pending | None:
+    """All-reduce a tensor in place, compressed on the wire; every rank ends with the same bits.
+
+    ``tensor``: float32, float64, float16 or bfloat16 in CPU memory, any shape and strides, the same number of values on
+    all ranks. ``group``: a process group, default the world's; its ranks must make these calls in the same order, and
+    the first one makes a private Gloo group. ``op``: "sum", or "avg": the sum divided by the number of ranks. ``mode``:
+    ``Lossless()`` by default; for ``NearLossless``, ``params``: the parameter whose gradient the tensor is, or the
+    parameters whose gradients it holds end to end. ``async_op``: return at once, with a :class:`Pending`; until its
+    ``wait`` returns the tensor is not to be touched. ``smallest``: bytes below which nothing is compressed (nor
+    rounded). ``threads`` of the codec: default all cores. ``timeout``: after which a silent rank is an error, default
+    5 minutes; only the first call's on a group counts.
+
+    Sums are made in the order of ranks, those of narrow types in float32. A group of one rank leaves the tensor as it
+    is. Nothing is written to the tensor before every message has proved right.
+
+    Raises InvalidArgument; Unsupported for other devices; PeerError or Corruption, which name the rank, when the
+    exchange fails; after that every call on this group fails. Source: GComp, Figure 8; docs/algorithms.md.
+    """
+    mode = mode or Lossless()
+    dtype = _checked(tensor, op)
+    lane = lane_of(group, timeout)
+    dense = tensor.detach().contiguous().view(-1)
+    gradients = None
+    if params is not None:
+        gradients = Gradients.of([params] if isinstance(params, torch.Tensor) else list(params), dense.numel())
+    elif isinstance(mode, NearLossless):
+        raise InvalidArgument("NearLossless needs params: the parameters whose gradients the tensor holds")
+    if lane.size == 1:
+        job = Job(lambda: None)
+    elif dense.nbytes < max(smallest, 1):
+        job = Job(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Tally())))
+    else:
+        result = torch.empty_like(dense)
+        coded = compressed(lane, dense, result, dtype, mode, op == "avg", gradients, None, threads, Tally())
+        job = Job(lambda: _put_back(tensor, coded.run()), coded.refuse)
+    pending = lane.submit(job)
+    if async_op:
+        return pending
+    pending.wait()
+    return None
+
+
+def _checked(tensor: torch.Tensor, op: str) -> ValueType:
+    if op not in ("sum", "avg"):
+        raise InvalidArgument(f"op={op!r}; 'sum' or 'avg'")
+    if tensor.layout != torch.strided or tensor.dtype not in TYPES:
+        raise InvalidArgument(
+            f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
+        )
+    if not tensor.is_cpu:
+        raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
+    return TYPES[tensor.dtype]
+
+
+def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    tensor.detach().copy_(result.view(tensor.shape))
+
+
+def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally) -> torch.Tensor:
+    """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first."""
+    start = perf_counter()
+    if mean:
+        flat.div_(lane.size)
+    dist.all_reduce(flat, group=lane.group)
+    n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
+    on_ring = 2 * (lane.size - 1) / lane.size * n_bytes
+    tally.sent_bytes += on_ring
+    tally.received_bytes += on_ring
+    tally.wait_seconds += perf_counter() - start
+    tally.seconds += perf_counter() - start
+    tally.dense += 1
+    return flat
+
+
+def compressed(
+    lane: Lane,
+    flat: torch.Tensor,
+    result: torch.Tensor,
+    dtype: ValueType,
+    mode: Mode,
+    mean: bool,
+    gradients: Gradients | None,
+    shared: Shared | None,
+    threads: int | None,
+    tally: Tally,
+    label: str = "",
+) -> Job:
+    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns."""
+
+    def reduction() -> Reduction:
+        rule = None
+        if isinstance(mode, NearLossless):
+            assert gradients is not None
+            rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
+        shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
+        coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
+        terms: tuple[Any, ...] = (*mode.terms, None if shared is None else shared.codebooks.digest)
+        return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
+
+    def run() -> torch.Tensor:
+        reduction().run()
+        return result
+
+    return Job(run, lambda error: reduction().refuse(error))
+
+
+def _bits(flat: torch.Tensor) -> np.ndarray:
+    return values_of(flat).bits

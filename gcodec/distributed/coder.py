@@ -1,0 +1,144 @@
+"""One rank's codec for one buffer: ranges of its values to frames in a message, and frames back to values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ..coding import Coding
+from ..decoding import Frame
+from ..encoding import encode_values, plan_for
+from ..errors import Corruption
+from ..kernels.direct import Direct
+from ..kernels.round import round_values
+from ..planning import Plan
+from ..scheme import Scheme
+from ..scratch import kind_of
+from ..tensors import NUMPY, Values
+from ..valuetypes import ValueType
+from ..workers import n_threads
+from .codebooks import COUNTING, Codebooks
+from .gradients import Gradients
+from .partition import shapes_within
+from .stats import Tally
+
+_NO_LEVELS = np.zeros(0, np.uint8)
+_CHUNK = 1088  #: bytes of scratch that rounding needs
+_round_values = Direct(round_values)
+
+
+class Shared(NamedTuple):
+    """Codebooks that ranks share, and the parameter number of each segment of the buffer."""
+
+    codebooks: Codebooks
+    gradients: Gradients
+    numbers: np.ndarray
+
+
+class Chooser(Protocol):
+    """What chooses levels."""
+
+    def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
+        """As :meth:`gradients.Rule.levels`."""
+
+
+class Coder:
+    """Encodes and decodes ranges of a buffer of one type.
+
+    ``rule``: chooses levels, where the scheme has any; ``shared``: codebooks, or None for frames that carry their own;
+    ``shapes``: of the tensors in the buffer, used where no codebooks are shared; ``tally`` takes times and bytes.
+    """
+
+    def __init__(
+        self,
+        dtype: ValueType,
+        scheme: Scheme,
+        rule: Chooser | None,
+        shared: Shared | None,
+        shapes: Sequence[Sequence[int]],
+        threads: int | None,
+        tally: Tally,
+    ) -> None:
+        self.dtype, self.scheme, self.rule, self.shared = dtype, scheme, rule, shared
+        self.shapes, self.threads, self.tally = shapes, threads, tally
+
+    def encode(
+        self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
+        """A frame of ``bits`` (uintW[n], the buffer's from ``begin`` on) at the start of ``out`` (uint8); its size.
+
+        ``kind``: 0 for this rank's own values, 1 for a result; ``rounded``: uintW[n], takes what decoding will return.
+        """
+        start = perf_counter()
+        values = Values(bits, self.dtype, (len(bits),), NUMPY)
+        levels = self._levels(bits, begin, kind)
+        plan = self._plan(values, levels, begin)
+        frame = encode_values(values, self.scheme, levels, True, plan, self.threads, out)
+        if rounded is not None:
+            self._round(bits, levels, rounded)
+        self.tally.encode_seconds += perf_counter() - start
+        self.tally.encoded_bytes += bits.nbytes
+        return len(frame)
+
+    def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
+        """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
+        start = perf_counter()
+        self._round(bits, self._levels(bits, begin, 0), out)
+        self.tally.encode_seconds += perf_counter() - start
+
+    def _round(self, bits: np.ndarray, levels: np.ndarray, out: np.ndarray) -> None:
+        """The rounding that the encoder does on its way."""
+        scheme, kind = self.scheme, kind_of(self.dtype)
+        if not scheme.lossy:
+            out[:] = bits
+            return
+        _round_values(
+            (self.dtype, len(levels) > 0),
+            bits,
+            levels if len(levels) else None,
+            len(bits),
+            scheme.drop_table,
+            kind.infinity,
+            kind.smallest_normal,
+            True,
+            scheme.prune,
+            np.empty(_CHUNK, np.uint8),
+            out,
+        )
+
+    def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
+        if self.rule is None:
+            return _NO_LEVELS
+        floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
+        return self.rule.levels(begin, floats, kind)
+
+    def _plan(self, values: Values, levels: np.ndarray, begin: int) -> Plan:
+        n_values, shared = len(values.bits), self.shared
+        if shared is None:
+            shapes = shapes_within(self.shapes, begin, begin + n_values)
+            return plan_for(values, self.scheme, levels, Coding(), self.threads, shapes=shapes, alone=True)
+        coding = shared.codebooks.coding
+        owners = shared.numbers[shared.gradients.owners(begin, begin + n_values)]
+        given = shared.codebooks.given(owners)
+        plan = plan_for(values, self.scheme, levels, coding, self.threads, given or COUNTING)
+        suits = shared.codebooks.count(owners, plan)
+        if given is not None and suits:
+            return plan
+        return plan_for(values, self.scheme, levels, coding, self.threads, alone=True)
+
+    def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
+        """A frame's values into ``out``, uintW[n]. Raises Corruption, Unsupported."""
+        start = perf_counter()
+        frame = Frame(payload, None if self.shared is None else self.shared.codebooks.find)
+        prelude = frame.prelude
+        if prelude.dtype.usual is not self.dtype or prelude.n_values != len(out):
+            raise Corruption(
+                f"a frame of {prelude.n_values} values of {prelude.dtype.name} instead of {len(out)} of "
+                f"{self.dtype.name}"
+            )
+        frame.decode_blocks(0, prelude.n_blocks, out, n_threads(self.threads, len(out)))
+        self.tally.decode_seconds += perf_counter() - start
+        self.tally.decoded_bytes += out.nbytes

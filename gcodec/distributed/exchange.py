@@ -1,0 +1,119 @@
+"""Messages of unknown size between two ranks of a group.
+
+Gloo moves a message straight into the receiver's buffer, and the buffer may be larger than the message. So each receive
+is posted with room for the largest message there can be, and no sizes are sent ahead. Receives are posted before sends:
+on Gloo a rank that sends first makes a connection half duplex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..errors import PeerError
+
+_KEPT = 64  #: buffers of a size that are kept
+
+
+class Buffers:
+    """Memory for messages, used again: fresh pages cost as much as encoding does. For one thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[torch.Tensor]] = {}
+
+    def take(self, size: int) -> torch.Tensor:
+        """uint8[at least ``size``]."""
+        rounded = max(1 << 12, 1 << (size - 1).bit_length() - 3)
+        rounded *= -(-size // rounded)
+        kept = self._kept.get(rounded)
+        return kept.pop() if kept else torch.empty(rounded, dtype=torch.uint8)
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """It is no longer in use."""
+        kept = self._kept.setdefault(buffer.numel(), [])
+        if len(kept) < _KEPT:
+            kept.append(buffer)
+
+
+class Incoming:
+    """A posted receive; the message takes the first part of the buffer."""
+
+    def __init__(self, peer: int, buffer: torch.Tensor, work: Any) -> None:
+        self.peer, self.buffer, self.work = peer, buffer, work
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """The memory, uint8."""
+        array: np.ndarray = self.buffer.numpy()
+        return array
+
+
+class Exchange:
+    """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to.
+
+    ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, timeout: timedelta, buffers: Buffers) -> None:
+        self.group, self.buffers = group, buffers
+        self._deadline = monotonic() + timeout.total_seconds()
+        self._timeout = timeout
+        self._receives: list[Incoming] = []
+        self._sends: list[tuple[int, torch.Tensor, Any]] = []
+        self._owned: list[torch.Tensor] = []
+        self.waited, self.sent = 0.0, 0
+
+    def post(self, peer: int, tag: int, room: int) -> Incoming:
+        """Expect a message of at most ``room`` bytes from a rank of the group."""
+        buffer = self.buffers.take(room)
+        incoming = Incoming(peer, buffer, self.group.recv([buffer], peer, tag))
+        self._receives.append(incoming)
+        return incoming
+
+    def own(self, buffer: torch.Tensor) -> None:
+        """A buffer to send from is the exchange's from now on, which gives it back when all has been sent."""
+        self._owned.append(buffer)
+
+    def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
+        """Send the first ``size`` bytes of a buffer."""
+        part = buffer[:size]
+        self._sends.append((peer, part, self.group.send([part], peer, tag)))
+        self.sent += size
+
+    def send_array(self, peer: int, tag: int, message: np.ndarray) -> None:
+        """Send all of an array, uint8."""
+        self.send(peer, tag, torch.from_numpy(message), len(message))
+
+    def receive(self, incoming: Incoming, where: str) -> np.ndarray:
+        """Wait for a message: uint8, longer than the message. Raises PeerError, which ``where`` begins."""
+        self._wait(incoming.work, where)
+        return incoming.bytes
+
+    def finish(self, where: Callable[[int], str]) -> None:
+        """Wait until everything has been sent, and take the memory back. ``where``: from a peer to an error's text."""
+        for peer, _, work in self._sends:
+            self._wait(work, where(peer))
+        for buffer in self._owned:
+            self.buffers.give(buffer)
+        for incoming in self._receives:
+            self.buffers.give(incoming.buffer)
+
+    def _wait(self, work: Any, where: str) -> None:
+        start = perf_counter()
+        left = timedelta(seconds=max(self._deadline - monotonic(), 0.001))
+        try:
+            done = work.wait(left)
+        except RuntimeError as error:
+            silent = "imed out" in str(error)
+            text = f"no answer within {self._timeout.total_seconds():g} s" if silent else "the connection has failed"
+            raise PeerError(f"{where}: {text} ({str(error).splitlines()[0]})") from error
+        finally:
+            self.waited += perf_counter() - start
+        if not done:
+            raise PeerError(f"{where}: the operation was aborted")

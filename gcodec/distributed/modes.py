@@ -1,0 +1,110 @@
+"""What a compressed all-reduce may do to the values it carries. Each configuration is a small frozen object."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import scheme as schemes
+from ..errors import InvalidArgument, Unsupported
+from ..ladders import FINE_LADDER, Ladder
+from ..optimizers import ADVICE, stock_name
+from ..scheme import Scheme
+from ..valuetypes import ValueType
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Lossless:
+    """The result is the sum of all ranks' values in the order of ranks, bit for bit."""
+
+    def scheme(self, dtype: ValueType) -> Scheme:
+        """Which bits frames of this type keep."""
+        return schemes.lossless(dtype)
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What all ranks must have in common."""
+        return ("lossless",)
+
+
+@dataclass(frozen=True)
+class FixedBits:
+    """``mantissa_bits`` mantissa bits are kept of every value, rounded to nearest even, in each of the two encodings.
+
+    Each moves a value by at most 2**-(mantissa_bits + 1) of itself. A type with no more mantissa bits than that stays
+    lossless. Raises InvalidArgument unless ``mantissa_bits`` is positive.
+    """
+
+    mantissa_bits: int
+
+    def __post_init__(self) -> None:
+        if operator.index(self.mantissa_bits) < 1:
+            raise InvalidArgument(f"mantissa_bits={self.mantissa_bits!r} is not a positive integer")
+
+    def scheme(self, dtype: ValueType) -> Scheme:
+        """Which bits frames of this type keep."""
+        return schemes.fixed(dtype, min(self.mantissa_bits, dtype.mantissa_bits))
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What all ranks must have in common."""
+        return ("fixed", self.mantissa_bits)
+
+
+@dataclass(frozen=True, eq=False)
+class NearLossless:
+    """What the optimizer's next step cannot feel is rounded away (GComp, Table 2; docs/algorithms.md).
+
+    Attributes:
+        optimizer: the live torch optimizer that will take the step, or several; their hyperparameters and state are
+            read anew at every step. Parameters that none of them holds keep all bits of normal values.
+        ladder: drops per level; one for all types, or by type name; default ``FINE_LADDER``. Level 0 must drop nothing.
+        loss_scale: the factor on the loss that is still in the gradients, or a function that returns it, such as a
+            gradient scaler's ``get_scale``.
+        scale: stretches the rule: 1 (default) promises the codec's bound once for all ranks' contributions together
+            and once for the sum; 2 promises it once for both; 0.5 twice for each.
+
+    Raises Unsupported for an optimizer without a rule, InvalidArgument for a ladder whose level 0 drops bits.
+    """
+
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+    ladder: Ladder | Mapping[str, Ladder] | None = None
+    loss_scale: float | Callable[[], float] = 1.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for optimizer in self.optimizers:
+            if stock_name(optimizer) == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
+                raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
+        used = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())
+        if any(ladder.drops[0] for ladder in used):
+            raise InvalidArgument("level 0 must drop nothing, as it is for values that need all their bits")
+
+    @property
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """All of them."""
+        return tuple(self.optimizer) if isinstance(self.optimizer, Sequence) else (self.optimizer,)
+
+    def ladder_of(self, dtype: ValueType) -> Ladder:
+        """The ladder for gradients of a type. Raises InvalidArgument where there is none."""
+        ladder = self.ladder if isinstance(self.ladder, Ladder) else (self.ladder or FINE_LADDER).get(dtype.name)
+        if ladder is None:
+            raise InvalidArgument(f"no ladder for {dtype.name}")
+        return ladder
+
+    def scheme(self, dtype: ValueType) -> Scheme:
+        """Which bits frames of this type keep."""
+        return schemes.ladder(dtype, self.ladder_of(dtype))
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What all ranks must have in common. Levels need not be: each frame says its values' own."""
+        return ("near", repr(self.ladder))
+
+
+Mode = Lossless | FixedBits | NearLossless

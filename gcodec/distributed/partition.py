@@ -1,0 +1,46 @@
+"""Who sums which values of a buffer, and in what pieces they travel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_LEAST, MOST = 1 << 16, 1 << 20  #: values in a piece
+_BLOCK, _ALIGNED = 1 << 14, 1 << 10  #: values; pieces are multiples of the first if they are longer, or else the second
+_IN_FLIGHT = 12  #: pieces per rank that keep codec and wire busy at the same time
+
+Range = tuple[int, int]
+
+
+def piece_length(n_values: int, size: int) -> int:
+    """Values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows."""
+    share = -(-n_values // size)
+    wanted = min(max(-(-share // _IN_FLIGHT), min(_LEAST, share)), MOST)
+    unit = _BLOCK if wanted > _BLOCK else _ALIGNED
+    return max(-(-wanted // unit) * unit, unit)
+
+
+def shares(n_values: int, size: int) -> list[list[Range]]:
+    """The pieces that each of ``size`` ranks sums; some have none where there are few values.
+
+    They take turns, so that parts of a buffer that compress well or badly fall to all of them alike.
+    """
+    length = piece_length(n_values, size)
+    pieces = [(begin, min(begin + length, n_values)) for begin in range(0, n_values, length)]
+    return [pieces[rank::size] for rank in range(size)]
+
+
+def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list[tuple[int, ...]]:
+    """The tensors, and the rows of tensors, that lie in a range of a buffer that holds tensors end to end."""
+    found: list[tuple[int, ...]] = []
+    at = 0
+    for shape in shapes:
+        n_values = math.prod(shape)
+        first, stop = max(begin, at) - at, min(end, at + n_values) - at
+        at += n_values
+        if first < stop:
+            columns = shape[-1] if len(shape) > 1 else n_values
+            head = min(-first % columns, stop - first)
+            rows, tail = divmod(stop - first - head, columns)
+            found += [(head,)] * (head > 0) + [(rows, columns)] * (rows > 0) + [(tail,)] * (tail > 0)
+    return found

@@ -1,0 +1,224 @@
+"""What a compressed DDP hook knows and keeps: mode, codebooks, statistics; and how it reduces a bucket."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..errors import InvalidArgument, Unsupported
+from .allreduce import SMALLEST, TYPES, compressed, plain
+from .bypass import Bypass, Gate
+from .checkpoint import pack, unpack
+from .codebooks import Codebooks, Refresh
+from .coder import Shared
+from .gradients import Gradients, Segment
+from .lane import Job, Lane, lane_of
+from .modes import Lossless, Mode, NearLossless
+from .rounds import Rounds
+from .stats import Stats, Tally
+from .warm import warm
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+
+class CompressedAllreduce:
+    """State of the DDP hook: two lines compress a model's gradients.
+
+        state = gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
+        ddp.register_comm_hook(state, gcodec.distributed.hook)
+
+    ``optimizer``: a torch optimizer or several, for near-lossless mode; without one the mode is lossless. ``mode``: any
+    mode instead; it may be assigned anew between steps, on all ranks alike. ``refresh``: when shared codebooks are
+    renewed; None: every frame brings its own, smaller by a few percent where rows of a gradient have something in
+    common, and slower to make by half or more. ``bypass``: how it is found out which buckets are faster uncompressed;
+    None: all are compressed, and training repeats bit for bit. ``group``: DDP's process group. ``smallest``: buckets of
+    fewer bytes go through Gloo as they are, as do those of other types than float32, float64, float16 and bfloat16.
+    ``threads`` of the codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: when
+    a silent rank becomes an error.
+
+    One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
+    Raises Unsupported for an optimizer without a rule, InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimizer: Any = None,
+        mode: Mode | None = None,
+        refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
+        bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
+        group: dist.ProcessGroup | None = None,
+        smallest: int = SMALLEST,
+        threads: int | None = None,
+        timeout: timedelta = timedelta(minutes=5),
+    ) -> None:
+        if optimizer is not None and mode is not None:
+            raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
+        self.mode: Mode = mode or (Lossless() if optimizer is None else NearLossless(optimizer))
+        self.refresh, self.group, self.smallest, self.timeout = refresh, group, smallest, timeout
+        self.threads = threads or max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        self._stats = Stats()
+        self._codebooks = Codebooks(refresh or Refresh())
+        self._rounds = Rounds(self._codebooks, self._stats)
+        self._gate = None if bypass is None else Gate(bypass)
+        self._compressed_any = False
+        self._numbers: dict[int, int] = {}
+        self._params: list[torch.Tensor] = []  # keeps their ids from being used again
+        self._results: dict[int, torch.Tensor] = {}
+        self._warm: set[tuple[torch.dtype, str]] = set()
+        self._lane: Lane | None = None
+        for dtype in dict.fromkeys(self._likely_types()):
+            self._make_warm(dtype)
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of a bucket's average; what the hook calls."""
+        buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        if not buffer.is_cpu:
+            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
+        self._make_warm(buffer.dtype)
+        if self._lane is None:
+            self._lane = lane_of(self.group, self.timeout)
+        lane = self._lane
+        tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+        job = self._job(lane, bucket, tally)
+
+        def run() -> torch.Tensor:
+            result: torch.Tensor = job.run()
+            self._check(result, buffer)
+            tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+            self._stats.add(index, tally)
+            self._compressed_any |= not tally.dense
+            if last:
+                self._end_step(lane)
+            return result
+
+        return lane.submit(Job(run, job.refuse)).get_future()
+
+    def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
+        buffer = bucket.buffer()
+        if lane.size == 1:
+            return Job(lambda: buffer)
+        dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
+        if dtype is None or buffer.nbytes < max(self.smallest, 1):
+            return Job(lambda: plain(lane, buffer, True, tally))
+        gradients = gradients_of(bucket)
+        shared = None
+        if self.refresh is not None:
+            numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
+            shared = Shared(self._codebooks, gradients, numbers)
+        result = self._result_for(bucket.index(), buffer)
+        mode = self.mode
+        label = f"step {self._stats.steps}, bucket {bucket.index()}"
+        coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
+
+        def run() -> Any:
+            if self._gate is not None and not self._gate.compresses(buffer.nbytes):
+                flat = plain(lane, buffer, True, tally)
+            else:
+                if shared is not None:
+                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
+                flat = coded.run()
+            if self._gate is not None:
+                self._gate.add(buffer.nbytes, tally)
+            return flat
+
+        return Job(run, coded.refuse)
+
+    def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
+        """Memory for a bucket's result, the same at every step: DDP reads it before the next backward pass begins."""
+        kept = self._results.get(index)
+        if kept is None or kept.shape != buffer.shape or kept.dtype != buffer.dtype:
+            kept = self._results[index] = torch.empty_like(buffer)
+        return kept
+
+    def _number(self, param: torch.Tensor) -> int:
+        """A parameter's number: how many others were seen before it."""
+        if id(param) not in self._numbers:
+            self._numbers[id(param)] = len(self._params)
+            self._params.append(param)
+        return self._numbers[id(param)]
+
+    def _likely_types(self) -> list[torch.dtype]:
+        """Of the gradients to come; others are made warm when they are there."""
+        if not isinstance(self.mode, NearLossless):
+            return [torch.float32]
+        held = [param for one in self.mode.optimizers for group in one.param_groups for param in group["params"]]
+        return [param.dtype for param in held if param.requires_grad]
+
+    def _make_warm(self, dtype: torch.dtype) -> None:
+        key = dtype, repr(type(self.mode))
+        if key not in self._warm and dtype in TYPES:
+            warm(TYPES[dtype], self.mode, self.refresh)
+            self._warm.add(key)
+
+    def _end_step(self, lane: Lane) -> None:
+        self._stats.end_step()
+        if self.refresh is not None and self._compressed_any:
+            self._rounds.end_step(lane)
+        if self._gate is not None:
+            self._gate.end_step(lane)
+        self._compressed_any = False
+
+    @staticmethod
+    def _check(result: torch.Tensor, buffer: torch.Tensor) -> None:
+        """DDP takes a result of any length and type without a word."""
+        if result.shape != buffer.shape or result.dtype != buffer.dtype or result.device != buffer.device:
+            raise InvalidArgument(
+                f"a result of {tuple(result.shape)} {result.dtype} for a bucket of {tuple(buffer.shape)} {buffer.dtype}"
+            )
+
+    def stats(self) -> dict[str, Any]:
+        """Wire bytes, ratio, bits per symbol, seconds, refreshes: plain numbers, in all, by bucket, of the last step.
+
+        See :class:`gcodec.distributed.stats.Tally` for each. Call it between steps.
+        """
+        return self._stats.numbers()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, as numbers and strings, so that ``torch.load`` takes it with ``weights_only=True``
+        and a distributed checkpoint in place: between steps, after a backward pass.
+
+        All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
+        checkpoint keeps each rank's.
+        """
+        codebooks, own = self._codebooks.state_dict()
+        gate = {} if self._gate is None else self._gate.state_dict()
+        shared = {"rounds": self._rounds.state_dict(), "bypass": gate, "codebooks": codebooks}
+        return {"version": 1, "shared": pack(shared), f"rank{self._rank()}": pack(own)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`, on all ranks, before the first step.
+
+        All ranks from one rank's state, or each from its own, which also has what it counted for the next refresh. The
+        gradients are those of the uninterrupted run either way, bit for bit. Raises InvalidArgument for another
+        version's state.
+        """
+        if state.get("version") != 1:
+            raise InvalidArgument(f"a hook's state of version {state.get('version')}; this is version 1")
+        shared, own = unpack(state["shared"]), state.get(f"rank{self._rank()}")
+        self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack(own))
+        self._rounds.load_state_dict(shared["rounds"])
+        if self._gate is not None and shared["bypass"]:
+            self._gate.load_state_dict(shared["bypass"])
+
+    def _rank(self) -> int:
+        return dist.get_rank(self.group) if dist.is_initialized() else 0
+
+
+def gradients_of(bucket: GradBucket) -> Gradients:
+    """Which part of a bucket belongs to which parameter, in which order of memory: DDP lays a gradient out as its
+    parameter if that is dense, else row by row."""
+    buffer, segments = bucket.buffer(), []
+    for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if view.numel():
+            begin = (view.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+            dense = torch.empty_like(param, device="meta").stride() == param.stride()
+            stride = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
+            segments.append(Segment(begin, begin + view.numel(), param, stride))
+    return Gradients(segments)

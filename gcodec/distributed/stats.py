@@ -1,0 +1,88 @@
+"""What the all-reduces of a process have moved, and where their time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass
+class Tally:
+    """Counts of some all-reduces on this rank. Bytes and seconds add up; bits are of head symbols as they were counted,
+    where codebooks are shared.
+
+    ``calls``: all-reduces; ``dense``: those of them that were not compressed; ``raw_bytes``: of values, as given in;
+    ``dense_bytes``: what a ring all-reduce would have sent; ``sent_bytes``, ``received_bytes``: with every header,
+    those of dense all-reduces taken as a ring's; ``encoded_bytes``, ``decoded_bytes``: of values; ``encode_seconds``
+    (with choosing levels), ``decode_seconds``, ``sum_seconds``, ``wait_seconds`` (for the network or other ranks) and
+    ``seconds`` (in all), as the lane saw them.
+    """
+
+    calls: int = 0
+    dense: int = 0
+    raw_bytes: int = 0
+    dense_bytes: float = 0.0
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
+    encoded_bytes: int = 0
+    decoded_bytes: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    sum_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Add another's counts."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def numbers(self) -> dict[str, float]:
+        """All counts by name, and ``ratio``: what a dense ring would have sent over what was sent."""
+        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**counts, "ratio": self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0}
+
+
+class Stats:
+    """Tallies by bucket and of the current step, refreshes, and bits per symbol."""
+
+    def __init__(self) -> None:
+        self.total = Tally()
+        self.step = Tally()
+        self.last_step = Tally()
+        self.buckets: dict[int, Tally] = {}
+        self.steps = self.refreshes = self.refresh_bytes = 0
+        self.bits_per_symbol = self.entropy_per_symbol = float("nan")
+
+    def add(self, bucket: int, tally: Tally) -> None:
+        """An all-reduce has ended."""
+        for kept in (self.total, self.step, self.buckets.setdefault(bucket, Tally())):
+            kept.add(tally)
+
+    def end_step(self) -> None:
+        """Every bucket of a step has been reduced."""
+        self.steps += 1
+        self.last_step, self.step = self.step, Tally()
+
+    def numbers(self) -> dict[str, Any]:
+        """All of it as plain numbers and dictionaries of them."""
+        return {
+            "steps": self.steps,
+            "refreshes": self.refreshes,
+            "refresh_bytes": self.refresh_bytes,
+            "bits_per_symbol": self.bits_per_symbol,
+            "entropy_per_symbol": self.entropy_per_symbol,
+            **self.total.numbers(),
+            "last_step": self.last_step.numbers(),
+            "buckets": {index: tally.numbers() for index, tally in self.buckets.items()},
+        }
+
+
+def log_to(writer: Any, numbers: dict[str, Any], step: int, prefix: str = "gcodec") -> None:
+    """Write statistics to a TensorBoard ``SummaryWriter``, or anything with ``add_scalar(name, value, step)``.
+
+    ``numbers``: what ``stats()`` returned; of nested ones only ``last_step``'s are written.
+    """
+    for name, value in {**numbers, **{f"step/{k}": v for k, v in numbers.get("last_step", {}).items()}}.items():
+        if isinstance(value, int | float) and value == value:
+            writer.add_scalar(f"{prefix}/{name}", value, step)

@@ -1,0 +1,104 @@
+"""Real ranks for tests: a group of Gloo processes that run named cases together, and so import torch but once."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120  #: seconds after which a case counts as hanging
+
+
+class Ranks:
+    """``size`` processes; :meth:`run` has each run ``module.case(**arguments)`` and returns what they returned."""
+
+    def __init__(self, size: int, cases: str) -> None:
+        self.size, self.cases = size, cases
+        self._members: list[tuple[Any, Any]] = []
+        self._store = Path()
+
+    def _start(self) -> None:
+        context = mp.get_context("spawn")
+        store = Path(tempfile.gettempdir()) / f"gcodec-test-{os.getpid()}-{os.urandom(4).hex()}"
+        self._store = store
+        for rank in range(self.size):
+            ours, theirs = context.Pipe()
+            arguments = theirs, self.cases, rank, self.size, str(store)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._members.append((process, ours))
+
+    def run(self, case: str, **arguments: Any) -> list[Any]:
+        """Results by rank. Fails with the traceback of the first rank that raised, or names those that hang."""
+        if not self._members:
+            self._start()
+        for _, pipe in self._members:
+            pipe.send((case, arguments))
+        answers = [self._answer(pipe) for _, pipe in self._members]
+        if any(kind in ("silent", "dead") for kind, _ in answers):
+            self.close()
+        faults = [f"rank {rank}: {value}" for rank, (kind, value) in enumerate(answers) if kind != "done"]
+        assert not faults, "\n".join(faults)
+        return [value for _, value in answers]
+
+    @staticmethod
+    def _answer(pipe: Any) -> tuple[str, Any]:
+        try:
+            return pipe.recv() if pipe.poll(PATIENCE) else ("silent", "no answer")
+        except (EOFError, OSError):
+            return "dead", None
+
+    def run_with_deaths(self, case: str, **arguments: Any) -> list[Any]:
+        """The same for a case that ends some ranks: None for those. The others are ended, too."""
+        if not self._members:
+            self._start()
+        for _, pipe in self._members:
+            pipe.send((case, arguments))
+        answers = [self._answer(pipe) for _, pipe in self._members]
+        self.close()
+        faults = [f"rank {rank}: {value}" for rank, (kind, value) in enumerate(answers) if kind in ("raised", "silent")]
+        assert not faults, "\n".join(faults)
+        return [value for _, value in answers]
+
+    def close(self) -> None:
+        """End all processes."""
+        for process, pipe in self._members:
+            pipe.close()
+            process.kill()
+            process.join()
+        if self._members:
+            self._store.unlink(missing_ok=True)
+        self._members.clear()
+
+
+def _serve(pipe: Any, cases: str, rank: int, size: int, store: str) -> None:
+    """A rank's life: it leaves without the interpreter's teardown, in which Gloo's threads may still run."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import importlib
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    module = importlib.import_module(cases)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+                            timeout=timedelta(seconds=60))
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        pipe.send(_outcome(getattr(module, name), arguments))
+
+
+def _outcome(case: Callable[..., Any], arguments: dict[str, Any]) -> tuple[str, Any]:
+    try:
+        return "done", case(**arguments)
+    except BaseException:
+        return "raised", traceback.format_exc()
