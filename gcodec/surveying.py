@@ -57,11 +57,12 @@ def take_survey(
     threads: int,
     columns: Sequence[ColumnReferences] = (),
     step: int = 1,
+    every: int | None = None,
 ) -> Survey:
-    """Count a sample of the sub-streams of every ``step``-th block; other arguments as in :func:`make_plan`. The result
-    does not depend on ``threads``."""
+    """Count one in ``every`` pieces (default :func:`share_of`) of every ``step``-th block; other arguments as in
+    :func:`make_plan`. The result does not depend on ``threads``."""
     window, center = window_of(n_levels)
-    n_rows, n_bins, every = -(-len(values) // (block * step)), 2 + n_levels * window, share_of(len(values))
+    n_rows, n_bins, every = -(-len(values) // (block * step)), 2 + n_levels * window, every or share_of(len(values))
     bases = np.empty(n_rows, np.int64)
     by_block, by_stream = np.empty((2, n_rows, n_bins), np.uint32)
     # Only levels ask what is finite.
@@ -168,8 +169,11 @@ class Looking(NamedTuple):
         return View(dtype, stream_log2, columns, seen, references, relative if references else plain)
 
     def whole(self, view: View) -> Survey:
-        """The count of all blocks for one way."""
-        return view.seen if view.seen.step == 1 else self._survey(view.dtype, view.stream_log2, view.columns, 1)
+        """The count of all blocks for one way: of all their values where a sample shows nothing but zeros."""
+        seen = view.seen if view.seen.step == 1 else self._survey(view.dtype, view.stream_log2, view.columns, 1)
+        if seen.every > 1 and not seen.by_block[:, 1:].any():
+            seen = self._survey(view.dtype, view.stream_log2, view.columns, 1, 1)
+        return seen
 
     def bits(self, view: View, left: np.ndarray | None = None) -> float:
         """What is counted in a view takes, tails included; ``left``: bool[n_blocks], of these blocks alone."""
@@ -188,7 +192,12 @@ class Looking(NamedTuple):
         return found
 
     def _survey(
-        self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...], step: int
+        self,
+        dtype: ValueType,
+        stream_log2: int,
+        columns: tuple[ColumnReferences, ...],
+        step: int,
+        every: int | None = None,
     ) -> Survey:
         values, levels, n_levels, block, *_, threads = self
-        return take_survey(values, levels, dtype, n_levels, block, 1 << stream_log2, threads, columns, step)
+        return take_survey(values, levels, dtype, n_levels, block, 1 << stream_log2, threads, columns, step, every)

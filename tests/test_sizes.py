@@ -96,6 +96,14 @@ def test_a_second_codebook_is_worth_its_place():
     assert size("float32", bits) <= 1.02 * laws.entropy_bound("float32", bits) + 512
 
 
+def test_a_few_values_among_zeros_cost_little():
+    """Also where a sample of the array shows nothing but zeros."""
+    for n in (1 << 18, 1 << 21):
+        values = np.zeros(n, np.float32)
+        values[n - 3000 : n - 2980] = np.linspace(-1, 2, 20)
+        assert size("float32", values.view(np.uint32)) < 1000 + 28 * (n >> 14)
+
+
 @pytest.mark.parametrize("dtype", KINDS)
 def test_what_cannot_shrink_hardly_grows(dtype):
     for n in (1, 100, block_of(KINDS[dtype]) * 3 + 7):
