@@ -6,7 +6,10 @@ Importing this imports torch. docs/training.md is the page for users.
 from __future__ import annotations
 
 from .allreduce import allreduce as allreduce
+from .backend import GroupOptions as GroupOptions
+from .backend import register_backend as register_backend
 from .codebooks import Refresh as Refresh
+from .group import CompressedGroup as CompressedGroup
 from .hook import hook as hook
 from .lane import Pending as Pending
 from .lane import close_lanes as close_lanes
@@ -15,3 +18,5 @@ from .modes import Lossless as Lossless
 from .modes import NearLossless as NearLossless
 from .state import CompressedAllreduce as CompressedAllreduce
 from .stats import log_to as log_to
+
+register_backend()
