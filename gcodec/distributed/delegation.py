@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 #: What torch calls, and under which name torch 2.11 has it.
 NAMES: dict[str, str | None] = {
@@ -53,7 +54,7 @@ NAMES: dict[str, str | None] = {
 _NEWER = {older: name for name, older in NAMES.items() if older is not None}
 
 
-def plain_group(store: dist.Store, rank: int, size: int, timeout: timedelta) -> tuple[dist.ProcessGroup, Any]:
+def plain_group(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[dist.ProcessGroup, Any]:
     """A Gloo group as torch makes it, and its backend. Connects to all ranks."""
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     gloo._set_sequence_number_for_group()

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import Store, Work
 
 from ..errors import Unsupported
 from .allreduce import TYPES, compressed
 from .delegation import adopt, hands_on, inner_method, plain_group
 from .lane import Job, Lane, close_lanes, lane_of
 from .modes import FixedBits, Lossless
+from .scatter import scattered
 from .stats import Tally
 from .warm import warm
 from .work import LaneWork
@@ -34,13 +35,13 @@ class CompressedGroup(dist.ProcessGroup):
     """What ``init_process_group("gcodec")`` makes; see :class:`gcodec.distributed.GroupOptions` for its options.
 
     Dense float32, float64, bfloat16 and float16 tensors in CPU memory of at least ``smallest`` bytes are compressed
-    when they are summed or averaged by an all-reduce, alone or coalesced. Sums are then made in the order of ranks;
-    every rank ends with the same bits. Tensors on other devices are refused.
+    when they are summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced. Sums are
+    then made in the order of ranks; every rank ends with the same bits. Tensors on other devices are refused.
     """
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         size: int,
         timeout: timedelta,
@@ -50,7 +51,7 @@ class CompressedGroup(dist.ProcessGroup):
         smallest: int,
         threads: int | None,
     ) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for Python groups, not in the stubs
         self.inner, self._gloo = plain_group(store, rank, size, timeout)
         adopt(self, self._gloo)
         self._name, self._timeout = name, timeout
@@ -68,29 +69,55 @@ class CompressedGroup(dist.ProcessGroup):
         """Counts of the compressed collectives so far, by name, as :class:`gcodec.distributed.stats.Tally` has them."""
         return self._tally.numbers()
 
-    def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Work:
+    def allreduce(self, *arguments: Any, **options: Any) -> Work:
         """As ``ProcessGroup.allreduce``; compressed where that is possible."""
-        return self._all_reduce("allreduce", tensors, arguments, options)
+        return self._all_reduce("allreduce", *arguments, **options)
 
-    def allreduce_coalesced(self, tensors: Any, *arguments: Any, **options: Any) -> Work:
+    def allreduce_coalesced(self, *arguments: Any, **options: Any) -> Work:
         """As ``ProcessGroup.allreduce_coalesced``; all tensors travel as one."""
-        return self._all_reduce("allreduce_coalesced", tensors, arguments, options)
+        return self._all_reduce("allreduce_coalesced", *arguments, **options)
+
+    def reduce_scatter_single(self, *arguments: Any, **options: Any) -> Work:
+        """As ``ProcessGroup.reduce_scatter_single``; compressed where that is possible."""
+        return self._reduce_scatter("reduce_scatter_single", *arguments, **options)
+
+    def _reduce_scatter_base(self, *arguments: Any, **options: Any) -> Work:
+        return self._reduce_scatter("reduce_scatter_single", *arguments, **options)
+
+    def reduce_scatter_single_coalesced(self, *arguments: Any, **options: Any) -> Work:
+        """As ``ProcessGroup.reduce_scatter_single_coalesced``; compressed where that is possible."""
+        return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
+
+    def reduce_scatter_tensor_coalesced(self, *arguments: Any, **options: Any) -> Work:
+        """The same under its older name."""
+        return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
 
     def shutdown(self) -> None:
         """End the lane and the connections; what ``destroy_process_group`` calls."""
         close_lanes(self)
         self.inner.shutdown()
 
-    def _all_reduce(self, name: str, tensors: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Work:
-        listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        mean = mean_of(arguments, options)
+    def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
+        listed, mean = as_list(tensors), mean_of(arguments, options)
         if mean is None or not self._compresses(listed):
-            work: Work = inner_method(self.inner, name)(listed, *arguments, **options)
+            work: Work = inner_method(self.inner, name)(tensors, *arguments, **options)
             return work
         return LaneWork(self._lane(listed[0].dtype).submit(self._reduction(listed, mean)))
 
+    def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
+        own, given, mean = as_list(outputs), as_list(inputs), mean_of(arguments, options)
+        fits = len(own) == len(given) and all(
+            whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
+            for whole, part in zip(given, own, strict=True)
+        )
+        if mean is None or not fits or not self._compresses(given):
+            work: Work = inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
+            return work
+        lane = self._lane(given[0].dtype)
+        return LaneWork(lane.submit(several([self._scatter(*pair, mean) for pair in zip(given, own, strict=True)])))
+
     def _compresses(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether all-reducing these is the lane's work: the same answer on all ranks."""
+        """Whether reducing these is the lane's work: the same answer on all ranks."""
         first = tensors[0] if tensors else None
         if first is None or self.size() == 1 or first.dtype not in TYPES:
             return False
@@ -106,18 +133,30 @@ class CompressedGroup(dist.ProcessGroup):
         parts = [one.detach().contiguous().view(-1) for one in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
         lane, tally = self._lane(flat.dtype), Tally(calls=1, raw_bytes=flat.nbytes)
-        result = self._room(flat)
-        shapes = None
-        coded = compressed(
-            lane, flat, result, TYPES[flat.dtype], self.mode, mean, shapes, None, self.threads, tally, self._name
-        )
+        result, dtype = self._room(flat), TYPES[flat.dtype]
+        coded = compressed(lane, flat, result, dtype, self.mode, mean, None, None, self.threads, tally, self._name)
 
         def run() -> list[torch.Tensor]:
             coded.run()
             for one, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
                 one.detach().copy_(part.view(one.shape))
-            self._count(tally, lane)
+            self._count(tally, 2)
             return tensors
+
+        return Job(run, coded.refuse)
+
+    def _scatter(self, whole: torch.Tensor, own: torch.Tensor, mean: bool) -> Job:
+        """The job of a reduce-scatter; its value is a list of one."""
+        flat, result = whole.detach().contiguous().view(-1), own.detach().contiguous().view(-1)
+        lane, tally = self._lane(flat.dtype), Tally(calls=1, raw_bytes=flat.nbytes)
+        coded = scattered(lane, flat, result, self.mode, mean, self.threads, tally, self._name)
+
+        def run() -> list[torch.Tensor]:
+            coded.run()
+            if not own.is_contiguous():
+                own.detach().copy_(result.view(own.shape))
+            self._count(tally, 1)
+            return [own]
 
         return Job(run, coded.refuse)
 
@@ -130,8 +169,9 @@ class CompressedGroup(dist.ProcessGroup):
             self._results[key] = torch.empty_like(like)
         return self._results[key]
 
-    def _count(self, tally: Tally, lane: Lane) -> None:
-        tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+    def _count(self, tally: Tally, turns: int) -> None:
+        """``turns``: of a ring, that the dense collective would take: 2 for an all-reduce, 1 for half of it."""
+        tally.dense_bytes = turns * (self.size() - 1) / self.size() * tally.raw_bytes
         self._tally.add(tally)
 
     def _lane(self, dtype: torch.dtype) -> Lane:
@@ -157,3 +197,19 @@ def mean_of(arguments: Sequence[Any], options: dict[str, Any]) -> bool | None:
     if op == dist.ReduceOp.AVG:
         return True
     return False if op == dist.ReduceOp.SUM else None
+
+
+def as_list(tensors: Any) -> list[torch.Tensor]:
+    """One tensor, or a sequence of them, as a list."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def several(jobs: Sequence[Job]) -> Job:
+    """One job of several whose values are lists; its value is the lists' sum."""
+
+    def refuse(error: BaseException) -> None:
+        for job in jobs:
+            if job.refuse is not None:
+                job.refuse(error)
+
+    return Job(lambda: [tensor for job in jobs for tensor in job.run()], refuse)

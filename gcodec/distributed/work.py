@@ -16,7 +16,7 @@ from .lane import Pending
 class LaneWork(Work):
     """The work of one lane job, whose value is a list of tensors.
 
-    Errors are raised by :meth:`wait` and by the future's ``wait``; DDP and functional collectives call one or the other.
+    Errors are raised by :meth:`wait` and by the future; DDP and functional collectives ask one or the other.
     """
 
     def __init__(self, pending: Pending) -> None:

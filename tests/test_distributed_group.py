@@ -1,0 +1,68 @@
+"""The process group among real processes: every collective of torch.distributed gives what it gives on Gloo, and
+floats are summed in the order of ranks. Errors are exceptions, by every road."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.ranks import Ranks
+
+CASES = "tests.group_cases"
+
+
+@pytest.fixture(scope="module", params=(1, 2, 3))
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    group = Ranks(request.param, CASES, backend="gcodec")
+    yield group
+    group.close()
+
+
+def one_of(values):
+    """What all ranks found."""
+    assert all(value == values[0] for value in values), values
+    return values[0]
+
+
+@pytest.mark.parametrize("case", [
+    "all_reduces", "other_types", "asynchronous", "layouts", "coalesced", "data_movement", "objects", "point_to_point",
+    "functional_collectives", "subgroups", "named_backend", "device_mesh",
+])
+def test_collectives(ranks, case):
+    one_of(ranks.run(case))
+
+
+def test_reduce_scatter(ranks):
+    ranks.run("reduce_scatters")
+
+
+def test_compressed_and_plain_ones_do_not_mind_each_other(ranks):
+    one_of(ranks.run("interleaved", rounds=8))
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
+                                     {"static_graph": True}], ids=lambda options: next(iter(options), "plain"))
+def test_ddp_without_a_hook(ranks, options):
+    ours, gloos = ranks.run("train_ddp", gloo=False, **options), ranks.run("train_ddp", gloo=True, **options)
+    checksum, sums = one_of(ours)
+    assert sums == pytest.approx(gloos[0][1], rel=1e-5)
+    if ranks.size <= 2:                     # a sum of two has one order
+        assert checksum == gloos[0][0]
+
+
+@pytest.mark.parametrize("how", ["payload", "header", "exception"])
+def test_damage_is_an_exception(ranks, how):
+    if ranks.size == 1:
+        pytest.skip("one rank sends nothing")
+    heard = ranks.run("corrupted", how=how, by=ranks.size - 1)
+    for rank, texts in enumerate(heard):
+        assert all(texts), f"rank {rank} has noticed nothing by road {texts.index('')}"
+        if rank != ranks.size - 1:
+            assert all(f"rank {ranks.size - 1} " in text or "given up" in text for text in texts), texts
+
+
+def test_the_world_can_end_and_begin_again(ranks):
+    ranks.run("ended")
