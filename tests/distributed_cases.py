@@ -16,10 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed import bypass as bypasses
 from gcodec.distributed import coder, exchange, message
 from gcodec.distributed.lane import lane_of
 from tests.laws import bits_of
@@ -265,7 +268,7 @@ def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
     if mode is None:
         wrapped.register_comm_hook(None, in_rank_order)
     else:
-        options = {"smallest": 0, "threads": 1, **(state_options or {})}
+        options = {"smallest": 0, "threads": 1, "bypass": None, **(state_options or {})}
         state = gd.CompressedAllreduce(mode=MODES[mode](optimizer), **options)
         wrapped.register_comm_hook(state, gd.hook)
     yield wrapped, state
@@ -362,24 +365,70 @@ def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
     return whole[first:], resumed
 
 
-def refresh(steps: int, interval: int, change_at: int | None) -> list[tuple[int, int, float, float]]:
+def distributed_checkpoint(folder: str) -> bool:
+    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval=3)}) as (wrapped, state):
+        for step in range(4):
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+        save({"hook": state}, checkpoint_id=folder)
+        fresh = gd.CompressedAllreduce(refresh=gd.Refresh(interval=3), bypass=None)
+        empty = fresh.state_dict()
+        load({"hook": fresh}, checkpoint_id=folder)
+        return bool(fresh.state_dict() == state.state_dict() != empty)
+
+
+def refresh(steps: int, interval: int, change_at: int | None,
+            trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
     """Per step: what stands for the codebooks in use, bytes sent, and bits per symbol, with and at the entropy."""
     model = Given([70_001, 40_000, 3, 90_000])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trace = []
-    with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval=interval)}) as (wrapped, state):
+    with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval, trigger)}) as (wrapped, state):
         assert state is not None
         for step in range(steps):
             random = torch.Generator().manual_seed(step * 10 + rank())
-            spread = 0.0 if change_at is None or step < change_at else 1.5
+            spread = 0.0 if change_at is None or step < change_at else 0.8
             normal = [[torch.randn(part.shape, generator=random) for part in model.parts] for _ in range(2)]
             batch = [one * torch.exp(spread * other) for one, other in zip(*normal, strict=True)]
             used = state._codebooks.digest
+            optimizer.zero_grad()
             wrapped(batch).backward()
             numbers = state.stats()
             trace.append((used, int(numbers["last_step"]["sent_bytes"]), numbers["bits_per_symbol"],
                           numbers["entropy_per_symbol"]))
     return trace
+
+
+def bypass(slow: str) -> list[int]:
+    """How many buckets of each step were sent as they are, where one of the two ways is slow."""
+
+    original = bypasses.Gate.add
+
+    def add(self: bypasses.Gate, n_bytes: int, tally: Any) -> None:
+        tally.seconds += 10.0 * (bool(tally.dense) == (slow == "dense"))
+        original(self, n_bytes, tally)
+        if self.trying and bool(tally.dense) == (slow == "dense"):
+            self._ended -= 10.0         # the step took that long, too
+
+    counts = []
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    options = {"bypass": gd.Bypass(steps=2, every=8), "smallest": 1 << 16}
+    with mock.patch.object(bypasses.Gate, "add", add), hooked(model, optimizer, "near", options) as (wrapped, state):
+        for step in range(18):
+            x, y = batch_of(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+            counts.append(int(state.stats()["last_step"]["dense"]))
+        copy = gd.CompressedAllreduce(bypass=gd.Bypass(steps=2, every=8))
+        copy.load_state_dict(state.state_dict())
+        assert copy._gate is not None
+        assert copy._gate.verdicts == state._gate.verdicts
+    return [*counts, len(state.stats()["buckets"]), crc(list(model.parameters()))]
 
 
 def conservation() -> dict[str, float]:
@@ -417,6 +466,8 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
     try:
         if guilty and kind == "mode":
             gd.allreduce(tensor, mode=gd.FixedBits(3), **options)
+        elif guilty and kind in ("longer", "shorter"):
+            gd.allreduce(torch.zeros(6_000_000 if kind == "longer" else 10_000, dtype=torch.float64), **options)
         elif guilty and kind == "sequence":
             lane.sequence += 1
             gd.allreduce(tensor, **options)
@@ -449,8 +500,8 @@ def _sabotage(kind: str) -> Any:
 
         return _patched(message.Header, "write_to", write_to)
 
-    def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any) -> int:
-        n_bytes = original(self, bits, begin, which, out)
+    def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any, rounded: Any = None) -> int:
+        n_bytes = original(self, bits, begin, which, out, rounded)
         if kind == "payload":
             out[n_bytes // 2] ^= 16
         elif kind == "exception":

@@ -163,12 +163,12 @@ def reduce_scatters() -> list[int]:
                 calls = compressed_calls(
                     lambda part=part, brought=brought, op=op: dist.reduce_scatter_tensor(part, brought[rank()], op=op)
                 )
-                assert calls == (size() > 1 and brought[0].nbytes >= SMALLEST)
+                assert calls == (size() > 1 and brought[0].nbytes >= SMALLEST), (dtype, n_values, op)
                 wanted = dense_sum(brought, mean).chunk(size())[rank()]
                 if calls:
                     assert same_bits(part, wanted), (dtype, n_values, op)
                 else:
-                    torch.testing.assert_close(part, wanted)
+                    torch.testing.assert_close(part, wanted, rtol=0.02, atol=2e-4)
                 results.append(part)
     brought = terms(LARGE * size())
     part = torch.empty(LARGE)

@@ -110,12 +110,26 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair, mode, first):
         assert whole[0] == resumed[0]       # the codebooks, too
 
 
+def test_a_distributed_checkpoint_restores_every_ranks_state(pair, tmp_path):
+    assert all(pair.run("distributed_checkpoint", folder=str(tmp_path)))
+
+
 def test_every_byte_is_counted(pair):
     found = pair.run("conservation")
     for one, other in (found, reversed(found)):
         assert one["sent_bytes"] == one["handed"] == one["by_bucket"] == other["received_bytes"]
         assert one["raw_bytes"] > one["sent_bytes"] > 0
         assert one["buckets"] >= 3
+
+
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_what_is_slower_is_left(pair, slow):
+    *counts, buckets, _ = one_of(pair.run("bypass", slow=slow))
+    always = counts[0]      # below 64 KiB, or so
+    assert buckets >= 3
+    assert [count > always for count in counts[3:7]] == [False, True, False, True]      # a trial
+    assert [count > always for count in counts[8:15]] == [slow == "coded"] * 7
+    assert [count > always for count in counts[16:18]] == [False, True]     # the next one
 
 
 # Codebooks
@@ -129,7 +143,7 @@ def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
 
 
 def test_stale_codebooks_are_renewed_early_and_bytes_fall(pair):
-    traces = pair.run("refresh", steps=30, interval=20, change_at=10)
+    traces = pair.run("refresh", steps=30, interval=20, change_at=10, trigger=0.05)
     used = one_of([[digest for digest, *_ in trace] for trace in traces])
     changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
     assert len(changes) == 2

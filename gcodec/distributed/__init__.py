@@ -8,6 +8,7 @@ from __future__ import annotations
 from .allreduce import allreduce as allreduce
 from .backend import GroupOptions as GroupOptions
 from .backend import register_backend as register_backend
+from .bypass import Bypass as Bypass
 from .codebooks import Refresh as Refresh
 from .group import CompressedGroup as CompressedGroup
 from .hook import hook as hook

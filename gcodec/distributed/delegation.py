@@ -9,12 +9,9 @@ name is defined here, those of torch 2.11 and those that 2.13 put in their place
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 #: What torch calls, and under which name torch 2.11 has it.
 NAMES: dict[str, str | None] = {
@@ -52,21 +49,6 @@ NAMES: dict[str, str | None] = {
     "abort": None,
 }
 _NEWER = {older: name for name, older in NAMES.items() if older is not None}
-
-
-def plain_group(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[dist.ProcessGroup, Any]:
-    """A Gloo group as torch makes it, and its backend. Connects to all ranks."""
-    gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
-    gloo._set_sequence_number_for_group()
-    group = dist.ProcessGroup(store, rank, size)
-    adopt(group, gloo)
-    return group, gloo
-
-
-def adopt(group: dist.ProcessGroup, backend: Any) -> None:
-    """Make a Gloo backend the one of a group for tensors in CPU memory, and for all that has no device."""
-    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
 
 
 def _handed_on(name: str) -> Callable[..., Any]:

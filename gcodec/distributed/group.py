@@ -19,8 +19,8 @@ from torch._C._distributed_c10d import Store, Work
 
 from ..errors import Unsupported
 from .allreduce import TYPES, compressed
-from .delegation import adopt, hands_on, inner_method, plain_group
-from .lane import Job, Lane, close_lanes, lane_of
+from .delegation import hands_on, inner_method
+from .lane import Job, Lane, adopt, close_lanes, lane_of
 from .modes import FixedBits, Lossless
 from .scatter import scattered
 from .stats import Tally
@@ -52,8 +52,11 @@ class CompressedGroup(dist.ProcessGroup):
         threads: int | None,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for Python groups, not in the stubs
-        self.inner, self._gloo = plain_group(store, rank, size, timeout)
-        adopt(self, self._gloo)
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        self._gloo._set_sequence_number_for_group()
+        self.inner = dist.ProcessGroup(store, rank, size)
+        for group in (self, self.inner):
+            adopt(group, self._gloo)
         self._name, self._timeout = name, timeout
         self.mode, self.smallest, self.threads = mode, smallest, threads
         self._tally = Tally()
