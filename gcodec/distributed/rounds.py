@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from .codebooks import Codebooks, Spent
 from .lane import Lane
