@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,10 +35,10 @@ def world() -> gd.CompressedGroup:
     return group
 
 
-def compressed_calls(action: Callable[[], Any]) -> float:
+def compressed_calls(action: Callable[..., Any], *arguments: Any, **options: Any) -> float:
     """How many compressed collectives an action makes."""
     before = world().stats()["calls"]
-    action()
+    action(*arguments, **options)
     return world().stats()["calls"] - before
 
 
@@ -51,16 +52,17 @@ def all_reduces() -> int:
         for op, mean in ((dist.ReduceOp.SUM, False), (dist.ReduceOp.AVG, True)):
             brought = terms(LARGE, dtype)
             tensor = brought[rank()].clone()
-            assert compressed_calls(lambda tensor=tensor, op=op: dist.all_reduce(tensor, op=op)) == (size() > 1)
+            assert compressed_calls(dist.all_reduce, tensor, op=op) == (size() > 1)
             assert same_bits(tensor, dense_sum(brought, mean)), (dtype, op)
             results.append(tensor)
     brought = terms(LARGE)
-    for op, law in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin), (dist.ReduceOp.PRODUCT, torch.prod)):
+    for op, law in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin),
+                    (dist.ReduceOp.PRODUCT, torch.prod)):
         tensor = brought[rank()].clone()
-        assert compressed_calls(lambda tensor=tensor, op=op: dist.all_reduce(tensor, op=op)) == 0
+        assert compressed_calls(dist.all_reduce, tensor, op=op) == 0
         torch.testing.assert_close(tensor, law(torch.stack(brought), 0))
     few = torch.ones(5)
-    assert compressed_calls(lambda: dist.all_reduce(few)) == 0
+    assert compressed_calls(dist.all_reduce, few) == 0
     assert torch.equal(few, torch.full((5,), float(size())))
     return crc(results)
 
@@ -111,7 +113,7 @@ def layouts() -> int:
     spaced.copy_(mine)
     leaf = nn.Parameter(mine.clone())
     for tensor in (turned, spaced, leaf):
-        assert compressed_calls(lambda tensor=tensor: dist.all_reduce(tensor)) == (size() > 1)
+        assert compressed_calls(dist.all_reduce, tensor) == (size() > 1)
         assert torch.equal(tensor, wanted)
     return crc([leaf])
 
@@ -123,26 +125,26 @@ def coalesced() -> int:
     tensors = [one[rank()].clone() for one in brought]
 
     def together() -> None:
-        with dist._coalescing_manager():
+        with distributed_c10d._coalescing_manager():
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
     assert compressed_calls(together) == (size() > 1)
     assert all(same_bits(tensor, dense_sum(one, False)) for tensor, one in zip(tensors, brought, strict=True))
     again = [one[rank()].clone() for one in brought]
-    with dist._coalescing_manager(async_ops=True) as under_way:
+    with distributed_c10d._coalescing_manager(async_ops=True) as under_way:
         for tensor in again:
             dist.all_reduce(tensor)
     under_way.wait()
     assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
     wholes = [torch.cat([one] * size()) for one in again]
     parts = [torch.empty_like(one) for one in again]
-    with dist._coalescing_manager():
+    with distributed_c10d._coalescing_manager():
         for whole, part in zip(wholes, parts, strict=True):
             dist.reduce_scatter_tensor(part, whole)
     assert all(torch.equal(part, one * size()) for part, one in zip(parts, again, strict=True))
     wide = [torch.empty(size() * one.numel()) for one in again]
-    with dist._coalescing_manager():
+    with distributed_c10d._coalescing_manager():
         for whole, one in zip(wide, again, strict=True):
             dist.all_gather_into_tensor(whole, one)
     assert all(torch.equal(one, other) for one, other in zip(wide, wholes, strict=True))
@@ -160,9 +162,7 @@ def reduce_scatters() -> list[int]:
             for op, mean in ((dist.ReduceOp.SUM, False), (dist.ReduceOp.AVG, True)):
                 brought = terms(n_values * size(), dtype)
                 part = torch.empty(n_values, dtype=dtype)
-                calls = compressed_calls(
-                    lambda part=part, brought=brought, op=op: dist.reduce_scatter_tensor(part, brought[rank()], op=op)
-                )
+                calls = compressed_calls(dist.reduce_scatter_tensor, part, brought[rank()], op=op)
                 assert calls == (size() > 1 and brought[0].nbytes >= SMALLEST), (dtype, n_values, op)
                 wanted = dense_sum(brought, mean).chunk(size())[rank()]
                 if calls:
@@ -232,7 +232,8 @@ def objects() -> None:
     assert mine == [10 + rank()]
     dist.barrier()
     dist.barrier(async_op=True).wait()
-    world().monitored_barrier(timedelta(seconds=30))    # dist.monitored_barrier wants a group named "gloo"
+    group: Any = world()
+    group.monitored_barrier(timedelta(seconds=30))      # dist.monitored_barrier wants a group named "gloo"
 
 
 def point_to_point() -> None:
@@ -243,10 +244,10 @@ def point_to_point() -> None:
     for n_values in (1, LARGE):
         brought = terms(n_values)
         got = torch.empty(n_values)
-        receiving = dist.irecv(got, src=before, tag=3)
-        sending = dist.isend(brought[rank()], dst=after, tag=3)
-        receiving.wait()
-        sending.wait()
+        under_way = [dist.irecv(got, src=before, tag=3), dist.isend(brought[rank()], dst=after, tag=3)]
+        for one in under_way:
+            assert one is not None
+            one.wait()
         assert torch.equal(got, brought[before])
         got.zero_()
         operations = [dist.P2POp(dist.irecv, got, before), dist.P2POp(dist.isend, brought[rank()], after)]
@@ -265,21 +266,21 @@ def functional_collectives() -> int:
     """What compiled programs and DTensor call."""
     brought = terms(LARGE)
     mine = brought[rank()]
-    total = functional.wait_tensor(functional.all_reduce(mine, "sum", dist.group.WORLD))
+    total = functional.wait_tensor(functional.all_reduce(mine, "sum", world()))
     assert same_bits(total, dense_sum(brought, False))
-    mean = functional.wait_tensor(functional.all_reduce(mine, "avg", dist.group.WORLD))
+    mean = functional.wait_tensor(functional.all_reduce(mine, "avg", world()))
     assert same_bits(mean, dense_sum(brought, True))
-    pair = functional.all_reduce_coalesced([mine, mine * 2], "sum", dist.group.WORLD)
+    pair = functional.all_reduce_coalesced([mine, mine * 2], "sum", world())
     assert torch.equal(functional.wait_tensor(pair[1]), total * 2)
-    whole = functional.wait_tensor(functional.all_gather_tensor(mine, 0, dist.group.WORLD))
+    whole = functional.wait_tensor(functional.all_gather_tensor(mine, 0, world()))
     assert torch.equal(whole, torch.cat(brought))
-    part = functional.wait_tensor(functional.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD))
+    part = functional.wait_tensor(functional.reduce_scatter_tensor(whole, "sum", 0, world()))
     assert torch.equal(part, mine * size())
     splits = [LARGE] * size()
     turned = functional.wait_tensor(functional.all_to_all_single(torch.cat([mine] * size()), splits, splits,
-                                                                 dist.group.WORLD))
+                                                                 world()))
     assert torch.equal(turned, torch.cat(brought))
-    told = functional.wait_tensor(functional.broadcast(mine, 0, dist.group.WORLD))
+    told = functional.wait_tensor(functional.broadcast(mine, 0, world()))
     assert torch.equal(told, brought[0])
     return crc([total, mean])
 
@@ -312,7 +313,7 @@ def subgroups() -> None:
     options = gd.GroupOptions(mode=gd.FixedBits(6), smallest=1000)
     group = dist.new_group(ranks, backend="gcodec", pg_options=options)
     gloo = dist.new_group(ranks, backend="gloo")
-    assert dist.get_backend(dist.group.WORLD) == "gcodec"
+    assert dist.get_backend() == "gcodec"
     if rank() in ranks:
         assert isinstance(group, gd.CompressedGroup)
         assert dist.get_backend(group) == "gcodec"
@@ -334,6 +335,7 @@ def subgroups() -> None:
 
 def named_backend() -> None:
     """A second name with other options; nonsense is refused."""
+    near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
     gd.register_backend("gcodec_narrow", gd.GroupOptions(mode=gd.FixedBits(3), smallest=100))
     group = dist.new_group(backend="gcodec_narrow")
     assert dist.get_backend(group) == "gcodec_narrow"
@@ -343,7 +345,7 @@ def named_backend() -> None:
     assert torch.equal(tensor, dense_sum(brought, False)) == (size() == 1)
     dist.destroy_process_group(group)
     for wrong in (lambda: gd.register_backend("gloo"), lambda: gd.register_backend("a b"),
-                  lambda: gd.GroupOptions(mode=gd.NearLossless(torch.optim.SGD([nn.Parameter(tensor)], lr=1.0)))):
+                  lambda: gd.GroupOptions(mode=near)):
         try:
             wrong()
         except gcodec.InvalidArgument:
@@ -354,8 +356,9 @@ def named_backend() -> None:
 def device_mesh() -> int:
     """A mesh over the world, and one whose dimension asks for the backend."""
     mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("all",))
-    other = init_device_mesh("cpu", (size(), 1), mesh_dim_names=("rep", "one"), backend_override={
-        "rep": ("gcodec", gd.GroupOptions(smallest=100)), "one": "gloo"})
+    options: Any = gd.GroupOptions(smallest=100)
+    other = init_device_mesh("cpu", (size(), 1), mesh_dim_names=("rep", "one"),
+                             backend_override={"rep": ("gcodec", options), "one": "gloo"})
     brought = terms(LARGE)
     for group in (mesh.get_group(), other.get_group("rep")):
         tensor = brought[rank()].clone()
@@ -390,8 +393,7 @@ def train_ddp(gloo: bool, steps: int = 4, **options: Any) -> tuple[int, list[flo
 def corrupted(how: str, by: int) -> list[str]:
     """What this rank hears when one rank's messages are damaged, by every road a user can take."""
     heard = []
-    roads: Sequence[Callable[[dist.ProcessGroup], Any]] = (_blocking, _asynchronous, _future, _functional, _scatter, _ddp)
-    for road in roads:
+    for road in (_blocking, _asynchronous, _future, _functional, _scatter, _ddp):
         group = dist.new_group(backend="gcodec", timeout=timedelta(seconds=20))
         undo = None
         try:
@@ -441,11 +443,11 @@ def _ddp(group: dist.ProcessGroup) -> None:
 def ended() -> None:
     """The world ends and begins again, as after a failure that a launcher has mended."""
     dist.all_reduce(torch.ones(LARGE))
-    store = dist.distributed_c10d._get_default_store()
+    store = distributed_c10d._get_default_store()
     number, all_of_them = rank(), size()
     dist.destroy_process_group()
-    dist.init_process_group("cpu:gcodec", store=dist.PrefixStore("again", store), rank=number, world_size=all_of_them,
-                            timeout=timedelta(seconds=60))
+    dist.init_process_group("cpu:gcodec", store=distributed_c10d.PrefixStore("again", store), rank=number,
+                            world_size=all_of_them, timeout=timedelta(seconds=60))
     total = torch.ones(LARGE)
     dist.all_reduce(total)
     assert torch.equal(total, torch.full((LARGE,), float(all_of_them)))

@@ -6,10 +6,11 @@ Importing this imports torch. docs/training.md is the page for users.
 from __future__ import annotations
 
 from .allreduce import allreduce as allreduce
-from .backend import GroupOptions as GroupOptions
 from .backend import register_backend as register_backend
 from .bypass import Bypass as Bypass
 from .codebooks import Refresh as Refresh
+from .collectives import GroupOptions as GroupOptions
+from .fsdp import compress_fsdp as compress_fsdp
 from .group import CompressedGroup as CompressedGroup
 from .hook import hook as hook
 from .lane import Pending as Pending

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
 
 from ..errors import GcodecError, InvalidArgument, PeerError
 from .exchange import Buffers
@@ -119,7 +121,7 @@ def private_group(parent: dist.ProcessGroup, timeout: timedelta) -> dist.Process
     """
     name = str(parent.group_name)
     _made[name] = _made.get(name, 0) + 1
-    store = dist.PrefixStore(f"gcodec-lane-{_made[name]}/", dist.distributed_c10d._get_process_group_store(parent))
+    store = PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
     group = dist.ProcessGroup(store, parent.rank(), parent.size())
     adopt(group, dist.ProcessGroupGloo(store, parent.rank(), parent.size(), timeout=timeout))
     return group
