@@ -314,6 +314,23 @@ def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", bran
         return crc(list(model.parameters())), statistics
 
 
+def sparse() -> int:
+    """An embedding with sparse gradients beside dense parameters."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Embedding(500, 64, sparse=True), nn.Linear(64, 3000), nn.Linear(3000, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hooked(model, optimizer, "near") as (wrapped, state):
+        for step in range(3):
+            words = torch.randint(0, 500, (8,), generator=torch.Generator().manual_seed(step * 10 + rank()))
+            optimizer.zero_grad()
+            wrapped(words).square().mean().backward()
+            assert model[0].weight.grad is not None
+            assert model[0].weight.grad.is_sparse
+            optimizer.step()
+        assert 0 < state.stats()["dense"] < state.stats()["calls"]
+    return crc(list(model.parameters()))
+
+
 def join(mode: str | None) -> int:
     """Ranks with different numbers of batches."""
     model = Net()

@@ -96,6 +96,10 @@ def test_loss_scaling_does_not_change_the_levels(pair):
     assert trained(pair, "near", loss_scale=1024.0) == trained(pair, "near")
 
 
+def test_sparse_gradients_go_through_gloo(pair):
+    one_of(pair.run("sparse"))
+
+
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_join(pair, mode):
     found = one_of(pair.run("join", mode=mode))

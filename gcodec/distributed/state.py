@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .bypass import Bypass, Gate
 from .checkpoint import pack, unpack
@@ -79,6 +79,8 @@ class CompressedAllreduce:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        if not buffer.is_cpu:
+            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
         self._make_warm(buffer.dtype)
         if self._lane is None:
             self._lane = lane_of(self.group, self.timeout)
@@ -102,7 +104,7 @@ class CompressedAllreduce:
         buffer = bucket.buffer()
         if lane.size == 1:
             return Job(lambda: buffer)
-        dtype = None if buffer.is_sparse or not buffer.is_cpu else TYPES.get(buffer.dtype)
+        dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
         if dtype is None or buffer.nbytes < max(self.smallest, 1):
             return Job(lambda: plain(lane, buffer, True, tally))
         gradients = gradients_of(bucket)
