@@ -1,4 +1,5 @@
-"""Compressed all-reduces over torch.distributed: a function, and a hook for DistributedDataParallel.
+"""Compressed all-reduces over torch.distributed: a function, a hook for DistributedDataParallel, a process group,
+FSDP2, and DiLoCo.
 
 Importing this imports torch. docs/training.md is the page for users.
 """
@@ -10,6 +11,7 @@ from .backend import register_backend as register_backend
 from .bypass import Bypass as Bypass
 from .codebooks import Refresh as Refresh
 from .collectives import GroupOptions as GroupOptions
+from .diloco import DiLoCo as DiLoCo
 from .fsdp import compress_fsdp as compress_fsdp
 from .group import CompressedGroup as CompressedGroup
 from .hook import hook as hook
@@ -21,4 +23,4 @@ from .modes import NearLossless as NearLossless
 from .state import CompressedAllreduce as CompressedAllreduce
 from .stats import log_to as log_to
 
-register_backend()
+register_backend()  # "gcodec"; costs nothing until a group is made
