@@ -3,6 +3,7 @@ FSDP's adapters have in common."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,8 +31,8 @@ class GroupOptions:
 
     ``mode``: ``Lossless()`` or ``FixedBits``; NearLossless needs parameters, which a process group does not see and of
     which FSDP has but shards. ``smallest``: tensors of fewer bytes go through Gloo as they are. ``threads`` of the
-    codec: default all cores. ``timeout``: after which a silent rank is an error; default what torch was told
-    (``timeout=``). Raises InvalidArgument for another mode.
+    codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
+    rank is an error; default what torch was told (``timeout=``). Raises InvalidArgument for another mode.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
@@ -57,8 +58,9 @@ class Collectives:
 
     def __init__(self, options: GroupOptions, label: str) -> None:
         self.options, self.label = options, label
+        self.threads = options.threads or threads_here()
         self._tally = Tally()
-        self._results: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
 
     def stats(self) -> dict[str, float]:
         """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them."""
@@ -84,7 +86,7 @@ class Collectives:
         parts = [one.detach().contiguous().view(-1) for one in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
         lane, tally = self._lane(group, flat.dtype), Tally(calls=1, raw_bytes=flat.nbytes)
-        mode, threads, dtype, result = self.options.mode, self.options.threads, TYPES[flat.dtype], self._room(flat)
+        mode, threads, dtype, result = self.options.mode, self.threads, TYPES[flat.dtype], self._room(lane, flat)
         job = compressed(lane, flat, result, dtype, mode, mean, None, None, threads, tally, self.label)
 
         def end() -> list[torch.Tensor]:
@@ -105,7 +107,7 @@ class Collectives:
     def _scatter(self, lane: Lane, whole: torch.Tensor, own: torch.Tensor, mean: bool) -> Job:
         flat, result = whole.detach().contiguous().view(-1), own.detach().contiguous().view(-1)
         tally = Tally(calls=1, raw_bytes=flat.nbytes)
-        job = scattered(lane, flat, result, self.options.mode, mean, self.options.threads, tally, self.label)
+        job = scattered(lane, flat, result, self.options.mode, mean, self.threads, tally, self.label)
 
         def end() -> list[torch.Tensor]:
             if not own.is_contiguous():
@@ -115,9 +117,9 @@ class Collectives:
 
         return _with_end(job, end)
 
-    def _room(self, like: torch.Tensor) -> torch.Tensor:
-        """Memory for a result. The lane does one job after another and empties it at the end of each, so jobs share."""
-        key = like.numel(), like.dtype
+    def _room(self, lane: Lane, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a result. A lane does one job after another and empties it at the end of each, so jobs share."""
+        key = id(lane), like.numel(), like.dtype
         if key not in self._results:
             if len(self._results) >= _ROOMS:
                 self._results.clear()
@@ -139,6 +141,11 @@ class Collectives:
         if key not in _warm:
             warm(TYPES[dtype], self.options.mode, None)
             _warm.add(key)
+
+
+def threads_here() -> int:
+    """Threads for the codec that leave the other ranks on this host theirs, as torchrun counts them."""
+    return max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
 
 
 def mean_of(op: Any) -> bool | None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
+from .collectives import threads_here
 from .gradients import Gradients
 from .lane import Job, Lane, lane_of
 from .modes import Lossless, Mode
@@ -30,8 +31,8 @@ class DiLoCo:
 
     ``optimizer``: the outer one, a torch optimizer of the parameters that the inner one trains, all of which are floats
     in CPU memory. ``every``: inner steps between exchanges (H in the paper). ``mode``: lossless by default;
-    ``NearLossless(outer)`` needs an outer optimizer with a rule. ``group``, ``smallest``, ``threads``, ``timeout``: as
-    for :func:`gcodec.distributed.allreduce`; the group's backend may be any that broadcasts.
+    ``NearLossless(outer)`` needs an outer optimizer with a rule. ``group``, ``smallest``, ``timeout``: as for
+    :func:`gcodec.distributed.allreduce`; ``threads``: as for :class:`gcodec.distributed.GroupOptions`.
 
     Making one is collective: all ranks start from the parameters of the group's first. After each outer step all ranks
     have the same parameters, bit for bit; what is not a parameter, such as a batch norm's statistics or the inner
@@ -52,7 +53,7 @@ class DiLoCo:
         if every < 1:
             raise InvalidArgument(f"every={every!r} is not a positive number of steps")
         self.optimizer, self.every, self.mode, self.group = optimizer, every, mode or Lossless(), group
-        self.smallest, self.threads, self.timeout = smallest, threads, timeout
+        self.smallest, self.threads, self.timeout = smallest, threads or threads_here(), timeout
         self.steps = 0  #: inner steps so far
         self._tally = Tally()
         self._lane: Lane | None = None

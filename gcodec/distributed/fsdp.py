@@ -71,7 +71,7 @@ def compress_fsdp(
     ``mode``: lossless by default. ``replicas``: for models that are sharded over one dimension of a mesh alone: the
     other dimension (or its group), over which the shards' gradients are then averaged, compressed, in place of HSDP's
     own all-reduce. To keep HSDP's own, and compress only that, give its dimension the backend "gcodec". ``smallest``,
-    ``threads``, ``timeout``: as for :func:`gcodec.distributed.allreduce`.
+    ``threads``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a silent rank is an error.
 
     Returns what counts: ``stats()`` has wire bytes, ratio and seconds. Errors are raised by ``backward()``. Raises
     Unsupported for a torch without custom communications, InvalidArgument for another mode, for a model without FSDP2
