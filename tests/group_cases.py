@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -333,6 +334,24 @@ def subgroups() -> None:
     dist.barrier()
 
 
+def overlapping() -> None:
+    """Pairs that share a rank: how many groups a rank is in differs from rank to rank, and falls when one ends."""
+    pairs = [[0, other] for other in range(1, size())]
+    for again in range(2):
+        groups = [dist.new_group(pair, backend=backend) for pair in pairs for backend in ("gcodec", "gloo")]
+        for number, group in enumerate(groups):
+            if rank() in pairs[number // 2]:
+                tensor = torch.full((LARGE,), float(1 + again))
+                if number % 2:
+                    gd.allreduce(tensor, group)
+                else:
+                    dist.all_reduce(tensor, group=group)
+                assert torch.equal(tensor, torch.full((LARGE,), 2.0 * (1 + again)))
+                gd.close_lanes(group)
+                dist.destroy_process_group(group)
+    dist.barrier()
+
+
 def named_backend() -> None:
     """A second name with other options; nonsense is refused."""
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
@@ -372,17 +391,21 @@ def device_mesh() -> int:
 # ------------------------------------------------------------------------------------------------------------ Training
 
 
-def train_ddp(gloo: bool, steps: int = 4, **options: Any) -> tuple[int, list[float]]:
-    """DDP without any hook, on the backend or on Gloo."""
+def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, join: bool = False,
+              **options: Any) -> tuple[int, list[float]]:
+    """DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
     group = dist.new_group(backend="gloo") if gloo else None
-    model = DistributedDataParallel(Net(branch=bool(options.get("find_unused_parameters"))), bucket_cap_mb=0.5,
-                                    process_group=group, **options)
+    if bits and not gloo:
+        group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1))
+    net = Net(branch=bool(options.get("find_unused_parameters")), narrow=narrow)
+    model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for step in range(steps):
-        x, y = batch_of(step)
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    with model.join(enable=join):
+        for step in range(steps + join * rank()):
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
     parameters = [one.detach() for one in model.parameters()]
     return crc(parameters), [float(one.double().abs().sum()) for one in parameters]
 
@@ -438,6 +461,21 @@ def _ddp(group: dist.ProcessGroup) -> None:
     model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
     x, y = batch_of(0)
     nn.functional.cross_entropy(model(x), y).backward()
+
+
+def death(by: int) -> str:
+    """What this rank hears when another has gone."""
+    tensor = torch.ones(LARGE * 4)
+    dist.all_reduce(tensor)
+    if rank() == by:
+        os._exit(1)
+    try:
+        dist.all_reduce(tensor)
+    except gcodec.GcodecError as error:
+        return str(error)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def ended() -> None:

@@ -30,7 +30,7 @@ def one_of(values):
 
 @pytest.mark.parametrize("case", [
     "all_reduces", "other_types", "asynchronous", "layouts", "coalesced", "data_movement", "objects", "point_to_point",
-    "functional_collectives", "subgroups", "named_backend", "device_mesh",
+    "functional_collectives", "subgroups", "overlapping", "named_backend", "device_mesh",
 ])
 def test_collectives(ranks, case):
     one_of(ranks.run(case))
@@ -45,13 +45,21 @@ def test_compressed_and_plain_ones_do_not_mind_each_other(ranks):
 
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
-                                     {"static_graph": True}], ids=lambda options: next(iter(options), "plain"))
+                                     {"static_graph": True}, {"narrow": True}, {"join": True}],
+                         ids=lambda options: next(iter(options), "plain"))
 def test_ddp_without_a_hook(ranks, options):
     ours, gloos = ranks.run("train_ddp", gloo=False, **options), ranks.run("train_ddp", gloo=True, **options)
     checksum, sums = one_of(ours)
-    assert sums == pytest.approx(gloos[0][1], rel=1e-5)
-    if ranks.size <= 2:                     # a sum of two has one order
+    assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
+    if ranks.size <= 2 and not options.get("narrow"):   # a sum of two has one order, but Gloo rounds bfloat16 otherwise
         assert checksum == gloos[0][0]
+
+
+def test_ddp_with_fixed_bits(ranks):
+    ours, gloos = ranks.run("train_ddp", gloo=False, bits=8), ranks.run("train_ddp", gloo=True)
+    checksum, sums = one_of(ours)
+    assert sums == pytest.approx(gloos[0][1], rel=1e-2)
+    assert (checksum == gloos[0][0]) == (ranks.size == 1)
 
 
 @pytest.mark.parametrize("how", ["payload", "header", "exception"])
@@ -65,6 +73,13 @@ def test_damage_is_an_exception(ranks, how):
         assert all(texts), f"rank {rank} has noticed nothing: {texts}"
         if rank != ranks.size - 1:
             assert all(f"rank {ranks.size - 1} " in text or "given up" in text for text in texts), texts
+
+
+def test_a_dead_rank_is_an_exception():
+    ranks = Ranks(3, CASES, backend="gcodec")
+    heard = ranks.run_with_deaths("death", by=1)
+    assert heard[1] is None
+    assert all("rank 1 " in heard[rank] or "given up" in heard[rank] for rank in (0, 2)), heard
 
 
 def test_the_world_can_end_and_begin_again(ranks):
