@@ -72,7 +72,7 @@ def refusals() -> None:
     """What has no meaning is refused."""
     mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
-    for call in (lambda: gd.compress_fsdp(Net()), lambda: gd.compress_fsdp(sharded(mesh), near),
+    for call in (lambda: gd.compress_fsdp(Net()), lambda: gd.compress_fsdp(sharded(mesh["shard"]), near),
                  lambda: gd.compress_fsdp(sharded(mesh), replicas=mesh["rep"])):
         try:
             call()

@@ -115,8 +115,9 @@ def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGrou
 
 
 def _is_hsdp(module: FSDPModule) -> bool:
-    """Whether FSDP2 all-reduces itself; there is no public way to ask."""
-    groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", [])
+    """Whether FSDP2 all-reduces itself; there is no public way to ask. Before torch 2.13 a module has one group."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     return any(getattr(group, "_is_hsdp", False) for group in groups)
 
 
