@@ -17,8 +17,8 @@ PATIENCE = 120  #: seconds after which a case counts as hanging
 class Ranks:
     """``size`` processes; :meth:`run` has each run ``module.case(**arguments)`` and returns what they returned."""
 
-    def __init__(self, size: int, cases: str) -> None:
-        self.size, self.cases = size, cases
+    def __init__(self, size: int, cases: str, backend: str = "gloo") -> None:
+        self.size, self.cases, self.backend = size, cases, backend
         self._members: list[tuple[Any, Any]] = []
         self._store = Path()
 
@@ -28,7 +28,7 @@ class Ranks:
         self._store = store
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            arguments = theirs, self.cases, rank, self.size, str(store)
+            arguments = theirs, self.cases, self.backend, rank, self.size, str(store)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -77,7 +77,7 @@ class Ranks:
         self._members.clear()
 
 
-def _serve(pipe: Any, cases: str, rank: int, size: int, store: str) -> None:
+def _serve(pipe: Any, cases: str, backend: str, rank: int, size: int, store: str) -> None:
     """A rank's life: it leaves without the interpreter's teardown, in which Gloo's threads may still run."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import importlib
@@ -87,7 +87,7 @@ def _serve(pipe: Any, cases: str, rank: int, size: int, store: str) -> None:
 
     torch.set_num_threads(1)
     module = importlib.import_module(cases)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size,
                             timeout=timedelta(seconds=60))
     while True:
         try:

@@ -104,7 +104,7 @@ def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally) -> torch.Ten
     start = perf_counter()
     if mean:
         flat.div_(lane.size)
-    dist.all_reduce(flat, group=lane.group)
+    lane.group.allreduce([flat]).wait()
     n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
     on_ring = 2 * (lane.size - 1) / lane.size * n_bytes
     tally.sent_bytes += on_ring

@@ -17,12 +17,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
 
 from ..errors import GcodecError, InvalidArgument, PeerError
 from .exchange import Buffers
 
 _lanes: list[Lane] = []
 _lanes_lock = threading.Lock()
+_made: dict[str, int] = {}  #: private groups so far, by the parent's name
 
 
 class Pending:
@@ -67,11 +70,8 @@ class Lane:
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
         self.parent, self.timeout = parent, timeout
-        ranks = dist.get_process_group_ranks(parent)
-        self.group = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
-        if not isinstance(self.group, dist.ProcessGroup):
-            raise InvalidArgument("this process is not in the group")
-        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.group = private_group(parent, timeout)
+        self.rank, self.size = self.group.rank(), self.group.size()
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
@@ -111,6 +111,26 @@ class Lane:
             self._queue.put(None)
             self._thread.join(self.timeout.total_seconds() if patience is None else patience)
         self.failure = self.failure or GcodecError("this lane is closed")
+
+
+def private_group(parent: dist.ProcessGroup, timeout: timedelta) -> dist.ProcessGroup:
+    """A Gloo group with the ranks of ``parent``, which is all that it needs to be collective over.
+
+    It meets through the parent's own store. ``new_group`` with local synchronization would name it after how many
+    groups this process is in, which is not the same on all ranks, and falls when one is destroyed.
+    """
+    name = str(parent.group_name)
+    _made[name] = _made.get(name, 0) + 1
+    store = PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
+    group = dist.ProcessGroup(store, parent.rank(), parent.size())
+    adopt(group, dist.ProcessGroupGloo(store, parent.rank(), parent.size(), timeout=timeout))
+    return group
+
+
+def adopt(group: dist.ProcessGroup, gloo: dist.ProcessGroupGloo) -> None:
+    """Make a Gloo backend the one of a group for tensors in CPU memory, and for all that has no device."""
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
 
 
 def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> Lane:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from .codebooks import Codebooks, Spent
 from .lane import Lane
@@ -29,7 +28,7 @@ class Sum:
         """Hand the tensor to Gloo, which works beside the lane."""
         self.tensor = tensor
         if lane.size > 1:
-            self._work = dist.all_reduce(tensor, group=lane.group, async_op=True)
+            self._work = lane.group.allreduce([tensor])
 
     def settle(self) -> torch.Tensor | None:
         """The sum, once it is there; None if none was begun. It stays."""

@@ -1,0 +1,156 @@
+"""DiLoCo: ranks train alone, and now and then average how far they came.
+
+Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023), Algorithm 1. What ranks
+exchange is an outer gradient: where all of them stood after the last exchange, minus where this one stands now. An
+outer optimizer, Nesterov's momentum in the paper, takes a step from there with the average of these.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import InvalidArgument, Unsupported
+from .allreduce import SMALLEST, TYPES, compressed, plain
+from .collectives import threads_here
+from .gradients import Gradients
+from .lane import Job, Lane, lane_of
+from .modes import Lossless, Mode
+from .stats import Tally
+from .warm import warm
+
+
+class DiLoCo:
+    """The outer loop around any training loop: call :meth:`step` after every step of the inner optimizer.
+
+        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        diloco = gcodec.distributed.DiLoCo(outer, every=100, mode=gcodec.distributed.NearLossless(outer))
+
+    ``optimizer``: the outer one, a torch optimizer of the parameters that the inner one trains, all of which are floats
+    in CPU memory. ``every``: inner steps between exchanges (H in the paper). ``mode``: lossless by default;
+    ``NearLossless(outer)`` needs an outer optimizer with a rule. ``group``, ``smallest``, ``timeout``: as for
+    :func:`gcodec.distributed.allreduce`; ``threads``: as for :class:`gcodec.distributed.GroupOptions`.
+
+    Making one is collective: all ranks start from the parameters of the group's first. After each outer step all ranks
+    have the same parameters, bit for bit; what is not a parameter, such as a batch norm's statistics or the inner
+    optimizer's state, stays each rank's own, as in the paper. Raises InvalidArgument, Unsupported.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        every: int,
+        *,
+        mode: Mode | None = None,
+        group: dist.ProcessGroup | None = None,
+        smallest: int = SMALLEST,
+        threads: int | None = None,
+        timeout: timedelta = timedelta(minutes=5),
+    ) -> None:
+        if every < 1:
+            raise InvalidArgument(f"every={every!r} is not a positive number of steps")
+        self.optimizer, self.every, self.mode, self.group = optimizer, every, mode or Lossless(), group
+        self.smallest, self.threads, self.timeout = smallest, threads or threads_here(), timeout
+        self.steps = 0  #: inner steps so far
+        self._tally = Tally()
+        self._lane: Lane | None = None
+        self._params = _by_type(optimizer)
+        for dtype in self._params:
+            warm(TYPES[dtype], self.mode, None)
+        with torch.no_grad():
+            for one in self._all():
+                dist.broadcast(one, group=group, group_src=0)
+        self._anchors = [one.detach().clone() for one in self._all()]
+
+    def step(self) -> bool:
+        """An inner step has been taken. Every ``every``-th time, exchange and take an outer step, and return True.
+
+        Raises PeerError, Corruption; then the parameters are those of the last outer step.
+        """
+        self.steps += 1
+        if self.steps % self.every:
+            return False
+        self._exchange()
+        return True
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        params = self._all()
+        moved = [anchor - one for anchor, one in zip(self._anchors, params, strict=True)]
+        for anchor, one in zip(self._anchors, params, strict=True):
+            one.copy_(anchor)  # where the outer step begins, and what its rule reads
+        inner = [one.grad for one in params]
+        try:
+            for one, gradient in zip(params, self._averaged(moved), strict=True):
+                one.grad = gradient
+            self.optimizer.step()
+        finally:
+            for one, kept in zip(params, inner, strict=True):
+                one.grad = kept
+        for anchor, one in zip(self._anchors, params, strict=True):
+            anchor.copy_(one)
+
+    def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The averages over the ranks; those of a type travel as one."""
+        if self._lane is None:
+            self._lane = lane_of(self.group, self.timeout)
+        lane, averages, at = self._lane, [], 0
+        for params in self._params.values():
+            own = gradients[at : at + len(params)]
+            at += len(params)
+            flat = torch.cat([one.reshape(-1) for one in own])
+            result: torch.Tensor = lane.submit(self._job(lane, flat, params)).wait()
+            parts = result.split([one.numel() for one in own])
+            averages += [part.view(one.shape) for part, one in zip(parts, own, strict=True)]
+        return averages
+
+    def _job(self, lane: Lane, flat: torch.Tensor, params: list[torch.Tensor]) -> Job:
+        if lane.size == 1:
+            return Job(lambda: flat)
+        tally = self._tally
+        tally.calls += 1
+        tally.raw_bytes += flat.nbytes
+        tally.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
+        if flat.nbytes < max(self.smallest, 1):
+            return Job(lambda: plain(lane, flat, True, tally))
+        gradients, dtype = Gradients.of(params, flat.numel()), TYPES[flat.dtype]
+        label = f"outer step {self.steps // self.every}"
+        result = torch.empty_like(flat)
+        return compressed(lane, flat, result, dtype, self.mode, True, gradients, None, self.threads, tally, label)
+
+    def _all(self) -> list[torch.Tensor]:
+        return [one for params in self._params.values() for one in params]
+
+    def stats(self) -> dict[str, float]:
+        """Wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Tally`` has them."""
+        return self._tally.numbers()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside model and inner optimizer, for ``torch.load(weights_only=True)``: the same on
+        all ranks. In the middle of a round every rank's model and inner optimizer are its own."""
+        anchors = [one.clone() for one in self._anchors]
+        return {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`; parameters are the model's to load, after this object has been made."""
+        if state.get("version") != 1 or [one.shape for one in state["anchors"]] != [one.shape for one in self._anchors]:
+            raise InvalidArgument("not a state of DiLoCo for these parameters")
+        self.steps = int(state["steps"])
+        for anchor, saved in zip(self._anchors, state["anchors"], strict=True):
+            anchor.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _by_type(optimizer: torch.optim.Optimizer) -> dict[torch.dtype, list[torch.Tensor]]:
+    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    for group in optimizer.param_groups:
+        for one in group["params"]:
+            if one.dtype not in TYPES or one.layout != torch.strided:
+                raise InvalidArgument(f"a parameter of {one.dtype}; dense floats of 16 to 64 bits are averaged")
+            if not one.is_cpu:
+                raise Unsupported(f"parameters on {one.device.type} are not averaged yet")
+            found.setdefault(one.dtype, []).append(one)
+    return found

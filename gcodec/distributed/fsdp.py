@@ -1,0 +1,128 @@
+"""FSDP2 on CPU: its reduce-scatter, and the all-reduce among replicas of its shards, compressed.
+
+    fully_shard(model, mesh=mesh)
+    gcodec.distributed.compress_fsdp(model)
+
+A rank holds a shard of each parameter and of its optimizer state, but reduces whole gradients: so there are lossless
+mode and fixed mantissa bits here, and no near-lossless mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import InvalidArgument, Unsupported
+from .allreduce import SMALLEST
+from .collectives import Collectives, GroupOptions, mean_of
+from .modes import FixedBits, Lossless
+from .work import LaneWork
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
+
+
+class CompressedReduceScatter:
+    """What FSDP2 calls to reduce the gradients of one module: torch's ``ReduceScatter`` interface."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Memory for a buffer."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part. Returns a work if
+        ``async_op``. Raises PeerError, Corruption."""
+        mean = mean_of(op)
+        if mean is None or not self.collectives.suits([input_tensor], group.size()):
+            return _plain_reduce_scatter(output_tensor, input_tensor, group, op, async_op)
+        work: LaneWork = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+
+def compress_fsdp(
+    model: torch.nn.Module,
+    mode: Lossless | FixedBits | None = None,
+    *,
+    replicas: DeviceMesh | dist.ProcessGroup | None = None,
+    smallest: int = SMALLEST,
+    threads: int | None = None,
+    timeout: timedelta = timedelta(minutes=5),
+) -> Collectives:
+    """Compress the gradients of every module of ``model`` that ``fully_shard`` has been called on.
+
+    ``mode``: lossless by default. ``replicas``: for models that are sharded over one dimension of a mesh alone: the
+    other dimension (or its group), over which the shards' gradients are then averaged, compressed, in place of HSDP's
+    own all-reduce. To keep HSDP's own, and compress only that, give its dimension the backend "gcodec". ``smallest``,
+    ``threads``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a silent rank is an error.
+
+    Returns what counts: ``stats()`` has wire bytes, ratio and seconds. Errors are raised by ``backward()``. Raises
+    Unsupported for a torch without custom communications, InvalidArgument for another mode, for a model without FSDP2
+    modules, and for ``replicas`` of a model that is already HSDP.
+    """
+    collectives = Collectives(GroupOptions(mode or Lossless(), smallest, threads, timeout), "FSDP")
+    modules = _sharded(model)
+    hook = None if replicas is None else _averaging(collectives, replicas)
+    for module in modules:
+        if hook is not None and _is_hsdp(module):
+            raise InvalidArgument("this model is HSDP and averages its replicas itself; shard it over one dimension")
+        module.set_custom_reduce_scatter(CompressedReduceScatter(collectives))  # type: ignore[arg-type]
+        if hook is not None:
+            module.set_all_reduce_hook(hook)
+    return collectives
+
+
+def _sharded(model: torch.nn.Module) -> list[FSDPModule]:
+    try:
+        from torch.distributed.fsdp import FSDPModule
+    except ImportError as error:
+        raise Unsupported(f"torch {torch.__version__} has no FSDP2: {error}") from error
+    if not hasattr(FSDPModule, "set_custom_reduce_scatter") or not hasattr(FSDPModule, "set_all_reduce_hook"):
+        raise Unsupported(f"torch {torch.__version__} has no custom communications for FSDP2; 2.11 has")
+    modules: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not modules:
+        raise InvalidArgument("no module of this model is sharded: call fully_shard first")
+    return modules
+
+
+def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGroup) -> Callable[[torch.Tensor], None]:
+    group = replicas if isinstance(replicas, dist.ProcessGroup) else replicas.get_group()
+
+    def average(shard: torch.Tensor) -> None:
+        if collectives.suits([shard], group.size()):
+            collectives.all_reduce(group, [shard], True).wait()
+        else:
+            dist.all_reduce(shard, op=dist.ReduceOp.AVG, group=group)
+
+    return average
+
+
+def _is_hsdp(module: FSDPModule) -> bool:
+    """Whether FSDP2 all-reduces itself; there is no public way to ask. Before torch 2.13 a module has one group."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    return any(getattr(group, "_is_hsdp", False) for group in groups)
+
+
+def _plain_reduce_scatter(
+    output: torch.Tensor, whole: torch.Tensor, group: dist.ProcessGroup, op: Any, async_op: bool
+) -> Any:
+    function: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return function(output, whole, group=group, op=op, async_op=async_op)

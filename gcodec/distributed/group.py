@@ -1,0 +1,108 @@
+"""A process group of torch whose all-reduces and reduce-scatters of floats are compressed; the rest goes to Gloo.
+
+    import gcodec.distributed
+    torch.distributed.init_process_group("gcodec")
+
+It is a Python ``ProcessGroup`` around two private Gloo groups: a plain one, to which everything else is handed on, and
+the lane's. Their messages cannot get in each other's way, so it does not matter how the two kinds interleave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store, Work
+
+from .collectives import Collectives, GroupOptions, mean_of
+from .delegation import hands_on, inner_method
+from .lane import adopt, close_lanes
+
+
+@hands_on
+class CompressedGroup(dist.ProcessGroup):
+    """What ``init_process_group("gcodec")`` makes; see :class:`gcodec.distributed.GroupOptions` for its options.
+
+    Dense float32, float64, bfloat16 and float16 tensors in CPU memory of at least ``smallest`` bytes are compressed
+    when they are summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced. Sums are
+    then made in the order of ranks; every rank ends with the same bits. Floats on other devices are refused.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for Python groups, not in the stubs
+        self.options, self._name = options, name
+        self._collectives = Collectives(options, name)
+        gloo = dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout or timedelta(minutes=30))
+        gloo._set_sequence_number_for_group()
+        self.inner = dist.ProcessGroup(store, rank, size)
+        for group in (self, self.inner):
+            adopt(group, gloo)
+        if size > 1:
+            self._collectives.make_warm(torch.float32)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """The name it is registered under."""
+        return self._name
+
+    def stats(self) -> dict[str, float]:
+        """Counts of the compressed collectives so far, by name, as :class:`gcodec.distributed.stats.Tally` has them."""
+        return self._collectives.stats()
+
+    def allreduce(self, *arguments: Any, **options: Any) -> Work:
+        """As ``ProcessGroup.allreduce``; compressed where that is possible."""
+        return self._all_reduce("allreduce", *arguments, **options)
+
+    def allreduce_coalesced(self, *arguments: Any, **options: Any) -> Work:
+        """As ``ProcessGroup.allreduce_coalesced``; all tensors travel as one."""
+        return self._all_reduce("allreduce_coalesced", *arguments, **options)
+
+    def reduce_scatter_single(self, *arguments: Any, **options: Any) -> Work:
+        """As ``ProcessGroup.reduce_scatter_single``; compressed where that is possible."""
+        return self._reduce_scatter("reduce_scatter_single", *arguments, **options)
+
+    def _reduce_scatter_base(self, *arguments: Any, **options: Any) -> Work:
+        return self._reduce_scatter("reduce_scatter_single", *arguments, **options)
+
+    def reduce_scatter_single_coalesced(self, *arguments: Any, **options: Any) -> Work:
+        """As ``ProcessGroup.reduce_scatter_single_coalesced``; compressed where that is possible."""
+        return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
+
+    def reduce_scatter_tensor_coalesced(self, *arguments: Any, **options: Any) -> Work:
+        """The same under its older name."""
+        return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
+
+    def shutdown(self) -> None:
+        """End the lane and the connections; what ``destroy_process_group`` calls."""
+        close_lanes(self)
+        self.inner.shutdown()
+
+    def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
+        listed, mean = _as_list(tensors), mean_of(_operation(arguments, options))
+        if mean is None or not self._collectives.suits(listed, self.size()):
+            work: Work = inner_method(self.inner, name)(tensors, *arguments, **options)
+            return work
+        return self._collectives.all_reduce(self, listed, mean)
+
+    def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
+        own, given, mean = _as_list(outputs), _as_list(inputs), mean_of(_operation(arguments, options))
+        fits = len(own) == len(given) and all(
+            whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
+            for whole, part in zip(given, own, strict=True)
+        )
+        if mean is None or not fits or not self._collectives.suits(given, self.size()):
+            work: Work = inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
+            return work
+        return self._collectives.reduce_scatter(self, list(zip(given, own, strict=True)), mean)
+
+
+def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The reduce operation of a call: torch gives an options object, or the operation itself, or neither."""
+    given = [*arguments[:1], *(options[key] for key in ("opts", "op") if key in options)]
+    return getattr(given[0], "reduceOp", given[0]) if given else dist.ReduceOp.SUM
+
+
+def _as_list(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -1,0 +1,102 @@
+"""The first half of the compressed all-reduce alone: every rank keeps the sum of its own part of the buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from ..tensors import values_of
+from .allreduce import TYPES
+from .coder import Coder
+from .exchange import Exchange
+from .lane import Job, Lane
+from .modes import FixedBits, Lossless
+from .partition import Range, piece_length
+from .reduction import Reduction
+from .schedule import Schedule, Slot
+from .stats import Tally
+
+
+class ScatterSchedule(Schedule):
+    """The messages of one rank: contributions only. The parts are equal and lie one after another, by rank."""
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        part, length = n_values // size, piece_length(n_values, size)
+        self.shares = [list(_pieces(owner * part, (owner + 1) * part, length)) for owner in range(size)]
+
+    def copies(self, due: Slot) -> list[Slot]:
+        """None: nobody else wants the result."""
+        return []
+
+    def results(self) -> list[Slot]:
+        """None."""
+        return []
+
+
+def _pieces(begin: int, end: int, length: int) -> Iterator[Range]:
+    return ((at, min(at + length, end)) for at in range(begin, end, length))
+
+
+class Scatter(Reduction):
+    """One reduce-scatter of ``values`` (uintW[n], n a multiple of the ranks) into ``result`` (uintW[n / ranks]).
+
+    A value is encoded once, as a contribution; the result stays here, and is not rounded. Else as Reduction.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        coder: Coder,
+        values: np.ndarray,
+        result: np.ndarray,
+        *,
+        mean: bool,
+        terms: tuple[object, ...],
+        label: str = "",
+    ) -> None:
+        # The buffer's length, for Reduction; only this rank's part of it is ever touched, and thus takes memory.
+        whole = np.empty_like(values)
+        super().__init__(lane, coder, values, whole, mean=mean, terms=(*terms, "scatter"), label=label)
+        self.schedule = ScatterSchedule(len(values), lane.rank, lane.size)
+        self.own = result
+
+    def run(self) -> None:
+        """Do it; as :meth:`Reduction.run`."""
+        super().run()
+        begin = self.lane.rank * len(self.own)
+        self.own[:] = self.result[begin : begin + len(self.own)]
+
+    def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
+        if slots:
+            super()._send(exchange, slots, bits, rounded)
+        elif rounded is not None:
+            rounded[:] = bits
+
+
+def scattered(
+    lane: Lane,
+    flat: torch.Tensor,
+    own: torch.Tensor,
+    mode: Lossless | FixedBits,
+    mean: bool,
+    threads: int | None,
+    tally: Tally,
+    label: str = "",
+) -> Job:
+    """The job that reduces ``flat`` (contiguous, of a type in ``TYPES``) and puts this rank's part into ``own``
+    (contiguous), which it returns."""
+
+    def scatter() -> Scatter:
+        dtype = TYPES[flat.dtype]
+        coder = Coder(dtype, mode.scheme(dtype), None, None, [(flat.numel(),)], threads, tally)
+        values, result = values_of(flat).bits, values_of(own).bits
+        return Scatter(lane, coder, values, result, mean=mean, terms=mode.terms, label=label)
+
+    def run() -> torch.Tensor:
+        scatter().run()
+        return own
+
+    return Job(run, lambda error: scatter().refuse(error))

@@ -1,0 +1,86 @@
+"""The process group among real processes: every collective of torch.distributed gives what it gives on Gloo, and
+floats are summed in the order of ranks. Errors are exceptions, by every road."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.ranks import Ranks
+
+CASES = "tests.group_cases"
+SCATTER = 4     #: of the roads that tests.group_cases.corrupted takes, the reduce-scatter
+
+
+@pytest.fixture(scope="module", params=(1, 2, 3))
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    group = Ranks(request.param, CASES, backend="gcodec")
+    yield group
+    group.close()
+
+
+def one_of(values):
+    """What all ranks found."""
+    assert all(value == values[0] for value in values), values
+    return values[0]
+
+
+@pytest.mark.parametrize("case", [
+    "all_reduces", "other_types", "asynchronous", "layouts", "coalesced", "data_movement", "objects", "point_to_point",
+    "functional_collectives", "subgroups", "overlapping", "named_backend", "device_mesh",
+])
+def test_collectives(ranks, case):
+    one_of(ranks.run(case))
+
+
+def test_reduce_scatter(ranks):
+    ranks.run("reduce_scatters")
+
+
+def test_compressed_and_plain_ones_do_not_mind_each_other(ranks):
+    one_of(ranks.run("interleaved", rounds=8))
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
+                                     {"static_graph": True}, {"narrow": True}, {"join": True}],
+                         ids=lambda options: next(iter(options), "plain"))
+def test_ddp_without_a_hook(ranks, options):
+    ours, gloos = ranks.run("train_ddp", gloo=False, **options), ranks.run("train_ddp", gloo=True, **options)
+    checksum, sums = one_of(ours)
+    assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
+    if ranks.size <= 2 and not options.get("narrow"):   # a sum of two has one order, but Gloo rounds bfloat16 otherwise
+        assert checksum == gloos[0][0]
+
+
+def test_ddp_with_fixed_bits(ranks):
+    ours, gloos = ranks.run("train_ddp", gloo=False, bits=8), ranks.run("train_ddp", gloo=True)
+    checksum, sums = one_of(ours)
+    assert sums == pytest.approx(gloos[0][1], rel=1e-2)
+    assert (checksum == gloos[0][0]) == (ranks.size == 1)
+
+
+@pytest.mark.parametrize("how", ["payload", "header", "exception"])
+def test_damage_is_an_exception(ranks, how):
+    if ranks.size == 1:
+        pytest.skip("one rank sends nothing")
+    heard = ranks.run("corrupted", how=how, by=ranks.size - 1)
+    for rank, texts in enumerate(heard):
+        if rank == ranks.size - 1 and how != "exception":
+            texts.pop(SCATTER)      # what it was sent is right, and it has its part of the sum
+        assert all(texts), f"rank {rank} has noticed nothing: {texts}"
+        if rank != ranks.size - 1:
+            assert all(f"rank {ranks.size - 1} " in text or "given up" in text for text in texts), texts
+
+
+def test_a_dead_rank_is_an_exception():
+    ranks = Ranks(3, CASES, backend="gcodec")
+    heard = ranks.run_with_deaths("death", by=1)
+    assert heard[1] is None
+    assert all("rank 1 " in heard[rank] or "given up" in heard[rank] for rank in (0, 2)), heard
+
+
+def test_the_world_can_end_and_begin_again(ranks):
+    ranks.run("ended")
