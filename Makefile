@@ -23,8 +23,10 @@ demo: $(VENV)/.installed       ## see it work: a short training run, its gradien
 
 test: pytest    ## ruff, mypy, the portable kernels, then all tests but the slow ones
 
+# Tests that start processes of their own come last: by then there is no kernel left to compile.
 pytest: portable
-	@$(BIN)/python -m pytest $(SPREAD)
+	@$(BIN)/python -m pytest $(SPREAD) --ignore-glob='*/test_distributed*'
+	@$(BIN)/python -m pytest $(SPREAD) tests/test_distributed*.py
 
 # On x86-64 only: elsewhere there is one path, and `pytest` has run it.
 portable: check

@@ -8,10 +8,28 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 120  #: seconds after which a case counts as hanging
+PATIENCE = 300  #: seconds after which a case counts as hanging
+TYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@cache
+def compile_kernels() -> None:
+    """Here and now, so that on a fresh checkout ranks find them on disk, and none waits for another's compiler."""
+    import torch
+
+    from gcodec.distributed import FixedBits, Lossless, NearLossless, Refresh
+    from gcodec.distributed.warm import warm
+    from gcodec.valuetypes import BY_NAME
+
+    near = NearLossless(torch.optim.SGD([torch.nn.Parameter(torch.ones(8))], lr=0.1, momentum=0.9))
+    for name in TYPES:
+        for mode in (Lossless(), FixedBits(5), near):
+            for refresh in (Refresh(), None):
+                warm(BY_NAME[name], mode, refresh)
 
 
 class Ranks:
@@ -23,6 +41,7 @@ class Ranks:
         self._store = Path()
 
     def _start(self) -> None:
+        compile_kernels()
         context = mp.get_context("spawn")
         store = Path(tempfile.gettempdir()) / f"gcodec-test-{os.getpid()}-{os.urandom(4).hex()}"
         self._store = store
@@ -88,7 +107,7 @@ def _serve(pipe: Any, cases: str, backend: str, rank: int, size: int, store: str
     torch.set_num_threads(1)
     module = importlib.import_module(cases)
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size,
-                            timeout=timedelta(seconds=60))
+                            timeout=timedelta(seconds=180))
     while True:
         try:
             name, arguments = pipe.recv()
