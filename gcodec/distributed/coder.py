@@ -65,30 +65,36 @@ class Coder:
         self.dtype, self.scheme, self.rule, self.shared = dtype, scheme, rule, shared
         self.shapes, self.threads, self.tally = shapes, threads, tally
 
-    @property
-    def exact(self) -> bool:
-        """Whether decoding returns what was encoded, bit for bit."""
-        return not self.scheme.lossy
-
-    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray) -> int:
+    def encode(
+        self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
         """A frame of ``bits`` (uintW[n], the buffer's from ``begin`` on) at the start of ``out`` (uint8); its size.
-        ``kind``: 0 for this rank's own values, 1 for a result."""
+
+        ``kind``: 0 for this rank's own values, 1 for a result; ``rounded``: uintW[n], takes what decoding will return.
+        """
         start = perf_counter()
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
         levels = self._levels(bits, begin, kind)
         plan = self._plan(values, levels, begin)
         frame = encode_values(values, self.scheme, levels, True, plan, self.threads, out)
+        if rounded is not None:
+            self._round(bits, levels, rounded)
         self.tally.encode_seconds += perf_counter() - start
         self.tally.encoded_bytes += bits.nbytes
         return len(frame)
 
-    def round(self, bits: np.ndarray, begin: int) -> np.ndarray:
-        """What decoding would return for this rank's own ``bits`` (uintW[n], the buffer's from ``begin`` on)."""
-        if self.exact:
-            return bits
+    def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
+        """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
         start = perf_counter()
-        levels, kind, scheme = self._levels(bits, begin, 0), kind_of(self.dtype), self.scheme
-        rounded = np.empty_like(bits)
+        self._round(bits, self._levels(bits, begin, 0), out)
+        self.tally.encode_seconds += perf_counter() - start
+
+    def _round(self, bits: np.ndarray, levels: np.ndarray, out: np.ndarray) -> None:
+        """The rounding that the encoder does on its way."""
+        scheme, kind = self.scheme, kind_of(self.dtype)
+        if not scheme.lossy:
+            out[:] = bits
+            return
         _round_values(
             (self.dtype, len(levels) > 0),
             bits,
@@ -100,10 +106,8 @@ class Coder:
             True,
             scheme.prune,
             np.empty(_CHUNK, np.uint8),
-            rounded,
+            out,
         )
-        self.tally.encode_seconds += perf_counter() - start
-        return rounded
 
     def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
         if self.rule is None:

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
-_ALIGNED = 1 << 10  #: values; chunks begin at multiples
 _LEAST, _MOST = 1 << 16, 1 << 20  #: values in a piece
-_BLOCK = 1 << 14  #: values; pieces are multiples, or end with their chunk
-_IN_FLIGHT = 12  #: pieces per chunk that keep codec and wire busy at the same time
+_BLOCK, _ALIGNED = 1 << 14, 1 << 10  #: values; pieces are multiples of the first if they are longer, or else the second
+_IN_FLIGHT = 12  #: pieces per rank that keep codec and wire busy at the same time
 
 Range = tuple[int, int]
 
 
-def chunks(n_values: int, size: int) -> list[Range]:
-    """The part that each of ``size`` ranks sums; some are empty where there are few values."""
-    ends = [min(-(-n_values * rank // (size * _ALIGNED)) * _ALIGNED, n_values) for rank in range(size + 1)]
-    return list(pairwise(ends))
-
-
 def piece_length(n_values: int, size: int) -> int:
-    """Values in a piece: a twelfth of a chunk, but not so few that a frame's overhead shows."""
-    wanted = -(-n_values // (size * _IN_FLIGHT * _BLOCK)) * _BLOCK
-    return min(max(wanted, _LEAST), _MOST)
+    """Values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows."""
+    share = -(-n_values // size)
+    wanted = min(max(-(-share // _IN_FLIGHT), min(_LEAST, share)), _MOST)
+    unit = _BLOCK if wanted > _BLOCK else _ALIGNED
+    return max(-(-wanted // unit) * unit, unit)
 
 
-def pieces(chunk: Range, length: int) -> list[Range]:
-    """A chunk cut up. A rest of less than half a piece stays with the one before."""
-    begin, end = chunk
-    starts = list(range(begin, end, length))
-    if len(starts) > 1 and end - starts[-1] < length // 2:
-        starts.pop()
-    return list(zip(starts, [*starts[1:], end], strict=True)) if starts else []
+def shares(n_values: int, size: int) -> list[list[Range]]:
+    """The pieces that each of ``size`` ranks sums; some have none where there are few values.
+
+    They take turns, so that parts of a buffer that compress well or badly fall to all of them alike.
+    """
+    length = piece_length(n_values, size)
+    pieces = [(begin, min(begin + length, n_values)) for begin in range(0, n_values, length)]
+    return [pieces[rank::size] for rank in range(size)]
 
 
 def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list[tuple[int, ...]]:

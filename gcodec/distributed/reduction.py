@@ -1,20 +1,19 @@
 """Scatter-reduce, then all-gather, over the codec: GComp's Figure 8.
 
-Each rank sums one chunk of the buffer. It sends every other rank the values of that rank's chunk, adds up what it
+Each rank sums its share of the buffer. It sends every other rank the values of that rank's share, adds up what it
 receives for its own, and sends the result to all. However many ranks there are, a value is encoded twice: as a
-contribution and as a result. A rank rounds its own contribution as the others round theirs, and decodes its own result
-as they do: so all ranks end with the same bits, and these depend on the values alone, not on who sums which.
-Contributions are added in the order of ranks.
+contribution and as a result. A rank rounds its own contribution, and its own result, as the others will find them
+rounded when they decode them: so all ranks end with the same bits, and these depend on the values alone, not on who
+sums which. Contributions are added in the order of ranks.
 
-Both halves work piece by piece. All receives are posted first; all contributions are encoded and handed to the network;
-then each piece is summed as its last contribution arrives, and its result follows at once.
+Both halves work piece by piece, at the same time (``schedule``), and all receives are posted first: the wire has always
+something to carry in both directions.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,22 +22,12 @@ from ..sizes import max_encoded_size
 from .coder import Coder
 from .exchange import Exchange, Incoming
 from .lane import Lane
-from .message import CONTRIBUTION, HEADER, MAX_REASON, RESULT, Header, agreement_of, check, refusal
-from .partition import chunks, piece_length, pieces
+from .message import HEADER, MAX_REASON, Header, agreement_of, check, refusal
+from .schedule import Schedule, Slot
 from .summation import Sum
 
 _TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
 _SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
-
-
-class Slot(NamedTuple):
-    """One message of a reduction: values ``begin ... end``, to or from a peer."""
-
-    peer: int
-    kind: int
-    piece: int
-    begin: int
-    end: int
 
 
 class Reduction:
@@ -61,10 +50,8 @@ class Reduction:
     ) -> None:
         self.lane, self.coder = lane, coder
         self.values, self.result, self.mean, self.label = values, result, mean, label
-        self.length = piece_length(len(values), lane.size)
-        self.parts = [pieces(chunk, self.length) for chunk in chunks(len(values), lane.size)]
-        facts = (coder.dtype.name, len(values), lane.size, self.length, mean, terms)
-        self.agreement = agreement_of(*facts)
+        self.schedule = Schedule(len(values), lane.rank, lane.size)
+        self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, terms)
         self.sequence = -1
         self._left: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
 
@@ -90,76 +77,41 @@ class Reduction:
     def _start(self) -> Exchange:
         self.sequence = self.lane.sequence
         self.lane.sequence += 1
-        self._left = deque([*self._contributions(), *self._results(self.lane.rank)])
+        self._left = deque(self.schedule.outgoing())
         return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers)
 
-    def _others(self) -> list[int]:
-        """The other ranks, the next one first, so that not all send to the same."""
-        rank, size = self.lane.rank, self.lane.size
-        return [(rank + distance) % size for distance in range(1, size)]
-
-    def _contributions(self) -> list[Slot]:
-        """What this rank sends first: a piece to everyone, then the next piece."""
-        most = max(map(len, self.parts))
-        return [
-            Slot(owner, CONTRIBUTION, piece, *self.parts[owner][piece])
-            for piece in range(most)
-            for owner in self._others()
-            if piece < len(self.parts[owner])
-        ]
-
-    def _results(self, owner: int) -> list[Slot]:
-        """What this rank sends then, or what it receives from ``owner``."""
-        rank = self.lane.rank
-        return [
-            Slot(peer, RESULT, piece, begin, end)
-            for piece, (begin, end) in enumerate(self.parts[owner])
-            for peer in (self._others() if owner == rank else [owner])
-        ]
-
     def _run(self, exchange: Exchange) -> None:
-        rank = self.lane.rank
         own = [
-            [(peer, self._post(exchange, Slot(peer, CONTRIBUTION, piece, begin, end))) for peer in self._others()]
-            for piece, (begin, end) in enumerate(self.parts[rank])
+            {peer: (slot, self._post(exchange, slot)) for peer, slot in slots.items()}
+            for slots in self.schedule.contributions()
         ]
-        most = max(map(len, self.parts))
-        slots = [
-            slot
-            for piece in range(most)
-            for owner in self._others()
-            for slot in self._results(owner)
-            if slot.piece == piece
-        ]
-        results = [(slot, self._post(exchange, slot)) for slot in slots]
-        for slot in self._contributions():
-            self._send(exchange, [slot], self.values[slot.begin : slot.end], slot)
-        for piece, incoming in enumerate(own):
-            self._reduce(exchange, piece, dict(incoming))
+        results = [(slot, self._post(exchange, slot)) for slot in self.schedule.results()]
+        longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
+        total, received = Sum(self.coder.dtype, longest), np.empty(longest, self.values.dtype)
+        for contributions, due in self.schedule.turns():
+            for slot in contributions:
+                self._send(exchange, [slot], self.values[slot.begin : slot.end])
+            if due is not None:
+                self._reduce(exchange, due, own[due.piece], total, received[: due.end - due.begin])
         for slot, message in results:
             self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
 
-    def _reduce(self, exchange: Exchange, piece: int, incoming: dict[int, Incoming]) -> None:
-        """Sum one piece of this rank's chunk, send the result, and keep what the others will decode."""
-        rank = self.lane.rank
-        begin, end = self.parts[rank][piece]
-        total, received = Sum(self.coder.dtype, end - begin), np.empty(end - begin, self.values.dtype)
+    def _reduce(
+        self, exchange: Exchange, due: Slot, incoming: dict[int, tuple[Slot, Incoming]], total: Sum, term: np.ndarray
+    ) -> None:
+        """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``term``: room for
+        a contribution."""
+        total.begin(len(term))
         for peer in range(self.lane.size):
-            if peer == rank:
-                term = self.coder.round(self.values[begin:end], begin)
+            if peer == self.lane.rank:
+                self.coder.round(self.values[due.begin : due.end], due.begin, term)
             else:
-                term = received
-                self._decode(exchange, Slot(peer, CONTRIBUTION, piece, begin, end), incoming[peer], term)
+                self._decode(exchange, *incoming[peer], term)
             start = perf_counter()
             total.add(term)
             self.coder.tally.sum_seconds += perf_counter() - start
-        total.finish(self.lane.size if self.mean else 1, received)
-        slots = [Slot(peer, RESULT, piece, begin, end) for peer in self._others()]
-        frame = self._send(exchange, slots, received, slots[0])
-        if self.coder.exact:
-            self.result[begin:end] = received
-        else:
-            self.coder.decode(frame, self.result[begin:end])
+        total.finish(self.lane.size if self.mean else 1, term)
+        self._send(exchange, self.schedule.copies(due), term, self.result[due.begin : due.end])
 
     def _post(self, exchange: Exchange, slot: Slot) -> Incoming:
         return exchange.post(slot.peer, self._tag(slot), self._room(slot))
@@ -170,17 +122,17 @@ class Reduction:
     def _tag(self, slot: Slot) -> int:
         return (self.sequence % _SEQUENCES << 1 | slot.kind) << 16 | slot.piece
 
-    def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, of: Slot) -> np.ndarray:
-        """Encode once, send to every slot's peer; returns the frame."""
+    def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
+        """Encode once and send to every slot's peer; ``rounded`` takes what they will decode."""
+        of = slots[0]
         buffer = self.lane.buffers.take(self._room(of) + _TRIAL)
         message: np.ndarray = buffer.numpy()
-        size = self.coder.encode(bits, of.begin, of.kind, message[HEADER:])
+        size = self.coder.encode(bits, of.begin, of.kind, message[HEADER:], rounded)
         self._header(of, size).write_to(message)
         exchange.own(buffer)
         for slot in slots:
             exchange.send(slot.peer, self._tag(slot), buffer, HEADER + size)
             self._left.popleft()
-        return message[HEADER : HEADER + size]
 
     def _header(self, slot: Slot, payload: int, sender: int | None = None) -> Header:
         sender = self.lane.rank if sender is None else sender

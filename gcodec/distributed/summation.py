@@ -11,16 +11,20 @@ _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Sum:
-    """A sum of arrays of one type, each given as bits, uintW[n].
+    """Sums of at most ``most`` values of one type, each term given as bits, uintW[n].
 
     float32 and float64 are added in their own precision, bfloat16 and float16 in float32: a term is never rounded, the
     sum once, at the end. A mean is the sum divided by the number of ranks, before it is rounded.
     """
 
-    def __init__(self, dtype: ValueType, n_values: int) -> None:
+    def __init__(self, dtype: ValueType, most: int) -> None:
         self.dtype = dtype
-        self._total = np.empty(n_values, "float32" if dtype.name in _NARROW else dtype.name)
-        self._terms = 0
+        self._memory = np.empty(most, "float32" if dtype.name in _NARROW else dtype.name)
+        self._total, self._terms = self._memory, 0
+
+    def begin(self, n_values: int) -> None:
+        """Another sum, of at most ``most`` values."""
+        self._total, self._terms = self._memory[:n_values], 0
 
     def add(self, bits: np.ndarray) -> None:
         """The next term."""

@@ -45,7 +45,7 @@ def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:
         coder = Coder(dtype, scheme, rule, books, [(_VALUES,)], 1, Tally())
         size = coder.encode(bits, 0, 0, room)
         coder.decode(room[:size], np.empty_like(bits))
-        coder.round(bits, 0)
+        coder.round(bits, 0, np.empty_like(bits))
         if books is not None:
             codebooks.end_step()
             codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)

@@ -1,0 +1,70 @@
+"""Which messages an all-reduce has, and in which order a rank sends them, from its rank and the number of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .message import CONTRIBUTION, RESULT
+from .partition import shares
+
+LAG = 2  #: turns by which contributions are ahead of the sums
+
+
+class Slot(NamedTuple):
+    """One message: values ``begin ... end``, to or from a peer. Pieces are numbered within an owner's share."""
+
+    peer: int
+    kind: int
+    piece: int
+    begin: int
+    end: int
+
+
+class Schedule:
+    """The messages of one rank.
+
+    In each turn a rank sends one piece to each owner, and then sums the piece of its own that all have sent ``LAG``
+    turns before. So a rank waits only for what the others send before they wait themselves.
+    """
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        self.rank, self.shares = rank, shares(n_values, size)
+        self.others = [(rank + distance) % size for distance in range(1, size)]  #: so that not all send to the same
+
+    def turns(self) -> Iterator[tuple[list[Slot], Slot | None]]:
+        """Contributions to send, then the piece to sum (``peer`` is this rank), if any."""
+        own = self.shares[self.rank]
+        for turn in range(max(map(len, self.shares)) + LAG):
+            sent = [self._slot(owner, CONTRIBUTION, owner, turn) for owner in self.others if self._has(owner, turn)]
+            due = turn - LAG
+            yield sent, self._slot(self.rank, RESULT, self.rank, due) if 0 <= due < len(own) else None
+
+    def outgoing(self) -> Iterator[Slot]:
+        """Every message that this rank sends, in order."""
+        for sent, due in self.turns():
+            yield from sent
+            if due is not None:
+                yield from self.copies(due)
+
+    def copies(self, due: Slot) -> list[Slot]:
+        """The messages with the result of a piece of this rank's."""
+        return [due._replace(peer=peer) for peer in self.others]
+
+    def contributions(self) -> list[dict[int, Slot]]:
+        """What this rank receives for each piece of its own, by peer."""
+        pieces = range(len(self.shares[self.rank]))
+        return [{peer: self._slot(peer, CONTRIBUTION, self.rank, piece) for peer in self.others} for piece in pieces]
+
+    def results(self) -> list[Slot]:
+        """What this rank receives of the others' pieces, about in the order in which it comes."""
+        turns = range(max(map(len, self.shares)))
+        return [
+            self._slot(owner, RESULT, owner, turn) for turn in turns for owner in self.others if self._has(owner, turn)
+        ]
+
+    def _has(self, owner: int, piece: int) -> bool:
+        return piece < len(self.shares[owner])
+
+    def _slot(self, peer: int, kind: int, owner: int, piece: int) -> Slot:
+        return Slot(peer, kind, piece, *self.shares[owner][piece])
