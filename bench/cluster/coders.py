@@ -6,17 +6,20 @@ Each has what :class:`gcodec.distributed.reduction.Reduction` asks of a coder.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import numpy as np
 import zstandard
+from numba import njit
 
+from gcodec.distributed.coder import Coder
 from gcodec.distributed.stats import Tally
 from gcodec.errors import Corruption
 from gcodec.valuetypes import BY_NAME, ValueType
-from numba import njit
 
 STORED, CODED = 0, 1  #: first byte of a payload
 _PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
@@ -98,9 +101,9 @@ class _Coder:
         self.dtype: ValueType = BY_NAME["float32"]
         self.tally = tally
 
-    def round(self, bits: np.ndarray, begin: int) -> np.ndarray:
-        """Nothing is rounded."""
-        return bits
+    def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
+        """What decoding would return, into ``out``: nothing is rounded."""
+        out[:] = bits
 
 
 class PeerCoder(_Coder):
@@ -110,7 +113,8 @@ class PeerCoder(_Coder):
         super().__init__(tally)
         self.codec = codec
 
-    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray) -> int:
+    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
+               rounded: np.ndarray | None = None) -> int:
         """A payload at the start of ``out``; its size."""
         start = perf_counter()
         data = np.frombuffer(self.codec.encode(bits), np.uint8)
@@ -118,6 +122,8 @@ class PeerCoder(_Coder):
         data = data if coded else bits.view(np.uint8)
         out[0] = CODED if coded else STORED
         out[1 : 1 + len(data)] = data
+        if rounded is not None:
+            rounded[:] = bits
         self.tally.encode_seconds += perf_counter() - start
         self.tally.encoded_bytes += bits.nbytes
         return 1 + len(data)
@@ -145,22 +151,6 @@ class Copied:
         raise Corruption("nothing is coded")
 
 
-class Recording:
-    """A coder that notes the size of every payload that another one makes."""
-
-    def __init__(self, coder: Any, sizes: dict[tuple[int, int], int]) -> None:
-        self._coder, self._sizes = coder, sizes
-
-    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray) -> int:
-        """The other's."""
-        size: int = self._coder.encode(bits, begin, kind, out)
-        self._sizes[begin, kind] = size
-        return size
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._coder, name)
-
-
 class Replay(_Coder):
     """Payloads of recorded sizes that nobody makes or reads: the exchange of another coder without its work."""
 
@@ -168,12 +158,26 @@ class Replay(_Coder):
         super().__init__(tally)
         self.sizes = sizes
 
-    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray) -> int:
+    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
+               rounded: np.ndarray | None = None) -> int:
         """Whatever lies in ``out``."""
         return self.sizes[begin, kind]
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
         """Nothing."""
+
+
+@contextmanager
+def noting(sizes: dict[tuple[int, int], int]) -> Iterator[None]:
+    """Within the context, ``sizes`` takes the size of every payload that gcodec makes: by first value and kind."""
+    made = Coder.encode
+
+    def encode(self: Coder, bits: np.ndarray, begin: int, kind: int, *others: Any) -> int:
+        size = sizes[begin, kind] = made(self, bits, begin, kind, *others)
+        return size
+
+    with patch.object(Coder, "encode", encode):
+        yield
 
 
 CODECS: dict[str, Callable[[], Codec]] = {

@@ -1,0 +1,94 @@
+"""One rank of ``bench.cluster.allreduce``: makes its buffer, then measures what it is told to, again and again.
+
+It is started in a namespace of the bed, and answers commands (``bench.cluster.team``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.cluster import checks, methods
+from bench.cluster.buffers import SETS, Share, share_of
+from bench.cluster.coders import noting
+from bench.cluster.counters import traffic
+from bench.cluster.team import cores, serve
+
+WARM_UP = 4  #: runs before the first check, after which codebooks are shared
+
+
+class Worker:
+    """The rank's buffer and methods."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.methods = methods.methods_for(share, max(1, cores() // self.size))
+
+    def answer(self, command: str, **options: Any) -> Any:
+        """Do what the driver asks."""
+        return {"check": self.check, "measure": self.measure}[command](**options)
+
+    def check(self, names: Sequence[str]) -> dict[str, Any]:
+        """Every method's results on every set of gradients. Raises WrongResult."""
+        deviations = {}
+        for values in self.share.sets:
+            parts = checks.gathered(values)
+            for name in names:
+                method = self.methods[name]
+                method.prepare(values)
+                if isinstance(method, methods.Hook):
+                    self._warm_up(method)
+                    method.prepare(values)
+                with noting(method.sizes if method.sizes is not None else {}):
+                    result = method.run()
+                if not name.endswith(methods.WIRE) and name != methods.SMALL:
+                    found = checks.check(name, result, parts, self.share)
+                    deviations[name] = max(found, deviations.get(name, 0.0))
+        return {"origin": self.share.origin, "values": len(self.share.sets[0]), "deviations": deviations}
+
+    def _warm_up(self, method: methods.Hook) -> None:
+        for number in range(WARM_UP):
+            method.prepare(self.share.sets[number % SETS])
+            method.run()
+
+    def measure(self, names: Sequence[str], number: int) -> dict[str, Any]:
+        """One round: each method in turn. Seconds, traffic and tally of this rank."""
+        answer: dict[str, Any] = {}
+        for name in names:
+            method = self.methods[name]
+            method.prepare(self.share.sets[number % SETS])
+            dist.barrier()
+            before, start = traffic(), perf_counter()
+            method.run()
+            seconds = perf_counter() - start
+            dist.barrier()  # all have received what this rank sent
+            moved, tally = traffic() - before, method.tally()
+            answer[name] = {"seconds": seconds, "sent": moved.sent, "received": moved.received,
+                            **({} if tally is None else {"tally": tally.numbers()})}
+        return answer
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line, which ``bench.cluster.allreduce`` writes."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster.allreduce_worker")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--bytes", type=int, required=True)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    share = share_of(options.data, options.model, options.bytes, dist.get_rank(), options.quick)
+    serve(Worker(share).answer)
+
+
+if __name__ == "__main__":
+    main()
