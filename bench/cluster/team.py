@@ -163,4 +163,4 @@ def end(workers: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def _tail(path: Path) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-25:])
+    return "\n".join(path.read_text(errors="replace").splitlines()[-60:])
