@@ -362,19 +362,20 @@ def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
     return whole[first:], resumed
 
 
-def refresh(steps: int, interval: int, change_at: int | None) -> list[tuple[int, int, float, float]]:
+def refresh(steps: int, interval: int, change_at: int | None, trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
     """Per step: what stands for the codebooks in use, bytes sent, and bits per symbol, with and at the entropy."""
     model = Given([70_001, 40_000, 3, 90_000])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trace = []
-    with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval=interval)}) as (wrapped, state):
+    with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval, trigger)}) as (wrapped, state):
         assert state is not None
         for step in range(steps):
             random = torch.Generator().manual_seed(step * 10 + rank())
-            spread = 0.0 if change_at is None or step < change_at else 1.5
+            spread = 0.0 if change_at is None or step < change_at else 0.8
             normal = [[torch.randn(part.shape, generator=random) for part in model.parts] for _ in range(2)]
             batch = [one * torch.exp(spread * other) for one, other in zip(*normal, strict=True)]
             used = state._codebooks.digest
+            optimizer.zero_grad()
             wrapped(batch).backward()
             numbers = state.stats()
             trace.append((used, int(numbers["last_step"]["sent_bytes"]), numbers["bits_per_symbol"],
@@ -449,8 +450,8 @@ def _sabotage(kind: str) -> Any:
 
         return _patched(message.Header, "write_to", write_to)
 
-    def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any) -> int:
-        n_bytes = original(self, bits, begin, which, out)
+    def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any, rounded: Any = None) -> int:
+        n_bytes = original(self, bits, begin, which, out, rounded)
         if kind == "payload":
             out[n_bytes // 2] ^= 16
         elif kind == "exception":

@@ -129,7 +129,7 @@ def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
 
 
 def test_stale_codebooks_are_renewed_early_and_bytes_fall(pair):
-    traces = pair.run("refresh", steps=30, interval=20, change_at=10)
+    traces = pair.run("refresh", steps=30, interval=20, change_at=10, trigger=0.05)
     used = one_of([[digest for digest, *_ in trace] for trace in traces])
     changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
     assert len(changes) == 2
