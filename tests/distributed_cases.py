@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed import bypass as bypasses
 from gcodec.distributed import coder, exchange, message
 from gcodec.distributed.lane import lane_of
 from tests.laws import bits_of
@@ -265,7 +266,7 @@ def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
     if mode is None:
         wrapped.register_comm_hook(None, in_rank_order)
     else:
-        options = {"smallest": 0, "threads": 1, **(state_options or {})}
+        options = {"smallest": 0, "threads": 1, "bypass": None, **(state_options or {})}
         state = gd.CompressedAllreduce(mode=MODES[mode](optimizer), **options)
         wrapped.register_comm_hook(state, gd.hook)
     yield wrapped, state
@@ -362,7 +363,8 @@ def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
     return whole[first:], resumed
 
 
-def refresh(steps: int, interval: int, change_at: int | None, trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
+def refresh(steps: int, interval: int, change_at: int | None,
+            trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
     """Per step: what stands for the codebooks in use, bytes sent, and bits per symbol, with and at the entropy."""
     model = Given([70_001, 40_000, 3, 90_000])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -381,6 +383,34 @@ def refresh(steps: int, interval: int, change_at: int | None, trigger: float = 0
             trace.append((used, int(numbers["last_step"]["sent_bytes"]), numbers["bits_per_symbol"],
                           numbers["entropy_per_symbol"]))
     return trace
+
+
+def bypass(slow: str) -> list[int]:
+    """How many buckets of each step were sent as they are, where one of the two ways is slow."""
+
+    original = bypasses.Gate.add
+
+    def add(self: bypasses.Gate, n_bytes: int, tally: Any) -> None:
+        tally.seconds += 10.0 * (bool(tally.dense) == (slow == "dense"))
+        original(self, n_bytes, tally)
+        if self.trying and bool(tally.dense) == (slow == "dense"):
+            self._ended -= 10.0         # the step took that long, too
+
+    counts = []
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    options = {"bypass": gd.Bypass(steps=2, every=8), "smallest": 1 << 16}
+    with mock.patch.object(bypasses.Gate, "add", add), hooked(model, optimizer, "near", options) as (wrapped, state):
+        for step in range(18):
+            x, y = batch_of(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+            counts.append(int(state.stats()["last_step"]["dense"]))
+        copy = gd.CompressedAllreduce(bypass=gd.Bypass(steps=2, every=8))
+        copy.load_state_dict(state.state_dict())
+        assert copy.state_dict()["bypass"]["verdicts"].tolist() == state.state_dict()["bypass"]["verdicts"].tolist()
+    return [*counts, len(state.stats()["buckets"]), crc(list(model.parameters()))]
 
 
 def conservation() -> dict[str, float]:

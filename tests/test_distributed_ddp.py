@@ -118,6 +118,16 @@ def test_every_byte_is_counted(pair):
         assert one["buckets"] >= 3
 
 
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_what_is_slower_is_left(pair, slow):
+    *counts, buckets, _ = one_of(pair.run("bypass", slow=slow))
+    always = counts[0]      # below 64 KiB, or so
+    assert buckets >= 3
+    assert [count > always for count in counts[3:7]] == [False, True, False, True]      # a trial
+    assert [count > always for count in counts[8:15]] == [slow == "coded"] * 7
+    assert [count > always for count in counts[16:18]] == [False, True]     # the next one
+
+
 # Codebooks
 
 def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):

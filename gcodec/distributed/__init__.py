@@ -6,6 +6,7 @@ Importing this imports torch. docs/training.md is the page for users.
 from __future__ import annotations
 
 from .allreduce import allreduce as allreduce
+from .bypass import Bypass as Bypass
 from .codebooks import Refresh as Refresh
 from .hook import hook as hook
 from .lane import Pending as Pending

@@ -74,9 +74,10 @@ class Rule:
         self.ladder = mode.ladder_of(dtype)
         self.loss_scale = float(mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale)
         self.scales = (ranks_share * mode.scale, mode.scale)
+        named = [(stock_name(optimizer), optimizer) for optimizer in mode.optimizers]
         self._groups = {
-            id(param): (stock_name(optimizer), group, optimizer.state)
-            for optimizer in mode.optimizers
+            id(param): (name, group, optimizer.state)
+            for name, optimizer in named
             for group in optimizer.param_groups
             for param in group["params"]
         }

@@ -105,11 +105,11 @@ class Lane:
         else:
             pending.complete(value)
 
-    def close(self) -> None:
-        """Finish what was handed in and end the thread."""
+    def close(self, patience: float | None = None) -> None:
+        """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._queue.put(None)
-            self._thread.join(self.timeout.total_seconds())
+            self._thread.join(self.timeout.total_seconds() if patience is None else patience)
         self.failure = self.failure or GcodecError("this lane is closed")
 
 
@@ -132,13 +132,14 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
         return lane
 
 
-def close_lanes(group: dist.ProcessGroup | None = None) -> None:
-    """Close the lane of ``group``, or all lanes; before ``destroy_process_group``."""
+def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None = None) -> None:
+    """Close the lane of ``group``, or all lanes; before ``destroy_process_group``. ``patience``: seconds to wait for
+    what is under way, default the timeout."""
     with _lanes_lock:
         closing = [lane for lane in _lanes if group is None or lane.parent is group]
         _lanes[:] = [lane for lane in _lanes if lane not in closing]
     for lane in closing:
-        lane.close()
+        lane.close(patience)
 
 
 def _forget() -> None:
@@ -148,6 +149,6 @@ def _forget() -> None:
     _lanes_lock = threading.Lock()
 
 
-atexit.register(close_lanes)
+atexit.register(close_lanes, None, 5.0)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

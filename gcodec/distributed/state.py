@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument
 from .allreduce import SMALLEST, TYPES, compressed, plain
+from .bypass import Bypass, Gate
 from .checkpoint import from_plain, to_plain
 from .codebooks import Codebooks, Refresh
 from .coder import Shared
@@ -35,10 +36,11 @@ class CompressedAllreduce:
     ``optimizer``: a torch optimizer or several, for near-lossless mode; without one the mode is lossless. ``mode``: any
     mode instead; it may be assigned anew between steps, on all ranks alike. ``refresh``: when shared codebooks are
     renewed; None: every frame brings its own, smaller by a few percent where rows of a gradient have something in
-    common, and slower to make by half or more. ``group``: DDP's process group. ``smallest``: buckets of fewer bytes go
-    through Gloo as they are, as do those of other types than float32, float64, float16 and bfloat16. ``threads`` of the
-    codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
-    rank is an error.
+    common, and slower to make by half or more. ``bypass``: how it is found out which buckets are faster uncompressed;
+    None: all are compressed, and training repeats bit for bit. ``group``: DDP's process group. ``smallest``: buckets of
+    fewer bytes go through Gloo as they are, as do those of other types than float32, float64, float16 and bfloat16.
+    ``threads`` of the codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after
+    which a silent rank is an error.
 
     One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
     Raises Unsupported for an optimizer without a rule, InvalidArgument.
@@ -50,6 +52,7 @@ class CompressedAllreduce:
         optimizer: Any = None,
         mode: Mode | None = None,
         refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
+        bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
@@ -63,9 +66,11 @@ class CompressedAllreduce:
         self._stats = Stats()
         self._codebooks = Codebooks(refresh or Refresh())
         self._rounds = Rounds(self._codebooks, self._stats)
+        self._gate = None if bypass is None else Gate(bypass)
+        self._compressed_any = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
-        self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._results: dict[int, torch.Tensor] = {}
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
         for dtype in dict.fromkeys(self._likely_types()):
@@ -86,6 +91,7 @@ class CompressedAllreduce:
             self._check(result, buffer)
             tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
             self._stats.add(index, tally)
+            self._compressed_any |= not tally.dense
             if last:
                 self._end_step(lane)
             return result
@@ -104,22 +110,30 @@ class CompressedAllreduce:
         if self.refresh is not None:
             numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
             shared = Shared(self._codebooks, gradients, numbers)
-        key = bucket.index(), buffer.numel(), buffer.dtype
-        result = self._results.get(key)
-        if result is None:
-            if len(self._results) > 4 * (bucket.index() + 1) + 64:  # buckets were rebuilt
-                self._results.clear()
-            result = self._results[key] = torch.empty_like(buffer)
+        result = self._result_for(bucket.index(), buffer)
         mode = self.mode
         label = f"step {self._stats.steps}, bucket {bucket.index()}"
         coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
 
         def run() -> Any:
-            if shared is not None:
-                self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
-            return coded.run()
+            if self._gate is not None and not self._gate.compresses(buffer.nbytes):
+                flat = plain(lane, buffer, True, tally)
+            else:
+                if shared is not None:
+                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
+                flat = coded.run()
+            if self._gate is not None:
+                self._gate.add(buffer.nbytes, tally)
+            return flat
 
         return Job(run, coded.refuse)
+
+    def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
+        """Memory for a bucket's result, the same at every step: DDP reads it before the next backward pass begins."""
+        kept = self._results.get(index)
+        if kept is None or kept.shape != buffer.shape or kept.dtype != buffer.dtype:
+            kept = self._results[index] = torch.empty_like(buffer)
+        return kept
 
     def _number(self, param: torch.Tensor) -> int:
         """A parameter's number: how many others were seen before it."""
@@ -143,8 +157,11 @@ class CompressedAllreduce:
 
     def _end_step(self, lane: Lane) -> None:
         self._stats.end_step()
-        if self.refresh is not None:
+        if self.refresh is not None and self._compressed_any:
             self._rounds.end_step(lane)
+        if self._gate is not None:
+            self._gate.end_step(lane)
+        self._compressed_any = False
 
     @staticmethod
     def _check(result: torch.Tensor, buffer: torch.Tensor) -> None:
@@ -170,7 +187,9 @@ class CompressedAllreduce:
         """
         rank = 0 if self._lane is None else self._lane.rank
         shared, own = self._codebooks.state_dict()
-        return to_plain({"version": 1, "rounds": self._rounds.state_dict(), "codebooks": shared, f"rank{rank}": own})
+        gate = {} if self._gate is None else self._gate.state_dict()
+        rounds = self._rounds.state_dict()
+        return to_plain({"version": 1, "rounds": rounds, "bypass": gate, "codebooks": shared, f"rank{rank}": own})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`, on all ranks, before the first step.
@@ -185,6 +204,8 @@ class CompressedAllreduce:
         rank = dist.get_rank(parent) if dist.is_initialized() else 0
         self._codebooks.load_state_dict(known["codebooks"], known.get(f"rank{rank}"))
         self._rounds.load_state_dict(known["rounds"])
+        if self._gate is not None and known["bypass"]:
+            self._gate.load_state_dict(known["bypass"])
 
 
 def gradients_of(bucket: GradBucket) -> Gradients:

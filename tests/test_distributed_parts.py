@@ -1,0 +1,147 @@
+"""The parts of an all-reduce that need no second process: pieces, schedules, messages, sums, statistics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+import torch
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
+from gcodec.distributed.partition import piece_length, shapes_within, shares
+from gcodec.distributed.schedule import Schedule
+from gcodec.distributed.stats import Stats, Tally
+from gcodec.distributed.summation import Sum
+from gcodec.valuetypes import BY_NAME
+
+HEADERS = st.builds(Header, st.integers(0, 2), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
+                    st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.just(0))
+
+
+@given(st.integers(0, 1 << 26), st.integers(1, 9))
+def test_every_value_has_one_owner(n_values, size):
+    pieces = sorted(piece for share in shares(n_values, size) for piece in share)
+    assert [begin for begin, _ in pieces] == [0, *(end for _, end in pieces)][: len(pieces)]
+    assert (pieces[-1][1] if pieces else 0) == n_values
+    assert all(0 < end - begin <= piece_length(n_values, size) for begin, end in pieces)
+    counts = [len(share) for share in shares(n_values, size)]
+    assert max(counts) - min(counts) <= 1
+
+
+@given(st.integers(0, 1 << 23), st.integers(1, 5))
+def test_what_one_rank_sends_another_expects(n_values, size):
+    schedules = [Schedule(n_values, rank, size) for rank in range(size)]
+    sent = sorted((rank, slot.peer, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.outgoing())
+    expected = [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
+                for slots in one.contributions() for slot in slots.values()]
+    expected += [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.results()]
+    assert sent == sorted(expected)
+    assert len(set(sent)) == len(sent)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=6), st.integers(0, 500), st.integers(0, 500))
+def test_shapes_of_a_range_fill_it(shapes, a, b):
+    total = sum(map(math.prod, shapes))
+    begin, end = sorted((min(a, total), min(b, total)))
+    assert sum(map(math.prod, shapes_within(shapes, begin, end))) == end - begin
+    assert sum(map(math.prod, shapes_within(shapes, 0, total))) == total
+
+
+@given(HEADERS, st.integers(0, 8 * HEADER - 1))
+def test_a_damaged_header_is_noticed(header, bit):
+    message = np.zeros(HEADER, np.uint8)
+    header.write_to(message)
+    assert Header.read_from(message, "") == header
+    message[bit >> 3] ^= 1 << (bit & 7)
+    with pytest.raises(gcodec.Corruption, match="rank 7: the message's header is damaged"):
+        Header.read_from(message, "rank 7")
+
+
+@pytest.mark.parametrize(("change", "error", "text"), [
+    ({}, None, ""),
+    ({"sequence": 4}, gcodec.PeerError, "all-reduce 4, this one at 3"),
+    ({"agreement": 1}, gcodec.PeerError, "differs in dtype, mode"),
+    ({"n_values": 11}, gcodec.PeerError, "differs in"),
+    ({"piece": 9}, gcodec.Corruption, "instead of"),
+    ({"payload": 9}, gcodec.Corruption, "9 bytes of payload where at most 8 fit"),
+])
+def test_what_does_not_fit_is_refused(change, error, text):
+    expected = Header(RESULT, 1, 2, 3, 4, 5, 0)
+    message = np.zeros(HEADER + 8, np.uint8)
+    expected._replace(**{"payload": 8, **change}).write_to(message)
+    if error is None:
+        assert len(check(message, expected, "rank 1")) == 8
+        return
+    with pytest.raises(error, match=f"rank 1: .*{text}"):
+        check(message, expected, "rank 1")
+
+
+def test_a_refusal_says_why():
+    expected = Header(RESULT, 1, 2, 3, 4, 5, 0)
+    message = refusal(expected, ValueError("x" * 1000))
+    assert Header.read_from(message, "").kind == REFUSAL
+    with pytest.raises(gcodec.PeerError, match="rank 1: that rank has given up: ValueError: xxx"):
+        check(message, expected, "rank 1")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_narrow_types_are_added_in_float32_and_rounded_once(dtype):
+    terms = [torch.tensor([1.0, -0.0, 3e4, float("nan")]).to(getattr(torch, dtype)) / (1 + k) for k in range(3)]
+    total = Sum(BY_NAME[dtype], 10)
+    for _ in range(2):
+        total.begin(4)
+        for term in terms:
+            total.add(term.view(getattr(torch, f"int{term.itemsize * 8}")).numpy().view(f"u{term.itemsize}"))
+        out = np.empty(4, f"u{terms[0].itemsize}")
+        total.finish(3, out)
+    wide = torch.float32 if dtype in ("float16", "bfloat16") else getattr(torch, dtype)
+    wanted = ((terms[0].to(wide) + terms[1].to(wide)) + terms[2].to(wide)) / 3
+    found = torch.from_numpy(out.view(f"i{out.itemsize}")).view(getattr(torch, dtype))
+    assert torch.equal(found[:3], wanted.to(found.dtype)[:3])
+    assert torch.signbit(found[1])
+    assert torch.isnan(found[3])
+
+
+def test_statistics_are_plain_numbers_and_go_to_a_writer():
+    stats = Stats()
+    stats.add(0, Tally(calls=1, raw_bytes=100, dense_bytes=100.0, sent_bytes=25.0))
+    stats.add(1, Tally(calls=1, dense=1, raw_bytes=10, dense_bytes=10.0, sent_bytes=10.0))
+    stats.end_step()
+    numbers = stats.numbers()
+    assert numbers["ratio"] == 110 / 35
+    assert numbers["buckets"][0]["ratio"] == 4
+    assert numbers["last_step"]["calls"] == numbers["calls"] == 2
+    written = {}
+
+    class Writer:
+        def add_scalar(self, name, value, step):
+            written[name] = value, step
+
+    gd.log_to(Writer(), numbers, 7)
+    assert written["gcodec/ratio"] == (110 / 35, 7)
+    assert written["gcodec/step/dense"] == (1, 7)
+    assert not any("bits_per_symbol" in name for name in written)       # not known yet
+
+
+def test_modes_without_a_meaning_are_refused():
+    param = torch.nn.Parameter(torch.zeros(3))
+    with pytest.raises(gcodec.Unsupported, match="Rprop"):
+        gd.NearLossless(torch.optim.Rprop([param], lr=0.1))
+    with pytest.raises(gcodec.Unsupported, match="centered"):
+        gd.NearLossless(torch.optim.RMSprop([param], centered=True))
+    with pytest.raises(gcodec.InvalidArgument, match="level 0"):
+        gd.NearLossless(torch.optim.SGD([param], lr=0.1), ladder=gcodec.Ladder((1, 2)))
+    with pytest.raises(gcodec.InvalidArgument):
+        gd.CompressedAllreduce(optimizer=torch.optim.SGD([param], lr=0.1), mode=gd.Lossless())
+    with pytest.raises(gcodec.InvalidArgument, match="not initialized"):
+        gd.allreduce(torch.zeros(3))
+    with pytest.raises(gcodec.Unsupported, match="python_reducer"):
+        gd.hook(None, (param, param))       # type: ignore[arg-type]
