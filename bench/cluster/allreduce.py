@@ -35,9 +35,9 @@ MOST_ROUNDS = 15
 NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.FIXED,
          methods.NEAR + methods.OWN_BOOKS, *CODECS, methods.LOSSLESS + methods.WIRE, methods.NEAR + methods.WIRE,
          methods.SMALL)
-COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3", "normalized",
-           "nic_bytes", "sent_bytes", "ratio", "encode_seconds", "decode_seconds", "sum_seconds", "wait_seconds",
-           "wire_seconds", "line_share", "whole_line_share", "deviation", "load", "gradients")
+COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
+           "normalized", "nic_bytes", "sent_bytes", "ratio", "encode_seconds", "decode_seconds", "sum_seconds",
+           "wait_seconds", "wire_seconds", "line_share", "whole_line_share", "deviation", "load", "gradients")
 Answers = list[dict[str, Any]]
 
 
@@ -68,7 +68,7 @@ def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers:
     seconds, sent = median(series.seconds), median(series.sent)
     low, _, high = quantiles(series.seconds, n=4) if len(series.seconds) > 1 else [seconds] * 3
     wire = wire_seconds(name, found)
-    dense = 2 * (workers - 1) / workers * 4 * values
+    dense = 2 * (workers - 1) / workers * 4 * (1 if name == methods.SMALL else values)
     tally = [series.tally(f"{part}_seconds") for part in ("encode", "decode", "sum", "wait")]
     by_count = sent or series.tally("sent_bytes")
     return [len(series.seconds), f"{seconds:.5f}", f"{low:.5f}", f"{high:.5f}",

@@ -34,11 +34,11 @@ class Worker:
 
     def answer(self, command: str, **options: Any) -> Any:
         """Do what the driver asks."""
-        return {"check": self.check, "measure": self.measure}[command](**options)
+        return self.check(**options) if command == "check" else self.measure(**options)
 
     def check(self, names: Sequence[str]) -> dict[str, Any]:
-        """Every method's results on every set of gradients. Raises WrongResult."""
-        deviations = {}
+        """Every method's results on every set of gradients. Raises WrongResultError."""
+        deviations: dict[str, float] = {}
         for values in self.share.sets:
             parts = checks.gathered(values)
             for name in names:
@@ -47,7 +47,7 @@ class Worker:
                 if isinstance(method, methods.Hook):
                     self._warm_up(method)
                     method.prepare(values)
-                with noting(method.sizes if method.sizes is not None else {}):
+                with noting(method.sizes if isinstance(method, methods.Hook) else {}):
                     result = method.run()
                 if not name.endswith(methods.WIRE) and name != methods.SMALL:
                     found = checks.check(name, result, parts, self.share)

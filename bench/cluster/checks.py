@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import xxhash
@@ -16,7 +15,7 @@ _HALF_ULP = 2.0**-24  #: of float32, relative
 _RELATIVE = {methods.FP16: 2.0**-10, methods.BF16: 2.0**-7}
 
 
-class WrongResult(GcodecError):
+class WrongResultError(GcodecError):
     """An all-reduce did not give what it must."""
 
 
@@ -36,8 +35,8 @@ def ordered_mean(parts: torch.Tensor) -> torch.Tensor:
 
 
 def check(name: str, result: torch.Tensor, parts: torch.Tensor, share: Share) -> float:
-    """Raises WrongResult. Returns, where gradients were rounded for an optimizer, by how much parameters will deviate
-    after its next step at most: as a multiple of half an ulp at the magnitude of what the update adds to."""
+    """Raises WrongResultError. Where gradients were rounded for an optimizer: by how much parameters will deviate after
+    its next step at most, as a multiple of half an ulp at the magnitude of what the update adds to."""
     exact = ordered_mean(parts)
     _require(_alike(result), f"{name}: ranks ended with different bits")
     if name.startswith(methods.NEAR):
@@ -45,8 +44,8 @@ def check(name: str, result: torch.Tensor, parts: torch.Tensor, share: Share) ->
         _require(deviation <= 2.0 + 1e-3, f"{name}: a step that deviates by {deviation:.2f} half ulps")
         return deviation
     if name in _RELATIVE or name == methods.FIXED:
-        kept = 2.0 ** -(FIXED_BITS["float32"] + 1)
-        limit = (_RELATIVE.get(name, 0) or kept) * (parts.abs().mean(0) + exact.abs()) * 1.01 + len(parts) * _floor(name)
+        rounding = _RELATIVE.get(name, 2.0 ** -(FIXED_BITS["float32"] + 1))
+        limit = 1.01 * rounding * (parts.abs().mean(0) + exact.abs()) + len(parts) * _floor(name)
         _require(bool(((result - exact).abs() <= limit).all()), f"{name}: beyond the rounding of its type")
     elif name == methods.FP32:
         limit = len(parts) * 2.0**-23 * parts.abs().mean(0) + 2.0**-149
@@ -70,8 +69,9 @@ def step_deviation(result: torch.Tensor, parts: torch.Tensor, share: Share) -> f
             rate, decay = group["lr"], group["weight_decay"]
             kept = (1 - rate * decay) * theta - rate * group["momentum"] * momentum
             own = parts[:, here].double()
-            error = (result[here].double() - own.mean(0)).abs() - len(parts) * 2.0**-23 * own.abs().mean(0) - len(parts) * 2.0**-126
-            ratios = rate * error.clamp_min(0) / (_HALF_ULP * kept.abs())
+            lost = len(parts) * (2.0**-23 * own.abs().mean(0) + 2.0**-126)
+            error = ((result[here].double() - own.mean(0)).abs() - lost).clamp_min(0)
+            ratios = rate * error / (_HALF_ULP * kept.abs())
             worst = max(worst, float(ratios.nan_to_num(0.0).max()))
     return worst
 
@@ -82,11 +82,11 @@ def _floor(name: str) -> float:
 
 
 def _alike(result: torch.Tensor) -> bool:
-    digest = xxhash.xxh3_64_intdigest(np.ascontiguousarray(result.numpy())) & ((1 << 63) - 1)
+    digest = xxhash.xxh3_64_intdigest(result.numpy().tobytes()) & ((1 << 63) - 1)
     found = gathered(torch.tensor([digest], dtype=torch.int64))
     return len(found.unique()) == 1
 
 
 def _require(truth: bool, fault: str) -> None:
     if not truth:
-        raise WrongResult(fault)
+        raise WrongResultError(fault)

@@ -42,7 +42,7 @@ class Zlib:
         self.level = level
 
     def encode(self, bits: np.ndarray) -> bytes:
-        return zlib.compress(memoryview(bits).cast("B"), self.level)
+        return zlib.compress(_bytes_of(bits), self.level)
 
     def decode(self, data: memoryview, out: np.ndarray) -> None:
         out[:] = np.frombuffer(zlib.decompress(data), out.dtype)
@@ -55,7 +55,7 @@ class Zstd:
         self._encoder, self._decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
 
     def encode(self, bits: np.ndarray) -> bytes:
-        return self._encoder.compress(memoryview(bits).cast("B"))
+        return self._encoder.compress(_bytes_of(bits))
 
     def decode(self, data: memoryview, out: np.ndarray) -> None:
         out[:] = np.frombuffer(self._decoder.decompress(data), out.dtype)
@@ -72,6 +72,11 @@ class ShuffledZstd(Zstd):
     def decode(self, data: memoryview, out: np.ndarray) -> None:
         planes = np.frombuffer(self._decoder.decompress(data), np.uint8).reshape(out.itemsize, len(out))
         _unshuffle(planes, out)
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    view: Any = array.view(np.uint8)
+    return memoryview(view)
 
 
 @njit(nogil=True, cache=True)
@@ -132,7 +137,7 @@ class PeerCoder(_Coder):
         """A payload's values into ``out``. Raises Corruption."""
         start = perf_counter()
         if payload[0] == CODED:
-            self.codec.decode(memoryview(payload[1:]), out)
+            self.codec.decode(_bytes_of(payload[1:]), out)
         elif len(payload) == 1 + out.nbytes:
             out.view(np.uint8)[:] = payload[1:]
         else:

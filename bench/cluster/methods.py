@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,6 @@ Sizes = dict[tuple[int, int], int]
 class Method:
     """``prepare(values)`` untimed, then ``run()`` timed: the average of all ranks' values, float32[n]."""
 
-    sizes: Sizes | None = None  #: of its payloads, where the codec is gcodec's
-
     def prepare(self, values: torch.Tensor) -> None:
         """Take the values; they are not written to."""
         raise NotImplementedError
@@ -47,7 +46,7 @@ class Method:
 
 
 class Dense(Method):
-    """What DDP does without a hook, or (``dtype``) with PyTorch's hooks that compress to 16 bits: divide, all-reduce."""
+    """What DDP does without a hook, or (``dtype``) with PyTorch's hooks for 16 bits: divide, then all-reduce."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
@@ -97,12 +96,12 @@ class Bucket:
 
 
 class Hook(Method):
-    """gcodec's DDP hook, as it works in the middle of a training: codebooks are there, and are counted for."""
+    """gcodec's DDP hook, as it works in the middle of a training: codebooks are there, and are counted for. ``sizes``
+    takes those of its payloads when it is checked."""
 
-    def __init__(self, share: Share, threads: int, **options: Any) -> None:
-        self.share = share
-        self.state = CompressedAllreduce(threads=threads, timeout=PATIENCE, **options)
-        self.sizes = {}
+    def __init__(self, share: Share, threads: int, sizes: Sizes, **options: Any) -> None:
+        self.share, self.sizes = share, sizes
+        self.state = CompressedAllreduce(bypass=None, threads=threads, timeout=PATIENCE, **options)
 
     def prepare(self, values: torch.Tensor) -> None:
         self.bucket: Any = Bucket(self.share, values.clone())
@@ -138,17 +137,16 @@ class Exchanged(Method):
 
 def methods_for(share: Share, threads: int) -> dict[str, Method]:
     """All of them by name."""
+    sizes: dict[str, Sizes] = {LOSSLESS: {}, NEAR: {}}
     found: dict[str, Method] = {
         FP32: Dense(), FP16: Dense(torch.float16), BF16: Dense(torch.bfloat16), SMALL: Small(),
-        LOSSLESS: Hook(share, threads, mode=Lossless()),
-        NEAR: Hook(share, threads, mode=NearLossless(share.optimizer)),
-        FIXED: Hook(share, threads, mode=FixedBits(FIXED_BITS["float32"])),
-        NEAR + OWN_BOOKS: Hook(share, threads, mode=NearLossless(share.optimizer), refresh=None),
+        LOSSLESS: Hook(share, threads, sizes[LOSSLESS], mode=Lossless()),
+        NEAR: Hook(share, threads, sizes[NEAR], mode=NearLossless(share.optimizer)),
+        FIXED: Hook(share, threads, {}, mode=FixedBits(FIXED_BITS["float32"])),
+        NEAR + OWN_BOOKS: Hook(share, threads, {}, mode=NearLossless(share.optimizer), refresh=None),
     }
     for name, codec in CODECS.items():
-        found[name] = Exchanged(lambda tally, made=codec(): PeerCoder(made, tally), name)  # type: ignore[misc]
+        found[name] = Exchanged(partial(PeerCoder, codec()), name)
     for name in (LOSSLESS, NEAR):
-        sizes = found[name].sizes
-        assert sizes is not None
-        found[name + WIRE] = Exchanged(lambda tally, sizes=sizes: Replay(sizes, tally), name + WIRE)  # type: ignore[misc]
+        found[name + WIRE] = Exchanged(partial(Replay, sizes[name]), name + WIRE)
     return found

@@ -43,12 +43,12 @@ class Costs:
 
 
 def ring(n_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 (N - 1) α + 2 (N - 1) / N · S β: seconds; α: of a message, β: of a byte."""
+    """2 (N - 1) a + 2 (N - 1) / N · S b: seconds, where a message takes ``alpha`` and each byte ``beta``."""
     return 2 * (workers - 1) * alpha + 2 * (workers - 1) / workers * n_bytes * beta
 
 
 def tree(n_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 α log₂ N + 2 S log₂ N β."""
+    """2 a log2 N + 2 S b log2 N."""
     return 2 * log2(workers) * (alpha + n_bytes * beta)
 
 

@@ -60,14 +60,15 @@ PLANS = {"cnn": Plan(300, (1, 2, 3)), "transformer": Plan(200, (1, 2)), "lstm": 
 QUICK_PLANS = {"cnn": Plan(20, (1,)), "transformer": Plan(10, (1,))}
 
 
-def train(model: str, rate: str, steps: int, seed: int, methods: Sequence[str], quick: bool = False) -> Result:
-    """One training on a bed of its own."""
+def train(model: str, rate: str, steps: int, seed: int, methods: Sequence[str], quick: bool = False,
+          more: Sequence[str] = ()) -> Result:
+    """One training on a bed of its own; ``more``: arguments for ``bench.cluster.training``."""
     with tempfile.TemporaryDirectory() as folder, Bed(WORKERS, rate) as bed:
         out = Path(folder) / "result.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "{size}", "--nproc-per-node", "1",
                    "--node-rank", "{rank}", "--master-addr", "{master}", "--master-port", "{port}",
                    "-m", "bench.cluster.training", "--model", model, "--steps", str(steps), "--seed", str(seed),
-                   "--out", str(out), *(["--quick"] if quick else [])]
+                   "--out", str(out), *(["--quick"] if quick else []), *more]
         for method in methods:
             command += ["--method", method]
         run_all(bed, command, TIME_LIMIT)
@@ -146,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.runs", description=__doc__.splitlines()[0])
     parser.add_argument("--model", action="append", choices=sorted(PLANS), help="of these only")
     parser.add_argument("--steps", type=int, help="instead of each model's own number")
+    parser.add_argument("--seeds", type=int, help="so many at most")
     parser.add_argument("--no-rates", action="store_true", help="leave out the steps at every rate")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="a few steps of small models")
@@ -158,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in options.model or plans:
         plan = plans.get(model, QUICK_PLANS["cnn"])
         results = []
-        for number, seed in enumerate(plan.seeds):
+        for number, seed in enumerate(plan.seeds[: options.seeds]):
             rate = RATE if number == 0 else UNSHAPED
             results.append(train(model, rate, options.steps or plan.steps, seed, ALL, options.quick))
             print(f"{model}, seed {seed}, {rate}: done", flush=True)
@@ -168,9 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for rate in () if options.no_rates or options.quick else [rate for rate in RATES if rate != RATE]:
             tables[STEPS] += step_rows(train(model, rate, STEPS_TIMED, plan.seeds[0], METHODS))
             print(f"{model}, {rate}: done", flush=True)
-    for (name, rows), columns in zip(
-            tables.items(), (TRAINING_COLUMNS, DEVIATIONS_COLUMNS, STEPS_COLUMNS), strict=True):
-        write_table(options.out / name, columns, rows)
+        for (name, rows), columns in zip(
+                tables.items(), (TRAINING_COLUMNS, DEVIATIONS_COLUMNS, STEPS_COLUMNS), strict=True):
+            write_table(options.out / name, columns, rows)  # after each model: what is there is kept
     return 0
 
 

@@ -6,8 +6,8 @@
 runs on any cluster; ``python -m bench.cluster.runs`` starts it on the bed. Each method has a model of its own, which
 starts from the same parameters and sees the same batches; each rank draws its own. ``control`` is a dense run whose
 parameters were moved by one ulp at the start, each up or down: how far apart two equally good trainings are. A step is
-forward, backward with its all-reduces, and the optimizer. Rank 0 writes the losses (mean over ranks), the seconds of the
-slowest rank and the bytes that its interface sent, for every step.
+forward, backward with its all-reduces, and the optimizer. Rank 0 writes, for every step, the loss and the bytes that an
+interface sent (means over ranks) and the seconds of the slowest rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -33,9 +33,10 @@ from bench.cluster.counters import traffic
 from bench.cluster.team import cores
 from bench.record import PLANS, QUICK_PLANS
 from gcodec.demo.train import TASKS, Plan, Task
-from gcodec.distributed import CompressedAllreduce, Lossless, NearLossless, hook
+from gcodec.distributed import Bypass, CompressedAllreduce, Lossless, NearLossless, hook
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
+BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use it
 CONTROL = "control"  #: and a number
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0}  #: a handful of buckets per step
 
@@ -108,11 +109,12 @@ def register(ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Opt
         BF16: lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)}
     if name in plain:
         ddp.register_comm_hook(None, plain[name])
-    if name not in (LOSSLESS, NEAR):
+    if name not in (LOSSLESS, NEAR, BYPASS):
         return None
     mode = Lossless() if name == LOSSLESS else NearLossless(optimizer)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    state = CompressedAllreduce(mode=mode, threads=max(1, cores() // here))
+    bypass = Bypass() if name == BYPASS else None
+    state = CompressedAllreduce(mode=mode, bypass=bypass, threads=max(1, cores() // here))
     ddp.register_comm_hook(state, hook)
     return state
 
@@ -147,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=sorted(BUCKET_MB), required=True)
     parser.add_argument("--method", action="append", help="of these only (default: all, and two controls)")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--turn", type=int, default=1, help="steps of one method before the next one's")
+    parser.add_argument("--batch", type=int, help="examples per rank and step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
     parser.add_argument("--out", type=Path, required=True, help="JSON file; rank 0 writes it")
@@ -154,11 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     plan = (QUICK_PLANS if options.quick else PLANS)[options.model]
+    plan = replace(plan, batch=options.batch or plan.batch)
     names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]
     runs = [begin(name, options.model, plan, options.seed) for name in names]
-    for number in range(options.steps):
+    for number in range(0, options.steps, options.turn):
         for run in runs:
-            run.step(plan.batch)
+            for _ in range(min(options.turn, options.steps - number)):
+                run.step(plan.batch)
         if dist.get_rank() == 0 and number % 50 == 0:
             print(f"step {number}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
     found = gathered(runs, plan, options.model) | {"seed": options.seed}
