@@ -96,6 +96,10 @@ def test_loss_scaling_does_not_change_the_levels(pair):
     assert trained(pair, "near", loss_scale=1024.0) == trained(pair, "near")
 
 
+def test_sparse_gradients_go_through_gloo(pair):
+    one_of(pair.run("sparse"))
+
+
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_join(pair, mode):
     found = one_of(pair.run("join", mode=mode))
@@ -108,6 +112,10 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair, mode, first):
     for whole, resumed in pair.run("resume", mode=mode, first=first, second=6):
         assert [checksum for checksum, _ in whole] == [checksum for checksum, _ in resumed]
         assert whole[0] == resumed[0]       # the codebooks, too
+
+
+def test_a_distributed_checkpoint_restores_every_ranks_state(pair, tmp_path):
+    assert all(pair.run("distributed_checkpoint", folder=str(tmp_path)))
 
 
 def test_every_byte_is_counted(pair):

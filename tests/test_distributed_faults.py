@@ -26,10 +26,12 @@ def ranks() -> Iterator[Ranks]:
     ("header", "Corruption", "header is damaged"),
     ("exception", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),
     ("mode", "PeerError", "differs in dtype, mode"),
+    ("longer", "PeerError", "number of values"),
+    ("shorter", "PeerError", ""),
     ("sequence", "PeerError", ""),
 ])
 def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
-    patience = 5 if kind == "sequence" else 30
+    patience = 5 if kind in ("sequence", "shorter") else 30
     found = ranks.run("fault", kind=kind, culprit=CULPRIT, patience=patience)
     for rank, (name, message, untouched, following) in enumerate(found):
         assert name, f"rank {rank} has noticed nothing"

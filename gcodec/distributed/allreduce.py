@@ -105,7 +105,8 @@ def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally) -> torch.Ten
     if mean:
         flat.div_(lane.size)
     dist.all_reduce(flat, group=lane.group)
-    on_ring = 2 * (lane.size - 1) / lane.size * flat.nbytes
+    n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
+    on_ring = 2 * (lane.size - 1) / lane.size * n_bytes
     tally.sent_bytes += on_ring
     tally.received_bytes += on_ring
     tally.wait_seconds += perf_counter() - start

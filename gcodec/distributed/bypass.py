@@ -1,8 +1,8 @@
 """Whether compressing pays: tried out, measured, and agreed on by all ranks.
 
-For a few steps compressed and dense ones take turns. Then the ranks add up what buckets of each size took either way, and
-whole steps; buckets of a size that compression did not make faster are sent as they are from then on, and all are if it
-did not make steps faster. From time to time it is tried again.
+For a few steps compressed and dense ones take turns. Then the ranks add up what buckets of each size took either way,
+and whole steps; buckets of a size that compression did not make faster are sent as they are from then on, and all are
+if it did not make steps faster. From time to time it is tried again.
 """
 
 from __future__ import annotations

@@ -1,22 +1,31 @@
-"""State as a checkpoint wants it: nested dictionaries of tensors, numbers and strings."""
+"""State as any checkpoint takes it: a string, which also a distributed checkpoint restores whatever its length."""
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import numpy as np
-import torch
 
 
-def to_plain(state: Any) -> Any:
-    """Arrays become tensors, at any depth; everything else stays."""
-    if isinstance(state, dict):
-        return {key: to_plain(value) for key, value in state.items()}
-    return torch.from_numpy(state.copy()) if isinstance(state, np.ndarray) else state
+def pack(state: dict[str, Any]) -> str:
+    """Nested dictionaries of numbers, strings, flags and arrays as JSON."""
+    return json.dumps(state, default=_of_array)
 
 
-def from_plain(state: Any) -> Any:
-    """The inverse of :func:`to_plain`."""
-    if isinstance(state, dict):
-        return {key: from_plain(value) for key, value in state.items()}
-    return state.detach().cpu().numpy().copy() if isinstance(state, torch.Tensor) else state
+def unpack(text: str) -> dict[str, Any]:
+    """The inverse of :func:`pack`; keys are strings."""
+    state: dict[str, Any] = json.loads(text, object_hook=_to_array)
+    return state
+
+
+def _of_array(value: Any) -> dict[str, str]:
+    array = np.asarray(value)
+    return {"array": array.dtype.str, "base64": base64.b64encode(array.tobytes()).decode()}
+
+
+def _to_array(value: dict[str, Any]) -> Any:
+    if value.keys() != {"array", "base64"}:
+        return value
+    return np.frombuffer(bytearray(base64.b64decode(value["base64"])), np.dtype(value["array"]))

@@ -22,10 +22,14 @@ from ..sizes import max_encoded_size
 from .coder import Coder
 from .exchange import Exchange, Incoming
 from .lane import Lane
-from .message import HEADER, MAX_REASON, Header, agreement_of, check, refusal
+from .message import HEADER, Header, agreement_of, check, refusal
+from .partition import MOST
 from .schedule import Schedule, Slot
 from .summation import Sum
 
+#: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
+#: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
+_ROOM = HEADER + max_encoded_size(MOST, "float64")
 _TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
 _SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
 
@@ -114,10 +118,7 @@ class Reduction:
         self._send(exchange, self.schedule.copies(due), term, self.result[due.begin : due.end])
 
     def _post(self, exchange: Exchange, slot: Slot) -> Incoming:
-        return exchange.post(slot.peer, self._tag(slot), self._room(slot))
-
-    def _room(self, slot: Slot) -> int:
-        return max(HEADER + max_encoded_size(slot.end - slot.begin, self.coder.dtype.name), HEADER + MAX_REASON)
+        return exchange.post(slot.peer, self._tag(slot), _ROOM)
 
     def _tag(self, slot: Slot) -> int:
         return (self.sequence % _SEQUENCES << 1 | slot.kind) << 16 | slot.piece
@@ -125,7 +126,8 @@ class Reduction:
     def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
         """Encode once and send to every slot's peer; ``rounded`` takes what they will decode."""
         of = slots[0]
-        buffer = self.lane.buffers.take(self._room(of) + _TRIAL)
+        room = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
+        buffer = self.lane.buffers.take(room)
         message: np.ndarray = buffer.numpy()
         size = self.coder.encode(bits, of.begin, of.kind, message[HEADER:], rounded)
         self._header(of, size).write_to(message)

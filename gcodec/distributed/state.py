@@ -10,10 +10,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .bypass import Bypass, Gate
-from .checkpoint import from_plain, to_plain
+from .checkpoint import pack, unpack
 from .codebooks import Codebooks, Refresh
 from .coder import Shared
 from .gradients import Gradients, Segment
@@ -39,8 +39,8 @@ class CompressedAllreduce:
     common, and slower to make by half or more. ``bypass``: how it is found out which buckets are faster uncompressed;
     None: all are compressed, and training repeats bit for bit. ``group``: DDP's process group. ``smallest``: buckets of
     fewer bytes go through Gloo as they are, as do those of other types than float32, float64, float16 and bfloat16.
-    ``threads`` of the codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after
-    which a silent rank is an error.
+    ``threads`` of the codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: when
+    a silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
     Raises Unsupported for an optimizer without a rule, InvalidArgument.
@@ -79,6 +79,8 @@ class CompressedAllreduce:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        if not buffer.is_cpu:
+            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
         self._make_warm(buffer.dtype)
         if self._lane is None:
             self._lane = lane_of(self.group, self.timeout)
@@ -102,7 +104,7 @@ class CompressedAllreduce:
         buffer = bucket.buffer()
         if lane.size == 1:
             return Job(lambda: buffer)
-        dtype = None if buffer.is_sparse or not buffer.is_cpu else TYPES.get(buffer.dtype)
+        dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
         if dtype is None or buffer.nbytes < max(self.smallest, 1):
             return Job(lambda: plain(lane, buffer, True, tally))
         gradients = gradients_of(bucket)
@@ -179,33 +181,34 @@ class CompressedAllreduce:
         return self._stats.numbers()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, as tensors, numbers and strings, so that ``torch.load`` takes it with
-        ``weights_only=True``: between steps, after a backward pass.
+        """What a checkpoint needs, as numbers and strings, so that ``torch.load`` takes it with ``weights_only=True``
+        and a distributed checkpoint in place: between steps, after a backward pass.
 
         All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
         checkpoint keeps each rank's.
         """
-        rank = 0 if self._lane is None else self._lane.rank
-        shared, own = self._codebooks.state_dict()
+        codebooks, own = self._codebooks.state_dict()
         gate = {} if self._gate is None else self._gate.state_dict()
-        rounds = self._rounds.state_dict()
-        return to_plain({"version": 1, "rounds": rounds, "bypass": gate, "codebooks": shared, f"rank{rank}": own})
+        shared = {"rounds": self._rounds.state_dict(), "bypass": gate, "codebooks": codebooks}
+        return {"version": 1, "shared": pack(shared), f"rank{self._rank()}": pack(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`, on all ranks, before the first step.
 
         All ranks from one rank's state, or each from its own, which also has what it counted for the next refresh. The
-        gradients are those of the uninterrupted run either way, bit for bit.
+        gradients are those of the uninterrupted run either way, bit for bit. Raises InvalidArgument for another
+        version's state.
         """
-        known = from_plain(state)
-        if known.get("version") != 1:
-            raise InvalidArgument(f"a hook's state of version {known.get('version')}; this is version 1")
-        parent = dist.group.WORLD if self.group is None else self.group
-        rank = dist.get_rank(parent) if dist.is_initialized() else 0
-        self._codebooks.load_state_dict(known["codebooks"], known.get(f"rank{rank}"))
-        self._rounds.load_state_dict(known["rounds"])
-        if self._gate is not None and known["bypass"]:
-            self._gate.load_state_dict(known["bypass"])
+        if state.get("version") != 1:
+            raise InvalidArgument(f"a hook's state of version {state.get('version')}; this is version 1")
+        shared, own = unpack(state["shared"]), state.get(f"rank{self._rank()}")
+        self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack(own))
+        self._rounds.load_state_dict(shared["rounds"])
+        if self._gate is not None and shared["bypass"]:
+            self._gate.load_state_dict(shared["bypass"])
+
+    def _rank(self) -> int:
+        return dist.get_rank(self.group) if dist.is_initialized() else 0
 
 
 def gradients_of(bucket: GradBucket) -> Gradients:
