@@ -47,7 +47,7 @@ class Worker:
                 if isinstance(method, methods.Hook):
                     self._warm_up(method)
                     method.prepare(values)
-                with noting(method.sizes if isinstance(method, methods.Hook) else {}):
+                with noting(sizes_of(method)):
                     result = method.run()
                 if not name.endswith(methods.WIRE) and name != methods.SMALL:
                     found = checks.check(name, result, parts, self.share)
@@ -66,14 +66,21 @@ class Worker:
             method = self.methods[name]
             method.prepare(self.share.sets[number % SETS])
             dist.barrier()
-            before, start = traffic(), perf_counter()
-            method.run()
-            seconds = perf_counter() - start
+            before = traffic()
+            with noting(sizes_of(method)):
+                start = perf_counter()
+                method.run()
+                seconds = perf_counter() - start
             dist.barrier()  # all have received what this rank sent
             moved, tally = traffic() - before, method.tally()
             answer[name] = {"seconds": seconds, "sent": moved.sent, "received": moved.received,
                             **({} if tally is None else {"tally": tally.numbers()})}
         return answer
+
+
+def sizes_of(method: methods.Method) -> methods.Sizes:
+    """Where the sizes of its payloads go: with them the wire alone is measured later in the same round."""
+    return method.sizes if isinstance(method, methods.Hook) else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

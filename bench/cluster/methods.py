@@ -97,7 +97,7 @@ class Bucket:
 
 class Hook(Method):
     """gcodec's DDP hook, as it works in the middle of a training: codebooks are there, and are counted for. ``sizes``
-    takes those of its payloads when it is checked."""
+    takes those of the payloads of every run that is watched (``coders.noting``)."""
 
     def __init__(self, share: Share, threads: int, sizes: Sizes, **options: Any) -> None:
         self.share, self.sizes = share, sizes

@@ -172,7 +172,7 @@ def model_table(results: Path) -> Iterator[str]:
            "workers) and b = 8 / rate. The compressed all-reduce takes W = ring(S / ratio) on the wire and "
            "C = S / E + 2 (N - 1) / N · S / D in the codec, with measured E and D (bytes per second, one core per "
            f"worker) and ratio: at best max(W, C) + min(W, C) / {model.PIECES}, which is shown. Compressing wins "
-           "without any overlap below the break-even rate, 8 · 2 (N - 1) / N · (1 - 1 / ratio) · S / C bits per second.")
+           "without any overlap below the break-even rate, 8 · 2 (N - 1) / N · (1 - 1 / ratio) · S / C bit/s.")
     yield ""
     known = {(row["model"], row["workers"], row["gbps"], row["method"]): row for row in rows}
     table = []
