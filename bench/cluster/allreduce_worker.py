@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from bench.cluster import checks, methods
 from bench.cluster.buffers import SETS, Share, share_of
-from bench.cluster.coders import noting
+from bench.cluster.coders import count_processor_time, noting
 from bench.cluster.counters import traffic
-from bench.cluster.team import cores, serve
+from bench.cluster.team import serve
 
 WARM_UP = 4  #: runs before the first check, after which codebooks are shared
 
@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, share: Share) -> None:
         self.share = share
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.methods = methods.methods_for(share, max(1, cores() // self.size))
+        self.methods = methods.methods_for(share)
 
     def answer(self, command: str, **options: Any) -> Any:
         """Do what the driver asks."""
@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    count_processor_time()
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
     share = share_of(options.data, options.model, options.bytes, dist.get_rank(), options.quick)
     serve(Worker(share).answer)

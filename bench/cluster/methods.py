@@ -99,9 +99,9 @@ class Hook(Method):
     """gcodec's DDP hook, as it works in the middle of a training: codebooks are there, and are counted for. ``sizes``
     takes those of the payloads of every run that is watched (``coders.noting``)."""
 
-    def __init__(self, share: Share, threads: int, sizes: Sizes, **options: Any) -> None:
+    def __init__(self, share: Share, sizes: Sizes, **options: Any) -> None:
         self.share, self.sizes = share, sizes
-        self.state = CompressedAllreduce(bypass=None, threads=threads, timeout=PATIENCE, **options)
+        self.state = CompressedAllreduce(bypass=None, threads=1, timeout=PATIENCE, **options)
 
     def prepare(self, values: torch.Tensor) -> None:
         self.bucket: Any = Bucket(self.share, values.clone())
@@ -135,15 +135,15 @@ class Exchanged(Method):
         return self._tally
 
 
-def methods_for(share: Share, threads: int) -> dict[str, Method]:
-    """All of them by name."""
+def methods_for(share: Share) -> dict[str, Method]:
+    """All of them by name. Each worker has one thread for its codec, so that processor time can be told."""
     sizes: dict[str, Sizes] = {LOSSLESS: {}, NEAR: {}}
     found: dict[str, Method] = {
         FP32: Dense(), FP16: Dense(torch.float16), BF16: Dense(torch.bfloat16), SMALL: Small(),
-        LOSSLESS: Hook(share, threads, sizes[LOSSLESS], mode=Lossless()),
-        NEAR: Hook(share, threads, sizes[NEAR], mode=NearLossless(share.optimizer)),
-        FIXED: Hook(share, threads, {}, mode=FixedBits(FIXED_BITS["float32"])),
-        NEAR + OWN_BOOKS: Hook(share, threads, {}, mode=NearLossless(share.optimizer), refresh=None),
+        LOSSLESS: Hook(share, sizes[LOSSLESS], mode=Lossless()),
+        NEAR: Hook(share, sizes[NEAR], mode=NearLossless(share.optimizer)),
+        FIXED: Hook(share, {}, mode=FixedBits(FIXED_BITS["float32"])),
+        NEAR + OWN_BOOKS: Hook(share, {}, mode=NearLossless(share.optimizer), refresh=None),
     }
     for name, codec in CODECS.items():
         found[name] = Exchanged(partial(PeerCoder, codec()), name)
