@@ -52,6 +52,7 @@ class Team:
         self.bed, self._command = bed, [sys.executable, "-m", module, *arguments]
         self._answers: Queue[tuple[int, str]] = Queue()
         self._workers: list[subprocess.Popen[str]] = []
+        self._listeners: list[Thread] = []
         self._logs = Path()
 
     def __enter__(self) -> Team:
@@ -63,12 +64,16 @@ class Team:
                     [*self.bed.inside(rank), *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                     env=environment(self.bed, rank), cwd=ROOT, text=True)
             self._workers.append(worker)
-            Thread(target=self._listen, args=(rank, worker), daemon=True).start()
+            listener = Thread(target=self._listen, args=(rank, worker), daemon=True)
+            listener.start()
+            self._listeners.append(listener)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         end(self._workers)
+        for listener in self._listeners:
+            listener.join()
         self._folder.cleanup()
 
     def ask(self, patience: float = PATIENCE, **command: Any) -> list[Any]:
@@ -95,8 +100,9 @@ class Team:
 
     def _listen(self, rank: int, worker: subprocess.Popen[str]) -> None:
         assert worker.stdout is not None
-        for line in worker.stdout:
-            self._answers.put((rank, line))
+        with worker.stdout as lines:
+            for line in lines:
+                self._answers.put((rank, line))
         self._answers.put((rank, ""))
 
     def _last_words(self, rank: int) -> str:
