@@ -31,6 +31,7 @@ class Worker:
         self.share = share
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.methods = methods.methods_for(share)
+        self._values, self._room = (torch.zeros_like(share.sets[0]) for _ in range(2))  # for all methods in turn
 
     def answer(self, command: str, **options: Any) -> Any:
         """Do what the driver asks."""
@@ -43,10 +44,9 @@ class Worker:
             parts = checks.gathered(values)
             for name in names:
                 method = self.methods[name]
-                method.prepare(values)
                 if isinstance(method, methods.Hook):
                     self._warm_up(method)
-                    method.prepare(values)
+                self._prepare(method, values)
                 with noting(sizes_of(method)):
                     result = method.run()
                 if not name.endswith(methods.WIRE) and name != methods.SMALL:
@@ -56,15 +56,19 @@ class Worker:
 
     def _warm_up(self, method: methods.Hook) -> None:
         for number in range(WARM_UP):
-            method.prepare(self.share.sets[number % SETS])
+            self._prepare(method, self.share.sets[number % SETS])
             method.run()
+
+    def _prepare(self, method: methods.Method, values: torch.Tensor) -> None:
+        self._values.copy_(values)
+        method.prepare(self._values, self._room)
 
     def measure(self, names: Sequence[str], number: int) -> dict[str, Any]:
         """One round: each method in turn. Seconds, traffic and tally of this rank."""
         answer: dict[str, Any] = {}
         for name in names:
             method = self.methods[name]
-            method.prepare(self.share.sets[number % SETS])
+            self._prepare(method, self.share.sets[number % SETS])
             dist.barrier()
             before = traffic()
             with noting(sizes_of(method)):

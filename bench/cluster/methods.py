@@ -30,10 +30,10 @@ Sizes = dict[tuple[int, int], int]
 
 
 class Method:
-    """``prepare(values)`` untimed, then ``run()`` timed: the average of all ranks' values, float32[n]."""
+    """``prepare(values, room)`` untimed, then ``run()`` timed: the average of all ranks' values, float32[n]."""
 
-    def prepare(self, values: torch.Tensor) -> None:
-        """Take the values; they are not written to."""
+    def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
+        """Take the values, and memory of the same size; both may be written to."""
         raise NotImplementedError
 
     def run(self) -> torch.Tensor:
@@ -52,8 +52,8 @@ class Dense(Method):
         self.dtype = dtype
         self.buffer = torch.empty(0)
 
-    def prepare(self, values: torch.Tensor) -> None:
-        self.buffer = values.clone()
+    def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
+        self.buffer = values
 
     def run(self) -> torch.Tensor:
         part = self.buffer.to(self.dtype).div_(dist.get_world_size())
@@ -64,8 +64,8 @@ class Dense(Method):
 class Small(Method):
     """An all-reduce of a single value."""
 
-    def prepare(self, values: torch.Tensor) -> None:
-        self.buffer = values[:1].clone()
+    def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
+        self.buffer = values[:1]
 
     def run(self) -> torch.Tensor:
         dist.all_reduce(self.buffer)
@@ -103,8 +103,8 @@ class Hook(Method):
         self.share, self.sizes = share, sizes
         self.state = CompressedAllreduce(bypass=None, threads=1, timeout=PATIENCE, **options)
 
-    def prepare(self, values: torch.Tensor) -> None:
-        self.bucket: Any = Bucket(self.share, values.clone())
+    def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
+        self.bucket: Any = Bucket(self.share, values)
 
     def run(self) -> torch.Tensor:
         return self.state.reduce(self.bucket).wait()
@@ -120,9 +120,8 @@ class Exchanged(Method):
     def __init__(self, make: Callable[[Tally], Any], label: str) -> None:
         self._make, self._label, self._tally = make, label, Tally()
 
-    def prepare(self, values: torch.Tensor) -> None:
-        self.values = values.clone()
-        self.result = torch.empty_like(values)
+    def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
+        self.values, self.result = values, room
 
     def run(self) -> torch.Tensor:
         lane, self._tally = lane_of(None, PATIENCE), Tally()

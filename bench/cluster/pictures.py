@@ -118,6 +118,7 @@ def modeled(results: Path, path: Path) -> None:
             axes.axhline(1, color="black", linewidth=0.8)
             _log_axis(axes, model.GBPS)
             axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             _describe(axes, f"{name}, {workers} workers (model)", "link, Gb/s", "times faster than fp32 ring")
     _legend(figure, panels[0][0], 5)
     _save(figure, path)

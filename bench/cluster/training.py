@@ -3,7 +3,13 @@
     torchrun --nnodes 2 --nproc-per-node 1 --node-rank R --master-addr A --master-port P \\
         -m bench.cluster.training --model cnn --steps 300 --out results.json
 
-runs on any cluster; ``python -m bench.cluster.runs`` starts it on the bed. Each method has a model of its own, which
+on every host runs it on any cluster; with the hosts in a file, one a line, from the first of them:
+
+    rank=0; while read -r host; do ssh -n "$host" "cd gcodec && torchrun ... --node-rank $rank ..." & rank=$((rank+1))
+    done < hosts; wait
+
+Set GLOO_SOCKET_IFNAME to the interface whose bytes are to be counted. ``python -m bench.cluster.runs`` starts it on the
+bed. Each method has a model of its own, which
 starts from the same parameters and sees the same batches; each rank draws its own. ``control`` is a dense run whose
 parameters were moved by one ulp at the start, each up or down: how far apart two equally good trainings are. A step is
 forward, backward with its all-reduces, and the optimizer. Rank 0 writes, for every step, the loss and the bytes that an
