@@ -23,6 +23,7 @@ from bench.cluster import (  # noqa: E402
     checks,
     coders,
     counters,
+    definitions,
     methods,
     model,
     pictures,
@@ -197,7 +198,8 @@ def result(steps: int = 40) -> dict[str, Any]:
         stats = {"bits_per_symbol": 3.0, "last_step": {"dense": 1, "calls": 4}} if "gcodec" in name else {}
         stats |= dict.fromkeys(("sent_bytes", "refresh_bytes", "encode_seconds", "decode_seconds", "wait_seconds"), 8.0)
         curves[name] = {"losses": losses.tolist(), "seconds": [0.1 + number / 100] * steps,
-                        "sent": [1000 - 100 * number] * steps, "stats": stats if "gcodec" in name else {}}
+                        "sent": [1000 - 100 * number] * steps, "bits": [3.0] * steps * ("gcodec" in name),
+                        "entropies": [2.9] * steps * ("gcodec" in name), "stats": stats if "gcodec" in name else {}}
     return {"model": "cnn", "workers": 2, "rate": "1gbit", "seed": 1, "batch": 8, "runs": curves}
 
 
@@ -284,7 +286,7 @@ def test_tables_and_pictures_of_made_up_results(tmp_path, capsys):
     for name in pictures.PICTURES:
         assert f"(images/{name}.png)" in page
     assert "| cnn | 2.000 |" in page
-    assert tables.section(tmp_path / "nothing") == tables.DEFINITIONS.splitlines()
+    assert tables.section(tmp_path / "nothing") == definitions.DEFINITIONS.splitlines()
     capsys.readouterr()
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+
 from bench.cluster import allreduce, bits, methods, model, runs
 from bench.cluster.bed import RATES
 from bench.codec import RESULTS
@@ -53,12 +55,13 @@ def normalized(results: Path, path: Path) -> None:
 
 
 def training(results: Path, path: Path) -> None:
-    """Loss over steps and over time at 1 Gb/s (GComp's Figure 20)."""
+    """Loss over steps and over time at 1 Gb/s (GComp's Figure 20); bits per symbol with the hook's codebooks."""
     _, rows = read_table(results / runs.TRAINING)
     models = unique(row["model"] for row in rows)
-    figure, panels = _figure(2, len(models))
-    for axes_pair, name in zip(panels.T, models, strict=True):
-        for axes, value, what in zip(axes_pair, ("step", "elapsed_seconds"), ("step", "seconds"), strict=True):
+    figure, panels = _figure(3, len(models))
+    for (*pair, last), name in zip(panels.T, models, strict=True):
+        _symbols(last, [row for row in rows if row["model"] == name and row["bits_per_symbol"]], name)
+        for axes, value, what in zip(pair, ("step", "elapsed_seconds"), ("step", "seconds"), strict=True):
             for number, method in enumerate(runs.METHODS):
                 some = [row for row in rows if (row["model"], row["method"]) == (name, method)]
                 axes.plot([float(row[value]) for row in some], [float(row["loss"]) for row in some],
@@ -66,6 +69,15 @@ def training(results: Path, path: Path) -> None:
             _describe(axes, f"{name}, {some[0]['workers']} workers at {some[0]['rate']}", what, "loss, nats")
     _legend(figure, panels[0][0], 5)
     _save(figure, path)
+
+
+def _symbols(axes: Axes, rows: Sequence[Row], name: str) -> None:
+    for number, method in enumerate(runs.METHODS):
+        some = [row for row in rows if row["method"] == method]
+        steps = [int(row["step"]) for row in some]
+        axes.plot(steps, [float(row["bits_per_symbol"]) for row in some], color=COLORS[number], linewidth=1.4)
+        axes.plot(steps, [float(row["entropy_per_symbol"]) for row in some], ":", color="black", linewidth=1)
+    _describe(axes, f"{name}: shared codebooks (dotted: entropy)", "step", "bits per head")
 
 
 def deviations(results: Path, path: Path) -> None:

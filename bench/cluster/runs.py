@@ -39,7 +39,7 @@ STEPS_TIMED = 40
 BINS = 41
 TIME_LIMIT = 3600.0
 TRAINING_COLUMNS = ("model", "workers", "rate", "seed", "method", "step", "loss", "elapsed_seconds", "step_seconds",
-                    "nic_bytes")
+                    "nic_bytes", "bits_per_symbol", "entropy_per_symbol")
 STEPS_COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "step_seconds_q1", "step_seconds_q3",
                  "of_fp32", "nic_bytes", "bytes_of_fp32", "bytes_of_bf16", "sent_bytes", "refresh_bytes",
                  "encode_seconds", "decode_seconds", "wait_seconds", "bits_per_symbol")
@@ -85,7 +85,14 @@ def training_rows(result: Result) -> Iterator[list[object]]:
             elapsed += sum(run["seconds"][part])
             yield [result["model"], result["workers"], result["rate"], result["seed"], method,
                    begin + len(run["losses"][part]), f"{fmean(run['losses'][part]):.5f}", f"{elapsed:.3f}",
-                   f"{median(run['seconds'][part]):.5f}", f"{fmean(run['sent'][part]):.0f}"]
+                   f"{median(run['seconds'][part]):.5f}", f"{fmean(run['sent'][part]):.0f}",
+                   *(_known_mean(run[key][part]) for key in ("bits", "entropies"))]
+
+
+def _known_mean(numbers: Sequence[float]) -> str:
+    """The mean of those that are known: before the first codebooks there are none."""
+    known = [number for number in numbers if number == number]
+    return f"{fmean(known):.4f}" if known else ""
 
 
 def step_rows(result: Result) -> Iterator[list[object]]:

@@ -70,6 +70,8 @@ class Run:
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    bits: list[float] = field(default_factory=list)  #: per head symbol, with the hook's shared codebooks
+    entropies: list[float] = field(default_factory=list)  #: of the same symbols
 
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.task.optimizer.param_groups]
@@ -82,6 +84,10 @@ class Run:
         self.seconds.append(perf_counter() - start)
         dist.barrier()
         self.sent.append((traffic() - before).sent)
+        if self.state is not None:
+            stats = self.state.stats()
+            self.bits.append(stats["bits_per_symbol"])
+            self.entropies.append(stats["entropy_per_symbol"])
 
     def _train(self, batch: int) -> float:
         task, number = self.task, len(self.losses) + 1
@@ -145,7 +151,8 @@ def gathered(runs: Sequence[Run], plan: Plan, model: str) -> dict[str, Any]:
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         losses, sent = (means / dist.get_world_size()).tolist()
         stats = run.state.stats() if run.state else {}
-        found["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "stats": stats}
+        found["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "bits": run.bits,
+                                   "entropies": run.entropies, "stats": stats}
     return found
 
 
