@@ -1,10 +1,12 @@
-"""What the hook costs where compressing does not pay: plain DDP and gcodec with its bypass, turn by turn.
+"""What the hook costs where compressing does not pay: plain DDP, and gcodec with its bypass, step by step.
 
     python -m bench.cluster.bypass [--quick] [--out DIR]
 
-writes ``cluster-bypass.csv``: for each model and rate the median step of both, in the same processes. Turns have
-``TURN`` steps each, so that the hook's own trials see steps that follow each other; steps before the hook has decided
-are left out. ``compressed_share``: of the all-reduces in the last step.
+writes ``cluster-bypass.csv``: for each model and rate the median step of both, in the same processes, and of PyTorch's
+own dense hook, which tells what any hook in Python costs. The first ``FIRST`` steps of each are in a row, so that the
+hook's trial sees steps that follow each other; they do not count. Then methods take turns, step by step.
+``paired``: the median of each step's time over that of the plain step beside it. ``compressed_share``: of the
+all-reduces in the last step.
 """
 
 from __future__ import annotations
@@ -18,16 +20,15 @@ from statistics import median, quantiles
 
 from bench.cluster.bed import UNSHAPED, obstacle
 from bench.cluster.runs import Result, train
-from bench.cluster.training import BYPASS, FP32
+from bench.cluster.training import BYPASS, FP32, HOOK
 from bench.codec import RESULTS
 from gcodec.demo.tables import write_table
 
 FILE = "cluster-bypass.csv"
-TURN = 20
-UNDECIDED = TURN  #: steps that do not count: the first trial lies in the first turn
+FIRST = 20  #: by then the hook has decided
 RATES = (UNSHAPED, "2gbit", "1gbit", "100mbit")
 COLUMNS = ("model", "workers", "rate", "batch", "method", "steps", "step_seconds", "step_seconds_q1",
-           "step_seconds_q3", "of_plain", "compressed_share")
+           "step_seconds_q3", "of_plain", "paired", "compressed_share")
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,16 @@ QUICK_PLANS = (Plan("cnn", 64, 40),)
 
 def rows_of(result: Result) -> Iterator[list[object]]:
     """A row for each method."""
-    plain = median(result["runs"][FP32]["seconds"][UNDECIDED:])
+    plain = result["runs"][FP32]["seconds"][FIRST:]
     for method, run in result["runs"].items():
-        seconds = run["seconds"][UNDECIDED:]
+        seconds = run["seconds"][FIRST:]
         low, middle, high = quantiles(seconds, n=4)
         stats = run["stats"]
         last = stats["last_step"] if stats else {}
         share = f"{1 - last['dense'] / last['calls']:.3f}" if last else ""
         yield [result["model"], result["workers"], result["rate"], result["batch"], method, len(seconds),
-               f"{middle:.5f}", f"{low:.5f}", f"{high:.5f}", f"{middle / plain:.4f}", share]
+               f"{middle:.5f}", f"{low:.5f}", f"{high:.5f}", f"{middle / median(plain):.4f}",
+               f"{median(own / other for own, other in zip(seconds, plain, strict=True)):.4f}", share]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[list[object]] = []
     for plan in QUICK_PLANS if options.quick else PLANS:
         for rate in RATES[:1] if options.quick else RATES:
-            more = ["--turn", str(TURN), "--batch", str(plan.batch)]
-            found = list(rows_of(train(plan.model, rate, plan.steps, 1, (FP32, BYPASS), more=more)))
+            more = ["--first", str(FIRST), "--batch", str(plan.batch)]
+            found = list(rows_of(train(plan.model, rate, plan.steps, 1, (FP32, HOOK, BYPASS), more=more)))
             for row in found:
                 print(*row, sep=", ", flush=True)
             rows += found

@@ -133,9 +133,10 @@ def bypass_table(results: Path) -> Iterator[str]:
     """Steps with the bypass beside plain ones."""
     comments, rows = read_table(results / bypass.FILE)
     table = [[row["model"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
-              f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}", row["of_plain"], row["compressed_share"]]
+              f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}", row["of_plain"], row["paired"],
+              row["compressed_share"]]
              for row in rows]
-    columns = ["model", "link", "method", ">steps", ">step, ms", ">quartiles", ">of plain", ">compressed"]
+    columns = ["model", "link", "method", ">steps", ">step, ms", ">quartiles", ">of plain", ">paired", ">compressed"]
     yield from (*markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 

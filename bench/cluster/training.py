@@ -42,6 +42,7 @@ from gcodec.demo.train import TASKS, Plan, Task
 from gcodec.distributed import Bypass, CompressedAllreduce, Lossless, NearLossless, hook
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
+HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python
 BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use it
 CONTROL = "control"  #: and a number
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0}  #: a handful of buckets per step
@@ -116,6 +117,7 @@ def begin(name: str, model: str, plan: Plan, seed: int) -> Run:
 def register(ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Optimizer) -> CompressedAllreduce | None:
     """Give DDP the hook of a method; dense runs and controls have none."""
     plain: dict[str, Callable[..., Any]] = {
+        HOOK: default_hooks.allreduce_hook,
         FP16: default_hooks.fp16_compress_hook,
         # By its own name DDP takes it on GPUs only, though Gloo adds bfloat16, too.
         BF16: lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)}
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=sorted(BUCKET_MB), required=True)
     parser.add_argument("--method", action="append", help="of these only (default: all, and two controls)")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--turn", type=int, default=1, help="steps of one method before the next one's")
+    parser.add_argument("--first", type=int, default=1, help="steps of a method in a row at the start; then one each")
     parser.add_argument("--batch", type=int, help="examples per rank and step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
@@ -174,12 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = replace(plan, batch=options.batch or plan.batch)
     names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]
     runs = [begin(name, options.model, plan, options.seed) for name in names]
-    for number in range(0, options.steps, options.turn):
+    for turn in [min(options.first, options.steps), *[1] * (options.steps - options.first)]:
         for run in runs:
-            for _ in range(min(options.turn, options.steps - number)):
+            for _ in range(turn):
                 run.step(plan.batch)
-        if dist.get_rank() == 0 and number % 50 == 0:
-            print(f"step {number}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
+        if dist.get_rank() == 0 and len(runs[0].losses) % 50 == 0:
+            print(f"step {len(runs[0].losses)}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
     found = gathered(runs, plan, options.model) | {"seed": options.seed}
     if dist.get_rank() == 0:
         options.out.parent.mkdir(parents=True, exist_ok=True)
