@@ -288,6 +288,9 @@ def test_tables_and_pictures_of_made_up_results(tmp_path, capsys):
     assert "| cnn | 2.000 |" in page
     assert tables.section(tmp_path / "nothing") == definitions.DEFINITIONS.splitlines()
     capsys.readouterr()
+    once = tables.placed("# Page\n", ["a"])
+    assert once == "# Page\n\n## Distributed training\n\n<!-- begin cluster -->\n\na\n\n<!-- end cluster -->\n"
+    assert tables.placed(once, ["b"]) == once.replace("\na\n", "\nb\n")
 
 
 def test_every_part_is_run():

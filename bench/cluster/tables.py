@@ -1,8 +1,9 @@
 """The section of docs/benchmarks.md about the distributed part: definitions, tables, pictures, from the CSV files.
 
-    python -m bench.cluster.tables [--results DIR]
+    python -m bench.cluster.tables [--results DIR] [--page FILE]
 
-prints it. Parts whose CSV file is missing are left out.
+prints it, or puts it into its place on the page, which is made at the end if there is none. Parts whose CSV file is
+missing are left out.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from bench.cluster.pictures import unique
 from bench.cluster.training import FP32
 from bench.codec import RESULTS
 from bench.markdown import markdown, source
+from bench.report import filled
 from gcodec.demo.tables import read_table
 
 REACHED = (0.5, 0.75, 0.9, 1.0)  #: parts of the way from the dense run's first loss to its last
 SHOWN_WORKERS = ("4", "64", "1024")
 SHOWN_GBPS = ("1", "10", "25", "100", "400")
+PLACE, TITLE = "cluster", "Distributed training"
 Row = dict[str, str]
 
 
@@ -201,8 +204,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
-    print("\n".join(section(parser.parse_args(arguments).results)))
+    parser.add_argument("--page", type=Path, help="Markdown file to write it to")
+    options = parser.parse_args(arguments)
+    lines = section(options.results)
+    if options.page is None:
+        print("\n".join(lines))
+    else:
+        options.page.write_text(placed(options.page.read_text(), lines))
     return 0
+
+
+def placed(page: str, lines: Sequence[str]) -> str:
+    """The page with the section in its place."""
+    if f"<!-- begin {PLACE}" not in page:
+        page = f"{page.rstrip()}\n\n## {TITLE}\n\n<!-- begin {PLACE} -->\n<!-- end {PLACE} -->\n"
+    return filled(page, PLACE, lines)
 
 
 if __name__ == "__main__":
