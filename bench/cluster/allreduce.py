@@ -19,7 +19,7 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 from bench.cluster import methods
-from bench.cluster.bed import RATES, UNSHAPED, Bed, bits_per_second, obstacle
+from bench.cluster.bed import RATES, UNSHAPED, Bed, bits_per_second, clean_up_when_told_to_end, obstacle
 from bench.cluster.coders import CODECS
 from bench.cluster.team import Team
 from bench.codec import RESULTS
@@ -135,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (reason := obstacle()) is not None:
         print(f"skipped: {reason}")
         return 0
+    clean_up_when_told_to_end()
     rows = []
     for model in options.model or (MODELS[:1] if options.quick else MODELS):
         for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):

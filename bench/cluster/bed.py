@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from types import TracebackType
 
@@ -54,6 +55,11 @@ def obstacle() -> str | None:
             return None
     except BedError as error:
         return f"this machine does not allow it: {error}"
+
+
+def clean_up_when_told_to_end() -> None:
+    """From now on SIGTERM is an exception like Ctrl-C, so that a bed is taken away before the process ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Bed:

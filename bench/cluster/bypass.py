@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
-from bench.cluster.bed import UNSHAPED, obstacle
+from bench.cluster.bed import UNSHAPED, clean_up_when_told_to_end, obstacle
 from bench.cluster.runs import Result, train
 from bench.cluster.training import BYPASS, FP32, HOOK
 from bench.codec import RESULTS
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (reason := obstacle()) is not None:
         print(f"skipped: {reason}")
         return 0
+    clean_up_when_told_to_end()
     rows: list[list[object]] = []
     for plan in QUICK_PLANS if options.quick else PLANS:
         for rate in RATES[:1] if options.quick else RATES:

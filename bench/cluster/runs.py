@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cluster.bed import RATES, UNSHAPED, Bed, obstacle
+from bench.cluster.bed import RATES, UNSHAPED, Bed, clean_up_when_told_to_end, obstacle
 from bench.cluster.team import run_all
 from bench.cluster.training import BF16, CONTROL, FP16, FP32, LOSSLESS, NEAR
 from bench.codec import RESULTS
@@ -162,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (reason := obstacle()) is not None:
         print(f"skipped: {reason}")
         return 0
+    clean_up_when_told_to_end()
     tables: dict[str, list[list[object]]] = {TRAINING: [], DEVIATIONS: [], STEPS: []}
     plans = QUICK_PLANS if options.quick else PLANS
     for model in options.model or plans:
