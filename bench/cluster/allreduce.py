@@ -36,7 +36,7 @@ NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEA
          methods.NEAR + methods.OWN_BOOKS, *CODECS, methods.LOSSLESS + methods.WIRE, methods.NEAR + methods.WIRE,
          methods.SMALL)
 COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
-           "normalized", "nic_bytes", "sent_bytes", "ratio", "encode_seconds", "decode_seconds", "sum_seconds",
+           "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "encode_seconds", "decode_seconds", "sum_seconds",
            "wait_seconds", "wire_seconds", "line_share", "whole_line_share", "deviation", "load", "gradients")
 Answers = list[dict[str, Any]]
 
@@ -72,6 +72,7 @@ def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers:
     tally = [series.tally(f"{part}_seconds") for part in ("encode", "decode", "sum", "wait")]
     by_count = sent or series.tally("sent_bytes")
     return [len(series.seconds), f"{seconds:.5f}", f"{low:.5f}", f"{high:.5f}",
+            f"{min(series.seconds):.5f}",
             f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
             f"{sent:.0f}", _number(series.tally("sent_bytes"), 0), _number(by_count and dense / by_count, 4),
             *(_number(part, 5) for part in tally), _number(wire, 5), line_share(sent, wire, rate),
@@ -98,20 +99,20 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def measured(team: Team, rates: Sequence[str], most: int) -> Iterator[list[object]]:
+def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) -> Iterator[list[object]]:
     """Rows of one team, from column ``workers`` on; rate after rate, all methods in turn."""
     team.bed.shape(UNSHAPED)
-    checks = team.ask(command="check", names=NAMES)
-    deviations = {name: max(check["deviations"].get(name, 0.0) for check in checks) for name in NAMES}
+    checks = team.ask(command="check", names=names)
+    deviations = {name: max(check["deviations"].get(name, 0.0) for check in checks) for name in names}
     values, origin = checks[0]["values"], checks[0]["origin"]
     for rate in rates:
         team.bed.shape(rate)
-        found = {name: Series() for name in NAMES}
+        found = {name: Series() for name in names}
         for number in range(-1, min(ROUNDS.get(rate, MOST_ROUNDS), most)):
-            answers = team.ask(command="measure", names=NAMES, number=max(0, number))
+            answers = team.ask(command="measure", names=names, number=max(0, number))
             for name, series in found.items() if number >= 0 else ():  # the first round is for connections
                 series.add([answer[name] for answer in answers])
-        for name in NAMES:
+        for name in names:
             deviation = f"{deviations[name]:.4f}" if deviations[name] else ""
             yield [team.bed.size, rate, name, values, *row_of(name, found, rate, values, team.bed.size), deviation,
                    _load(), origin]
@@ -129,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", action="append", choices=MODELS, help="of these only")
     parser.add_argument("--workers", action="append", type=int, help="of so many only (2 and 4)")
     parser.add_argument("--rate", action="append", help="at these only (" + ", ".join(RATES) + ")")
+    parser.add_argument("--method", action="append", choices=NAMES, help="these only")
     parser.add_argument("--rounds", type=int, default=MOST_ROUNDS, help=f"at most ({MOST_ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="2.5 MB, 2 workers, 3 rounds, the CNN")
     options = parser.parse_args(arguments)
@@ -140,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in options.model or (MODELS[:1] if options.quick else MODELS):
         for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):
             for row in _of_bed(options, model, workers):
-                print(*row[:8], *row[9:11], sep=", ", flush=True)
+                print(*row[:12], sep=", ", flush=True)
                 rows.append(row)
             write_table(options.out / FILE, COLUMNS, rows)  # after each bed: what is there is kept
     return 0
@@ -152,7 +154,7 @@ def _of_bed(options: argparse.Namespace, model: str, workers: int) -> Iterator[l
     command = ["--data", str(data), "--model", model, "--bytes", str(size), *(["--quick"] if options.quick else [])]
     rates = options.rate or (("1gbit", UNSHAPED) if options.quick else RATES)
     with Bed(workers) as bed, Team(bed, "bench.cluster.allreduce_worker", command) as team:
-        for row in measured(team, rates, 3 if options.quick else options.rounds):
+        for row in measured(team, options.method or NAMES, rates, 3 if options.quick else options.rounds):
             yield [model, *row]
 
 
