@@ -174,7 +174,8 @@ def test_a_perturbed_model_is_one_ulp_away():
 
 def answers(seconds: float) -> list[dict[str, Any]]:
     tally = Tally(sent_bytes=40.0, encode_seconds=seconds / 4).numbers()
-    return [{"seconds": seconds * factor, "sent": 100, "received": 100, "tally": tally} for factor in (1, 2)]
+    return [{"seconds": seconds * factor, "processor": seconds, "sent": 100, "received": 100, "tally": tally}
+            for factor in (1, 2)]
 
 
 def test_rows_of_an_all_reduce():

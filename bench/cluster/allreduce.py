@@ -36,8 +36,9 @@ NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEA
          methods.NEAR + methods.OWN_BOOKS, *CODECS, methods.LOSSLESS + methods.WIRE, methods.NEAR + methods.WIRE,
          methods.SMALL)
 COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
-           "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "encode_seconds", "decode_seconds", "sum_seconds",
-           "wait_seconds", "wire_seconds", "line_share", "whole_line_share", "deviation", "load", "gradients")
+           "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "processor_seconds", "encode_seconds",
+           "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share", "whole_line_share",
+           "deviation", "load", "gradients")
 Answers = list[dict[str, Any]]
 
 
@@ -47,12 +48,14 @@ class Series:
 
     seconds: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     tallies: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, ranks: Answers) -> None:
         """A round: what the ranks answered."""
         self.seconds.append(max(rank["seconds"] for rank in ranks))
         self.sent.append(mean(rank["sent"] for rank in ranks))
+        self.processor.append(mean(rank["processor"] for rank in ranks))
         if "tally" in ranks[0]:
             names = ranks[0]["tally"]
             self.tallies.append({name: mean(rank["tally"][name] for rank in ranks) for name in names})
@@ -75,8 +78,8 @@ def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers:
             f"{min(series.seconds):.5f}",
             f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
             f"{sent:.0f}", _number(series.tally("sent_bytes"), 0), _number(by_count and dense / by_count, 4),
-            *(_number(part, 5) for part in tally), _number(wire, 5), line_share(sent, wire, rate),
-            line_share(sent, seconds, rate)]
+            f"{median(series.processor):.5f}", *(_number(part, 5) for part in tally), _number(wire, 5),
+            line_share(sent, wire, rate), line_share(sent, seconds, rate)]
 
 
 def wire_seconds(name: str, found: dict[str, Series]) -> float | None:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -72,12 +72,12 @@ class Worker:
             dist.barrier()
             before = traffic()
             with noting(sizes_of(method)):
-                start = perf_counter()
+                processor, start = process_time(), perf_counter()
                 method.run()
-                seconds = perf_counter() - start
+                seconds, processor = perf_counter() - start, process_time() - processor
             dist.barrier()  # all have received what this rank sent
             moved, tally = traffic() - before, method.tally()
-            answer[name] = {"seconds": seconds, "sent": moved.sent, "received": moved.received,
+            answer[name] = {"seconds": seconds, "processor": processor, "sent": moved.sent, "received": moved.received,
                             **({} if tally is None else {"tally": tally.numbers()})}
         return answer
 

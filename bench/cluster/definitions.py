@@ -14,6 +14,7 @@ on 2 cores each has one, with 4 a half: codec and wire are listed apart.
 * **wire bytes**: what the kernel counts as sent at a worker's interface, mean over workers: every header and
   acknowledgment is in it, but packets that the kernel sends as one batch count one set of headers. **ratio**: what a
   ring all-reduce of fp32 has to send, 2 (N - 1) / N · S, over that.
+* **cpu**: processor time of one rank, all its threads and what the kernel does for them, mean over ranks.
 * **encode** (with choosing levels and rounding), **decode**: processor time per all-reduce on one rank, which has one
   thread for it; **wait**: for the network or other ranks, by the clock. Means over ranks. Codec and network overlap.
 * **wire alone**: the same messages, of the same sizes, in the same exchange, without encoding and decoding.

@@ -33,14 +33,14 @@ def allreduce_tables(results: Path) -> Iterator[str]:
     """Each bed's methods at every rate."""
     comments, rows = read_table(results / allreduce.FILE)
     yield from ("![All-reduce time by method](images/cluster-allreduce.png)", "")
-    columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">encode, ms",
-               ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
+    columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">cpu, ms",
+               ">encode, ms", ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
     for name, workers in unique((row["model"], row["workers"]) for row in rows):
         some = [row for row in rows if (row["model"], row["workers"]) == (name, workers)
                 and row["method"] != methods.SMALL and not row["method"].endswith(methods.WIRE)]
         table = [[row["rate"], row["method"], _ms(row["seconds"]), f"{_ms(row['seconds_q1'])}-{_ms(row['seconds_q3'])}",
                   f"{float(row['normalized']):.2f}", f"{float(row['nic_bytes']) / 1e6:.2f}", _short(row["ratio"]),
-                  *(_ms(row[f"{part}_seconds"]) for part in ("encode", "decode", "wait", "wire")),
+                  *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "decode", "wait", "wire")),
                   _short(row["line_share"])] for row in some]
         yield from (f"**{float(some[0]['values']) * 4 / 1e6:.1f} MB, {some[0]['gradients']}, {workers} workers**", "")
         yield from (*markdown(columns, table), "")
