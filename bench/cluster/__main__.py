@@ -2,10 +2,9 @@
 
     python -m bench.cluster [--quick] [--data DIR] [--out DIR]
 
-takes about an hour and a half on two quiet cores, needs root, ``ip`` and ``tc``, and is skipped without them. It
-records dumps if there are none, and writes ``bench/results/cluster-*.csv`` and ``docs/images/cluster-*.png``.
-``--quick`` tries everything in three minutes, once its dumps are there and kernels are compiled; what it writes goes to
-``.cache/bench/cluster-quick``.
+needs root, ``ip`` and ``tc``, and is skipped without them. It records dumps if there are none, and writes
+``bench/results/cluster-*.csv`` and ``docs/images/cluster-*.png``; most of the time goes into the trainings. ``--quick``
+tries everything on small models and few rounds; what it writes goes to ``.cache/bench/cluster-quick``.
 """
 
 from __future__ import annotations
