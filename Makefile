@@ -13,10 +13,10 @@ PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_predictio
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow golden bench clean
+.PHONY: help demo test check portable pytest slow golden bench bench-cluster clean
 
 help:           ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.installed       ## see it work: a short training run, its gradients compressed
 	@$(BIN)/gcodec demo
@@ -44,6 +44,9 @@ golden: $(VENV)/.installed      ## write tests/golden/ anew; only on purpose, wh
 
 bench: $(VENV)/.bench          ## the codec beside its peers, 25 minutes; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited rate; as root. BENCH_ARGS=--quick tries it
+	@$(BIN)/python -m bench.cluster $(BENCH_ARGS)
 
 clean:          ## remove what make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -1,0 +1,165 @@
+"""25 MB of gradients averaged over 2 and 4 workers, at every rate of the bed, by every method, in turn.
+
+    python -m bench.cluster.allreduce [--data DIR] [--model cnn] [--quick] [--out DIR]
+
+writes ``cluster-allreduce.csv``: for each model, number of workers and rate a row for each method (docs/benchmarks.md
+says what the columns mean). Gradients are those of ``bench.cluster.buffers``: computed at recorded parameters of a
+model trained by SGD with momentum. Every method's result is checked on every rank before anything is timed; then all
+methods take turns, round by round, in the same processes. A round's time is that of its slowest rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median, quantiles
+from typing import Any
+
+from bench.cluster import methods
+from bench.cluster.bed import RATES, UNSHAPED, Bed, bits_per_second, clean_up_when_told_to_end, obstacle
+from bench.cluster.coders import CODECS
+from bench.cluster.team import Team
+from bench.codec import RESULTS
+from bench.data import default_folder
+from gcodec.demo.tables import write_table
+
+FILE = "cluster-allreduce.csv"
+MODELS = ("cnn", "lstm")
+WORKERS = (2, 4)
+BYTES, QUICK_BYTES = 25_000_000, 2_500_000
+ROUNDS = {"100mbit": 5, "500mbit": 7}  #: of the slow rates
+MOST_ROUNDS = 15
+NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.FIXED,
+         methods.NEAR + methods.OWN_BOOKS, *CODECS, methods.LOSSLESS + methods.WIRE, methods.NEAR + methods.WIRE,
+         methods.SMALL)
+COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
+           "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "processor_seconds", "encode_seconds",
+           "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share", "whole_line_share",
+           "deviation", "load", "gradients")
+Answers = list[dict[str, Any]]
+
+
+@dataclass
+class Series:
+    """One method's rounds: of each, the slowest rank's seconds, and means over the ranks of the rest."""
+
+    seconds: list[float] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    tallies: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, ranks: Answers) -> None:
+        """A round: what the ranks answered."""
+        self.seconds.append(max(rank["seconds"] for rank in ranks))
+        self.sent.append(mean(rank["sent"] for rank in ranks))
+        self.processor.append(mean(rank["processor"] for rank in ranks))
+        if "tally" in ranks[0]:
+            names = ranks[0]["tally"]
+            self.tallies.append({name: mean(rank["tally"][name] for rank in ranks) for name in names})
+
+    def tally(self, name: str) -> float | None:
+        """The median of one of the tally's numbers."""
+        return median(tally[name] for tally in self.tallies) if self.tallies else None
+
+
+def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers: int) -> list[object]:
+    """The columns from ``rounds`` to ``whole_line_share``."""
+    series = found[name]
+    seconds, sent = median(series.seconds), median(series.sent)
+    low, _, high = quantiles(series.seconds, n=4) if len(series.seconds) > 1 else [seconds] * 3
+    wire = wire_seconds(name, found)
+    dense = 2 * (workers - 1) / workers * 4 * (1 if name == methods.SMALL else values)
+    tally = [series.tally(f"{part}_seconds") for part in ("encode", "decode", "sum", "wait")]
+    by_count = sent or series.tally("sent_bytes")
+    return [len(series.seconds), f"{seconds:.5f}", f"{low:.5f}", f"{high:.5f}",
+            f"{min(series.seconds):.5f}",
+            f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
+            f"{sent:.0f}", _number(series.tally("sent_bytes"), 0), _number(by_count and dense / by_count, 4),
+            f"{median(series.processor):.5f}", *(_number(part, 5) for part in tally), _number(wire, 5),
+            line_share(sent, wire, rate), line_share(sent, seconds, rate)]
+
+
+def wire_seconds(name: str, found: dict[str, Series]) -> float | None:
+    """What a method's messages take without its codec, where that has been measured."""
+    alone = name + methods.WIRE
+    if alone in found:
+        return median(found[alone].seconds)
+    own = name in (methods.FP32, methods.FP16, methods.BF16, "no codec") or name.endswith(methods.WIRE)
+    return median(found[name].seconds) if own else None
+
+
+def line_share(sent: float, seconds: float | None, rate: str) -> str:
+    """Bits sent over bits that the line could have carried in this time; empty where it has no rate."""
+    if not seconds or rate == UNSHAPED:
+        return ""
+    return f"{8 * sent / seconds / bits_per_second(rate):.4f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) -> Iterator[list[object]]:
+    """Rows of one team, from column ``workers`` on; rate after rate, all methods in turn."""
+    team.bed.shape(UNSHAPED)
+    checks = team.ask(command="check", names=names)
+    deviations = {name: max(check["deviations"].get(name, 0.0) for check in checks) for name in names}
+    values, origin = checks[0]["values"], checks[0]["origin"]
+    for rate in rates:
+        team.bed.shape(rate)
+        found = {name: Series() for name in names}
+        for number in range(-1, min(ROUNDS.get(rate, MOST_ROUNDS), most)):
+            answers = team.ask(command="measure", names=names, number=max(0, number))
+            for name, series in found.items() if number >= 0 else ():  # the first round is for connections
+                series.add([answer[name] for answer in answers])
+        for name in names:
+            deviation = f"{deviations[name]:.4f}" if deviations[name] else ""
+            yield [team.bed.size, rate, name, values, *row_of(name, found, rate, values, team.bed.size), deviation,
+                   _load(), origin]
+
+
+def _load() -> str:
+    return Path("/proc/loadavg").read_text().split()[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster.allreduce", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    parser.add_argument("--model", action="append", choices=MODELS, help="of these only")
+    parser.add_argument("--workers", action="append", type=int, help="of so many only (2 and 4)")
+    parser.add_argument("--rate", action="append", help="at these only (" + ", ".join(RATES) + ")")
+    parser.add_argument("--method", action="append", choices=NAMES, help="these only")
+    parser.add_argument("--rounds", type=int, default=MOST_ROUNDS, help=f"at most ({MOST_ROUNDS})")
+    parser.add_argument("--quick", action="store_true", help="2.5 MB, 2 workers, 3 rounds, the CNN")
+    options = parser.parse_args(arguments)
+    if (reason := obstacle()) is not None:
+        print(f"skipped: {reason}")
+        return 0
+    clean_up_when_told_to_end()
+    rows = []
+    for model in options.model or (MODELS[:1] if options.quick else MODELS):
+        for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):
+            for row in _of_bed(options, model, workers):
+                print(*row[:12], sep=", ", flush=True)
+                rows.append(row)
+            write_table(options.out / FILE, COLUMNS, rows)  # after each bed: what is there is kept
+    return 0
+
+
+def _of_bed(options: argparse.Namespace, model: str, workers: int) -> Iterator[list[object]]:
+    data = (options.data or default_folder()).absolute()
+    size = QUICK_BYTES if options.quick else BYTES
+    command = ["--data", str(data), "--model", model, "--bytes", str(size), *(["--quick"] if options.quick else [])]
+    rates = options.rate or (("1gbit", UNSHAPED) if options.quick else RATES)
+    with Bed(workers) as bed, Team(bed, "bench.cluster.allreduce_worker", command) as team:
+        for row in measured(team, options.method or NAMES, rates, 3 if options.quick else options.rounds):
+            yield [model, *row]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Other things in the codec's place, in the very same exchange: peers, a copy, and nothing at all.
+
+Each has what :class:`gcodec.distributed.reduction.Reduction` asks of a coder.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import thread_time
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import numpy as np
+import zstandard
+from numba import njit
+
+from gcodec.distributed import coder
+from gcodec.distributed.coder import Coder
+from gcodec.distributed.stats import Tally
+from gcodec.errors import Corruption
+from gcodec.valuetypes import BY_NAME, ValueType
+
+STORED, CODED = 0, 1  #: first byte of a payload
+_PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
+
+
+class Codec(Protocol):
+    """Bytes of float32 values to fewer bytes and back."""
+
+    def encode(self, bits: np.ndarray) -> Any:
+        """Bytes-like, of uint32[n]."""
+
+    def decode(self, data: memoryview, out: np.ndarray) -> None:
+        """The inverse, into uint32[n]."""
+
+
+class Zlib:
+    """The fastest level: others are slower and hardly smaller on floats."""
+
+    def __init__(self, level: int = 1) -> None:
+        self.level = level
+
+    def encode(self, bits: np.ndarray) -> bytes:
+        return zlib.compress(_bytes_of(bits), self.level)
+
+    def decode(self, data: memoryview, out: np.ndarray) -> None:
+        out[:] = np.frombuffer(zlib.decompress(data), out.dtype)
+
+
+class Zstd:
+    """Of the values as they are."""
+
+    def __init__(self, level: int = 1) -> None:
+        self._encoder, self._decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+
+    def encode(self, bits: np.ndarray) -> bytes:
+        return self._encoder.compress(_bytes_of(bits))
+
+    def decode(self, data: memoryview, out: np.ndarray) -> None:
+        out[:] = np.frombuffer(self._decoder.decompress(data), out.dtype)
+
+
+class ShuffledZstd(Zstd):
+    """Of their bytes, byte k of every value together."""
+
+    def encode(self, bits: np.ndarray) -> bytes:
+        planes = np.empty((bits.itemsize, len(bits)), np.uint8)
+        _shuffle(bits, planes)
+        return self._encoder.compress(planes.data)
+
+    def decode(self, data: memoryview, out: np.ndarray) -> None:
+        planes = np.frombuffer(self._decoder.decompress(data), np.uint8).reshape(out.itemsize, len(out))
+        _unshuffle(planes, out)
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    view: Any = array.view(np.uint8)
+    return memoryview(view)
+
+
+@njit(nogil=True, cache=True)
+def _shuffle(words: Any, planes: Any) -> None:
+    for start in range(0, words.size, _PIECE):
+        for k in range(planes.shape[0]):
+            for i in range(start, min(start + _PIECE, words.size)):
+                planes[k, i] = (words[i] >> (8 * k)) & 255
+
+
+@njit(nogil=True, cache=True)
+def _unshuffle(planes: Any, words: Any) -> None:
+    for start in range(0, words.size, _PIECE):
+        for i in range(start, min(start + _PIECE, words.size)):
+            words[i] = 0
+        for k in range(planes.shape[0]):
+            for i in range(start, min(start + _PIECE, words.size)):
+                words[i] |= np.uint32(planes[k, i]) << np.uint32(8 * k)
+
+
+class _Coder:
+    """What coders here have in common: float32, and every bit comes back."""
+
+    exact = True
+
+    def __init__(self, tally: Tally) -> None:
+        self.dtype: ValueType = BY_NAME["float32"]
+        self.tally = tally
+
+    def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
+        """What decoding would return, into ``out``: nothing is rounded."""
+        out[:] = bits
+
+
+class PeerCoder(_Coder):
+    """A codec of bytes. What it cannot make smaller is stored."""
+
+    def __init__(self, codec: Codec, tally: Tally) -> None:
+        super().__init__(tally)
+        self.codec = codec
+
+    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
+               rounded: np.ndarray | None = None) -> int:
+        """A payload at the start of ``out``; its size."""
+        start = thread_time()
+        data = np.frombuffer(self.codec.encode(bits), np.uint8)
+        coded = len(data) < bits.nbytes
+        data = data if coded else bits.view(np.uint8)
+        out[0] = CODED if coded else STORED
+        out[1 : 1 + len(data)] = data
+        if rounded is not None:
+            rounded[:] = bits
+        self.tally.encode_seconds += thread_time() - start
+        self.tally.encoded_bytes += bits.nbytes
+        return 1 + len(data)
+
+    def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
+        """A payload's values into ``out``. Raises Corruption."""
+        start = thread_time()
+        if payload[0] == CODED:
+            self.codec.decode(_bytes_of(payload[1:]), out)
+        elif len(payload) == 1 + out.nbytes:
+            out.view(np.uint8)[:] = payload[1:]
+        else:
+            raise Corruption(f"{len(payload) - 1} bytes stored instead of {out.nbytes}")
+        self.tally.decode_seconds += thread_time() - start
+        self.tally.decoded_bytes += out.nbytes
+
+
+class Copied:
+    """No codec: what the exchange takes by itself, with all bytes."""
+
+    def encode(self, bits: np.ndarray) -> np.ndarray:
+        return bits.view(np.uint8)
+
+    def decode(self, data: memoryview, out: np.ndarray) -> None:
+        raise Corruption("nothing is coded")
+
+
+class Replay(_Coder):
+    """Payloads of recorded sizes that nobody makes or reads: the exchange of another coder without its work."""
+
+    def __init__(self, sizes: dict[tuple[int, int], int], tally: Tally) -> None:
+        super().__init__(tally)
+        self.sizes = sizes
+
+    def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
+               rounded: np.ndarray | None = None) -> int:
+        """Whatever lies in ``out``."""
+        return self.sizes[begin, kind]
+
+    def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
+        """Nothing."""
+
+
+def count_processor_time() -> None:
+    """From now on gcodec's coders, too, count seconds of the processor: with more workers than cores, or neighbors on
+    the machine, those of the clock say little. Right where the codec has one thread, which is the one that counts."""
+    coder.perf_counter = thread_time  # type: ignore[attr-defined]
+
+
+@contextmanager
+def noting(sizes: dict[tuple[int, int], int]) -> Iterator[None]:
+    """Within the context, ``sizes`` takes the size of every payload that gcodec makes: by first value and kind."""
+    made = Coder.encode
+
+    def encode(self: Coder, bits: np.ndarray, begin: int, kind: int, *others: Any) -> int:
+        size = sizes[begin, kind] = made(self, bits, begin, kind, *others)
+        return size
+
+    with patch.object(Coder, "encode", encode):
+        yield
+
+
+CODECS: dict[str, Callable[[], Codec]] = {
+    "no codec": Copied, "zlib-1": Zlib, "zstd-1": Zstd, "shuffle+zstd-1": ShuffledZstd,
+}

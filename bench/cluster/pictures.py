@@ -1,0 +1,168 @@
+"""The pictures of the distributed part, from the CSV files; each can be read in gray.
+
+    python -m bench.cluster.pictures [--results DIR] [--out DIR]
+
+writes ``cluster-*.png``. A picture whose CSV file is missing is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from bench.cluster import allreduce, bits, methods, model, runs
+from bench.cluster.bed import RATES
+from bench.codec import RESULTS
+from bench.plots import DASHES, HATCHES, IMAGES, SHADES, _describe, _figure, _legend, _log_axis, _save
+from gcodec.demo.plots import COLORS, MARKERS
+from gcodec.demo.tables import read_table
+
+BARS = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.FIXED, "zlib-1", "zstd-1",
+        "shuffle+zstd-1")
+CUT = 2.5  #: where bars of normalized time end
+MODELED = (model.RING, model.TREE, model.HALF, methods.LOSSLESS, methods.NEAR)
+MODELED_WORKERS = ("4", "64", "1024")
+Row = dict[str, str]
+
+
+def normalized(results: Path, path: Path) -> None:
+    """All-reduce time by method, relative to Gloo's fp32 (GComp's Figure 10)."""
+    _, rows = read_table(results / allreduce.FILE)
+    beds = unique((row["model"], row["workers"]) for row in rows)
+    figure, panels = _figure(len(beds), 1, wide=2.2)
+    for (axes,), (name, workers) in zip(panels, beds, strict=True):
+        some = {(row["rate"], row["method"]): row for row in rows if (row["model"], row["workers"]) == (name, workers)}
+        rates = [rate for rate in RATES if (rate, methods.FP32) in some]
+        width = 0.9 / len(BARS)
+        for number, method in enumerate(BARS):
+            places = [at + (number - len(BARS) / 2 + 0.5) * width for at in range(len(rates))]
+            heights = [float(some[rate, method]["normalized"]) for rate in rates]
+            axes.bar(places, [min(height, CUT) for height in heights], width, label=method, color=SHADES[number],
+                     hatch=HATCHES[number], edgecolor="black", linewidth=0.6)
+            for place, height in zip(places, heights, strict=True):
+                if height > CUT:
+                    axes.text(place, CUT, f"{height:.1f}", ha="center", va="bottom", fontsize=6)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(rates)), rates)
+        _describe(axes, f"25 MB of gradients, {name}, {workers} workers", "link", "time / Gloo fp32")
+    _legend(figure, panels[0][0], 5)
+    _save(figure, path)
+
+
+def training(results: Path, path: Path) -> None:
+    """Loss over steps and over time at 1 Gb/s (GComp's Figure 20); bits per symbol with the hook's codebooks."""
+    _, rows = read_table(results / runs.TRAINING)
+    models = unique(row["model"] for row in rows)
+    figure, panels = _figure(3, len(models))
+    for (*pair, last), name in zip(panels.T, models, strict=True):
+        _symbols(last, [row for row in rows if row["model"] == name and row["bits_per_symbol"]], name)
+        for axes, value, what in zip(pair, ("step", "elapsed_seconds"), ("step", "seconds"), strict=True):
+            for number, method in enumerate(runs.METHODS):
+                some = [row for row in rows if (row["model"], row["method"]) == (name, method)]
+                axes.plot([float(row[value]) for row in some], [float(row["loss"]) for row in some],
+                          DASHES[number % 4], color=COLORS[number], label=method, linewidth=1.4)
+            _describe(axes, f"{name}, {some[0]['workers']} workers at {some[0]['rate']}", what, "loss, nats")
+    _legend(figure, panels[0][0], 5)
+    _save(figure, path)
+
+
+def _symbols(axes: Axes, rows: Sequence[Row], name: str) -> None:
+    for number, method in enumerate(runs.METHODS):
+        some = [row for row in rows if row["method"] == method]
+        steps = [int(row["step"]) for row in some]
+        axes.plot(steps, [float(row["bits_per_symbol"]) for row in some], color=COLORS[number], linewidth=1.4)
+        axes.plot(steps, [float(row["entropy_per_symbol"]) for row in some], ":", color="black", linewidth=1)
+    _describe(axes, f"{name}: shared codebooks (dotted: entropy)", "step", "bits per head")
+
+
+def deviations(results: Path, path: Path) -> None:
+    """How far losses are from the dense run's at the same step (GComp's Figure 18)."""
+    _, rows = read_table(results / runs.DEVIATIONS)
+    models = unique(row["model"] for row in rows)
+    figure, panels = _figure(1, len(models))
+    for axes, name in zip(panels[0], models, strict=True):
+        for number, method in enumerate(unique(row["method"] for row in rows if row["model"] == name)):
+            some = [row for row in rows if (row["model"], row["method"]) == (name, method)]
+            total = sum(int(row["count"]) for row in some)
+            middles = [(float(row["low"]) + float(row["high"])) / 2 for row in some]
+            axes.step(middles, [100 * int(row["count"]) / total for row in some], DASHES[number % 4], where="mid",
+                      color="black" if method.startswith("control") else COLORS[number], label=method, linewidth=1.2)
+        _describe(axes, f"{name}: loss less that of fp32", "nats", "% of steps")
+    _legend(figure, panels[0][0], 6)
+    _save(figure, path)
+
+
+def exponents(results: Path, path: Path) -> None:
+    """Bits per exponent over training, by code and table (GComp's Figures 9 and 12)."""
+    _, rows = read_table(results / bits.FILE)
+    models = unique(row["model"] for row in rows)
+    figure, panels = _figure(len(bits.CODES), len(models))
+    for line, code in zip(panels, bits.CODES, strict=True):
+        for axes, name in zip(line, models, strict=True):
+            some = [row for row in rows if (row["model"], row["code"]) == (name, code)]
+            for number, source in enumerate((bits.FRESH, bits.BEFORE, bits.STALE, bits.REFRESHED)):
+                points = [(int(row["step"]), float(row["bits_per_exponent"])) for row in some if row["table"] == source]
+                axes.plot(*zip(*points, strict=True), DASHES[number], color=COLORS[number], label=f"table {source}")
+            fresh = [row for row in some if row["table"] == bits.FRESH]
+            axes.plot([int(row["step"]) for row in fresh], [float(row["entropy_bits"]) for row in fresh], color="black",
+                      linewidth=0.8, label="entropy")
+            _describe(axes, f"{name}, {code}", "step", "bits per exponent")
+    _legend(figure, panels[0][0], 5)
+    _save(figure, path)
+
+
+def modeled(results: Path, path: Path) -> None:
+    """Times faster than a dense ring, by link and number of workers, from the model."""
+    _, rows = read_table(results / model.FILE)
+    models = unique(row["model"] for row in rows)
+    figure, panels = _figure(len(models), len(MODELED_WORKERS))
+    for line, name in zip(panels, models, strict=True):
+        for axes, workers in zip(line, MODELED_WORKERS, strict=True):
+            for number, method in enumerate(MODELED):
+                some = [row for row in rows if (row["model"], row["workers"], row["method"]) == (name, workers, method)]
+                axes.plot([float(row["gbps"]) for row in some], [float(row["speedup"]) for row in some],
+                          DASHES[number % 4], marker=MARKERS[number], color=COLORS[number], label=method, markersize=4)
+            axes.axhline(1, color="black", linewidth=0.8)
+            _log_axis(axes, model.GBPS)
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            _describe(axes, f"{name}, {workers} workers (model)", "link, Gb/s", "times faster than fp32 ring")
+    _legend(figure, panels[0][0], 5)
+    _save(figure, path)
+
+
+def unique(items: Iterable[Any]) -> list[Any]:
+    """Each once, in order."""
+    return list(dict.fromkeys(items))
+
+
+#: Picture to what draws it, and the file in bench/results that this reads.
+PICTURES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "cluster-allreduce": (normalized, allreduce.FILE),
+    "cluster-training": (training, runs.TRAINING),
+    "cluster-deviations": (deviations, runs.DEVIATIONS),
+    "cluster-bits": (exponents, bits.FILE),
+    "cluster-model": (modeled, model.FILE),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster.pictures", description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
+    parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
+    options = parser.parse_args(arguments)
+    for name, (draw, file) in PICTURES.items():
+        if (options.results / file).exists():
+            draw(options.results, options.out / f"{name}.png")
+            print(options.out / f"{name}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""Trains the demo's models with DDP, every method in lockstep: the same batches, step after step, in one process.
+
+    torchrun --nnodes 2 --nproc-per-node 1 --node-rank R --master-addr A --master-port P \\
+        -m bench.cluster.training --model cnn --steps 300 --out results.json
+
+on every host runs it on any cluster; with the hosts in a file, one a line, from the first of them:
+
+    rank=0; while read -r host; do ssh -n "$host" "cd gcodec && torchrun ... --node-rank $rank ..." & rank=$((rank+1))
+    done < hosts; wait
+
+Set GLOO_SOCKET_IFNAME to the interface whose bytes are to be counted. ``python -m bench.cluster.runs`` starts it on the
+bed. Each method has a model of its own, which
+starts from the same parameters and sees the same batches; each rank draws its own. ``control`` is a dense run whose
+parameters were moved by one ulp at the start, each up or down: how far apart two equally good trainings are. A step is
+forward, backward with its all-reduces, and the optimizer. Rank 0 writes, for every step, the loss and the bytes that an
+interface sent (means over ranks) and the seconds of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.cluster.counters import traffic
+from bench.cluster.team import cores
+from bench.record import PLANS, QUICK_PLANS
+from gcodec.demo.train import TASKS, Plan, Task
+from gcodec.distributed import Bypass, CompressedAllreduce, Lossless, NearLossless, hook
+
+FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
+HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python
+BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use it
+CONTROL = "control"  #: and a number
+BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0}  #: a handful of buckets per step
+
+
+class WithLoss(torch.nn.Module):
+    """A model together with its loss: DDP wants to see the forward pass."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.model, self._loss = task.model, task.loss
+
+    def forward(self, batch: int, random: np.random.Generator) -> torch.Tensor:
+        return self._loss(batch, random)
+
+
+@dataclass
+class Run:
+    """One method's model, and what has been seen of it: a number for every step."""
+
+    name: str
+    task: Task
+    ddp: DistributedDataParallel
+    random: np.random.Generator
+    state: CompressedAllreduce | None = None
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    bits: list[float] = field(default_factory=list)  #: per head symbol, with the hook's shared codebooks
+    entropies: list[float] = field(default_factory=list)  #: of the same symbols
+
+    def __post_init__(self) -> None:
+        self._rates = [group["lr"] for group in self.task.optimizer.param_groups]
+
+    def step(self, batch: int) -> None:
+        """One step of training, timed, its traffic counted."""
+        dist.barrier()
+        before, start = traffic(), perf_counter()
+        self.losses.append(self._train(batch))
+        self.seconds.append(perf_counter() - start)
+        dist.barrier()
+        self.sent.append((traffic() - before).sent)
+        if self.state is not None:
+            stats = self.state.stats()
+            self.bits.append(stats["bits_per_symbol"])
+            self.entropies.append(stats["entropy_per_symbol"])
+
+    def _train(self, batch: int) -> float:
+        task, number = self.task, len(self.losses) + 1
+        for group, rate in zip(task.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * min(1.0, number / task.warm_up) if task.warm_up else rate
+        task.optimizer.zero_grad()
+        loss: torch.Tensor = self.ddp(batch, self.random)
+        loss.backward()
+        if task.clip is not None:
+            torch.nn.utils.clip_grad_norm_(task.model.parameters(), task.clip)
+        task.optimizer.step()
+        return loss.item()
+
+
+def begin(name: str, model: str, plan: Plan, seed: int) -> Run:
+    """A run of a method (or ``control 1`` and so on), before its first step."""
+    torch.manual_seed(seed)
+    task = TASKS[model](plan)
+    if name.startswith(CONTROL):
+        perturb(task.model, int(name.split()[-1]))
+    ddp = DistributedDataParallel(WithLoss(task), bucket_cap_mb=BUCKET_MB[model], broadcast_buffers=False)
+    state = register(ddp, name, task.optimizer)
+    return Run(name, task, ddp, np.random.default_rng((seed, dist.get_rank())), state)
+
+
+def register(ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Optimizer) -> CompressedAllreduce | None:
+    """Give DDP the hook of a method; dense runs and controls have none."""
+    plain: dict[str, Callable[..., Any]] = {
+        HOOK: default_hooks.allreduce_hook,
+        FP16: default_hooks.fp16_compress_hook,
+        # By its own name DDP takes it on GPUs only, though Gloo adds bfloat16, too.
+        BF16: lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)}
+    if name in plain:
+        ddp.register_comm_hook(None, plain[name])
+    if name not in (LOSSLESS, NEAR, BYPASS):
+        return None
+    mode = Lossless() if name == LOSSLESS else NearLossless(optimizer)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    bypass = Bypass() if name == BYPASS else None
+    state = CompressedAllreduce(mode=mode, bypass=bypass, threads=max(1, cores() // here))
+    ddp.register_comm_hook(state, hook)
+    return state
+
+
+def perturb(model: torch.nn.Module, seed: int) -> None:
+    """Move every parameter to its next neighbor, up or down."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            up = torch.rand(parameter.shape, generator=random) < 0.5
+            limit = torch.where(up, torch.tensor(float("inf")), torch.tensor(float("-inf")))
+            parameter.copy_(torch.nextafter(parameter, limit))
+
+
+def gathered(runs: Sequence[Run], plan: Plan, model: str) -> dict[str, Any]:
+    """Everything, on every rank: losses and traffic are means over the ranks, seconds those of the slowest."""
+    found: dict[str, Any] = {"model": model, "workers": dist.get_world_size(), "batch": plan.batch, "runs": {}}
+    for run in runs:
+        means = torch.tensor([run.losses, run.sent], dtype=torch.float64)
+        slowest = torch.tensor(run.seconds, dtype=torch.float64)
+        dist.all_reduce(means)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        losses, sent = (means / dist.get_world_size()).tolist()
+        stats = run.state.stats() if run.state else {}
+        found["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "bits": run.bits,
+                                   "entropies": run.entropies, "stats": stats}
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; the environment is torchrun's."""
+    parser = argparse.ArgumentParser(prog="torchrun -m bench.cluster.training", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=sorted(BUCKET_MB), required=True)
+    parser.add_argument("--method", action="append", help="of these only (default: all, and two controls)")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--first", type=int, default=1, help="steps of a method in a row at the start; then one each")
+    parser.add_argument("--batch", type=int, help="examples per rank and step")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file; rank 0 writes it")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=10))
+    plan = (QUICK_PLANS if options.quick else PLANS)[options.model]
+    plan = replace(plan, batch=options.batch or plan.batch)
+    names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]
+    runs = [begin(name, options.model, plan, options.seed) for name in names]
+    for turn in [min(options.first, options.steps), *[1] * (options.steps - options.first)]:
+        for run in runs:
+            for _ in range(turn):
+                run.step(plan.batch)
+        if dist.get_rank() == 0 and len(runs[0].losses) % 50 == 0:
+            print(f"step {len(runs[0].losses)}", *(f"{run.name}: {run.losses[-1]:.4f}" for run in runs), flush=True)
+    found = gathered(runs, plan, options.model) | {"seed": options.seed}
+    if dist.get_rank() == 0:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(found))
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # without the interpreter's teardown, in which Gloo's threads may still run
+
+
+if __name__ == "__main__":
+    main()
