@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -43,9 +44,14 @@ MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
 
 def dtype_name(array: Array) -> str:
     """Key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 means its bits. InvalidArgument for others."""
-    name = "bfloat16" if array.dtype == np.uint16 else array.dtype.name
-    if name not in LAYOUTS or not array.dtype.isnative:
-        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {array.dtype!r}")
+    return _name_of(array.dtype)
+
+
+@lru_cache(16)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    name = "bfloat16" if dtype == np.uint16 else dtype.name
+    if name not in LAYOUTS or not dtype.isnative:
+        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {dtype!r}")
     return name
 
 

@@ -26,12 +26,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.kernels.jit import kernel
+from gcodec.kernels.memory import bits_of
+from gcodec.kernels.scalar import U32
 from gcodec.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
 
 
@@ -72,8 +75,9 @@ DEFAULT = Policy()
 
 
 # Kernels: one fused pass each, without a branch, so that LLVM makes vectors of it. `k` are constants of the working
-# type (float32 or float64); `t` are seven thresholds 2**(n_l + p_param - p_grad), padded with infinity, `top` of them
-# real: seven comparisons cost less than a logarithm. The rule is multiplied through by the denominators.
+# type (float32 or float64); `t` are thresholds 2**(n_l + p_param - p_grad), seven at a time and padded with infinity,
+# or `even` stands for them where they are evenly spaced; `top` of them are real. The rule is multiplied through by the
+# denominators.
 #
 # The kernels' own rounding. A U below `floor` (2**-100 in float32) counts as `floor` and a second moment below it as
 # 0, which keeps whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of
@@ -83,6 +87,9 @@ DEFAULT = Policy()
 _U_MARGIN = 1 + 2.0**-18
 _N_MARGIN = 2.0**-20
 _PASS = 7
+_UNIT = 1 << 16  #: of a reciprocal: exact for all exponents that float32 has
+_UNEVEN = np.int32(0), np.int32(0)
+_bits_of: Any = bits_of  # numba's intrinsics are not typed
 
 
 @kernel
@@ -92,6 +99,22 @@ def _count(u: Any, n: Any, t: Any) -> Any:
     for j in range(len(t)):
         level += np.uint8(t[j] * u <= n)
     return level
+
+
+@kernel
+def _level(u: Any, n: Any, t: Any, even: Any, number: Any) -> Any:
+    """How many thresholds u passes, of ``number`` in all. Where ``t`` has but one element, float32's thresholds are
+    2**first, 2**(first + d) ..., and a division counts them: ``even`` is ``(first - d, 1 / d)``. The difference of two
+    positive numbers' bits, above the mantissa, is the logarithm of their ratio, rounded down."""
+    if len(t) > 1:
+        return _count(u, n, t)
+    before, reciprocal = even
+    size, term = _bits_of(np.float32(n if n > 0 else 0)), _bits_of(np.float32(u))  # a NaN is not greater than 0
+    steps = np.int32(np.int32(np.int32(size) - np.int32(term & U32(0x7FFFFFFF))) >> np.int32(23))
+    steps = np.int32(steps - before)
+    steps = steps if steps > np.int32(0) else np.int32(0)
+    steps = np.int32(np.int32(steps * reciprocal) >> np.int32(16))
+    return np.uint8(steps if steps < np.int32(number) else np.int32(number))
 
 
 @kernel
@@ -111,7 +134,9 @@ def _least_square(g: Any, size: Any, decay: Any, sign: Any, reach: Any, margin: 
 
 
 @kernel
-def _linear_kernel(out: Any, theta: Any, grad: Any, buf: Any, k: Any, t: Any, top: Any) -> None:
+def _linear_kernel(
+    out: Any, theta: Any, grad: Any, buf: Any, k: Any, t: Any, even: Any, top: Any
+) -> None:
     """N = keep * theta - carry * buf, U = slope * |g|: ``sgd_levels``."""
     keep, carry, slope, floor, tiny, margin, _, _ = k
     for i in range(out.size):
@@ -123,12 +148,14 @@ def _linear_kernel(out: Any, theta: Any, grad: Any, buf: Any, k: Any, t: Any, to
         a = abs(grad[i])
         u = slope * (tiny if a < tiny else a)
         u = floor if u < floor else u
-        level = _count(u, n, t)
+        level = _level(u, n, t, even, top)
         out[i] = top if a == 0 else level
 
 
 @kernel
-def _accumulator_kernel(out: Any, theta: Any, grad: Any, square: Any, buf: Any, k: Any, t: Any, top: Any) -> None:
+def _accumulator_kernel(
+    out: Any, theta: Any, grad: Any, square: Any, buf: Any, k: Any, t: Any, even: Any, top: Any
+) -> None:
     """N = theta - carry * buf - drift * theta / D, U = slope * |g| / D, both times D: ``adagrad_levels``."""
     carry, drift, slope, sign, decay, reach, old, new, eps, floor, tiny, margin, zero, _ = k
     for i in range(out.size):
@@ -148,12 +175,14 @@ def _accumulator_kernel(out: Any, theta: Any, grad: Any, square: Any, buf: Any, 
         n = _least(x, x - z) - margin * (parts * d + abs(z))
         u = slope * size
         u = floor if u < floor else u
-        level = _count(u, n, t)
+        level = _level(u, n, t, even, top)
         out[i] = top if a == 0 else level
 
 
 @kernel
-def _adam_kernel(out: Any, theta: Any, grad: Any, mean: Any, square: Any, most: Any, k: Any, t: Any, top: Any) -> None:
+def _adam_kernel(
+    out: Any, theta: Any, grad: Any, mean: Any, square: Any, most: Any, k: Any, t: Any, even: Any, top: Any
+) -> None:
     """N = keep * theta - (carry * m + drift * theta) / D and U of ``adam_levels``, both times D**2."""
     keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps = k[:14]
     floor, tiny, margin, zero, one = k[14:]
@@ -175,7 +204,7 @@ def _adam_kernel(out: Any, theta: Any, grad: Any, mean: Any, square: Any, most: 
         y = carry * mean[i]
         z = drift * theta[i]
         n = (_least(x, x - (y + z)) - margin * (abs(x) + (abs(y) + abs(z)))) * d
-        level = _count(u, n, t)
+        level = _level(u, n, t, even, top)
         out[i] = top if a == 0 else level
 
 
@@ -202,14 +231,14 @@ def _run(
         out.fill(0)
         return out
     shift = MANTISSA_BITS[dtype_name(param)] - MANTISSA_BITS[dtype_name(grad)]
-    thresholds = [math.ldexp(1.0, n + shift) for n in policy.ladder_for(grad).drops[1:]]
+    exponents = [n + shift for n in policy.ladder_for(grad).drops[1:]]
     tiny = LAYOUTS[dtype_name(grad)].smallest_normal
     k = tuple(work(c) for c in (*constants, 1 / _RANGE[work], tiny, _N_MARGIN, 0.0, 1.0))
     flat = [None if a is None else _readonly(a) for a in arrays]
     piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
     for start in range(0, grad.size, piece):
         part = [None if a is None else _widened(a[start : start + piece], work) for a in flat]
-        _count_levels(function, out.reshape(-1)[start : start + piece], part, k, thresholds, work)
+        _count_levels(function, out.reshape(-1)[start : start + piece], part, k, exponents, work)
     return out
 
 
@@ -218,15 +247,22 @@ def _count_levels(
     out: Levels,
     part: Sequence[Array | None],
     k: tuple[Any, ...],
-    thresholds: Sequence[float],
+    exponents: Sequence[int],
     work: Any,
 ) -> None:
-    """Level = thresholds passed, counted seven at a time: ladders of 9 to 16 levels take two or three passes."""
-    for first in range(0, max(len(thresholds), 1), _PASS):
-        real = thresholds[first : first + _PASS]
+    """Level = thresholds passed: by a division where they are evenly spaced, else counted seven at a time, ladders of 9
+    to 16 levels in two or three passes."""
+    spaces = {b - a for a, b in pairwise(exponents)} or {1}
+    if work is np.float32 and exponents and len(spaces) == 1:
+        (space,) = spaces
+        even = np.int32(exponents[0] - space), np.int32(_UNIT // space + 1)
+        function(out, *part, k, (work(0),), even, np.uint8(len(exponents)))
+        return
+    for first in range(0, max(len(exponents), 1), _PASS):
+        real = [math.ldexp(1.0, e) for e in exponents[first : first + _PASS]]
         t = tuple(work(x) for x in (*real, *(math.inf,) * (_PASS - len(real))))
         target = np.empty_like(out) if first else out
-        function(target, *part, k, t, np.uint8(len(real)))
+        function(target, *part, k, t, _UNEVEN, np.uint8(len(real)))
         if first:
             out += target
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,18 +56,16 @@ class Refresh:
 
 
 class Layer:
-    """One parameter's codebook: ``cycle``, which counts; ``costs``: bits per bin of the current codebook."""
+    """One parameter's codebook: ``cycle``, which counts."""
 
     def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
         self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
         self.recent = np.zeros_like(self.cycle.histogram)  #: counted in the current step
-        self.costs: np.ndarray | None = None
 
-    def set_costs(self) -> None:
-        """After a change of the codebook."""
-        assert self.cycle.current is not None
-        window, center = window_of(self.cycle.n_levels)
-        self.costs = bin_costs(self.cycle.current.codebook, window, center).astype(np.int64)
+
+@lru_cache(1024)
+def _costs_of(book: Codebook, window: int, center: int) -> np.ndarray:
+    return bin_costs(book, window, center).astype(np.int64)
 
 
 class Spent(NamedTuple):
@@ -121,8 +120,8 @@ class Codebooks:
             return True
         n_levels = len(plan.codebooks[0].ranges)
         window, center = window_of(n_levels)
-        costs = np.stack([bin_costs(book, window, center) for book in plan.codebooks]).astype(np.int64)
-        paid = int((plan.counts * costs[plan.choice]).sum())
+        costs = np.stack([_costs_of(book, window, center) for book in plan.codebooks])
+        paid = int(np.einsum("bi,bi->", plan.counts, costs[plan.choice], dtype=np.int64))
         whole = plan.histogram
         n_symbols = int(whole.sum())
         self.paid += paid
@@ -157,8 +156,6 @@ class Codebooks:
             if summed[2:].any():
                 layer.cycle.schedule(summed.astype(np.uint64), step, True)
             layer.cycle.advance(step)
-            if layer.cycle.current is not None:
-                layer.set_costs()
         self._remember()
 
     def _remember(self) -> None:
@@ -193,7 +190,6 @@ class Codebooks:
                 book, _ = read_inline(record, 0, layer.cycle.n_levels, layer.cycle.head_bits)
                 layer.cycle.current = Version(int(one["version"]), int(one["step"]), book, True)
                 layer.cycle.step = int(one["step"])
-                layer.set_costs()
             if own is not None:
                 layer.cycle.histogram[:] = own[key]["histogram"].astype(np.uint64)
                 layer.recent[:] = own[key]["recent"].astype(np.uint64)
