@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -26,3 +27,10 @@ def rounded(text: str) -> str:
 def signed(text: str) -> str:
     """The same with its sign."""
     return f"{float(text):+.2f}"
+
+
+def filled(page: str, name: str, lines: Sequence[str]) -> str:
+    """The page with ``lines`` in the place called ``name``, if it has one."""
+    pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
+    text = "\n".join(lines)
+    return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)

@@ -10,14 +10,14 @@ whose CSV file is missing is left as it is. ``--check`` only tells whether anyth
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import sections, targets
-from bench.markdown import markdown, rounded, signed, source
+from bench.cluster import tables as cluster
+from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
 from gcodec.demo.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
 from gcodec.demo.tables import read_table
@@ -157,13 +157,6 @@ def corruption_table(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"From {source(comments)}"]
 
 
-def filled(page: str, name: str, lines: Sequence[str]) -> str:
-    """The page with ``lines`` in the place called ``name``, if it has one."""
-    pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
-    text = "\n".join(lines)
-    return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
-
-
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "demo-table": (demo_table, "demo.csv"),
@@ -181,6 +174,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "memory-table": (sections.memory_table, "memory.csv"),
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
+    cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
 }
 
 

@@ -253,11 +253,10 @@ def test_a_competition(gradient, tmp_path):
 # The committed results and pages
 
 def test_marked_places_are_filled():
-    from bench import report
-    from bench.markdown import markdown
+    from bench.markdown import filled, markdown
 
     page = "a\n<!-- begin x (note) -->\nold\n<!-- end x -->\nb\n<!-- begin xy -->\n<!-- end xy -->\n"
-    assert report.filled(page, "x", ["new", "lines"]) == page.replace("old\n", "\nnew\nlines\n\n")
+    assert filled(page, "x", ["new", "lines"]) == page.replace("old\n", "\nnew\nlines\n\n")
     assert markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
 
 

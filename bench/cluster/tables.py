@@ -18,14 +18,13 @@ from bench.cluster.definitions import DEFINITIONS, MODEL
 from bench.cluster.pictures import unique
 from bench.cluster.training import FP32
 from bench.codec import RESULTS
-from bench.markdown import markdown, source
-from bench.report import filled
+from bench.markdown import filled, markdown, source
 from gcodec.demo.tables import read_table
 
 REACHED = (0.5, 0.75, 0.9, 1.0)  #: parts of the way from the dense run's first loss to its last
 SHOWN_WORKERS = ("4", "64", "1024")
 SHOWN_GBPS = ("1", "10", "25", "100", "400")
-PLACE, TITLE = "cluster", "Distributed training"
+PLACE, TITLE, MAIN_FILE = "cluster", "Distributed training", allreduce.FILE
 Row = dict[str, str]
 
 
