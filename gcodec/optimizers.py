@@ -100,15 +100,21 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
         Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
         InvalidArgument: no ``lr``, or values of the wrong type.
     """
+    read = hyper_from(name, hyper)
+    kept = {key: state[key] for key in STATE[name] if state.get(key) is not None}
+    arrays = {key: float(value) if key == "step" else _array(value) for key, value in kept.items()}
+    return OptimizerView(name, read, arrays)
+
+
+def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyperparameters of a view, from a dump's or an optimizer's parameter group. Errors as
+    :func:`view_from_dump`."""
     if name not in HYPERPARAMETERS:
         raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
     if "lr" not in hyper:
         raise InvalidArgument("hyperparameters lack lr")
     known = {"lr": 0.0} | HYPERPARAMETERS[name]
-    read = {key: _like(default, hyper.get(key, default), key) for key, default in known.items()}
-    kept = {key: state[key] for key in STATE[name] if state.get(key) is not None}
-    arrays = {key: float(value) if key == "step" else _array(value) for key, value in kept.items()}
-    return OptimizerView(name, read, arrays)
+    return {key: _like(default, hyper.get(key, default), key) for key, default in known.items()}
 
 
 def levels_for(

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -88,7 +89,7 @@ _U_MARGIN = 1 + 2.0**-18
 _N_MARGIN = 2.0**-20
 _PASS = 7
 _UNIT = 1 << 16  #: of a reciprocal: exact for all exponents that float32 has
-_UNEVEN = np.int32(0), np.int32(0)
+_UNEVEN, _NO_THRESHOLDS = (np.int32(0), np.int32(0)), (np.float32(0),)
 _bits_of: Any = bits_of  # numba's intrinsics are not typed
 
 
@@ -230,10 +231,7 @@ def _run(
     if rate == 0 or work is None:
         out.fill(0)
         return out
-    shift = MANTISSA_BITS[dtype_name(param)] - MANTISSA_BITS[dtype_name(grad)]
-    exponents = [n + shift for n in policy.ladder_for(grad).drops[1:]]
-    tiny = LAYOUTS[dtype_name(grad)].smallest_normal
-    k = tuple(work(c) for c in (*constants, 1 / _RANGE[work], tiny, _N_MARGIN, 0.0, 1.0))
+    k, exponents = _prepared(work, tuple(constants), policy.ladder_for(grad), dtype_name(param), dtype_name(grad))
     flat = [None if a is None else _readonly(a) for a in arrays]
     piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
     for start in range(0, grad.size, piece):
@@ -242,21 +240,30 @@ def _run(
     return out
 
 
+@lru_cache(256)
+def _prepared(
+    work: Any, constants: tuple[float, ...], ladder: Ladder, param: str, grad: str
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """A kernel's ``k``, and the exponents of the thresholds, for types by name: kept, for a step has many tensors."""
+    shift = MANTISSA_BITS[param] - MANTISSA_BITS[grad]
+    tiny = LAYOUTS[grad].smallest_normal
+    k = tuple(work(c) for c in (*constants, 1 / _RANGE[work], tiny, _N_MARGIN, 0.0, 1.0))
+    return k, tuple(n + shift for n in ladder.drops[1:])
+
+
 def _count_levels(
     function: Callable[..., None],
     out: Levels,
     part: Sequence[Array | None],
     k: tuple[Any, ...],
-    exponents: Sequence[int],
+    exponents: tuple[int, ...],
     work: Any,
 ) -> None:
     """Level = thresholds passed: by a division where they are evenly spaced, else counted seven at a time, ladders of 9
     to 16 levels in two or three passes."""
-    spaces = {b - a for a, b in pairwise(exponents)} or {1}
-    if work is np.float32 and exponents and len(spaces) == 1:
-        (space,) = spaces
-        even = np.int32(exponents[0] - space), np.int32(_UNIT // space + 1)
-        function(out, *part, k, (work(0),), even, np.uint8(len(exponents)))
+    even = _evenly(exponents) if work is np.float32 else None
+    if even is not None:
+        function(out, *part, k, _NO_THRESHOLDS, even, np.uint8(len(exponents)))
         return
     for first in range(0, max(len(exponents), 1), _PASS):
         real = [math.ldexp(1.0, e) for e in exponents[first : first + _PASS]]
@@ -265,6 +272,16 @@ def _count_levels(
         function(target, *part, k, t, _UNEVEN, np.uint8(len(real)))
         if first:
             out += target
+
+
+@lru_cache(64)
+def _evenly(exponents: tuple[int, ...]) -> tuple[np.int32, np.int32] | None:
+    """What :func:`_level` needs where exponents are evenly spaced, else None."""
+    spaces = {b - a for a, b in pairwise(exponents)} or {1}
+    if not exponents or len(spaces) > 1:
+        return None
+    (space,) = spaces
+    return np.int32(exponents[0] - space), np.int32(_UNIT // space + 1)
 
 
 def _checked_out(arrays: Sequence[Array | None], grad: Array, out: Levels | None) -> Levels:
@@ -287,7 +304,8 @@ def _working_type(arrays: Sequence[Array | None], constants: Sequence[float]) ->
 
 def _readonly(array: Array) -> Array:
     """Flat, aligned and read-only, without a copy where possible: one numba type, so one compilation."""
-    flat = np.require(array, requirements=["C", "A"]).reshape(-1)[:]
+    fit = array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned
+    flat = array[:] if fit else np.require(array, requirements=["C", "A"]).reshape(-1)[:]
     flat.setflags(write=False)
     return flat
 

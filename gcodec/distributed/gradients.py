@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgument
-from ..optimizers import OptimizerView, levels_for, stock_name, view_from_dump
+from ..optimizers import STATE, OptimizerView, hyper_from, levels_for, stock_name
 from ..valuetypes import ValueType
 from .modes import NearLossless
 
@@ -82,6 +82,7 @@ class Rule:
             for param in group["params"]
         }
         self._views: dict[int, tuple[OptimizerView, np.ndarray] | None] = {}
+        self._hypers: dict[int, dict[str, Any]] = {}
 
     def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
         """Of ``values``, which are the buffer's from ``begin`` on (bfloat16 as bits): uint8. ``kind``: 0 for a rank's
@@ -120,13 +121,23 @@ class Rule:
             seen = None
             if found is not None:
                 name, group, states = found
-                state = {
-                    key: flat_array(value, stride) if torch.is_tensor(value) and value.ndim else value
-                    for key, value in states.get(param, {}).items()
-                }
-                seen = view_from_dump(name, group, state), flat_array(param, stride)
+                known, own = STATE[name], states.get(param, {})
+                state = {key: _number_or_array(own[key], stride) for key in known if own.get(key) is not None}
+                seen = OptimizerView(name, self._hyper(name, group), state), flat_array(param, stride)
             self._views[index] = seen
         return self._views[index]
+
+
+    def _hyper(self, name: str, group: dict[str, Any]) -> dict[str, Any]:
+        """A parameter group's hyperparameters, read once."""
+        if id(group) not in self._hypers:
+            self._hypers[id(group)] = hyper_from(name, group)
+        return self._hypers[id(group)]
+
+
+def _number_or_array(value: Any, stride: Sequence[int]) -> Any:
+    """State as a view has it."""
+    return flat_array(value, stride) if torch.is_tensor(value) and value.ndim else float(value)
 
 
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
