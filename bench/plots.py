@@ -186,7 +186,8 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 #: Picture to what draws it, and the file in bench/results that this reads.
-PICTURES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+Pictures = dict[str, tuple[Callable[[Path, Path], None], str]]
+PICTURES: Pictures = {
     "pareto": (pareto, "codec.csv"),
     "training": (training, "levels.csv"),
     "stages": (stages, "stages.csv"),
@@ -195,17 +196,22 @@ PICTURES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.plots", description=__doc__.splitlines()[0])
+def draw_all(pictures: Pictures, parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """The command line of a module of pictures."""
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
     parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
     options = parser.parse_args(arguments)
-    for name, (draw, file) in PICTURES.items():
+    for name, (draw, file) in pictures.items():
         if (options.results / file).exists():
             draw(options.results, options.out / f"{name}.png")
             print(options.out / f"{name}.png")
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.plots", description=__doc__.splitlines()[0])
+    return draw_all(PICTURES, parser, arguments)
 
 
 if __name__ == "__main__":

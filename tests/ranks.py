@@ -96,6 +96,12 @@ class Ranks:
         self._members.clear()
 
 
+def one_of(values: list[Any]) -> Any:
+    """What all ranks found."""
+    assert all(value == values[0] for value in values), values
+    return values[0]
+
+
 def _serve(pipe: Any, cases: str, backend: str, rank: int, size: int, store: str) -> None:
     """A rank's life: it leaves without the interpreter's teardown, in which Gloo's threads may still run."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.ranks import Ranks
+from tests.ranks import Ranks, one_of
 
 CASES = "tests.distributed_cases"
 
@@ -44,12 +44,6 @@ def others(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     group = Ranks(request.param, CASES)
     yield group
     group.close()
-
-
-def one_of(values):
-    """What all ranks found."""
-    assert all(value == values[0] for value in values), values
-    return values[0]
 
 
 def trained(ranks: Ranks, mode: str | None, **options) -> int:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from examples import federated
-from tests.ranks import Ranks
+from tests.ranks import Ranks, one_of
 
 CASES = "tests.diloco_cases"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -23,12 +23,6 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     group = Ranks(request.param, CASES)
     yield group
     group.close()
-
-
-def one_of(values):
-    """What all ranks found."""
-    assert all(value == values[0] for value in values), values
-    return values[0]
 
 
 def test_an_outer_step_is_the_outer_optimizers(ranks):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.ranks import Ranks
+from tests.ranks import Ranks, one_of
 
 CASES = "tests.group_cases"
 SCATTER = 4     #: of the roads that tests.group_cases.corrupted takes, the reduce-scatter
@@ -20,12 +20,6 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     group = Ranks(request.param, CASES, backend="gcodec")
     yield group
     group.close()
-
-
-def one_of(values):
-    """What all ranks found."""
-    assert all(value == values[0] for value in values), values
-    return values[0]
 
 
 @pytest.mark.parametrize("case", [

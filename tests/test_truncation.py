@@ -379,3 +379,31 @@ def test_ulps_in_every_type(name):
     a = from_bits(name, [5, 5, 5, infinity, infinity + 1])
     b = from_bits(name, [5, 6, 4 | top, infinity | top, 3])
     assert ulp_histogram(a, b, limit=9) == dict.fromkeys(range(11), 0) | {0: 1, 1: 1, 9: 1, 10: 2}
+
+
+EVEN = [FINE_LADDER["float32"], PAPER_LADDER["float32"], Ladder((0, 1, 2)), Ladder((0, 23)), Ladder((2, 5, 12, 19)),
+        Ladder(tuple(range(16)))]
+
+
+@pytest.mark.parametrize("ladder", EVEN, ids=str)
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+def test_evenly_spaced_thresholds_are_counted_by_a_division(monkeypatch, ladder, rule):
+    """The levels are those of comparing threshold by threshold, at ties and at the ends of the range too."""
+    rng, policy = np.random.default_rng(11), Policy(ladder)
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 2.0**-126, 2.0**-100, 2.0**90, 1.0, -1.0, 2.0**-9, 3 * 2.0**-12]
+    ends = f32(*[[a, b, c] for a in odd for b in odd for c in odd])
+    theta, grad, state = (np.concatenate([wild(rng, 20_000), ends[:, i]]) for i in range(3))
+    square = np.abs(state)
+
+    def levels():
+        if rule == "sgd":
+            return sgd_levels(theta, grad, state, lr=0.25, momentum=0.5, weight_decay=1e-3, policy=policy)
+        if rule == "adagrad":
+            return adagrad_levels(theta, grad, square, step=3, lr=0.1, policy=policy)
+        return adam_levels(theta, grad, state, square, step=7, lr=1e-2, policy=policy)
+
+    divided = levels()
+    monkeypatch.setattr(truncation, "_evenly", lambda exponents: None)
+    counted = levels()
+    np.testing.assert_array_equal(divided, counted)
+    assert len(np.unique(divided)) == len(ladder.drops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -29,16 +30,16 @@ SMALL = "Gloo, 4 bytes"  #: what a message costs before its first byte
 Sizes = dict[tuple[int, int], int]
 
 
-class Method:
+class Method(ABC):
     """``prepare(values, room)`` untimed, then ``run()`` timed: the average of all ranks' values, float32[n]."""
 
+    @abstractmethod
     def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
         """Take the values, and memory of the same size; both may be written to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self) -> torch.Tensor:
         """Do it."""
-        raise NotImplementedError
 
     def tally(self) -> Tally | None:
         """Of the last run, where there is one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 
 from bench.cluster import allreduce, bits, methods, model, runs
 from bench.cluster.bed import RATES
-from bench.codec import RESULTS
-from bench.plots import DASHES, HATCHES, IMAGES, SHADES, _describe, _figure, _legend, _log_axis, _save
+from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
 from gcodec.demo.plots import COLORS, MARKERS
 from gcodec.demo.tables import read_table
 
@@ -141,8 +140,7 @@ def unique(items: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(items))
 
 
-#: Picture to what draws it, and the file in bench/results that this reads.
-PICTURES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+PICTURES: Pictures = {
     "cluster-allreduce": (normalized, allreduce.FILE),
     "cluster-training": (training, runs.TRAINING),
     "cluster-deviations": (deviations, runs.DEVIATIONS),
@@ -154,14 +152,7 @@ PICTURES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.pictures", description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
-    parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
-    options = parser.parse_args(arguments)
-    for name, (draw, file) in PICTURES.items():
-        if (options.results / file).exists():
-            draw(options.results, options.out / f"{name}.png")
-            print(options.out / f"{name}.png")
-    return 0
+    return draw_all(PICTURES, parser, arguments)
 
 
 if __name__ == "__main__":
