@@ -56,7 +56,7 @@ VALUES = 8 << 20
 @kernel
 @no_type_check
 def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, choices, columns, books, shape, rounded,
-                 scratch, out, at):
+                 keep, scratch, out, at):
     """``encode_blocks``, left in each block after so many of ``ENCODING``."""
     head_mask = (1 << kind.head_bits) - 1
     stream = geometry.stream
@@ -137,7 +137,7 @@ def encoding_run(task: Task, lossy: bool) -> Run:
           patch("gcodec.encoding.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
     found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[5] - args[4])    # without a key
-    part = found[:15]       # all but the sizes, which only the whole loop notes
+    part = found[:16]       # all but the sizes, which only the whole loop notes
     steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)

@@ -32,7 +32,8 @@ class Assembly(NamedTuple):
     """What all blocks of a frame have in common. ``limit``: most bytes that its frame may take; ``raw``: most that a
     block takes; ``trial``: most that it takes while it is tried, before it is stored raw; ``sizes``:
     uint32[n_blocks], what they took; ``prediction``: of some blocks, ``residuals``: its codebooks'
-    tables, ``base``: which it may refer to."""
+    tables, ``base``: which it may refer to; ``rounded``: uintW[n_values] for what decoding will return, if anybody
+    asks."""
 
     values: np.ndarray
     levels: np.ndarray | None
@@ -53,6 +54,7 @@ class Assembly(NamedTuple):
     prediction: Prediction | None
     residuals: np.ndarray | None
     base: np.ndarray | None
+    rounded: np.ndarray | None
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class Assembly(NamedTuple):
         nearest: bool,
         plan: Plan,
         base: np.ndarray | None = None,
+        rounded: np.ndarray | None = None,
     ) -> Assembly:
         """The same from the arguments of :func:`encode_values`."""
         bits, dtype, dimensions, container = values
@@ -106,6 +109,7 @@ class Assembly(NamedTuple):
             found,
             None if found is None else residual_tables(dtype, found.codebooks, False).table,
             base,
+            rounded if scheme.lossy else None,
         )
 
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
@@ -135,7 +139,8 @@ class Assembly(NamedTuple):
             self.columns,
             self.books,
             self.planes,
-            scratch.rounded,
+            scratch.rounded if self.rounded is None else self.rounded,
+            self.rounded is not None,
             scratch,
             out,
             at,

@@ -64,24 +64,26 @@ def encode_values(
     threads: int | None,
     out: Any = None,
     base: np.ndarray | None = None,
+    rounded: np.ndarray | None = None,
 ) -> Any:
     """One frame: bytes, or the memoryview of the part of ``out`` that was written.
 
     ``levels``: uint8[n_values], or empty where the scheme has one level; ``nearest``: round to nearest even, else
-    truncate; ``base``: as given to :func:`plan_for`.
+    truncate; ``base``: as given to :func:`plan_for`; ``rounded``: uintW[n_values], takes what decoding will return
+    if the scheme is lossy.
     """
     target = None if out is None else _target(out)
     if plan.dtype is not values.dtype:
         values, scheme = values._replace(dtype=plan.dtype), lossless(plan.dtype)
     n_workers = n_threads(threads, len(values.bits))
-    job = Assembly.of(values, scheme, levels, nearest, plan, base)
+    job = Assembly.of(values, scheme, levels, nearest, plan, base, rounded)
     try:
         return _frame(job, n_workers, target)
     except FullError:
         if (plan.codebooks or plan.prediction) and (target is None or len(target) >= job.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
             raw = no_plan(plan.dtype, len(plan.choice))
-            return _frame(Assembly.of(values, scheme, levels, nearest, raw), n_workers, target)
+            return _frame(Assembly.of(values, scheme, levels, nearest, raw, None, rounded), n_workers, target)
         assert target is not None
         raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None
 

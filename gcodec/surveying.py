@@ -127,7 +127,7 @@ def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> lis
 class View(NamedTuple):
     """One way to code an array: ``dtype``, with the usual head or a wide one; ``stream_log2``: values per sub-stream;
     ``columns``: column references; ``seen``: a count of some blocks; ``references``: whether sub-streams have
-    references of their own; ``bits`` that symbols and sub-streams of what was counted take."""
+    references of their own; ``bits`` that symbols and sub-streams of what was counted take, 0 if nobody asks."""
 
     dtype: ValueType
     stream_log2: int
@@ -159,11 +159,15 @@ class Looking(NamedTuple):
     fixed: bool
     threads: int
 
-    def view(self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> View:
-        """One way, from a count of some blocks."""
+    def view(
+        self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...], alone: bool = False
+    ) -> View:
+        """One way, from a count of some blocks. ``alone``: there is no other to compare it with."""
         n_values, n_blocks = len(self.values), -(-len(self.values) // self.block)
         step = max(-(-n_blocks // MAX_SURVEYED), -(-n_values // (share_of(n_values) * _LOOKED_AT)), 1)
         seen = self._survey(dtype, stream_log2, columns, step)
+        if alone and self.fixed:
+            return View(dtype, stream_log2, columns, seen, self.allowed, 0.0)
         plain, relative = _costs(seen, stream_log2, self.block, np.ones(len(seen.bases), np.bool_))
         references = self.allowed and (self.fixed or relative < plain)
         return View(dtype, stream_log2, columns, seen, references, relative if references else plain)
@@ -185,7 +189,8 @@ class Looking(NamedTuple):
 
     def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""
-        views = [self.view(dtype, length, columns) for length in lengths]
+        alone = len(lengths) == 1 and not columns
+        views = [self.view(dtype, length, columns, alone) for length in lengths]
         found = min(views, key=lambda one: (one.bits, one.stream_log2))
         if columns:
             found = min(found, self.view(dtype, found.stream_log2, ()), key=lambda one: one.bits)

@@ -85,6 +85,10 @@ DEFAULT = Policy()
 # positive terms, right to a few units of 2**-24; U is inflated by 2**-18. N may cancel, so its error is measured by
 # its parts and subtracted: 2**-20 of their sum is 16 units of 2**-24, for the roundings of the terms and of the D in
 # them. That subtraction also turns every infinity into a NaN, and a NaN fails all comparisons: level 0.
+#
+# Many CPUs take a hundred cycles for a product that is denormal or has a denormal factor, and dead parameters have such
+# gradients (zeros) and such momentum all the time. So a gradient counts as `least` at least, whose U is about `floor`,
+# and momentum below `faint` as 0 in N, which its product with the learning rate, `lost`, makes up for.
 _U_MARGIN = 1 + 2.0**-18
 _N_MARGIN = 2.0**-20
 _PASS = 7
@@ -139,15 +143,16 @@ def _linear_kernel(
     out: Any, theta: Any, grad: Any, buf: Any, k: Any, t: Any, even: Any, top: Any
 ) -> None:
     """N = keep * theta - carry * buf, U = slope * |g|: ``sgd_levels``."""
-    keep, carry, slope, floor, tiny, margin, _, _ = k
+    keep, carry, slope, floor, least, _, faint, lost, margin, zero, _ = k
     for i in range(out.size):
         x = keep * theta[i]
         n = abs(x) - margin * abs(x)
         if buf is not None:
-            y = carry * buf[i]
-            n = abs(x - y) - margin * (abs(x) + abs(y))
+            b = buf[i]
+            y = carry * (zero if abs(b) < faint else b)
+            n = abs(x - y) - (margin * (abs(x) + abs(y)) + lost)
         a = abs(grad[i])
-        u = slope * (tiny if a < tiny else a)
+        u = slope * (least if a < least else a)
         u = floor if u < floor else u
         level = _level(u, n, t, even, top)
         out[i] = top if a == 0 else level
@@ -158,22 +163,23 @@ def _accumulator_kernel(
     out: Any, theta: Any, grad: Any, square: Any, buf: Any, k: Any, t: Any, even: Any, top: Any
 ) -> None:
     """N = theta - carry * buf - drift * theta / D, U = slope * |g| / D, both times D: ``adagrad_levels``."""
-    carry, drift, slope, sign, decay, reach, old, new, eps, floor, tiny, margin, zero, _ = k
+    carry, drift, slope, sign, decay, reach, old, new, eps, floor, least, double, faint, lost, margin, zero, _ = k
     for i in range(out.size):
         a = abs(grad[i])
-        size = tiny + tiny if a < tiny else a
+        size = double if a < least else a
         v = old * square[i] + new * _least_square(grad[i], size, decay * theta[i], sign, reach, margin, zero)
         v = zero if abs(v) < floor else v
         d = math.sqrt(v) + eps
         x = theta[i]
         parts = abs(x)
         if buf is not None:
-            y = carry * buf[i]
+            b = buf[i]
+            y = carry * (zero if abs(b) < faint else b)
             x = x - y
             parts = parts + abs(y)
         x = x * d
         z = drift * theta[i]
-        n = _least(x, x - z) - margin * (parts * d + abs(z))
+        n = _least(x, x - z) - (margin * (parts * d + abs(z)) + lost * d)
         u = slope * size
         u = floor if u < floor else u
         level = _level(u, n, t, even, top)
@@ -186,25 +192,26 @@ def _adam_kernel(
 ) -> None:
     """N = keep * theta - (carry * m + drift * theta) / D and U of ``adam_levels``, both times D**2."""
     keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps = k[:14]
-    floor, tiny, margin, zero, one = k[14:]
+    floor, least, double, faint, lost, margin, zero, one = k[14:]
     for i in range(out.size):
         a = abs(grad[i])
-        size = tiny + tiny if a < tiny else a
+        size = double if a < least else a
         v = old * square[i] + new * _least_square(grad[i], size, decay * theta[i], sign, reach, margin, zero)
         if most is not None:
             v = (most[i] if v < most[i] else v) + zero * most[i]
         v = zero if abs(v) < floor else v
         s = unbias * math.sqrt(v)
         d = s + eps
-        p = spread * abs(mean[i])
+        m = abs(mean[i])
+        p = spread * (faint if m < faint else m)
         f = quarter * p / s
         f = f if f < one else one
         u = slope * size * (share * d + p * f)
         u = floor if u < floor else u
         x = keep * theta[i] * d
-        y = carry * mean[i]
+        y = carry * (zero if m < faint else mean[i])
         z = drift * theta[i]
-        n = (_least(x, x - (y + z)) - margin * (abs(x) + (abs(y) + abs(z)))) * d
+        n = (_least(x, x - (y + z)) - (margin * (abs(x) + (abs(y) + abs(z))) + lost)) * d
         level = _level(u, n, t, even, top)
         out[i] = top if a == 0 else level
 
@@ -212,6 +219,8 @@ def _adam_kernel(
 # The binding of the kernels. Narrow types are widened in pieces that stay in cache; constants outside of the range in
 # which the margins above hold move the work to float64, and beyond that leave level 0.
 _RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
+_FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds to the parameter and is left out
+_PLACES = {_linear_kernel: (1, 2), _accumulator_kernel: (0, 2), _adam_kernel: (1, 3)}  #: of carry and slope in `k`
 _PIECE = 1 << 16
 
 
@@ -231,7 +240,8 @@ def _run(
     if rate == 0 or work is None:
         out.fill(0)
         return out
-    k, exponents = _prepared(work, tuple(constants), policy.ladder_for(grad), dtype_name(param), dtype_name(grad))
+    ladder, types = policy.ladder_for(grad), (dtype_name(param), dtype_name(grad))
+    k, exponents = _prepared(work, tuple(constants), _PLACES[function], ladder, *types)
     flat = [None if a is None else _readonly(a) for a in arrays]
     piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
     for start in range(0, grad.size, piece):
@@ -242,12 +252,16 @@ def _run(
 
 @lru_cache(256)
 def _prepared(
-    work: Any, constants: tuple[float, ...], ladder: Ladder, param: str, grad: str
+    work: Any, constants: tuple[float, ...], places: tuple[int, int], ladder: Ladder, param: str, grad: str
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """A kernel's ``k``, and the exponents of the thresholds, for types by name: kept, for a step has many tensors."""
-    shift = MANTISSA_BITS[param] - MANTISSA_BITS[grad]
-    tiny = LAYOUTS[grad].smallest_normal
-    k = tuple(work(c) for c in (*constants, 1 / _RANGE[work], tiny, _N_MARGIN, 0.0, 1.0))
+    shift, floor = MANTISSA_BITS[param] - MANTISSA_BITS[grad], 1 / _RANGE[work]
+    carry, slope = (constants[place] for place in places)
+    normal, tiny = float(np.finfo(work).tiny), LAYOUTS[grad].smallest_normal
+    felt = floor / slope * _U_MARGIN if slope else 0.0
+    faint = max(_FAINT * floor / carry, normal) if carry else normal
+    sizes = max(tiny, felt), max(2 * tiny, felt), faint, abs(carry) * faint * _U_MARGIN
+    k = tuple(work(c) for c in (*constants, floor, *sizes, _N_MARGIN, 0.0, 1.0))
     return k, tuple(n + shift for n in ladder.drops[1:])
 
 

@@ -38,7 +38,7 @@ def test_every_value_has_one_owner(n_values, size):
 
 @given(st.integers(0, 1 << 23), st.integers(1, 5))
 def test_what_one_rank_sends_another_expects(n_values, size):
-    schedules = [Schedule(n_values, rank, size) for rank in range(size)]
+    schedules = [Schedule.between(n_values, rank, size) for rank in range(size)]
     sent = sorted((rank, slot.peer, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.outgoing())
     expected = [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
                 for slots in one.contributions() for slot in slots.values()]

@@ -37,7 +37,7 @@ NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEA
          methods.SMALL)
 COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
            "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "processor_seconds", "encode_seconds",
-           "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share", "whole_line_share",
+           "level_seconds", "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share", "whole_line_share",
            "deviation", "load", "gradients")
 Answers = list[dict[str, Any]]
 
@@ -72,7 +72,7 @@ def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers:
     low, _, high = quantiles(series.seconds, n=4) if len(series.seconds) > 1 else [seconds] * 3
     wire = wire_seconds(name, found)
     dense = 2 * (workers - 1) / workers * 4 * (1 if name == methods.SMALL else values)
-    tally = [series.tally(f"{part}_seconds") for part in ("encode", "decode", "sum", "wait")]
+    tally = [series.tally(f"{part}_seconds") for part in ("encode", "level", "decode", "sum", "wait")]
     by_count = sent or series.tally("sent_bytes")
     return [len(series.seconds), f"{seconds:.5f}", f"{low:.5f}", f"{high:.5f}",
             f"{min(series.seconds):.5f}",

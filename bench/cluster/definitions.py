@@ -15,7 +15,7 @@ on 2 cores each has one, with 4 a half: codec and wire are listed apart.
   acknowledgment is in it, but packets that the kernel sends as one batch count one set of headers. **ratio**: what a
   ring all-reduce of fp32 has to send, 2 (N - 1) / N · S, over that.
 * **cpu**: processor time of one rank, all its threads and what the kernel does for them, mean over ranks.
-* **encode** (with choosing levels and rounding), **decode**: processor time per all-reduce on one rank, which has one
+* **encode** (with choosing levels and rounding), **levels** of it, **decode**: processor time per all-reduce on one rank, which has one
   thread for it; **wait**: for the network or other ranks, by the clock. Means over ranks. Codec and network overlap.
 * **wire alone**: the same messages, of the same sizes, in the same exchange, without encoding and decoding.
   **line share**: wire bytes · 8 / time / rate. TCP over Ethernet carries 1448 bytes of data in 1514, and the bucket
@@ -25,7 +25,7 @@ on 2 cores each has one, with 4 a half: codec and wire are listed apart.
 * **zlib, zstd, shuffle+zstd**: in the codec's place in the same exchange. **no codec**: a copy in its place.
 * **deviation**: after the optimizer's next step, the most by which any parameter differs from what exact gradients
   would make of it, in half ulps at the magnitude of what the update adds to. The bound is 1 for all contributions
-  together and 1 for their average ([training.md](training.md)).
+  together and, with 4 workers, 1 more for their average ([training.md](training.md)).
 * **gradients** of the all-reduce: of models trained by SGD with momentum ([recording.md](recording.md)), at recorded
   parameters from step 100 on; every rank has batches of its own. Every result was checked on every rank before timing:
   lossless ones bit for bit, near-lossless ones against the bound, all for being the same on all ranks."""

@@ -39,7 +39,7 @@ def allreduce_tables(results: Path) -> Iterator[str]:
                 and row["method"] != methods.SMALL and not row["method"].endswith(methods.WIRE)]
         table = [[row["rate"], row["method"], _ms(row["seconds"]), f"{_ms(row['seconds_q1'])}-{_ms(row['seconds_q3'])}",
                   f"{float(row['normalized']):.2f}", f"{float(row['nic_bytes']) / 1e6:.2f}", _short(row["ratio"]),
-                  *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "decode", "wait", "wire")),
+                  *(_ms(row[f"{part}_seconds"]) for part in ("processor", "encode", "level", "decode", "wait", "wire")),
                   _short(row["line_share"])] for row in some]
         yield from (f"**{float(some[0]['values']) * 4 / 1e6:.1f} MB, {some[0]['gradients']}, {workers} workers**", "")
         yield from (*markdown(columns, table), "")

@@ -22,7 +22,7 @@ from ..coding import Coding
 from ..cycle import CodebookCycle, Version
 from ..errors import InvalidArgument
 from ..fitting import bin_costs
-from ..kernels import survey
+from ..kernels import fit, survey
 from ..planning import Given, Plan
 from ..surveying import window_of
 from .message import agreement_of
@@ -64,8 +64,10 @@ class Layer:
 
 
 @lru_cache(1024)
-def _costs_of(book: Codebook, window: int, center: int) -> np.ndarray:
-    return bin_costs(book, window, center).astype(np.int64)
+def _costs_of(books: tuple[Codebook, ...]) -> np.ndarray:
+    """What each bin of a survey's histograms costs under each codebook: int64[n_codebooks, n_bins], bits."""
+    window, center = window_of(len(books[0].ranges))
+    return np.stack([bin_costs(book, window, center) for book in books]).astype(np.int64)
 
 
 class Spent(NamedTuple):
@@ -88,6 +90,7 @@ class Codebooks:
         self.paid = 0.0
         self.digest = 0  #: stands for the codebooks in use
         self._by_hash: dict[int, Codebook] = {}
+        self._given: dict[bytes, Given | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
         """There are parameters with these numbers, whose frames have this form."""
@@ -95,10 +98,17 @@ class Codebooks:
             layer = self.layers.get(number)
             if layer is None or (layer.cycle.head_bits, layer.cycle.n_levels) != (head_bits, n_levels):
                 self.layers[number] = Layer(head_bits, n_levels, self.refresh)
+                self._given.clear()
 
     def given(self, owners: np.ndarray) -> Given | None:
         """The codebooks for a frame whose blocks belong to ``owners`` (parameter numbers, int64[n_blocks]); None where
         there are none yet."""
+        key = owners.tobytes()
+        if key not in self._given:
+            self._given[key] = self._gather(owners)
+        return self._given[key]
+
+    def _gather(self, owners: np.ndarray) -> Given | None:
         numbers, counts = np.unique(owners, return_counts=True)
         ranked = sorted(zip(-counts, numbers.tolist(), strict=True))
         versions = [(number, self.layers[number].cycle.current) for _, number in ranked]
@@ -114,18 +124,17 @@ class Codebooks:
 
     def count(self, owners: np.ndarray, plan: Plan) -> bool:
         """Add what a plan has counted; returns whether its codebooks suit it."""
-        for number in np.unique(owners).tolist():
-            self.layers[number].recent += plan.counts[owners == number].sum(axis=0, dtype=np.uint64)
+        whole, numbers = plan.histogram, set(owners.tolist())
+        for number in numbers:
+            own = whole if len(numbers) == 1 else plan.counts[owners == number].sum(axis=0, dtype=np.uint64)
+            self.layers[number].recent += own
         if not plan.codebooks:
             return True
-        n_levels = len(plan.codebooks[0].ranges)
-        window, center = window_of(n_levels)
-        costs = np.stack([_costs_of(book, window, center) for book in plan.codebooks])
-        paid = int(np.einsum("bi,bi->", plan.counts, costs[plan.choice], dtype=np.int64))
-        whole = plan.histogram
-        n_symbols = int(whole.sum())
+        bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
+        fit.add_costs(plan.counts, _costs_of(plan.codebooks), plan.choice, 0, bits, n_symbols)
+        paid = int(bits.sum())
         self.paid += paid
-        return paid - int(survey.entropy_bits(whole)) / 256 <= _MISFIT * n_symbols
+        return paid - int(survey.entropy_bits(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
 
     def end_step(self) -> Spent:
         """What this step's symbols took; what was counted goes into the histograms."""
@@ -159,6 +168,7 @@ class Codebooks:
         self._remember()
 
     def _remember(self) -> None:
+        self._given.clear()
         versions = [layer.cycle.current for layer in self.layers.values()]
         self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
         self.digest = agreement_of(*sorted(self._by_hash))

@@ -16,7 +16,7 @@ from ..kernels.direct import Direct
 from ..kernels.round import round_values
 from ..planning import Plan
 from ..scheme import Scheme
-from ..scratch import kind_of
+from ..scratch import give, kind_of, take
 from ..tensors import NUMPY, Values
 from ..valuetypes import ValueType
 from ..workers import n_threads
@@ -41,7 +41,7 @@ class Shared(NamedTuple):
 class Chooser(Protocol):
     """What chooses levels."""
 
-    def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
         """As :meth:`gradients.Rule.levels`."""
 
 
@@ -76,9 +76,10 @@ class Coder:
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
         levels = self._levels(bits, begin, kind)
         plan = self._plan(values, levels, begin)
-        frame = encode_values(values, self.scheme, levels, True, plan, self.threads, out)
-        if rounded is not None:
-            self._round(bits, levels, rounded)
+        frame = encode_values(values, self.scheme, levels, True, plan, self.threads, out, None, rounded)
+        if rounded is not None and not self.scheme.lossy:
+            rounded[:] = bits
+        self._give_back(levels)
         self.tally.encode_seconds += perf_counter() - start
         self.tally.encoded_bytes += bits.nbytes
         return len(frame)
@@ -86,15 +87,11 @@ class Coder:
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
         start = perf_counter()
-        self._round(bits, self._levels(bits, begin, 0), out)
-        self.tally.encode_seconds += perf_counter() - start
-
-    def _round(self, bits: np.ndarray, levels: np.ndarray, out: np.ndarray) -> None:
-        """The rounding that the encoder does on its way."""
         scheme, kind = self.scheme, kind_of(self.dtype)
         if not scheme.lossy:
             out[:] = bits
             return
+        levels = self._levels(bits, begin, 0)
         _round_values(
             (self.dtype, len(levels) > 0),
             bits,
@@ -108,12 +105,23 @@ class Coder:
             np.empty(_CHUNK, np.uint8),
             out,
         )
+        self._give_back(levels)
+        self.tally.encode_seconds += perf_counter() - start
 
     def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
+        """Until they are given back."""
         if self.rule is None:
             return _NO_LEVELS
+        start, n_values = perf_counter(), len(bits)
         floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
-        return self.rule.levels(begin, floats, kind)
+        levels: np.ndarray = take(("levels", n_values), lambda: np.empty(n_values, np.uint8))
+        self.rule.levels(begin, floats, kind, levels)
+        self.tally.level_seconds += perf_counter() - start
+        return levels
+
+    def _give_back(self, levels: np.ndarray) -> None:
+        if len(levels):
+            give(("levels", len(levels)), levels)
 
     def _plan(self, values: Values, levels: np.ndarray, begin: int) -> Plan:
         n_values, shared = len(values.bits), self.shared

@@ -84,10 +84,9 @@ class Rule:
         self._views: dict[int, tuple[OptimizerView, np.ndarray] | None] = {}
         self._hypers: dict[int, dict[str, Any]] = {}
 
-    def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
-        """Of ``values``, which are the buffer's from ``begin`` on (bfloat16 as bits): uint8. ``kind``: 0 for a rank's
-        own gradient, 1 for the result."""
-        levels = np.zeros(len(values), np.uint8)
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
+        """Of ``values``, which are the buffer's from ``begin`` on (bfloat16 as bits), into ``out``, uint8. ``kind``: 0
+        for a rank's own gradient, 1 for the result."""
         end = begin + len(values)
         first = int(np.searchsorted(self.gradients.ends, begin, side="right"))
         for index in range(first, len(self.gradients.segments)):
@@ -96,7 +95,9 @@ class Rule:
                 break
             low, high = max(segment.begin, begin), min(segment.end, end)
             seen = self._view(index)
-            if seen is not None and low < high:
+            if seen is None:
+                out[low - begin : high - begin] = 0
+            elif low < high:
                 known, param = seen
                 part = slice(low - segment.begin, high - segment.begin)
                 state = {
@@ -109,9 +110,8 @@ class Rule:
                     ladder=self.ladder,
                     loss_scale=self.loss_scale,
                     scale=self.scales[kind],
-                    out=levels[low - begin : high - begin],
+                    out=out[low - begin : high - begin],
                 )
-        return levels
 
     def _view(self, index: int) -> tuple[OptimizerView, np.ndarray] | None:
         """What a segment's optimizer knows, in the order of the gradient's memory; None where there is no optimizer."""
@@ -126,7 +126,6 @@ class Rule:
                 seen = OptimizerView(name, self._hyper(name, group), state), flat_array(param, stride)
             self._views[index] = seen
         return self._views[index]
-
 
     def _hyper(self, name: str, group: dict[str, Any]) -> dict[str, Any]:
         """A parameter group's hyperparameters, read once."""

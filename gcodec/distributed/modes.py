@@ -34,7 +34,8 @@ class Lossless:
 
 @dataclass(frozen=True)
 class FixedBits:
-    """``mantissa_bits`` mantissa bits are kept of every value, rounded to nearest even, in each of the two encodings.
+    """``mantissa_bits`` mantissa bits are kept of every value, rounded to nearest even, in each encoding: one
+    between two ranks, two among more.
 
     Each moves a value by at most 2**-(mantissa_bits + 1) of itself. A type with no more mantissa bits than that stays
     lossless. Raises InvalidArgument unless ``mantissa_bits`` is positive.
@@ -67,7 +68,7 @@ class NearLossless:
         loss_scale: the factor on the loss that is still in the gradients, or a function that returns it, such as a
             gradient scaler's ``get_scale``.
         scale: stretches the rule: 1 (default) promises the codec's bound once for all ranks' contributions together
-            and once for the sum; 2 promises it once for both; 0.5 twice for each.
+            and, among more than two ranks, once for the sum; 2 promises it once for both; 0.5 twice for each.
 
     Raises Unsupported for an optimizer without a rule, InvalidArgument for a ladder whose level 0 drops bits.
     """

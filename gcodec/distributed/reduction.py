@@ -6,6 +6,9 @@ contribution and as a result. A rank rounds its own contribution, and its own re
 rounded when they decode them: so all ranks end with the same bits, and these depend on the values alone, not on who
 sums which. Contributions are added in the order of ranks.
 
+Two ranks exchange everything instead, and each adds up all of it: that is as much to send and to encode, but only
+contributions are rounded, and nothing waits for a sum.
+
 Both halves work piece by piece, at the same time (``schedule``), and all receives are posted first: the wire has always
 something to carry in both directions.
 """
@@ -24,7 +27,7 @@ from .exchange import Exchange, Incoming
 from .lane import Lane
 from .message import HEADER, Header, agreement_of, check, refusal
 from .partition import MOST
-from .schedule import Schedule, Slot
+from .schedule import Mutual, Schedule, Slot
 from .summation import Sum
 
 #: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
@@ -54,7 +57,7 @@ class Reduction:
     ) -> None:
         self.lane, self.coder = lane, coder
         self.values, self.result, self.mean, self.label = values, result, mean, label
-        self.schedule = Schedule(len(values), lane.rank, lane.size)
+        self.schedule = Schedule.between(len(values), lane.rank, lane.size)
         self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, terms)
         self.sequence = -1
         self._left: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
@@ -94,7 +97,8 @@ class Reduction:
         total, received = Sum(self.coder.dtype, longest), np.empty(longest, self.values.dtype)
         for contributions, due in self.schedule.turns():
             for slot in contributions:
-                self._send(exchange, [slot], self.values[slot.begin : slot.end])
+                rounded = self.result[slot.begin : slot.end] if self._mutual else None
+                self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
             if due is not None:
                 self._reduce(exchange, due, own[due.piece], total, received[: due.end - due.begin])
         for slot, message in results:
@@ -106,16 +110,25 @@ class Reduction:
         """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``term``: room for
         a contribution."""
         total.begin(len(term))
+        result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
         for peer in range(self.lane.size):
-            if peer == self.lane.rank:
-                self.coder.round(self.values[due.begin : due.end], due.begin, term)
-            else:
+            found = term
+            if peer != self.lane.rank:
                 self._decode(exchange, *incoming[peer], term)
+            elif self._mutual:
+                found = result  # where it was left when it was sent
+            else:
+                self.coder.round(self.values[due.begin : due.end], due.begin, term)
             start = perf_counter()
-            total.add(term)
+            total.add(found)
             self.coder.tally.sum_seconds += perf_counter() - start
-        total.finish(self.lane.size if self.mean else 1, term)
-        self._send(exchange, self.schedule.copies(due), term, self.result[due.begin : due.end])
+        total.finish(self.lane.size if self.mean else 1, term if copies else result)
+        if copies:
+            self._send(exchange, copies, term, result)
+
+    @property
+    def _mutual(self) -> bool:
+        return isinstance(self.schedule, Mutual)
 
     def _post(self, exchange: Exchange, slot: Slot) -> Incoming:
         return exchange.post(slot.peer, self._tag(slot), _ROOM)

@@ -10,7 +10,6 @@ import torch
 from ..tensors import values_of
 from .allreduce import TYPES
 from .coder import Coder
-from .exchange import Exchange
 from .lane import Job, Lane
 from .modes import FixedBits, Lossless
 from .partition import Range, piece_length
@@ -68,12 +67,6 @@ class Scatter(Reduction):
         super().run()
         begin = self.lane.rank * len(self.own)
         self.own[:] = self.result[begin : begin + len(self.own)]
-
-    def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
-        if slots:
-            super()._send(exchange, slots, bits, rounded)
-        elif rounded is not None:
-            rounded[:] = bits
 
 
 def scattered(

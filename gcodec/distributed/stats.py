@@ -13,9 +13,9 @@ class Tally:
 
     ``calls``: all-reduces; ``dense``: those of them that were not compressed; ``raw_bytes``: of values, as given in;
     ``dense_bytes``: what a ring all-reduce would have sent; ``sent_bytes``, ``received_bytes``: with every header,
-    those of dense all-reduces taken as a ring's; ``encoded_bytes``, ``decoded_bytes``: of values; ``encode_seconds``
-    (with choosing levels), ``decode_seconds``, ``sum_seconds``, ``wait_seconds`` (for the network or other ranks) and
-    ``seconds`` (in all), as the lane saw them.
+    those of dense all-reduces taken as a ring's; ``encoded_bytes``, ``decoded_bytes``: of values; ``encode_seconds``,
+    and ``level_seconds`` of them for choosing levels, ``decode_seconds``, ``sum_seconds``, ``wait_seconds`` (for the
+    network or other ranks) and ``seconds`` (in all), as the lane saw them.
     """
 
     calls: int = 0
@@ -27,6 +27,7 @@ class Tally:
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     encode_seconds: float = 0.0
+    level_seconds: float = 0.0
     decode_seconds: float = 0.0
     sum_seconds: float = 0.0
     wait_seconds: float = 0.0

@@ -38,13 +38,14 @@ class Sum:
 
     def finish(self, divisor: int, out: np.ndarray) -> None:
         """The sum divided by ``divisor``, as bits, into ``out``."""
+        narrow = _NARROW.get(self.dtype.name)
+        mean = out.view(self.dtype.name) if narrow is None else self._total
         if divisor != 1:
             with np.errstate(all="ignore"):
-                np.divide(self._total, self._total.dtype.type(divisor), out=self._total)
-        narrow = _NARROW.get(self.dtype.name)
-        if narrow is None:
+                np.divide(self._total, self._total.dtype.type(divisor), out=mean)
+        elif narrow is None:
             out[:] = self._total.view(out.dtype)
-        else:
+        if narrow is not None:
             torch.from_numpy(out.view(np.int16)).view(narrow).copy_(torch.from_numpy(self._total))
 
     def _floats(self, bits: np.ndarray) -> np.ndarray:

@@ -24,9 +24,9 @@ class _AnyLevels:
     def __init__(self, n_levels: int) -> None:
         self.n_levels = n_levels
 
-    def levels(self, begin: int, values: np.ndarray, kind: int) -> np.ndarray:
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
         """Every level."""
-        return (np.arange(len(values)) % self.n_levels).astype(np.uint8)
+        out[:] = np.arange(len(values)) % self.n_levels
 
 
 def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:

@@ -131,6 +131,7 @@ def encode_blocks(
     books,
     shape,
     rounded,
+    keep,
     scratch,
     out,
     at,
@@ -139,8 +140,9 @@ def encode_blocks(
     """Encode blocks ``begin ... end`` back to back from byte ``at`` of ``out`` and note their ``sizes``
     (uint32[n_blocks]).
 
-    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``rounded``: scratch.rounded,
-    None where nothing is rounded; the bundles are described in :mod:`parameters`. ``out`` needs room for the raw
+    ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``rounded``: None where nothing
+    is rounded, else uintW[n_values] for all that decoding will return where that is to be kept (``keep``), or
+    scratch.rounded; the bundles are described in :mod:`parameters`. ``out`` needs room for the raw
     size of these blocks, 24 bytes a block and the worst case of one coded block. Returns the end.
     """
     width = width_of(values) // 8
@@ -151,6 +153,7 @@ def encode_blocks(
         block_values = view(values, start, n)
         block_levels = view_if_any(levels, start, n)
         if rounded is not None:
+            result = view(rounded, start if keep else 0, n)
             round_values(
                 block_values,
                 block_levels,
@@ -161,9 +164,9 @@ def encode_blocks(
                 rounding.nearest,
                 rounding.prune,
                 scratch.symbols,
-                rounded,
+                result,
             )
-            block_values = view(rounded, 0, n)
+            block_values = result
         store_u32(out, at, U32(0))
         store_u32(out, at + 4, U32(n))
         stop = -1
