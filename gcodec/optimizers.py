@@ -17,8 +17,8 @@ import numpy as np
 
 from gcodec import truncation
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.ladders import Array, Ladder, Levels
-from gcodec.truncation import Policy
+from gcodec.ladders import Array, Ladder, Levels, dtype_name
+from gcodec.truncation import Formula, Policy
 
 if TYPE_CHECKING:
     import torch
@@ -148,41 +148,57 @@ def levels_for(
     """
     known = source if isinstance(source, OptimizerView) else view(source, param)
     policy = Policy(ladder, in_group, scale, loss_scale)
-    if known.name not in _RULES:
+    param, grad = _array(param), _array(grad)
+    formula = formula_for(known, policy, dtype_name(grad))
+    state = [_state_or(initial, known, key, param) for key, initial in arrays_of(known)]
+    return truncation.run(formula, (param, grad, *state), policy, out)
+
+
+def formula_for(known: OptimizerView, policy: Policy, grad: str) -> Formula:
+    """The rule of a view for gradients of the type ``grad``. Errors as :func:`levels_for`."""
+    if known.name not in _FORMULAS:
         raise Unsupported(f"no truncation rule for the optimizer {known.name}: {ADVICE}")
-    return _RULES[known.name](known, _array(param), _array(grad), policy, out)
+    return _FORMULAS[known.name](known, policy, grad)
 
 
-def _sgd(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+def arrays_of(known: OptimizerView) -> list[tuple[str, float | None]]:
+    """The state arrays that a view's rule reads, in order, and what they are before the first step."""
+    hyper = known.hyper
+    momentum: list[tuple[str, float | None]] = [("momentum_buffer", None)] if hyper.get("momentum") else []
+    if known.name == "SGD":
+        return momentum
+    if known.name == "Adagrad":
+        return [("sum", hyper["initial_accumulator_value"])]
+    if known.name == "RMSprop":
+        return [("square_avg", 0.0), *momentum]
+    return [("exp_avg", 0.0), ("exp_avg_sq", 0.0), *([("max_exp_avg_sq", 0.0)] if hyper["amsgrad"] else [])]
+
+
+def _sgd(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     hyper = _only(known, "lr", "momentum", "dampening", "weight_decay", "nesterov")
-    return truncation.sgd_levels(param, grad, _state(known, "momentum_buffer"), **hyper, policy=policy, out=out)
+    started = known.state.get("momentum_buffer") is not None
+    return truncation.sgd_formula(**hyper, policy=policy, started=started)
 
 
-def _adagrad(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+def _adagrad(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     hyper = _only(known, "lr", "lr_decay", "eps", "weight_decay", "maximize")
-    total = _state_or(known.hyper["initial_accumulator_value"], known, "sum", param)
-    return truncation.adagrad_levels(param, grad, total, step=_next_step(known), **hyper, policy=policy, out=out)
+    return truncation.adagrad_formula(_next_step(known), **hyper, policy=policy, grad=grad)
 
 
-def _rmsprop(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+def _rmsprop(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     if known.hyper["centered"]:
         raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
     hyper = _only(known, "lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
-    average, buf = _state_or(0.0, known, "square_avg", param), _state(known, "momentum_buffer")
-    return truncation.rmsprop_levels(param, grad, average, buf, **hyper, policy=policy, out=out)
+    return truncation.rmsprop_formula(**hyper, policy=policy, grad=grad)
 
 
-def _adam(known: OptimizerView, param: Array, grad: Array, policy: Policy, out: Levels | None) -> Levels:
+def _adam(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     hyper = _only(known, "lr", "betas", "eps", "weight_decay", "maximize")
-    keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if known.hyper["amsgrad"] else ("exp_avg", "exp_avg_sq")
-    moments = [_state_or(0.0, known, key, param) for key in keys]
     decoupled = known.hyper["decoupled_weight_decay"]
-    return truncation.adam_levels(
-        param, grad, *moments, step=_next_step(known), **hyper, decoupled=decoupled, policy=policy, out=out
-    )
+    return truncation.adam_formula(_next_step(known), **hyper, decoupled=decoupled, policy=policy, grad=grad)
 
 
-_RULES: dict[str, Callable[[OptimizerView, Array, Array, Policy, Levels | None], Levels]] = {
+_FORMULAS: dict[str, Callable[[OptimizerView, Policy, str], Formula]] = {
     "SGD": _sgd,
     "Adagrad": _adagrad,
     "RMSprop": _rmsprop,
@@ -199,15 +215,10 @@ def _next_step(known: OptimizerView) -> int:
     return int(known.state.get("step", 0)) + 1
 
 
-def _state(known: OptimizerView, key: str) -> Array | None:
-    array: Any = known.state.get(key)
-    return array
-
-
-def _state_or(initial: float, known: OptimizerView, key: str, param: Array) -> Array:
+def _state_or(initial: float | None, known: OptimizerView, key: str, param: Array) -> Array | None:
     """A state array, or what torch will make of it in the first step."""
-    array = _state(known, key)
-    return np.full(param.shape, initial, np.float32) if array is None else array
+    array: Any = known.state.get(key)
+    return np.full(param.shape, initial, np.float32) if array is None and initial is not None else array
 
 
 def _like(default: Any, value: Any, key: str) -> Any:

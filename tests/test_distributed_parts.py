@@ -15,11 +15,14 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
 from gcodec.distributed.partition import piece_length, shapes_within, shares
+from gcodec.distributed.rules import Rule
 from gcodec.distributed.schedule import Schedule
 from gcodec.distributed.stats import Stats, Tally
 from gcodec.distributed.summation import Sum
+from gcodec.optimizers import levels_for
 from gcodec.valuetypes import BY_NAME
 
 HEADERS = st.builds(Header, st.integers(0, 2), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
@@ -45,6 +48,55 @@ def test_what_one_rank_sends_another_expects(n_values, size):
     expected += [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.results()]
     assert sent == sorted(expected)
     assert len(set(sent)) == len(sent)
+
+
+OPTIMIZERS = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=1e-3),
+    "Nesterov": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    "Adagrad": lambda params: torch.optim.Adagrad(params, lr=0.1, lr_decay=0.1),
+    "RMSprop": lambda params: torch.optim.RMSprop(params, lr=0.01, momentum=0.5, weight_decay=1e-3),
+    "RMSprop without momentum": lambda params: torch.optim.RMSprop(params, lr=0.01),
+    "Adam": lambda params: torch.optim.Adam(params, lr=0.01, weight_decay=1e-3),
+    "AMSGrad": lambda params: torch.optim.AdamW(params, lr=0.01, amsgrad=True),
+    "two groups": lambda params: torch.optim.AdamW([{"params": params[::2]}, {"params": params[1::2], "lr": 0.0}]),
+    "uneven ladder": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_levels_of_many_tensors_are_those_of_each(name, steps):
+    random = torch.Generator().manual_seed(steps)
+    shapes = [(7, 300), (1,), (64, 3, 5, 5), (), (999,), (2, 0), (31, 33), (4, 4)]
+    tensors = [torch.randn(shape, generator=random) for shape in shapes]
+    tensors[2], tensors[6] = tensors[2].to(memory_format=torch.channels_last), tensors[6].double()
+    params = [torch.nn.Parameter(tensor) for tensor in tensors]
+    optimizer = OPTIMIZERS[name](params[:-1])  # none holds the last
+    for _ in range(steps):
+        for param in params:
+            dead = torch.rand(param.shape, generator=random) < 0.3
+            param.grad = (torch.randn(param.shape, generator=random).masked_fill(dead, 0) * 0.01).to(param.dtype)
+        optimizer.step()
+    ladder = gcodec.Ladder((0, 2, 3, 9)) if name == "uneven ladder" else None
+    ends = np.cumsum([param.numel() for param in params])
+    segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
+                for end, param in zip(ends, params, strict=True)]
+    mode = gd.NearLossless(optimizer, ladder=ladder, loss_scale=8.0, scale=0.5)
+    rule = Rule(mode, Gradients(segments), BY_NAME["float32"], 3.0)
+    values = (torch.randn(int(ends[-1]), generator=random) * 0.1).masked_fill(torch.rand(int(ends[-1])) < 0.1, 0)
+    for kind, scale in ((0, 1.5), (1, 0.5)):
+        out = np.full(len(values), 99, np.uint8)
+        for begin in range(0, len(values), 1000):
+            rule.levels(begin, values.numpy()[begin : begin + 1000], kind, out[begin : begin + 1000])
+        for begin, end, held, stride in segments:
+            grad, found = (torch.as_strided(flat[begin:end], held.shape, stride)
+                           for flat in (values, torch.from_numpy(out)))
+            if held is params[-1]:
+                assert not found.any()
+            else:
+                expected = levels_for(optimizer, held, grad, ladder=ladder, loss_scale=8.0, scale=scale)
+                assert np.array_equal(found.numpy(), expected)
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=6), st.integers(0, 500), st.integers(0, 500))

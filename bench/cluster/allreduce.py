@@ -37,8 +37,8 @@ NAMES = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEA
          methods.SMALL)
 COLUMNS = ("model", "workers", "rate", "method", "values", "rounds", "seconds", "seconds_q1", "seconds_q3",
            "seconds_least", "normalized", "nic_bytes", "sent_bytes", "ratio", "processor_seconds", "encode_seconds",
-           "level_seconds", "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share", "whole_line_share",
-           "deviation", "load", "gradients")
+           "level_seconds", "decode_seconds", "sum_seconds", "wait_seconds", "wire_seconds", "line_share",
+           "whole_line_share", "deviation", "load", "gradients")
 Answers = list[dict[str, Any]]
 
 

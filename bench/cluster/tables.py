@@ -33,7 +33,7 @@ def allreduce_tables(results: Path) -> Iterator[str]:
     comments, rows = read_table(results / allreduce.FILE)
     yield from ("![All-reduce time by method](images/cluster-allreduce.png)", "")
     columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">cpu, ms",
-               ">encode, ms", ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
+               ">encode, ms", ">levels, ms", ">decode, ms", ">wait, ms", ">wire alone, ms", ">line share"]
     for name, workers in unique((row["model"], row["workers"]) for row in rows):
         some = [row for row in rows if (row["model"], row["workers"]) == (name, workers)
                 and row["method"] != methods.SMALL and not row["method"].endswith(methods.WIRE)]

@@ -15,10 +15,11 @@ from ..errors import InvalidArgument, Unsupported
 from ..tensors import values_of
 from ..valuetypes import BY_NAME, ValueType
 from .coder import Coder, Shared
-from .gradients import Gradients, Rule
+from .gradients import Gradients
 from .lane import Job, Lane, Pending, lane_of
 from .modes import Lossless, Mode, NearLossless
 from .reduction import Reduction
+from .rules import Rule
 from .stats import Tally
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts

@@ -1,4 +1,4 @@
-"""A flat buffer seen as the gradients of parameters: which values are whose, and at what level each may be sent."""
+"""A flat buffer seen as the gradients of parameters: which values are whose."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgument
-from ..optimizers import STATE, OptimizerView, hyper_from, levels_for, stock_name
-from ..valuetypes import ValueType
-from .modes import NearLossless
 
 _LAYER = 1 << 14  #: values per block of a frame
 
@@ -60,83 +57,6 @@ class Gradients:
         """The segment that each block of a frame with values ``begin ... end`` is counted for: int64[n_blocks]."""
         middles = np.minimum(np.arange(begin, end, _LAYER) + _LAYER // 2, end - 1)
         return np.searchsorted(self.ends, middles, side="right")
-
-
-class Rule:
-    """The levels of a near-lossless all-reduce, from the optimizers as they are now.
-
-    ``ranks_share``: what one rank's gradient counts for in the step, against the result of the all-reduce: 1 for a mean
-    (errors enter divided by the number of ranks, and so add up to the bound once), the number of ranks for a sum.
-    """
-
-    def __init__(self, mode: NearLossless, gradients: Gradients, dtype: ValueType, ranks_share: float) -> None:
-        self.mode, self.gradients = mode, gradients
-        self.ladder = mode.ladder_of(dtype)
-        self.loss_scale = float(mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale)
-        self.scales = (ranks_share * mode.scale, mode.scale)
-        named = [(stock_name(optimizer), optimizer) for optimizer in mode.optimizers]
-        self._groups = {
-            id(param): (name, group, optimizer.state)
-            for name, optimizer in named
-            for group in optimizer.param_groups
-            for param in group["params"]
-        }
-        self._views: dict[int, tuple[OptimizerView, np.ndarray] | None] = {}
-        self._hypers: dict[int, dict[str, Any]] = {}
-
-    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """Of ``values``, which are the buffer's from ``begin`` on (bfloat16 as bits), into ``out``, uint8. ``kind``: 0
-        for a rank's own gradient, 1 for the result."""
-        end = begin + len(values)
-        first = int(np.searchsorted(self.gradients.ends, begin, side="right"))
-        for index in range(first, len(self.gradients.segments)):
-            segment = self.gradients.segments[index]
-            if segment.begin >= end:
-                break
-            low, high = max(segment.begin, begin), min(segment.end, end)
-            seen = self._view(index)
-            if seen is None:
-                out[low - begin : high - begin] = 0
-            elif low < high:
-                known, param = seen
-                part = slice(low - segment.begin, high - segment.begin)
-                state = {
-                    key: value[part] if isinstance(value, np.ndarray) else value for key, value in known.state.items()
-                }
-                levels_for(
-                    OptimizerView(known.name, known.hyper, state),
-                    param[part],
-                    values[low - begin : high - begin],
-                    ladder=self.ladder,
-                    loss_scale=self.loss_scale,
-                    scale=self.scales[kind],
-                    out=out[low - begin : high - begin],
-                )
-
-    def _view(self, index: int) -> tuple[OptimizerView, np.ndarray] | None:
-        """What a segment's optimizer knows, in the order of the gradient's memory; None where there is no optimizer."""
-        if index not in self._views:
-            _, _, param, stride = self.gradients.segments[index]
-            found = self._groups.get(id(param))
-            seen = None
-            if found is not None:
-                name, group, states = found
-                known, own = STATE[name], states.get(param, {})
-                state = {key: _number_or_array(own[key], stride) for key in known if own.get(key) is not None}
-                seen = OptimizerView(name, self._hyper(name, group), state), flat_array(param, stride)
-            self._views[index] = seen
-        return self._views[index]
-
-    def _hyper(self, name: str, group: dict[str, Any]) -> dict[str, Any]:
-        """A parameter group's hyperparameters, read once."""
-        if id(group) not in self._hypers:
-            self._hypers[id(group)] = hyper_from(name, group)
-        return self._hypers[id(group)]
-
-
-def _number_or_array(value: Any, stride: Sequence[int]) -> Any:
-    """State as a view has it."""
-    return flat_array(value, stride) if torch.is_tensor(value) and value.ndim else float(value)
 
 
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:

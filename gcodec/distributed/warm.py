@@ -7,7 +7,8 @@ import torch
 
 from ..codec import warmup
 from ..ladders import Ladder
-from ..optimizers import STATE, levels_for, stock_name, view_from_dump
+from ..optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
+from ..truncation import OF_MANY, Formula, Policy, terms_of
 from ..valuetypes import ValueType
 from .codebooks import Codebooks, Refresh
 from .coder import Coder, Shared
@@ -62,4 +63,16 @@ def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
         later = {key: 1.0 if key == "step" else ones for key in STATE[name]}
         for group in optimizer.param_groups:
             for state in ({}, later):
-                levels_for(view_from_dump(name, group, state), ones, floats, ladder=ladder)
+                known = view_from_dump(name, group, state)
+                levels_for(known, ones, floats, ladder=ladder)
+                if floats.dtype == np.float32:
+                    _warm_many(formula_for(known, Policy(ladder), "float32"), Policy(ladder), floats)
+
+
+def _warm_many(formula: Formula, policy: Policy, floats: np.ndarray) -> None:
+    """The kernel that does so for many tensors."""
+    terms = terms_of(formula, policy)
+    if terms is not None:
+        k, *others = terms
+        none, out = np.empty((0, 7), np.int64), np.empty(len(floats), np.uint8)
+        OF_MANY[formula.kernel](out, floats, 0, none, np.array([k], np.float32), *others)

@@ -94,6 +94,28 @@ def view_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
 
 
 @intrinsic
+def floats_at(typingctx: Any, address: Any, start: Any, count: Any) -> Any:
+    """Float32 array of ``count`` values, from number ``start`` on of those at an address, which must outlive it."""
+    kind = types.Array(types.float32, 1, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        item_bytes = ir.Constant(ir.IntType(64), 4)
+        at = builder.add(args[0], builder.mul(args[1], item_bytes))
+        result = context.make_array(kind)(context, builder)
+        populate_array(
+            result,
+            data=builder.inttoptr(at, result.data.type),
+            shape=[args[2]],
+            strides=[item_bytes],
+            itemsize=item_bytes,
+            meminfo=None,
+        )
+        return result._getvalue()
+
+    return kind(types.int64, types.intp, types.intp), generate
+
+
+@intrinsic
 def width_of(typingctx: Any, array: Any) -> Any:
     """Bits of an array's elements: a constant to the compiler, unlike ``array.itemsize``."""
     width = ir.Constant(ir.IntType(64), array.dtype.bitwidth)
