@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import bypass as bypasses
-from gcodec.distributed import coder, exchange, message
+from gcodec.distributed import coder, exchange, message, reduction
 from gcodec.distributed.lane import lane_of
 from tests.laws import bits_of
 
@@ -520,6 +520,16 @@ def _sabotage(kind: str) -> Any:
             out[20] ^= 255
 
         return _patched(message.Header, "write_to", write_to)
+
+    if kind == "result":
+        decode = reduction.Reduction._decode
+
+        def fail(self: reduction.Reduction, wire: Any, slot: Any, *rest: Any) -> None:
+            decode(self, wire, slot, *rest)
+            if slot.kind == message.RESULT:
+                raise ZeroDivisionError("a fault on purpose")
+
+        return _patched(reduction.Reduction, "_decode", fail)
 
     def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any, rounded: Any = None) -> int:
         n_bytes = original(self, bits, begin, which, out, rounded)

@@ -25,6 +25,7 @@ def ranks() -> Iterator[Ranks]:
     ("payload", "Corruption", "checksum is wrong"),
     ("header", "Corruption", "header is damaged"),
     ("exception", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),
+    ("result", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),     # in all the others' last message
     ("mode", "PeerError", "differs in dtype, mode"),
     ("longer", "PeerError", "number of values"),
     ("shorter", "PeerError", ""),

@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 from tests.ranks import Ranks, one_of
 
 CASES = "tests.group_cases"
-SCATTER = 4     #: of the roads that tests.group_cases.corrupted takes, the reduce-scatter
 
 
 @pytest.fixture(scope="module", params=(1, 2, 3))
@@ -62,8 +61,6 @@ def test_damage_is_an_exception(ranks, how):
         pytest.skip("one rank sends nothing")
     heard = ranks.run("corrupted", how=how, by=ranks.size - 1)
     for rank, texts in enumerate(heard):
-        if rank == ranks.size - 1 and how != "exception":
-            texts.pop(SCATTER)      # what it was sent is right, and it has its part of the sum
         assert all(texts), f"rank {rank} has noticed nothing: {texts}"
         if rank != ranks.size - 1:
             assert all(f"rank {ranks.size - 1} " in text or "given up" in text for text in texts), texts

@@ -45,7 +45,8 @@ def test_what_one_rank_sends_another_expects(n_values, size):
     sent = sorted((rank, slot.peer, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.outgoing())
     expected = [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
                 for slots in one.contributions() for slot in slots.values()]
-    expected += [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.results()]
+    expected += [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
+                 for slot in (*one.results(), *one.receipts())]
     assert sent == sorted(expected)
     assert len(set(sent)) == len(sent)
 

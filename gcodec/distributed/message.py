@@ -21,10 +21,11 @@ import xxhash
 
 from ..errors import Corruption, PeerError
 
-CONTRIBUTION, RESULT, REFUSAL = 0, 1, 2  #: kinds: a rank's own values; a finished sum; why a rank gives up, as text
+#: Kinds: a rank's own values; a finished sum; why a rank gives up, as text; that a rank has all it needs, no payload.
+CONTRIBUTION, RESULT, REFUSAL, RECEIPT = range(4)
 HEADER = 64  #: bytes
 MAX_REASON = 400  #: bytes of a refusal's text
-_MAGIC, _VERSION = b"GCar", 1
+_MAGIC, _VERSION = b"GCar", 2
 _FIELDS = struct.Struct("<4sBB2xIIQQQQ12x")
 
 

@@ -92,7 +92,10 @@ class Reduction:
             {peer: (slot, self._post(exchange, slot)) for peer, slot in slots.items()}
             for slots in self.schedule.contributions()
         ]
-        results = [(slot, self._post(exchange, slot)) for slot in self.schedule.results()]
+        results, receipts = (
+            [(slot, self._post(exchange, slot)) for slot in slots]
+            for slots in (self.schedule.results(), self.schedule.receipts())
+        )
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
         total, received = Sum(self.coder.dtype, longest), np.empty(longest, self.values.dtype)
         for contributions, due in self.schedule.turns():
@@ -103,6 +106,19 @@ class Reduction:
                 self._reduce(exchange, due, own[due.piece], total, received[: due.end - due.begin])
         for slot, message in results:
             self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
+        self._confirm(exchange, receipts)
+
+    def _confirm(self, exchange: Exchange, receipts: list[tuple[Slot, Incoming]]) -> None:
+        """Tell the others that all has arrived, and hear it from them."""
+        for slot, _ in receipts:
+            message = np.empty(HEADER, np.uint8)
+            self._header(slot, 0).write_to(message)
+            exchange.send_array(slot.peer, self._tag(slot), message)
+            self._left.popleft()
+        for slot, incoming in receipts:
+            where = self._where(slot.peer)
+            check(exchange.receive(incoming, where), self._header(slot, 0, slot.peer), where)
+            self.coder.tally.received_bytes += HEADER
 
     def _reduce(
         self, exchange: Exchange, due: Slot, incoming: dict[int, tuple[Slot, Incoming]], total: Sum, term: np.ndarray
@@ -134,7 +150,7 @@ class Reduction:
         return exchange.post(slot.peer, self._tag(slot), _ROOM)
 
     def _tag(self, slot: Slot) -> int:
-        return (self.sequence % _SEQUENCES << 1 | slot.kind) << 16 | slot.piece
+        return (self.sequence % _SEQUENCES << 1 | slot.kind & 1) << 16 | slot.piece  # a receipt's piece is its own
 
     def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
         """Encode once and send to every slot's peer; ``rounded`` takes what they will decode."""

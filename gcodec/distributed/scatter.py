@@ -14,25 +14,17 @@ from .lane import Job, Lane
 from .modes import FixedBits, Lossless
 from .partition import Range, piece_length
 from .reduction import Reduction
-from .schedule import Schedule, Slot
+from .schedule import OneWay
 from .stats import Tally
 
 
-class ScatterSchedule(Schedule):
-    """The messages of one rank: contributions only. The parts are equal and lie one after another, by rank."""
+class ScatterSchedule(OneWay):
+    """The messages of one rank: contributions. The parts are equal and lie one after another, by rank."""
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
         part, length = n_values // size, piece_length(n_values, size)
         self.shares = [list(_pieces(owner * part, (owner + 1) * part, length)) for owner in range(size)]
-
-    def copies(self, due: Slot) -> list[Slot]:
-        """None: nobody else wants the result."""
-        return []
-
-    def results(self) -> list[Slot]:
-        """None."""
-        return []
 
 
 def _pieces(begin: int, end: int, length: int) -> Iterator[Range]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .message import CONTRIBUTION, RESULT
+from .message import CONTRIBUTION, RECEIPT, RESULT
 from .partition import shares
 
+_LAST = (1 << 16) - 1  #: stands for the piece after all others
 LAG = 2  #: turns by which contributions are ahead of the sums
 
 
@@ -46,6 +47,7 @@ class Schedule:
             yield from sent
             if due is not None:
                 yield from self.copies(due)
+        yield from self.receipts()
 
     def copies(self, due: Slot) -> list[Slot]:
         """The messages with the result of a piece of this rank's."""
@@ -63,6 +65,11 @@ class Schedule:
             self._slot(owner, RESULT, owner, turn) for turn in turns for owner in self.others if self._has(owner, turn)
         ]
 
+    def receipts(self) -> list[Slot]:
+        """What this rank tells all others at the end, and they tell it: that everything has arrived. So what has failed
+        on one rank has failed on all, and none goes on with a step that another has not taken."""
+        return [Slot(peer, RECEIPT, _LAST, 0, 0) for peer in self.others]
+
     @classmethod
     def between(cls, n_values: int, rank: int, size: int) -> Schedule:
         """The one that moves the least."""
@@ -75,18 +82,22 @@ class Schedule:
         return Slot(peer, kind, piece, *self.shares[owner][piece])
 
 
-class Mutual(Schedule):
-    """The messages of one of two ranks: each sends the other everything, and both sum it. That moves as many values as
-    one half and then the other half's sums, but each is encoded once, and no message waits for another."""
-
-    def __init__(self, n_values: int, rank: int, size: int) -> None:
-        super().__init__(n_values, rank, size)
-        self.shares = [sorted(self.shares[0] + self.shares[1])] * 2
+class OneWay(Schedule):
+    """Contributions only: who sums a value keeps the result."""
 
     def copies(self, due: Slot) -> list[Slot]:
-        """None: the other has the result, too."""
+        """None."""
         return []
 
     def results(self) -> list[Slot]:
         """None."""
         return []
+
+
+class Mutual(OneWay):
+    """The messages of one of two ranks: each sends the other everything, and both sum it. That moves as many values as
+    one half and then the other half's sums, but each is encoded once, and no message waits for a sum."""
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        self.shares = [sorted(self.shares[0] + self.shares[1])] * 2
