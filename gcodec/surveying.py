@@ -18,6 +18,7 @@ from .workers import run
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 #: Of arrays up to so many values, one in so many pieces is looked at.
 _SHARES, _LEAST_SHARE = ((1, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
+_FIXED_SHARE, _FIXED_LEAST = 8, 1 << 15  #: likewise where codebooks are given: of arrays of so many values and more
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
 _EMPTY_BITS = 4  #: what one costs that is all zero
@@ -164,10 +165,12 @@ class Looking(NamedTuple):
     ) -> View:
         """One way, from a count of some blocks. ``alone``: there is no other to compare it with."""
         n_values, n_blocks = len(self.values), -(-len(self.values) // self.block)
+        if alone and self.fixed:
+            every = max(share_of(n_values), _FIXED_SHARE if n_values >= _FIXED_LEAST else 1)
+            seen = self._survey(dtype, stream_log2, columns, 1, every)
+            return View(dtype, stream_log2, columns, seen, self.allowed, 0.0)
         step = max(-(-n_blocks // MAX_SURVEYED), -(-n_values // (share_of(n_values) * _LOOKED_AT)), 1)
         seen = self._survey(dtype, stream_log2, columns, step)
-        if alone and self.fixed:
-            return View(dtype, stream_log2, columns, seen, self.allowed, 0.0)
         plain, relative = _costs(seen, stream_log2, self.block, np.ones(len(seen.bases), np.bool_))
         references = self.allowed and (self.fixed or relative < plain)
         return View(dtype, stream_log2, columns, seen, references, relative if references else plain)

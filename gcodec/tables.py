@@ -83,8 +83,9 @@ def _stack(
     return books, planes
 
 
-_stack_one = lru_cache(32)(_stack)
-_stack_few = lru_cache(4)(_stack)
+# Ranks that share codebooks use the same ones at every step, a few for each piece of a model's gradients.
+_stack_one = lru_cache(128)(_stack)
+_stack_few = lru_cache(48)(_stack)
 
 
 @lru_cache(64)

@@ -136,7 +136,7 @@ def compressed(
         if isinstance(mode, NearLossless):
             assert gradients is not None
             rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
-        shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
+        shapes = [(flat.numel(),)] if gradients is None or shared is not None else gradients.shapes
         coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
         terms: tuple[Any, ...] = (*mode.terms, None if shared is None else shared.codebooks.digest)
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
