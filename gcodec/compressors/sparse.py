@@ -66,15 +66,15 @@ class Sparsifier(Compressor):
         flat = gradient.reshape(-1)
         payloads = yield Gather(self.pack(flat, indices))
         total = torch.zeros_like(flat, dtype=wide(flat.dtype))
-        own = torch.zeros_like(flat)
+        own, floats = torch.zeros_like(flat), 0
         for rank, payload in enumerate(payloads):
             where, values = named(rank, self.unpack, payload, flat)
             total[where] += values.to(total.dtype)
             if rank == place.rank:
-                own[where] = values
+                own[where], floats = values, values.numel()
         average = (total / place.size).to(flat.dtype)
         shape = gradient.shape
-        return Outcome(average.view(shape), own.view(shape), indices.numel(), indices)
+        return Outcome(average.view(shape), own.view(shape), floats, indices)
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:
         """The payload of chosen values."""
