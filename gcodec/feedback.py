@@ -26,6 +26,8 @@ class Feedback(ABC):
     """Two halves of a step: what to compress, and what to keep. ``before`` changes nothing, so that a step whose
     average is not finite can be left out."""
 
+    needs_optimizer: ClassVar[bool] = False  #: for :meth:`check`
+
     @abstractmethod
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
         """What to compress in a gradient's place."""
@@ -75,6 +77,7 @@ class MomentumCorrection(Feedback):
     clipping, all that is sent plus the residual is the sum of momenta.
     """
 
+    needs_optimizer: ClassVar[bool] = True
     momentum: float = 0.9
     nesterov: bool = False
     masking: bool = True

@@ -22,6 +22,7 @@ from gcodec.feedback import ErrorFeedback, WarmUp
 from gcodec.simulate import Simulation, compress_on, converse
 from tests.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 everyone = pytest.mark.parametrize("name", PROMISES)
 
 

@@ -16,6 +16,8 @@ from gcodec.feedback import ErrorFeedback, MomentumCorrection, WarmUp
 from gcodec.simulate import Simulation
 from tests.compressor_settings import SHAPES, gradients_at, mean_of, norm, one_step, run
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("compressor", [Dense(), DGC(1.0), TopK(0.05)], ids=repr)

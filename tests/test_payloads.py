@@ -198,7 +198,7 @@ def test_rounds_are_batched_by_kind_and_type():
             answer = yield request
 
     found = converse([watched(0), watched(1)])
-    assert seen == ["Reduce", "Reduce", "Gather", "Exchange", "Gather", "Exchange", "Reduce"]
+    assert seen == ["Gather", "Exchange", "Reduce", "Reduce", "Gather", "Exchange", "Reduce"]
     for rank in (0, 1):
         answers = [sent.outcome[1] for sent in found[rank]]
         assert torch.equal(answers[0][0], torch.full((3,), 3.0))

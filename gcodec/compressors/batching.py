@@ -59,12 +59,9 @@ def bytes_of(request: Request, rank: int) -> int:
 
 
 def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, Any]]:
-    """The answers to requests, by number; asked for in an order that follows from their kinds alone."""
+    """The answers to requests, by number; asked for in an order that follows from their kinds alone: payloads first,
+    which on real ranks also tell whether all is well."""
     answers: dict[int, Any] = {}
-    reduces = {number: request.tensor for number, request in requests.items() if isinstance(request, Reduce)}
-    for kind in sorted({(str(tensor.dtype), str(tensor.device)) for tensor in reduces.values()}):
-        alike = {n: tensor for n, tensor in reduces.items() if (str(tensor.dtype), str(tensor.device)) == kind}
-        answers |= yield from _reduced(alike)
     gathers = {number: request.payload for number, request in requests.items() if isinstance(request, Gather)}
     if gathers:
         joined = yield Gather(join(list(gathers.values())))
@@ -78,6 +75,10 @@ def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, An
         answers |= dict(
             zip(exchanges, map(list, zip(*(split(one, len(exchanges)) for one in joined), strict=True)), strict=True)
         )
+    reduces = {number: request.tensor for number, request in requests.items() if isinstance(request, Reduce)}
+    for kind in sorted({(str(tensor.dtype), str(tensor.device)) for tensor in reduces.values()}):
+        alike = {n: tensor for n, tensor in reduces.items() if (str(tensor.dtype), str(tensor.device)) == kind}
+        answers |= yield from _reduced(alike)
     return answers
 
 

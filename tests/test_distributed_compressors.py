@@ -1,0 +1,113 @@
+"""Compressors under DDP among real Gloo processes: what the simulator says of them holds there, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.compressor_settings import PROMISES
+from tests.ranks import Ranks, one_of
+
+CASES = "tests.compressor_cases"
+
+REDUCED = {"float16", "bfloat16", "random-k", "powersgd", "powersgd twice", "acp-sgd", "gradzip", "gradzip float16",
+           "gradzip moving", "gradna", "dense"}
+FEW = ["topk sampled", "qsgd", "powersgd", "gradzip", "sparcml dense sums", "frames of 6 bits", "float16"]
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "static_graph": {"static_graph": True},
+    "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
+    "bucket_view": {"gradient_as_bucket_view": True},
+    "no_sync": {"accumulate": 3},
+    "mixed_dtypes": {"narrow": True},
+    "channels_last": {"images": True},
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Ranks]:
+    group = Ranks(2, CASES)
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="module", params=(3, 4))
+def others(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    group = Ranks(request.param, CASES)
+    yield group
+    group.close()
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_real_ranks_do_what_simulated_ones_do(pair, name):
+    _, buckets = one_of(pair.run("follows", name=name, gathered=name not in REDUCED))
+    assert buckets >= 3
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_same_with_other_numbers_of_ranks(others, name):
+    _, buckets = one_of(others.run("follows", name=name, gathered=name not in REDUCED))
+    assert buckets >= 3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dgc_trains_in_every_form(pair, form):
+    _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run("train", plan_name="dgc", **FORMS[form])])
+    assert first == last
+
+
+@pytest.mark.parametrize("name", ["dgc", "gradzip", "qsgd"])
+def test_losses_fall(pair, name):
+    for _, first, last, dropped in pair.run("train", plan_name=name, steps=20, rate=0.1):
+        assert last < 0.8 * first
+        assert dropped == 0
+
+
+@pytest.mark.parametrize("name", ["dgc", "gradzip", "random-k", "float16"])
+def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
+    found = pair.run("train", plan_name=name, poison=True)
+    one_of([crc for crc, *_ in found])
+    assert all(dropped > 0 for *_, dropped in found)
+
+
+@pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "qsgd", "powersgd"])
+def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
+    pair.run("resume", name=name, first=3, second=3)
+
+
+@pytest.mark.parametrize("name", ["topk", "powersgd"])
+def test_join(pair, name):
+    one_of(pair.run("join", name=name))
+
+
+def test_every_byte_is_counted(pair):
+    one, other = pair.run("accounts", name="topk")
+    for mine, theirs in ((one, other), (other, one)):
+        assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
+        assert mine["payload_payload_bytes"] < mine["sent_bytes"] < mine["payload_payload_bytes"] + 20_000
+        assert mine["payload_ratio"] > 5
+
+
+def test_what_has_no_meaning_is_refused(pair):
+    pair.run("refusals")
+
+
+@pytest.mark.parametrize("kind", ["setting", "damage", "raise"])
+def test_faults_are_told_to_all(pair, kind):
+    first, second = pair.run("fault", kind=kind)
+    assert first[-1]
+    assert second[-1]
+    if kind == "setting":
+        assert "PeerError" in first[-1]
+        assert "rank 1" in first[-1]
+        assert "rank 0" in second[-1]
+    elif kind == "damage":
+        assert "rank 1: a payload's checksum differs" in first[-1]
+        assert "given up" in second[-1]
+    else:
+        assert "MemoryError: no memory" in first[-1]
+        assert "no memory" in second[-1]
