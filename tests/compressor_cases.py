@@ -169,7 +169,7 @@ def join(name: str) -> int:
 def accounts(name: str) -> dict[str, float]:
     """What was sent and received, as counted and as handed to the network."""
     handed = 0
-    original = gd.exchange.Exchange.send        # type: ignore[attr-defined]
+    original = gd.exchange.Exchange.send
 
     def send(self: Any, peer: int, tag: int, buffer: torch.Tensor, n: int) -> None:
         nonlocal handed
