@@ -76,7 +76,7 @@ Watch = Callable[[str, torch.Tensor, Outcome], None]
 class Averager:
     """One rank's part in averaging the gradients of a model, step after step. Everything is known by a tensor's name.
 
-    ``compressors``: settings of single tensors, in place of the plan's; to be changed between steps, on all ranks alike.
+    ``compressors``: settings of single tensors, in place of the plan's; changed between steps, on all ranks alike.
     ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome. ``total``:
     counts of all steps; ``last``: of each tensor's last step.
     """

@@ -15,7 +15,7 @@ import torch
 from ..kernels.jit import kernel
 from ..tensors import kernel_view
 
-_RUN = 128  #: values that are looked at together
+_RUN = 64  #: values that are looked at together
 
 
 def sizes_of(values: torch.Tensor) -> torch.Tensor:
