@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -15,3 +16,13 @@ settings.register_profile("local", deadline=None, max_examples=50)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
 settings.register_profile("thorough", settings.get_profile("local"), max_examples=2000)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For many small tensors: torch's threads cost more than they give, most of all on a busy machine."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

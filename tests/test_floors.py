@@ -35,7 +35,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("codec",),
     ("cycle", "stream"),
     ("files", "archive", "recorder"),
-    ("compressors", "adaptive", "feedback", "simulate"),
+    ("compressors",),
+    ("feedback",),
+    ("averaging",),
+    ("adaptive", "simulate"),
     ("distributed", "gcodec"),
     ("cli", "demo", "integrations", "__main__"),
 )

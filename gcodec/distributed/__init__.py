@@ -11,6 +11,7 @@ from .backend import register_backend as register_backend
 from .bypass import Bypass as Bypass
 from .codebooks import Refresh as Refresh
 from .collectives import GroupOptions as GroupOptions
+from .compressed import CompressedGradients as CompressedGradients
 from .diloco import DiLoCo as DiLoCo
 from .fsdp import compress_fsdp as compress_fsdp
 from .group import CompressedGroup as CompressedGroup

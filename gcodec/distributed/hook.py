@@ -7,10 +7,13 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 
 from ..errors import Unsupported
+from .compressed import CompressedGradients
 from .state import CompressedAllreduce
 
 
-def hook(state: CompressedAllreduce, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hook(
+    state: CompressedAllreduce | CompressedGradients, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients over the ranks, compressed: ``ddp.register_comm_hook(state, hook)``.
 
     Returns at once; the all-reduce runs in the state's lane, beside the rest of the backward pass. Errors are raised by

@@ -1,0 +1,157 @@
+"""The average of many gradients over ranks: which tensor is compressed how, and what is kept of each.
+
+One rank's side. Like a compressor's, its work is a conversation, so that it runs in one process (``simulate``) as well
+as on real ranks (``distributed``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from .compressors.batching import together
+from .compressors.contract import Compressor, Conversation, Memory, Outcome, Place, Request, check_type, check_whole
+from .compressors.dense import Dense
+from .errors import InvalidArgument
+from .feedback import Carried, ErrorFeedback, Feedback
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with gradients: ``compressor``, and around it ``feedback`` (None: what is left out is lost).
+
+    Tensors of fewer than ``smallest`` values and, unless ``vectors``, those of one dimension are sent dense: they are a
+    thousandth of a model, and biases and norms suffer most.
+    """
+
+    compressor: Compressor
+    feedback: Feedback | None = ErrorFeedback()  # noqa: RUF009 - frozen
+    smallest: int = 1024
+    vectors: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("smallest", self.smallest, 0)
+
+    def compresses(self, gradient: torch.Tensor) -> bool:
+        """Whether a gradient is not sent dense."""
+        return gradient.numel() >= self.smallest and (self.vectors or gradient.dim() > 1)
+
+
+@dataclass
+class Count:
+    """What some averages took. ``tensors``; ``dropped``: those of them whose average was not finite, so that residuals
+    stayed as they were; ``values``; ``raw_bytes`` of these; ``floats`` sent, as papers count them, without indices;
+    ``payload_bytes`` handed over (``batching.Sent``)."""
+
+    tensors: int = 0
+    dropped: int = 0
+    values: int = 0
+    raw_bytes: int = 0
+    floats: float = 0.0
+    payload_bytes: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Bytes before over bytes after."""
+        return self.raw_bytes / self.payload_bytes if self.payload_bytes else math.nan
+
+    @property
+    def float_ratio(self) -> float:
+        """Values over floats sent: the compression factor of papers."""
+        return self.values / self.floats if self.floats else math.nan
+
+    def add(self, other: Count) -> None:
+        """Add another's counts."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+Watch = Callable[[str, torch.Tensor, Outcome], None]
+
+
+class Averager:
+    """One rank's part in averaging the gradients of a model, step after step. Everything is known by a tensor's name.
+
+    ``compressors``: settings of single tensors, in place of the plan's; changed between steps, on all ranks alike.
+    ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome. ``total``:
+    counts of all steps; ``last``: of each tensor's last step.
+    """
+
+    def __init__(self, plan: Plan, rank: int = 0, size: int = 1) -> None:
+        self.plan, self.rank, self.size = plan, rank, size
+        self.compressors: dict[str, Compressor] = {}
+        self.memories: dict[str, Memory] = {}
+        self.watch: Watch | None = None
+        self.total, self.last = Count(), dict[str, Count]()
+
+    def compressor_of(self, name: str, gradient: torch.Tensor) -> Compressor:
+        """What compresses a tensor."""
+        if not self.plan.compresses(gradient):
+            return Dense()
+        return self.compressors.get(name, self.plan.compressor)
+
+    def average(
+        self, gradients: Mapping[str, torch.Tensor], params: Mapping[str, torch.Tensor] | None = None
+    ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
+        """The conversation about some tensors: the same names in the same order on all ranks. Returns their averages.
+
+        ``params``: the parameters whose gradients these are, for compressors that look at them.
+        """
+        sent = yield from together(
+            [self._one(name, x, (params or {}).get(name)) for name, x in gradients.items()], self.rank
+        )
+        for name, one in zip(gradients, sent, strict=True):
+            self.last[name].payload_bytes = one.payload_bytes
+            self.total.add(self.last[name])
+        return {name: one.outcome.average for name, one in zip(gradients, sent, strict=True)}
+
+    def _one(self, name: str, gradient: torch.Tensor, param: torch.Tensor | None) -> Conversation:
+        check_type(gradient)
+        gradient = gradient.detach()
+        place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
+        compressor, feedback = self.compressor_of(name, gradient), self.plan.feedback
+        carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
+        shown = carried.corrected.to(gradient.dtype)
+        if not (compressor.carries_nan or is_finite(shown)):
+            shown = torch.full_like(shown, math.nan)  # so that the average of no rank is finite, whatever is left out
+        outcome = yield from compressor.compress(shown, memory, place)
+        if self.watch is not None:
+            self.watch(name, carried.corrected, outcome)
+        finite = is_finite(outcome.average)
+        if feedback is not None and finite:
+            feedback.after(carried, outcome, memory)
+        n = gradient.numel()
+        self.last[name] = Count(1, not finite, n, n * gradient.element_size(), outcome.floats)
+        return outcome
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """What is left of a tensor's gradients so far; None for nothing."""
+        return self.memories.get(name, {}).get("residual")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, between steps: tensors, numbers and strings; this rank's own, for residuals are.
+
+        Settings are not in it: they come with the program, or with what changes them.
+        """
+        kept = {name: _copy(memory) for name, memory in self.memories.items() if memory}
+        return {"version": 1, "rank": self.rank, "size": self.size, "tensors": kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, bit for bit. Raises InvalidArgument for another version's, or another rank's."""
+        found = tuple(state.get(key) for key in ("version", "rank", "size"))
+        if found != (1, self.rank, self.size):
+            raise InvalidArgument(f"state of version, rank, size {found} for {(1, self.rank, self.size)}")
+        self.memories = {name: _copy(memory) for name, memory in state["tensors"].items()}
+
+
+def _copy(memory: Mapping[str, Any]) -> Memory:
+    return {key: value.clone() if torch.is_tensor(value) else value for key, value in memory.items()}
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether no value is NaN or infinite: one sum, unless that overflows."""
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -1,0 +1,21 @@
+"""ACP-SGD: PowerSGD that reduces one factor per step (Zhang et al., arXiv 2306.08881, Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .lowrank import Alternating, orthonormal, product
+
+
+@dataclass(frozen=True)
+class ACPSGD(Alternating):
+    """The factor that all know is orthogonalized, and the other is the gradient's product with it: P = M Q at one step,
+    Q = M^T P at the next."""
+
+    def fixed(self, factor: torch.Tensor) -> torch.Tensor:
+        return orthonormal(factor)
+
+    def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+        return product(matrix, fixed)

@@ -1,0 +1,114 @@
+"""Many conversations at once: their requests of a round become one request of each kind.
+
+A model has a hundred tensors, and a message's latency is worth many kilobytes. So conversations advance in rounds; in
+each round all tensors to reduce are laid end to end, by dtype, and all payloads for a rank become one payload.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import Corruption
+from .contract import Conversation, Exchange, Gather, Outcome, Reduce, Request
+
+
+class Sent(NamedTuple):
+    """How a conversation ended, and the ``payload_bytes`` that this rank handed over in its course: tensors to reduce
+    count once, payloads to gather once, payloads to exchange unless they are its own."""
+
+    outcome: Outcome
+    payload_bytes: int
+
+
+def together(conversations: Sequence[Conversation], rank: int) -> Generator[Request, Any, list[Sent]]:
+    """Conversations side by side, as one: returns how each ended. Its rules are those of a conversation.
+
+    Raises Corruption where a payload does not hold one part for each that was asked for.
+    """
+    open_ones = dict(enumerate(conversations))
+    answers: dict[int, Any] = dict.fromkeys(open_ones)
+    n_bytes = [0] * len(conversations)
+    ended: dict[int, Outcome] = {}
+    while open_ones:
+        requests: dict[int, Request] = {}
+        for number, conversation in list(open_ones.items()):
+            try:
+                requests[number] = conversation.send(answers[number])
+            except StopIteration as end:
+                ended[number] = end.value
+                del open_ones[number]
+        for number, request in requests.items():
+            n_bytes[number] += bytes_of(request, rank)
+        answers = yield from _round(requests)
+    return [Sent(ended[number], n_bytes[number]) for number in range(len(conversations))]
+
+
+def bytes_of(request: Request, rank: int) -> int:
+    """What a rank hands over with a request, as :class:`Sent` counts it."""
+    match request:
+        case Reduce(tensor):
+            return tensor.nbytes
+        case Gather(payload):
+            return len(payload)
+        case Exchange(payloads):
+            return sum(len(payload) for peer, payload in enumerate(payloads) if peer != rank)
+
+
+def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, Any]]:
+    """The answers to requests, by number; asked for in an order that follows from their kinds alone: payloads first,
+    which on real ranks also tell whether all is well."""
+    answers: dict[int, Any] = {}
+    gathers = {number: request.payload for number, request in requests.items() if isinstance(request, Gather)}
+    if gathers:
+        joined = yield Gather(join(list(gathers.values())))
+        answers |= dict(
+            zip(gathers, map(list, zip(*(split(one, len(gathers)) for one in joined), strict=True)), strict=True)
+        )
+    exchanges = {number: request.payloads for number, request in requests.items() if isinstance(request, Exchange)}
+    if exchanges:
+        for_ranks = [join(list(parts)) for parts in zip(*exchanges.values(), strict=True)]
+        joined = yield Exchange(for_ranks)
+        answers |= dict(
+            zip(exchanges, map(list, zip(*(split(one, len(exchanges)) for one in joined), strict=True)), strict=True)
+        )
+    reduces = {number: request.tensor for number, request in requests.items() if isinstance(request, Reduce)}
+    for kind in sorted({(str(tensor.dtype), str(tensor.device)) for tensor in reduces.values()}):
+        alike = {n: tensor for n, tensor in reduces.items() if (str(tensor.dtype), str(tensor.device)) == kind}
+        answers |= yield from _reduced(alike)
+    return answers
+
+
+def _reduced(tensors: dict[int, torch.Tensor]) -> Generator[Request, Any, dict[int, torch.Tensor]]:
+    """Tensors of one dtype, reduced end to end."""
+    if len(tensors) == 1:
+        ((number, tensor),) = tensors.items()
+        return {number: (yield Reduce(tensor))}
+    total = yield Reduce(torch.cat([tensor.reshape(-1) for tensor in tensors.values()]))
+    parts = total.split([tensor.numel() for tensor in tensors.values()])
+    return {number: part.view(tensor.shape) for (number, tensor), part in zip(tensors.items(), parts, strict=True)}
+
+
+def join(parts: Sequence[bytes]) -> bytes:
+    """Payloads as one: their lengths, u32 each, then they themselves. A single one stays as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
+
+
+def split(joined: bytes, count: int) -> list[bytes]:
+    """The inverse of :func:`join`. Raises Corruption."""
+    if count == 1:
+        return [joined]
+    table = struct.Struct(f"<{count}I")
+    lengths = table.unpack_from(joined) if len(joined) >= table.size else ()
+    if table.size + sum(lengths) != len(joined) or len(lengths) != count:
+        raise Corruption(f"a message of {len(joined)} bytes does not hold {count} payloads")
+    parts, begin = [], table.size
+    for length in lengths:
+        parts.append(joined[begin : begin + length])
+        begin += length
+    return parts

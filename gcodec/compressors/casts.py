@@ -1,0 +1,44 @@
+"""Narrower floats, added up as such: what PyTorch's fp16 and bf16 hooks do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..errors import InvalidArgument
+from .contract import Compressor, Conversation, Memory, Outcome, Place, Reduce, check_type
+
+_NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Cast(Compressor):
+    """Divided by the number of ranks, rounded to a narrow type, and added up in it.
+
+    ``dtype``: "float16" or "bfloat16". The sum is rounded too, W - 1 times, and no error feedback sees that. What
+    exceeds the narrow type's range becomes infinite.
+    """
+
+    carries_nan: ClassVar[bool] = True
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _NARROW:
+            raise InvalidArgument(f"dtype={self.dtype!r}; one of {list(_NARROW)}")
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_type(gradient)
+        narrow = (gradient / place.size).to(_NARROW[self.dtype])
+        contribution = narrow.to(gradient.dtype) * place.size
+        total = yield Reduce(narrow)
+        return Outcome(total.to(gradient.dtype), contribution, self.floats(gradient.shape))
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return math.prod(shape) / 2
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        return 2 * math.prod(shape)

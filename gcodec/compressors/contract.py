@@ -1,0 +1,259 @@
+"""What every compressor is: a conversation.
+
+An algorithm for one tensor is a generator. It yields what it wants from the other ranks and is sent the answer, as many
+times as it likes; in the end it returns an :class:`Outcome`. It never learns how ranks are connected, so the same code
+runs among simulated ranks in one process (``gcodec.simulate``), on real ones (``gcodec.distributed``), and alone.
+
+    Reduce(tensor)       -> the sum of all ranks' tensors
+    Gather(payload)      -> the payloads of all ranks, in the order of ranks
+    Exchange(payloads)   -> what each rank had for this one; ``payloads[r]`` is for rank r
+
+Two rules keep ranks together. All ranks must yield the same kinds of request in the same order, a ``Reduce`` of the
+same shape and dtype: so a branch may depend on settings, shapes and answers, never on a rank's own values. And the
+average must be computed from answers alone, in one order: then it is the same on all ranks, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+import xxhash
+
+from ..errors import InvalidArgument
+
+Memory = dict[str, Any]
+"""What a compressor keeps of one tensor from step to step: tensors, numbers and strings by name. Nothing else may be
+state, so that a checkpoint has it all."""
+
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  #: of gradients
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+class Reduce(NamedTuple):
+    """Asks for the sum over ranks of a dense tensor, in its own dtype. The tensor is the asked one's from then on."""
+
+    tensor: torch.Tensor
+
+
+class Gather(NamedTuple):
+    """Asks for all ranks' payloads: bytes, of any length each."""
+
+    payload: bytes
+
+
+class Exchange(NamedTuple):
+    """Asks for what every rank has for this one; gives one payload for each rank, its own included."""
+
+    payloads: Sequence[bytes]
+
+
+Request = Reduce | Gather | Exchange
+
+
+class Values(NamedTuple):
+    """Some values of a tensor: at ``indices``, int64[k], of its flat form; ``values``: k of them, or one for all."""
+
+    indices: torch.Tensor
+    values: torch.Tensor
+
+
+class Product(NamedTuple):
+    """A matrix of low rank: ``left`` [m, k] times the transpose of ``right`` [n, k]."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a conversation comes to.
+
+    ``average``: the estimate of the mean over ranks, shape and dtype of the gradient, the same on all ranks. ``sent``:
+    what this rank's messages amount to: a tensor, or what makes one. ``floats``: what this rank sent, counted as papers
+    do: values, without their indices; a value of b bits is b / 32 of one.
+    """
+
+    average: torch.Tensor
+    sent: torch.Tensor | Values | Product
+    floats: float
+
+    @property
+    def indices(self) -> torch.Tensor | None:
+        """int64[k], where the contribution may differ from zero; None: anywhere."""
+        return self.sent.indices if isinstance(self.sent, Values) else None
+
+    @cached_property
+    def contribution(self) -> torch.Tensor:
+        """What this rank's messages amount to, shape and dtype of the gradient."""
+        match self.sent:
+            case Values(indices, values):
+                flat = torch.zeros_like(self.average, memory_format=torch.contiguous_format).view(-1)
+                flat[indices] = values
+                return flat.view(self.average.shape)
+            case Product(left, right):
+                return (left @ right.T).to(self.average.dtype).view(self.average.shape)
+            case tensor:
+                return tensor
+
+    def rest(self, corrected: torch.Tensor, own: bool) -> torch.Tensor:
+        """``corrected`` less the contribution, without making one where that is not needed; ``own``: in its place."""
+        if isinstance(self.sent, torch.Tensor) or not corrected.is_contiguous():
+            return torch.sub(corrected, self.contribution, out=corrected if own else None)
+        left = corrected if own else corrected.clone()
+        if isinstance(self.sent, Values):
+            left.view(-1)[self.sent.indices] -= self.sent.values.to(left.dtype)
+        else:
+            factors = self.sent.left.to(left.dtype), self.sent.right.T.to(left.dtype)
+            left.view(len(factors[0]), -1).addmm_(*factors, alpha=-1)
+        return left
+
+
+Conversation = Generator[Request, Any, Outcome]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a conversation takes place. ``rank`` of ``size``; ``name`` of the tensor, the same on all ranks; ``param``:
+    the parameter whose gradient it is, where a compressor wants to see it."""
+
+    rank: int = 0
+    size: int = 1
+    name: str = ""
+    param: torch.Tensor | None = None
+
+
+class Compressor(ABC):
+    """A setting of an algorithm: a frozen dataclass whose repr is the call. What changes lives in a :data:`Memory`."""
+
+    knob: ClassVar[str | None] = None  #: the field that says how much is sent: density, rank, bits
+    carries_nan: ClassVar[bool] = False  #: NaN and infinity arrive where they were; else the tensor is to be all NaN
+
+    @abstractmethod
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        """The conversation about a gradient: any shape, one of ``TYPES``; it is not written to."""
+
+    @abstractmethod
+    def floats(self, shape: Sequence[int]) -> float:
+        """Floats that a rank sends of a tensor of this shape, as :class:`Outcome` counts them; where that depends on
+        the values, about how many."""
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        """Bytes that a rank hands over of such a tensor, or about how many."""
+        return self.floats(shape) * dtype.itemsize
+
+    def at(self, value: float) -> Self:
+        """The same algorithm with another value of its knob. Raises InvalidArgument where it has none."""
+        if self.knob is None:
+            raise InvalidArgument(f"{self!r} has nothing to set")
+        return replace(self, **{self.knob: value})  # type: ignore[type-var]
+
+    @property
+    def value(self) -> float:
+        """Of its knob. Raises InvalidArgument where it has none."""
+        if self.knob is None:
+            raise InvalidArgument(f"{self!r} has nothing to set")
+        return float(getattr(self, self.knob))
+
+    def with_density(self, density: float) -> Self:
+        """:meth:`at` for what has a density."""
+        return self._with("density", density)
+
+    def with_rank(self, rank: int) -> Self:
+        """:meth:`at` for what has a rank."""
+        return self._with("rank", rank)
+
+    def with_bits(self, bits: int) -> Self:
+        """:meth:`at` for what has bits."""
+        return self._with("bits", bits)
+
+    def _with(self, knob: str, value: float) -> Self:
+        if self.knob != knob:
+            raise InvalidArgument(f"{type(self).__name__} has no {knob}")
+        return self.at(value)
+
+    def decompressed(self, tensor: torch.Tensor, steps: int = 1, memory: Memory | None = None) -> Outcome:
+        """What a single rank makes of a tensor: ``steps`` times over, for algorithms that get better on the way (five
+        are usual for low ranks), from an empty memory unless one is given."""
+        memory = {} if memory is None else memory
+        for _ in range(steps):
+            outcome = alone(self.compress(tensor, memory, Place()))
+        return outcome
+
+    def error(self, tensor: torch.Tensor, steps: int = 1) -> float:
+        """The squared L2 norm of what is lost of a tensor; ``steps`` as in :meth:`decompressed`."""
+        lost = tensor - self.decompressed(tensor, steps).contribution
+        return float(lost.double().square().sum())
+
+
+def mean_of(tensor: torch.Tensor, size: int) -> Generator[Request, Any, torch.Tensor]:
+    """The mean over ``size`` ranks of a tensor, which is used up. As in DDP, float16 and bfloat16 are divided before
+    they are added up, so that sums stay in range; the others after."""
+    if wide(tensor.dtype) is tensor.dtype:
+        total: torch.Tensor = yield Reduce(tensor)
+        return total / size
+    mean: torch.Tensor = yield Reduce(tensor / size)
+    return mean
+
+
+def alone(conversation: Generator[Request, Any, Any]) -> Any:
+    """What a conversation comes to on the only rank there is."""
+    answer: Any = None
+    while True:
+        try:
+            request = conversation.send(answer)
+        except StopIteration as end:
+            return end.value
+        match request:
+            case Reduce(tensor):
+                answer = tensor
+            case Gather(payload):
+                answer = [payload]
+            case Exchange(payloads):
+                answer = list(payloads)
+
+
+def check_type(gradient: torch.Tensor) -> None:
+    """Raises InvalidArgument for what is not a dense tensor of floats."""
+    if gradient.layout != torch.strided or gradient.dtype not in TYPES:
+        raise InvalidArgument(f"cannot compress a {gradient.layout} tensor of {gradient.dtype}")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raises InvalidArgument unless 0 < value <= 1."""
+    if not 0 < value <= 1:
+        raise InvalidArgument(f"{name}={value!r} is not in (0, 1]")
+
+
+def check_whole(name: str, value: int, least: int = 1, most: float = math.inf) -> None:
+    """Raises InvalidArgument for what is not an integer of a range."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgument(f"{name}={value!r} is not an integer in {least} ... {most}")
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of ``dtype`` are added up."""
+    return _WIDE.get(dtype, dtype)
+
+
+def kept(n_values: int, density: float) -> int:
+    """How many of ``n_values`` a density keeps: rounded, but at least one of any."""
+    return min(n_values, max(1, round(n_values * density)))
+
+
+def tick(memory: Memory) -> int:
+    """The number of this step, from 0; the next call's is one more."""
+    step = int(memory.get("step", 0))
+    memory["step"] = step + 1
+    return step
+
+
+def random_of(*facts: Any) -> torch.Generator:
+    """A generator of random numbers, on the CPU, that depends on these numbers and strings alone: never the global
+    one, so that nothing has to be saved but a count of steps."""
+    return torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(repr(facts).encode()) >> 1)

@@ -1,0 +1,62 @@
+"""Deep Gradient Compression's choice of values (Lin et al., ICLR 2018, section 3 and Algorithm 4 of its appendix).
+
+The rest of its recipe composes with any compressor: ``gcodec.feedback`` has momentum correction, momentum factor
+masking, local clipping and the warm-up of densities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .contract import Memory, Place, check_share, check_whole, kept, random_of, tick
+from .selection import above, count_above, largest, sampled_threshold, strided_sample
+from .sparse import Sparsifier
+
+
+@dataclass(frozen=True)
+class DGC(Sparsifier):
+    """Top-k by a threshold from a strided sample, adjusted until about k values exceed it; never more than k are sent.
+
+    ``sample``: the share of values in the sample, from a random start, or as many as leave ``least`` above the
+    threshold. A threshold that fewer than ``lower`` * k values exceed is multiplied by ``lower``; where more than
+    ``upper`` * k do, the k largest of these are chosen (``reselect``), or the threshold is multiplied by ``upper``. At
+    most ``rounds`` times; the numbers are those of the authors' code. ``seed`` of where samples begin.
+    """
+
+    sample: float = 0.01
+    lower: float = 0.8
+    upper: float = 1.3
+    rounds: int = 10
+    reselect: bool = True
+    least: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("sample", self.sample)
+        check_share("lower", self.lower)
+        check_share("1 / upper", 1 / self.upper)
+        check_whole("rounds", self.rounds, 0)
+
+    def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        k = kept(flat.numel(), self.density)
+        random = random_of("dgc", self.seed, place.name, place.rank, tick(memory))
+        sample = strided_sample(flat, self.sample, round(self.least / self.density), random)
+        threshold = self._adjusted(flat, k, sampled_threshold(sample, self.density))
+        indices = above(flat, threshold, int(self.upper * k))
+        if not indices.numel():  # raised beyond the greatest: without reselect, and many equal values
+            return largest(flat, k)
+        return indices if indices.numel() <= k else indices[largest(flat[indices], k)]
+
+    def _adjusted(self, flat: torch.Tensor, k: int, threshold: float) -> float:
+        for _ in range(self.rounds):
+            count = count_above(flat, threshold)
+            if count < self.lower * k:
+                threshold *= self.lower
+            elif count > self.upper * k and not self.reselect:
+                threshold *= self.upper
+            else:
+                break
+        return threshold

@@ -1,0 +1,92 @@
+"""gcodec's own codec as a compressor: frames to the owners of parts, sums in frames to all (GComp, Figure 8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from .. import codec
+from ..errors import InvalidArgument
+from ..ladders import FINE_LADDER
+from ..optimizers import levels_for
+from .contract import Compressor, Conversation, Exchange, Gather, Memory, Outcome, Place, check_type, check_whole, wide
+from .partition import parts_of
+from .sparse import named
+
+
+@dataclass(frozen=True)
+class Frames(Compressor):
+    """Lossless; with ``bits``, that many mantissa bits of every value; with ``optimizer``, near-lossless by its rule.
+
+    ``optimizer``: the live torch optimizer that will take the step; tensors must come with their parameter. A value is
+    encoded twice, as a contribution and as a part of the average; the error of the second rounding counts as its
+    owner's, so that error feedback telescopes all the same. For training by DDP, ``gcodec.distributed.
+    CompressedAllreduce`` does the same faster: it overlaps codec and network, and shares codebooks.
+    """
+
+    knob: ClassVar[str | None] = "bits"
+    carries_nan: ClassVar[bool] = True
+    bits: int | None = None
+    optimizer: Any = None
+
+    def __post_init__(self) -> None:
+        if self.bits is not None:
+            check_whole("bits", self.bits)
+            if self.optimizer is not None:
+                raise InvalidArgument("bits and optimizer exclude each other")
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_type(gradient)
+        flat = gradient.detach().cpu().reshape(-1)
+        parts = parts_of(flat.numel(), place.size)
+        levels = self._levels(flat, gradient, place)
+        sent = [self._encode(flat[part], levels, part) for part in parts]
+        contribution = flat
+        if self.bits is not None or self.optimizer is not None:
+            contribution = torch.cat([_decode(frame, flat[part]) for frame, part in zip(sent, parts, strict=True)])
+        received = yield Exchange(sent)
+        mine = parts[place.rank]
+        total = torch.zeros_like(flat[mine], dtype=wide(flat.dtype))
+        for rank, frame in enumerate(received):
+            total += named(rank, _decode, frame, flat[mine])
+        mean = torch.zeros_like(flat)
+        mean[mine] = exact = (total / place.size).to(flat.dtype)
+        results = yield Gather(self._encode(exact, self._levels(mean, gradient, place), mine))
+        for rank, (frame, part) in enumerate(zip(results, parts, strict=True)):
+            mean[part] = named(rank, _decode, frame, flat[part])
+        if contribution is not flat:  # what the second rounding took from all is its owner's to make good
+            contribution[mine] += (mean[mine] - exact) * place.size
+        average, contribution = (x.view(gradient.shape).to(gradient.device) for x in (mean, contribution))
+        return Outcome(average, contribution, sum(map(len, sent)) / 4)
+
+    def _levels(self, flat: torch.Tensor, gradient: torch.Tensor, place: Place) -> np.ndarray | None:
+        if self.optimizer is None:
+            return None
+        if place.param is None:
+            raise InvalidArgument(f"near-lossless needs the parameter whose gradient {place.name!r} is")
+        levels = levels_for(self.optimizer, place.param, flat.view(gradient.shape))
+        return np.asarray(levels).reshape(-1)
+
+    def _encode(self, values: torch.Tensor, levels: np.ndarray | None, part: slice) -> bytes:
+        if levels is not None:
+            frame = codec.encode(values, levels=levels[part], ladder=FINE_LADDER[_name(values)], threads=1)
+        else:
+            most = round(-math.log2(torch.finfo(values.dtype).eps))
+            frame = codec.encode(values, mantissa_bits=self.bits and min(self.bits, most), threads=1)
+        return bytes(frame)
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return math.prod(shape) * (32 if self.bits is None else min(self.bits + 9, 32)) / 32
+
+
+def _name(values: torch.Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
+def _decode(frame: bytes, like: torch.Tensor) -> torch.Tensor:
+    return codec.decode(frame, out=torch.empty_like(like), threads=1)

@@ -1,0 +1,180 @@
+"""What low-rank compressors have in common: a tensor as a matrix, factors that start from those of the step before, and
+the alternation of sides.
+
+A gradient of shape (d, ...) counts as a matrix of d rows. All ranks must compute the same factors from the same
+numbers, bit for bit, so they need the same BLAS with the same number of threads; nothing else here depends on it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from ..errors import InvalidArgument
+from .contract import (
+    Compressor,
+    Conversation,
+    Memory,
+    Outcome,
+    Place,
+    Product,
+    Reduce,
+    Request,
+    check_type,
+    check_whole,
+    mean_of,
+    random_of,
+    wide,
+)
+from .dense import Dense
+
+
+@dataclass(frozen=True)
+class LowRank(Compressor):
+    """``rank`` of the approximation, at most a matrix's own. ``always``: even where the factors are no smaller than the
+    matrix, which is sent dense otherwise. ``seed`` of what factors start from."""
+
+    knob: ClassVar[str | None] = "rank"
+    rank: int
+    always: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("rank", self.rank)
+
+    @abstractmethod
+    def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        """The conversation about a matrix, float32 or float64[m, n], neither m nor n zero."""
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_type(gradient)
+        if not self.factored(gradient.shape):
+            return (yield from Dense().compress(gradient, memory, place))
+        matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
+        found = yield from self.factorize(matrix, memory, place)
+        return replace(found, average=found.average.to(gradient.dtype).view(gradient.shape))
+
+    def factored(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape is sent as factors."""
+        m, n = matrix_shape(shape)
+        return m * n > 0 and (self.always or self.rank_of(shape) * (m + n) < m * n)
+
+    def rank_of(self, shape: Sequence[int]) -> int:
+        """The rank of the approximation of a tensor of this shape."""
+        return min(self.rank, *matrix_shape(shape))
+
+    def floats(self, shape: Sequence[int]) -> float:
+        m, n = matrix_shape(shape)
+        return self.rank_of(shape) * (m + n) if self.factored(shape) else m * n
+
+    def start(self, key: str, rows: int, rank: int, like: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        """A factor [rows, rank] to start from: the one in memory, cut or filled up with random columns where the rank
+        has changed; without one, random orthonormal columns, the same on all ranks."""
+        known = memory.get(key)
+        if known is not None and len(known) == rows and known.shape[1] == rank:
+            return known.to(like)
+        random = torch.randn(rows, rank, generator=random_of("low-rank", self.seed, place.name, key))
+        random = orthonormal(random.to(like))
+        if known is None or len(known) != rows:
+            return random
+        kept = known[:, :rank].to(like)
+        scale = torch.linalg.vector_norm(kept, dim=0).mean()
+        return torch.cat([kept, random[:, kept.shape[1] :] * scale], 1)
+
+
+@dataclass(frozen=True)
+class Alternating(LowRank):
+    """One factor is known to all ranks, the last all-reduced one; the other is fitted to it, and reduced. At the next
+    step they change roles.
+
+    ``dtype``: "float16" or "bfloat16": the type in which factors are sent and added up; None: their own.
+    """
+
+    dtype: str | None = None
+    alternate: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype not in (None, "float16", "bfloat16"):
+            raise InvalidArgument(f"dtype={self.dtype!r}; 'float16', 'bfloat16' or None")
+
+    @abstractmethod
+    def fixed(self, factor: torch.Tensor) -> torch.Tensor:
+        """What the fitting is done against: [n, rank], from the factor that all know."""
+
+    @abstractmethod
+    def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+        """The best other factor [m, rank], so that ``fit @ fixed.T`` is close to the matrix [m, n]."""
+
+    def remember(self, mean: torch.Tensor, side: int, memory: Memory) -> None:
+        """Keep an all-reduced factor for the next step: the one of columns (``side`` 0) or rows (1)."""
+        memory[self._key(side)] = mean
+
+    def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        rank, side = min(self.rank, *matrix.shape), int(memory.get(self._key("side"), 0))
+        seen = matrix.T if side else matrix
+        factor = self.start(self._key(1 - side), seen.shape[1], rank, matrix, memory, place)
+        fixed = self.fixed(factor)
+        fitted = self.fit(seen, fixed)
+        mean, own = yield from self._mean(fitted, place.size)
+        if self.alternate and usable(mean):
+            self.remember(mean, side, memory)
+            memory[self._key("side")] = 1 - side
+        floats = mean.numel() * (0.5 if self.dtype else 1.0)
+        if side:
+            return Outcome(fixed @ mean.T, Product(fixed, own), floats)
+        return Outcome(mean @ fixed.T, Product(own, fixed), floats)
+
+    def _mean(self, fitted: torch.Tensor, size: int) -> Generator[Request, Any, tuple[torch.Tensor, torch.Tensor]]:
+        """The mean of a factor, and what this rank's part of it is."""
+        if self.dtype is None:
+            mean = yield from mean_of(fitted.clone(), size)
+            return mean, fitted
+        narrow = (fitted / size).to(getattr(torch, self.dtype))
+        own = narrow.to(fitted.dtype) * size
+        mean = yield Reduce(narrow)
+        return mean.to(fitted.dtype), own
+
+    def _key(self, name: str | int) -> str:
+        return f"{type(self).__name__.lower()}.{name}"
+
+    def floats(self, shape: Sequence[int]) -> float:
+        """Of an average step: the two sides differ."""
+        if not self.factored(shape):
+            return math.prod(shape)
+        m, n = matrix_shape(shape)
+        return self.rank_of(shape) * ((m + n) / 2 if self.alternate else m) * (0.5 if self.dtype else 1.0)
+
+    def factored(self, shape: Sequence[int]) -> bool:
+        m, n = matrix_shape(shape)
+        sent = (m + n) / 2 if self.alternate else m
+        return m * n > 0 and (self.always or self.rank_of(shape) * sent < m * n)
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a tensor seen as a matrix."""
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """A matrix [m, n], or the transposed view of one, times a factor [n, k]: thin products of a view take twice as long
+    as those of its memory."""
+    if matrix.is_contiguous():
+        return matrix @ factor
+    return (factor.T @ matrix.T).T.contiguous()
+
+
+def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
+    """Orthonormal columns that span those of a matrix [m, k], k <= m; whatever its rank, there are k of them."""
+    return torch.linalg.qr(matrix).Q
+
+
+def usable(factor: torch.Tensor) -> bool:
+    """Whether a factor can be built on: neither NaN or infinite, nor all zero, from which no fit finds a way back."""
+    size = float(factor.abs().sum())
+    return 0 < size < math.inf

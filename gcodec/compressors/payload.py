@@ -1,0 +1,55 @@
+"""The envelope of every payload: what it is, for how many values, and a checksum over all of it.
+
+    byte 0  kind, u8       4  checksum, u32, the low half of XXH3 of all other bytes     16  sections, end to end
+         1  dtype, u8      8  values of the tensor, u64
+         2  zero, u16
+
+Numbers are little-endian. How long sections are follows from the values of what they hold, or stands in a section of
+its own; a payload is read by one who knows the tensor it is for.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+import xxhash
+
+from ..errors import Corruption, InsufficientData
+from .contract import TYPES
+
+SPARSE, QUANTIZED, PART = 1, 2, 3  #: kinds
+ENVELOPE = 16  #: bytes
+_FIELDS = struct.Struct("<BBHIQ")
+
+
+def seal(kind: int, dtype: torch.dtype, n_values: int, *sections: bytes) -> bytes:
+    """A payload of these sections."""
+    body = b"".join(sections)
+    head = _FIELDS.pack(kind, TYPES.index(dtype), 0, 0, n_values)
+    return _FIELDS.pack(kind, TYPES.index(dtype), 0, _checksum(head, body), n_values) + body
+
+
+def unseal(payload: bytes, kind: int, dtype: torch.dtype, n_values: int) -> memoryview:
+    """The sections of a payload of this kind for a tensor of so many values.
+
+    Raises InsufficientData, or Corruption for another kind, dtype, number of values or checksum.
+    """
+    if len(payload) < ENVELOPE:
+        raise InsufficientData(f"a payload of {len(payload)} bytes; its envelope alone takes {ENVELOPE}")
+    *found, zero, checksum, n_found = _FIELDS.unpack_from(payload)
+    body = memoryview(payload)[ENVELOPE:]
+    head = _FIELDS.pack(*found, zero, 0, n_found)
+    if checksum != _checksum(head, body):
+        raise Corruption("a payload's checksum differs")
+    if (*found, zero, n_found) != (kind, TYPES.index(dtype), 0, n_values):
+        raise Corruption(
+            f"a payload of kind, dtype, values {(*found, n_found)} instead of {(kind, TYPES.index(dtype), n_values)}"
+        )
+    return body
+
+
+def _checksum(head: bytes, body: bytes | memoryview) -> int:
+    digest = xxhash.xxh3_64(head)
+    digest.update(body)
+    return digest.intdigest() & 0xFFFFFFFF

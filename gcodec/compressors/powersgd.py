@@ -1,0 +1,47 @@
+"""PowerSGD: one step of power iteration (Vogels et al., NeurIPS 2019, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .contract import Conversation, Memory, Outcome, Place, Product, check_whole, mean_of
+from .lowrank import LowRank, orthonormal, product, usable
+
+_KEY = "powersgd.q"
+
+
+@dataclass(frozen=True)
+class PowerSGD(LowRank):
+    """P = M Q, all-reduced and orthogonalized; then Q = M^T P, all-reduced; P Q^T is the approximation.
+
+    Q starts from the last step's, however often the rank changes (``warm_start=False``: from random columns).
+    ``iterations`` of both halves per step, each of which sends both factors.
+    """
+
+    warm_start: bool = True
+    iterations: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("iterations", self.iterations)
+
+    def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        m, n = matrix.shape
+        rank = min(self.rank, m, n)
+        if not self.warm_start:
+            memory.pop(_KEY, None)
+        q = self.start(_KEY, n, rank, matrix, memory, place)
+        for _ in range(self.iterations):
+            mean = yield from mean_of(product(matrix, q), place.size)
+            p = orthonormal(mean)
+            own = product(matrix.T, p)
+            q = yield from mean_of(own.clone(), place.size)
+        if usable(q):
+            memory[_KEY] = q
+        return Outcome(p @ q.T, Product(p, own), self.iterations * rank * (m + n))
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return super().floats(shape) * (self.iterations if self.factored(shape) else 1)

@@ -1,0 +1,117 @@
+"""QSGD: stochastic quantization (Alistarh et al., NeurIPS 2017, section 3.1 and equation 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from ..errors import Corruption, InvalidArgument
+from .bits import pack, packed_size, unpack
+from .contract import (
+    Compressor,
+    Conversation,
+    Gather,
+    Memory,
+    Outcome,
+    Place,
+    check_type,
+    check_whole,
+    random_of,
+    tick,
+    wide,
+)
+from .payload import ENVELOPE, QUANTIZED, seal, unseal
+from .sparse import named
+
+NORMS = ("max", "l2")
+
+
+@dataclass(frozen=True)
+class QSGD(Compressor):
+    """Every value becomes sign * norm * l / s, l one of 0 ... s, drawn so that its expectation is the value.
+
+    ``bits`` per value, 2 ... 8, one of them the sign: s = 2**(bits - 1) - 1 levels. ``bucket``: values that share a
+    norm, which is sent as a float32; ``norm``: "max", the greatest size in a bucket, or "l2", as in the paper's
+    theory. ``seed``: with rank, tensor and step it determines the draws; ``stochastic=False`` rounds to the nearest
+    level.
+
+    All ranks get all payloads, so no sum is quantized a second time.
+    """
+
+    knob: ClassVar[str | None] = "bits"
+    bits: int = 4
+    bucket: int = 512
+    norm: str = "max"
+    stochastic: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("bits", self.bits, 2, 8)
+        check_whole("bucket", self.bucket)
+        if self.norm not in NORMS:
+            raise InvalidArgument(f"norm={self.norm!r}; one of {NORMS}")
+
+    @property
+    def levels(self) -> int:
+        """s: the greatest level."""
+        return (1 << self.bits - 1) - 1
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_type(gradient)
+        flat = gradient.reshape(-1)
+        random = random_of("qsgd", self.seed, place.name, place.rank, tick(memory))
+        payloads = yield Gather(self.pack(flat, random))
+        total, own = torch.zeros_like(flat, dtype=wide(flat.dtype)), flat
+        for rank, payload in enumerate(payloads):
+            values = named(rank, self.unpack, payload, flat)
+            total += values
+            if rank == place.rank:
+                own = values.to(flat.dtype)
+        average = (total / place.size).to(flat.dtype)
+        return Outcome(average.view(gradient.shape), own.view(gradient.shape), self.floats(gradient.shape))
+
+    def pack(self, flat: torch.Tensor, random: torch.Generator) -> bytes:
+        """The payload of a flat tensor: norms, float32 each, then codes of ``bits``: the level, and above it the
+        sign."""
+        rows = self._rows(flat.float())
+        norms = rows.abs().amax(1) if self.norm == "max" else torch.linalg.vector_norm(rows, dim=1)
+        places = (rows.abs() * self.levels / norms[:, None]).nan_to_num_(0.0, 0.0).reshape(-1)[: flat.numel()]
+        if self.stochastic:
+            places += torch.rand(flat.numel(), generator=random).to(flat.device)
+        else:
+            places += 0.5
+        levels = places.floor_().clamp_(max=self.levels).to(torch.uint8)
+        codes = levels | (torch.signbit(flat).to(torch.uint8) << self.bits - 1)
+        packed = pack(codes.cpu().numpy(), self.bits)
+        return seal(QUANTIZED, flat.dtype, flat.numel(), norms.cpu().numpy().tobytes(), packed)
+
+    def unpack(self, payload: bytes, like: torch.Tensor) -> torch.Tensor:
+        """Its values, on the device of ``like``, in the dtype in which they are added up. Raises Corruption,
+        InsufficientData."""
+        body, n = unseal(payload, QUANTIZED, like.dtype, like.numel()), like.numel()
+        n_norms = -(-n // self.bucket)
+        if len(body) != 4 * n_norms + packed_size(n, self.bits):
+            raise Corruption(f"{len(body)} bytes for {n} values of {self.bits} bits in buckets of {self.bucket}")
+        norms = torch.from_numpy(np.frombuffer(body[: 4 * n_norms], np.float32).copy())
+        codes = torch.from_numpy(unpack(body[4 * n_norms :], n, self.bits)).to(like.device)
+        sizes = self._rows((codes & self.levels).to(wide(like.dtype))) / self.levels
+        values = (sizes * norms.to(like.device)[:, None]).reshape(-1)[:n]
+        return torch.where(codes > self.levels, -values, values)
+
+    def _rows(self, flat: torch.Tensor) -> torch.Tensor:
+        """Buckets as rows, the last one filled up with zeros."""
+        missing = -flat.numel() % self.bucket
+        return torch.nn.functional.pad(flat, (0, missing)).view(-1, self.bucket)
+
+    def floats(self, shape: Sequence[int]) -> float:
+        n = math.prod(shape)
+        return n * self.bits / 32 + -(-n // self.bucket)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        n = math.prod(shape)
+        return ENVELOPE + packed_size(n, self.bits) + 4 * -(-n // self.bucket)

@@ -1,0 +1,104 @@
+"""Which values are large: counting and selecting by a threshold, and thresholds from samples.
+
+On the CPU, float32 goes through kernels that make one pass and write nothing but the indices; all else through torch.
+The size of NaN counts as greater than every other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..kernels.jit import kernel
+from ..tensors import kernel_view
+
+_RUN = 64  #: values that are looked at together
+
+
+def sizes_of(values: torch.Tensor) -> torch.Tensor:
+    """|values|, with infinity for NaN."""
+    return values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
+
+
+def largest(values: torch.Tensor, k: int) -> torch.Tensor:
+    """Where the k values of greatest size are: int64[k], ascending. Of equal ones torch.topk chooses."""
+    return torch.topk(sizes_of(values), k, sorted=False).indices.sort().values
+
+
+def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:
+    """Where values are of size ``threshold`` or more: int64, ascending. If there are at most ``expected`` of them, they
+    need not be counted first."""
+    bits = _bits(values)
+    if bits is None:
+        return torch.nonzero(sizes_of(values) >= threshold).view(-1)
+    least = _bits_of(threshold)
+    indices = np.empty(expected + _RUN, np.int64)
+    count = int(_select(bits, least, indices)) if expected else -1
+    if count < 0:
+        indices = np.empty(int(_count(bits, least)) + _RUN, np.int64)
+        count = int(_select(bits, least, indices))
+    return torch.from_numpy(indices[:count])
+
+
+def count_above(values: torch.Tensor, threshold: float) -> int:
+    """How many values are of size ``threshold`` or more."""
+    bits = _bits(values)
+    if bits is None:
+        return int((sizes_of(values) >= threshold).sum())
+    return int(_count(bits, _bits_of(threshold)))
+
+
+def strided_sample(values: torch.Tensor, share: float, least: int, random: torch.Generator) -> torch.Tensor:
+    """About ``share`` of the values, but ``least`` if there are so many, at equal distances from a random start: their
+    sizes. The distance is odd: rows of even length do not always give the same column."""
+    n = values.numel()
+    stride = max(min(int(1 / share), n // max(least, 1)), 1)
+    stride -= 1 - stride % 2 if stride > 1 else 0
+    start = int(torch.randint(stride, (1,), generator=random))
+    return sizes_of(values[start::stride])
+
+
+def sampled_threshold(sample: torch.Tensor, density: float) -> float:
+    """The size that a share ``density`` of a sample reaches: that of its ceil(density * n)-th largest."""
+    k = min(max(math.ceil(sample.numel() * density), 1), sample.numel())
+    return float(torch.topk(sample, k, sorted=False).values.min())
+
+
+def _bits(values: torch.Tensor) -> np.ndarray | None:
+    """uint32 bits for the kernels, where these are of use."""
+    if values.dtype != torch.float32 or not values.is_cpu:
+        return None
+    return kernel_view(values.detach().contiguous().numpy().view(np.uint32))
+
+
+def _bits_of(threshold: float) -> np.uint32:
+    """The bits of a threshold that is not negative. Among such numbers bits are in the order of values."""
+    return np.float32(threshold).view(np.uint32)
+
+
+@kernel
+def _count(bits: Any, threshold: Any) -> Any:
+    """How many values reach a threshold."""
+    count = np.uint32(0)
+    for value in bits:
+        count += np.uint32(np.uint32(value & np.uint32(0x7FFFFFFF)) >= threshold)
+    return count
+
+
+@kernel
+def _select(bits: Any, threshold: Any, indices: Any) -> Any:
+    """Where they are, and how many; -1 where ``indices`` has not room for all and ``_RUN`` more. In runs, many of which
+    hold none."""
+    at, n, last = 0, len(bits), len(indices) - _RUN
+    for begin in range(0, n, _RUN):
+        end = min(begin + _RUN, n)
+        if _count(bits[begin:end], threshold):
+            if at > last:
+                return -1
+            for i in range(begin, end):
+                indices[at] = i
+                at += np.uint32(bits[i] & np.uint32(0x7FFFFFFF)) >= threshold
+    return at

@@ -1,0 +1,91 @@
+"""SparCML's sparse all-reduce: split, then all-gather, with a switch to dense (Renggli et al., SC 2019, section
+5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+
+from .contract import (
+    Compressor,
+    Conversation,
+    Exchange,
+    Gather,
+    Memory,
+    Outcome,
+    Place,
+    Values,
+    check_share,
+    check_type,
+    wide,
+)
+from .partition import parts_of
+from .sparse import Sparsifier, named, pack_sparse, unpack_sparse
+
+
+@dataclass(frozen=True)
+class SparCML(Compressor):
+    """Any sparsifier's choice, added up part by part by an owner, which sends the sum to all.
+
+    ``sparsifier`` chooses; ``switch``: the density of a sum from which on it is sent without indices (the paper's
+    delta: one half, where an index takes as many bytes as a value). What a rank sends hardly grows with the number of
+    ranks once sums are dense, where gathering everything grows in proportion. Nothing is rounded on the way.
+    """
+
+    knob: ClassVar[str | None] = "density"
+    sparsifier: Sparsifier
+    switch: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_share("switch", self.switch)
+
+    @property
+    def value(self) -> float:
+        return self.sparsifier.value
+
+    def at(self, value: float) -> Self:
+        return replace(self, sparsifier=self.sparsifier.at(value))
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_type(gradient)
+        flat = gradient.reshape(-1)
+        indices = self.sparsifier.chosen(flat, memory, place)
+        parts = parts_of(flat.numel(), place.size)
+        cuts = torch.searchsorted(indices, torch.tensor([part.stop for part in parts], device=flat.device)).tolist()
+        begins = [0, *cuts[:-1]]
+        received = yield Exchange(
+            [
+                pack_sparse(flat[part], indices[begin:end] - part.start)
+                for part, begin, end in zip(parts, begins, cuts, strict=True)
+            ]
+        )
+        results = yield Gather(self._sum(received, flat[parts[place.rank]]))
+        average = torch.empty_like(flat)
+        for rank, (part, payload) in enumerate(zip(parts, results, strict=True)):
+            total = torch.zeros_like(flat[part], dtype=wide(flat.dtype))
+            where, values = named(rank, unpack_sparse, payload, total)
+            total[where] = values
+            average[part] = (total / place.size).to(flat.dtype)
+        return Outcome(average.view(gradient.shape), Values(indices, flat[indices]), indices.numel())
+
+    def _sum(self, payloads: Sequence[bytes], own: torch.Tensor) -> bytes:
+        """The payload of the sum of what all ranks have for one's own part."""
+        total = torch.zeros_like(own, dtype=wide(own.dtype))
+        touched = torch.zeros_like(own, dtype=torch.bool)
+        for rank, payload in enumerate(payloads):
+            where, values = named(rank, unpack_sparse, payload, own)
+            total[where] += values.to(total.dtype)
+            touched[where] = True
+        found = torch.nonzero(touched).view(-1)
+        if found.numel() >= self.switch * own.numel():
+            found = torch.arange(own.numel(), device=own.device)
+        return pack_sparse(total, found)
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return self.sparsifier.floats(shape)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        return self.sparsifier.payload_bytes(shape, dtype)

@@ -1,0 +1,156 @@
+"""Sparsifiers: few values and where they were. What they have in common is all but the choice."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from .. import codec
+from ..errors import Corruption, GcodecError, InsufficientData
+from .contract import (
+    Compressor,
+    Conversation,
+    Gather,
+    Memory,
+    Outcome,
+    Place,
+    Values,
+    check_share,
+    check_type,
+    kept,
+    wide,
+)
+from .indices import bits_per_index, decode_indices, encode_indices
+from .payload import ENVELOPE, SPARSE, seal, unseal
+
+_RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
+_LEAST = 64  #: values below which a frame's own header is not worth trying
+
+
+@dataclass(frozen=True)
+class Sparsifier(Compressor):
+    """Every rank chooses some of its values, and all ranks get all choices.
+
+    ``density``: the share of values that is kept, 0 ... 1, at least one value. ``mantissa_bits``: of the values that
+    are sent; None: all.
+
+    The payload is an envelope (``payload``), the indices (``indices``), and the values: a frame, or as they are where
+    that is shorter. Those that arrive are added up in the order of ranks, in float32 or wider.
+    """
+
+    knob: ClassVar[str | None] = "density"
+    density: float
+    mantissa_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        check_share("density", self.density)
+
+    @abstractmethod
+    def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        """Which values to send of a flat tensor that is not empty: int64[k] on its device, ascending."""
+
+    def refine(self, flat: torch.Tensor, indices: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        """The same, among those that a setting of greater density has chosen: compression of the compressed. Its cost
+        is that of ``indices``, not of all values."""
+        share = kept(flat.numel(), self.density) / max(indices.numel(), 1)
+        if share >= 1:
+            return indices
+        return indices[self.at(share).select(flat[indices], memory, place)]
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_type(gradient)
+        flat = gradient.reshape(-1)
+        return (yield from self.send(gradient, self.chosen(flat, memory, place), place))
+
+    def chosen(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        """:meth:`select`, but for what needs no choice: int64[k]."""
+        if self.density == 1 or not flat.numel():
+            return torch.arange(flat.numel(), device=flat.device)
+        return self.select(flat, memory, place)
+
+    def send(self, gradient: torch.Tensor, indices: torch.Tensor, place: Place) -> Conversation:
+        """The conversation once indices are chosen."""
+        flat = gradient.reshape(-1)
+        payloads = yield Gather(self.pack(flat, indices))
+        total = torch.zeros_like(flat, dtype=wide(flat.dtype))
+        sent = Values(indices, flat[:0])
+        for rank, payload in enumerate(payloads):
+            where, values = named(rank, self.unpack, payload, flat)
+            total[where] += values.to(total.dtype)
+            if rank == place.rank:
+                sent = Values(where, values)
+        average = (total / place.size).to(flat.dtype)
+        return Outcome(average.view(gradient.shape), sent, sent.values.numel())
+
+    def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:
+        """The payload of chosen values."""
+        return pack_sparse(flat, indices, self.mantissa_bits)
+
+    def unpack(self, payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Indices and values, which are one for each index or one for all. Raises Corruption, InsufficientData."""
+        return unpack_sparse(payload, like)
+
+    def floats(self, shape: Sequence[int]) -> float:
+        n = math.prod(shape)
+        return kept(n, self.density) if n else 0
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        k, n = self.floats(shape), math.prod(shape)
+        bits = 8 * dtype.itemsize
+        if self.mantissa_bits is not None:
+            bits = min(bits, 9 + self.mantissa_bits)
+        return ENVELOPE + 5 + (k * (bits + bits_per_index(k / n)) / 8 if n else 0)
+
+
+def pack_sparse(flat: torch.Tensor, indices: torch.Tensor, mantissa_bits: int | None = None) -> bytes:
+    """The payload of some values of a flat tensor; ``indices``: int64[k], ascending."""
+    where = encode_indices(indices.cpu().numpy(), flat.numel())
+    values = flat.detach()[indices].cpu()
+    frame = b""
+    if mantissa_bits is not None or len(values) >= _LEAST:
+        frame = codec.encode(values, mantissa_bits=_least(values, mantissa_bits), threads=1)
+    if mantissa_bits is None and (not frame or len(frame) >= values.nbytes):
+        frame = values.view(torch.uint8).numpy().tobytes()
+        return seal(SPARSE, flat.dtype, flat.numel(), where, _RAW, frame)
+    return seal(SPARSE, flat.dtype, flat.numel(), where, _FRAMED, frame)
+
+
+def _least(values: torch.Tensor, mantissa_bits: int | None) -> int | None:
+    """No type keeps more bits than it has."""
+    if mantissa_bits is None:
+        return None
+    return min(mantissa_bits, round(-math.log2(torch.finfo(values.dtype).eps)))
+
+
+def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices, int64[k], and values of a payload for a flat tensor like ``like``, on its device.
+
+    Raises Corruption, InsufficientData.
+    """
+    body = unseal(payload, SPARSE, like.dtype, like.numel())
+    where, used = decode_indices(body, like.numel())
+    coding, rest = bytes(body[used : used + 1]), body[used + 1 :]
+    values = torch.empty(len(where), dtype=like.dtype)
+    if coding == _FRAMED:
+        codec.decode(rest, out=values, threads=1)
+    elif coding == _RAW and len(rest) == values.nbytes:
+        values.view(torch.uint8).numpy()[:] = np.frombuffer(rest, np.uint8)
+    else:
+        raise Corruption(f"{len(rest)} bytes for {len(values)} values, coded as {coding!r}")
+    return torch.from_numpy(where).to(like.device), values.to(like.device)
+
+
+def named(rank: int, unpack: Any, *arguments: Any) -> Any:
+    """What ``unpack`` returns; its errors name the rank that the payload is from."""
+    try:
+        return unpack(*arguments)
+    except InsufficientData as error:
+        raise InsufficientData(f"rank {rank}: {error}") from error
+    except GcodecError as error:
+        raise Corruption(f"rank {rank}: {error}") from error

@@ -1,0 +1,158 @@
+"""The DDP hook's state for compressors: Top-k, DGC, PowerSGD, GradZip and their like, with what they keep."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..averaging import Averager, Plan
+from ..compressors import Compressor, Frames, alone
+from ..errors import InvalidArgument, Unsupported
+from .allreduce import TYPES, plain
+from .lane import Job, Lane, lane_of
+from .stats import Stats, Tally
+from .talk import Talk
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+
+class CompressedGradients:
+    """State of the DDP hook for a compressor.
+
+        state = gcodec.distributed.CompressedGradients(model, TopK(density=0.01))
+        ddp.register_comm_hook(state, gcodec.distributed.hook)
+
+    ``model``: the module whose gradients come, under DDP or not: its parameters' names tell tensors apart, however DDP
+    forms its buckets. ``plan``: a compressor, which gets error feedback, or a :class:`~gcodec.averaging.Plan`.
+    ``optimizer``: the one that will take the step; plans with momentum correction need it, to see that it has no
+    momentum. ``group``: DDP's process group. ``timeout``: when a silent rank becomes an error.
+
+    One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
+    ``gcodec.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and number of
+    threads everywhere for that. Raises InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan | Compressor,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        group: dist.ProcessGroup | None = None,
+        timeout: timedelta = timedelta(minutes=5),
+    ) -> None:
+        if not dist.is_initialized():
+            raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
+        self.plan = plan if isinstance(plan, Plan) else Plan(plan)
+        _check_optimizer(self.plan, optimizer)
+        self.group, self.timeout = group, timeout
+        module = model.module if isinstance(model, DistributedDataParallel) else model
+        self._names = {id(param): name for name, param in module.named_parameters()}
+        self._params = dict(module.named_parameters())  # keeps their ids from being used again
+        self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
+        self._stats = Stats()
+        self._lane: Lane | None = None
+        _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
+
+    @property
+    def compressors(self) -> dict[str, Compressor]:
+        """Settings of single parameters by name, in place of the plan's; to be changed between steps, on all ranks
+        alike."""
+        return self.averager.compressors
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of a bucket's average; what the hook calls."""
+        buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        if not buffer.is_cpu:
+            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
+        if self._lane is None:
+            self._lane = lane_of(self.group, self.timeout)
+        lane = self._lane
+        tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+        job = self._job(lane, bucket, tally)
+
+        def run() -> torch.Tensor:
+            job.run()
+            tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+            self._stats.add(index, tally)
+            if last:
+                self._stats.end_step()
+            return buffer
+
+        return lane.submit(Job(run, job.refuse)).get_future()
+
+    def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
+        buffer = bucket.buffer()
+        if buffer.is_sparse or buffer.dtype not in TYPES:
+            return Job(lambda: plain(lane, buffer, True, tally))
+        gradients = self._gradients(bucket)
+        terms = [(name, tuple(x.shape), repr(self.averager.compressor_of(name, x))) for name, x in gradients.items()]
+        label = f"step {self._stats.steps}, bucket {bucket.index()}"
+        talk = Talk(lane, ("compressors", str(buffer.dtype), terms, repr(self.plan.feedback)), tally, label)
+
+        def run() -> None:
+            averages = talk.run(self.averager.average(gradients, self._params))
+            for name, gradient in gradients.items():
+                gradient.copy_(averages[name])
+
+        return Job(run, talk.refuse)
+
+    def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
+        """A bucket's gradients by name."""
+        found = {}
+        for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            name = self._names.get(id(param))
+            if name is None:
+                raise InvalidArgument(f"the model has no parameter that this one of {tuple(param.shape)} is")
+            found[name] = gradient
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """Wire bytes and seconds as ``CompressedAllreduce.stats``, in all, by bucket, of the last step; and under
+        ``compressor`` the counts of :class:`~gcodec.averaging.Count` with its two ratios. Call it between steps."""
+        count = self.averager.total
+        counts = {**vars(count), "ratio": count.ratio, "float_ratio": count.float_ratio}
+        return {**self._stats.numbers(), "compressor": counts}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's checkpoint needs, residuals and factors: plain tensors, numbers and strings, between steps.
+
+        Every rank has its own; only together are they the state of a run.
+        """
+        return {"version": 1, f"rank{self.averager.rank}": self.averager.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict` of the same rank, bit for bit, before the first step. Raises InvalidArgument
+        for another version's or rank's."""
+        own = state.get(f"rank{self.averager.rank}")
+        if state.get("version") != 1 or own is None:
+            raise InvalidArgument(
+                f"a state of version {state.get('version')} with {list(state)}: this is version 1, "
+                f"rank {self.averager.rank}"
+            )
+        self.averager.load_state_dict(own)
+
+
+def _check_optimizer(plan: Plan, optimizer: torch.optim.Optimizer | None) -> None:
+    if plan.feedback is None:
+        return
+    if optimizer is not None:
+        plan.feedback.check(optimizer)
+    elif plan.feedback.needs_optimizer:
+        raise InvalidArgument(
+            f"{type(plan.feedback).__name__} needs optimizer=, which must have no momentum of its own"
+        )
+
+
+def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
+    """Compile what a compressor needs."""
+    if isinstance(compressor, Frames) and compressor.optimizer is not None:
+        return
+    for dtype in sorted(dtypes & TYPES.keys(), key=str):
+        alone(Averager(Plan(compressor, None, smallest=0)).average({"": torch.randn(64, 48).to(dtype)}))

@@ -1,0 +1,171 @@
+"""What is carried from step to step around a compressor: residuals, momentum, and densities that fall during
+warm-up."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+
+from .compressors.contract import Compressor, Conversation, Memory, Outcome, Place, check_whole, wide
+from .errors import InvalidArgument
+
+
+class Carried(NamedTuple):
+    """What is to be compressed, in the dtype in which it is added up; whether this memory is its own; and the momentum
+    it came from, if any."""
+
+    corrected: torch.Tensor
+    own: bool = False
+    momentum: torch.Tensor | None = None
+
+
+class Feedback(ABC):
+    """Two halves of a step: what to compress, and what to keep. ``before`` changes nothing, so that a step whose
+    average is not finite can be left out."""
+
+    needs_optimizer: ClassVar[bool] = False  #: for :meth:`check`
+
+    @abstractmethod
+    def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
+        """What to compress in a gradient's place."""
+
+    @abstractmethod
+    def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
+        """Keep what was not sent."""
+
+    def check(self, optimizer: Any) -> None:  # noqa: B027 - most go with any
+        """Raises InvalidArgument for an optimizer that this must not be combined with."""
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Feedback):
+    """The residual: what was left out of a gradient is added to the next one (Seide et al., 2014; Karimireddy et al.,
+    ICML 2019).
+
+    It telescopes: on every rank the sum of contributions plus the residual is the sum of gradients, but for rounding,
+    whatever the compressor and however often it is changed. ``decay``: what the residual is multiplied by before it is
+    added; less than 1 forgets, and gives that up.
+    """
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay <= 1:
+            raise InvalidArgument(f"decay={self.decay} is not in (0, 1]")
+
+    def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
+        residual = memory.get("residual")
+        if residual is None:
+            return Carried(gradient)
+        return Carried(torch.add(gradient, residual, alpha=self.decay), True)
+
+    def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
+        _keep_residual(carried, outcome, memory)
+
+
+@dataclass(frozen=True)
+class MomentumCorrection(Feedback):
+    """DGC's recipe for SGD with momentum (Lin et al., ICLR 2018, equation 4 and section 3.3): momentum is applied on
+    each rank before what it gives is accumulated and compressed. The optimizer must have none of its own.
+
+    ``momentum``: its factor; ``nesterov``; ``masking``: momentum is forgotten where values were sent; ``clip``: a
+    gradient whose L2 norm exceeds clip / sqrt(W) is scaled down to it before anything else: tensor by tensor, where
+    the paper has one norm for the whole model, which a hook knows only when it is too late. Without masking and
+    clipping, all that is sent plus the residual is the sum of momenta.
+    """
+
+    needs_optimizer: ClassVar[bool] = True
+    momentum: float = 0.9
+    nesterov: bool = False
+    masking: bool = True
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1 or not (self.clip is None or self.clip > 0):
+            raise InvalidArgument(f"momentum={self.momentum} not in [0, 1), or clip={self.clip} not positive")
+
+    def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
+        gradient = self._clipped(gradient.to(wide(gradient.dtype)), place.size)
+        momentum = memory.get("momentum")
+        if self.nesterov:
+            momentum = (gradient if momentum is None else momentum + gradient) * self.momentum
+            step = momentum + gradient
+        else:
+            momentum = gradient.clone() if momentum is None else torch.add(gradient, momentum, alpha=self.momentum)
+            step = momentum
+        residual = memory.get("residual")
+        return Carried(step, False, momentum) if residual is None else Carried(step + residual, True, momentum)
+
+    def _clipped(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
+        if self.clip is None:
+            return gradient
+        limit, norm = self.clip / math.sqrt(size), float(torch.linalg.vector_norm(gradient))
+        return gradient * (limit / norm) if norm > limit else gradient
+
+    def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
+        assert carried.momentum is not None
+        _keep_residual(carried, outcome, memory)
+        if self.masking and outcome.indices is not None:
+            carried.momentum.view(-1)[outcome.indices] = 0
+        memory["momentum"] = carried.momentum
+
+    def check(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            if group.get("momentum") or "betas" in group:
+                kind = type(optimizer).__name__
+                raise InvalidArgument(f"momentum comes before compression: {kind} must have none, as SGD(momentum=0)")
+
+
+def _keep_residual(carried: Carried, outcome: Outcome, memory: Memory) -> None:
+    if outcome.sent is carried.corrected:
+        memory.pop("residual", None)
+    else:
+        memory["residual"] = outcome.rest(carried.corrected, carried.own)
+
+
+@dataclass(frozen=True)
+class WarmUp(Compressor):
+    """A compressor whose density falls to its own in ``stages`` of ``steps`` each, exponentially (Lin et al., ICLR
+    2018, section 3.3): 25, 6.3, 1.6, 0.4 % and then 0.1 %, with the default."""
+
+    compressor: Compressor
+    steps: int
+    stages: int = 4
+    knob: ClassVar[str | None] = "density"
+
+    def __post_init__(self) -> None:
+        check_whole("steps", self.steps)
+        check_whole("stages", self.stages, 0)
+        if self.compressor.knob != "density":
+            raise InvalidArgument(f"{self.compressor!r} has no density to warm up")
+
+    def setting(self, step: int) -> Compressor:
+        """The compressor of a step, counted from 0."""
+        stage = step // self.steps
+        if stage >= self.stages:
+            return self.compressor
+        final = self.compressor.value
+        return self.compressor.at(final ** ((stage + 1) / (self.stages + 1)))
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        step = int(memory.get("warmup.step", 0))
+        memory["warmup.step"] = step + 1
+        return (yield from self.setting(step).compress(gradient, memory, place))
+
+    @property
+    def value(self) -> float:
+        return self.compressor.value
+
+    def at(self, value: float) -> Self:
+        return replace(self, compressor=self.compressor.at(value))
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return self.compressor.floats(shape)
+
+    def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+        return self.compressor.payload_bytes(shape, dtype)

@@ -1,0 +1,89 @@
+"""Ranks in one process: what a compressor does to training, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .averaging import Averager, Plan
+from .compressors.contract import Compressor, Conversation, Exchange, Gather, Place, Reduce, Request
+from .errors import InvalidArgument, PeerError
+
+
+def converse(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
+    """What conversations of as many ranks come to, by rank. Sums are made in the order of ranks.
+
+    Raises PeerError where ranks do not ask for the same.
+    """
+    answers: list[Any] = [None] * len(conversations)
+    while True:
+        requests, results = [], []
+        for conversation, answer in zip(conversations, answers, strict=True):
+            try:
+                requests.append(conversation.send(answer))
+            except StopIteration as end:
+                results.append(end.value)
+        if not requests:
+            return results
+        answers = _answers(requests, len(conversations))
+
+
+def _answers(requests: Sequence[Request], size: int) -> list[Any]:
+    kinds = {(type(r), (r.tensor.shape, r.tensor.dtype) if isinstance(r, Reduce) else None) for r in requests}
+    if len(requests) != size or len(kinds) != 1:
+        raise PeerError(f"{len(requests)} of {size} ranks go on, and ask for {kinds}")
+    match requests[0]:
+        case Reduce(first):
+            total = first.clone()
+            for request in requests[1:]:
+                assert isinstance(request, Reduce)
+                total += request.tensor
+            return [total.clone() for _ in requests]
+        case Gather():
+            return [[request[0] for request in requests] for _ in requests]
+        case Exchange(payloads):
+            if any(len(request[0]) != size for request in requests):
+                raise PeerError(f"{len(payloads)} payloads for {size} ranks")
+            return [[request[0][rank] for request in requests] for rank in range(size)]
+
+
+class Simulation:
+    """``size`` ranks that average the gradients of one model by a plan, or with a compressor and error feedback.
+
+    ``ranks``: each one's :class:`Averager`, for its settings, residuals and counts.
+    """
+
+    def __init__(self, size: int, plan: Plan | Compressor) -> None:
+        if size < 1:
+            raise InvalidArgument(f"{size} ranks")
+        self.plan = plan if isinstance(plan, Plan) else Plan(plan)
+        self.ranks = [Averager(self.plan, rank, size) for rank in range(size)]
+
+    def average(
+        self, gradients: Sequence[Mapping[str, torch.Tensor]], params: Mapping[str, torch.Tensor] | None = None
+    ) -> list[dict[str, torch.Tensor]]:
+        """One step: the averages that each rank arrives at, from the gradients by name of each."""
+        if len(gradients) != len(self.ranks):
+            raise InvalidArgument(f"gradients of {len(gradients)} ranks instead of {len(self.ranks)}")
+        return converse([rank.average(own, params) for rank, own in zip(self.ranks, gradients, strict=True)])
+
+    def set(self, name: str, compressor: Compressor) -> None:
+        """Compress a tensor so from now on, on all ranks."""
+        for rank in self.ranks:
+            rank.compressors[name] = compressor
+
+
+def compress_on(
+    compressor: Compressor, gradients: Sequence[torch.Tensor], memories: Sequence[dict[str, Any]] | None = None
+) -> list[Any]:
+    """Each rank's :class:`~gcodec.compressors.Outcome` for one tensor, nothing around the compressor; ``memories``: of
+    each rank, which change."""
+    size = len(gradients)
+    memories = [{} for _ in gradients] if memories is None else memories
+    conversations: list[Conversation] = [
+        compressor.compress(gradient, memory, Place(rank, size))
+        for rank, (gradient, memory) in enumerate(zip(gradients, memories, strict=True))
+    ]
+    return converse(conversations)

@@ -1,0 +1,246 @@
+"""What the ranks of tests/test_distributed_compressors.py run. Every function here is one rank's part."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.averaging import Plan
+from gcodec.compressors import DGC, Compressor, PowerSGD, TopK
+from gcodec.distributed.talk import Talk
+from gcodec.feedback import MomentumCorrection, WarmUp
+from gcodec.simulate import Simulation
+from tests.compressor_settings import PROMISES, norm
+from tests.distributed_cases import Net, batch_of, crc, rank
+
+SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4), (7, 7))
+RATES = {"momentum": 0.9}
+
+
+_groups: dict[int, dist.ProcessGroup] = {}
+
+
+def among(name_of_case: str, members: int, **arguments: Any) -> Any:
+    """What a case returns on this rank, run by the first ``members`` ranks, in a group of their own; None on others."""
+    if members not in _groups:
+        _groups[members] = dist.new_group(list(range(members)))
+    return globals()[name_of_case](_groups[members], **arguments) if rank() < members else None
+
+
+class Given(nn.Module):
+    """Parameters whose gradients are what the batch says: the loss is their product with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in SHAPES])
+
+    def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The loss."""
+        return torch.stack([(part * values).sum() for part, values in zip(self.parts, batch, strict=True)]).sum()
+
+
+def gradients_of(step: int, who: int) -> dict[str, torch.Tensor]:
+    """What rank ``who`` brings, known to all."""
+    random = torch.Generator().manual_seed(100 * step + who)
+    return {f"parts.{i}": torch.randn(shape, generator=random) * 0.01 for i, shape in enumerate(SHAPES)}
+
+
+@contextlib.contextmanager
+def given_model(
+    group: dist.ProcessGroup, plan: Plan | Compressor, **options: Any
+) -> Iterator[tuple[Given, Any, Any]]:
+    """A model of given gradients under DDP, in buckets of 20 KB and more, and the hook's state."""
+    model = Given()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
+    state = gd.CompressedGradients(model, plan, group=group, **options)
+    wrapped.register_comm_hook(state, gd.hook)
+    yield model, wrapped, state
+    del wrapped
+
+
+def averages_at(step: int, model: Given, wrapped: Any) -> dict[str, torch.Tensor]:
+    """What DDP makes of a step's gradients."""
+    model.zero_grad()
+    wrapped(list(gradients_of(step, rank()).values())).backward()
+    return {name: param.grad for name, param in model.named_parameters() if param.grad is not None}
+
+
+def follows(group: dist.ProcessGroup, name: str, gathered: bool, steps: int = 4) -> tuple[int, int]:
+    """Averages are the simulator's, and what is sent and what is left telescopes, across a change of settings.
+
+    What is gathered is added up in the order of ranks, here as there. Gloo's all-reduce has an order of its own, which
+    two ranks do not notice.
+    """
+    promise, size = PROMISES[name], group.size()
+    summed: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
+    plan = Plan(promise.setting)
+    simulation = Simulation(size, plan)
+    found = []
+    with given_model(group, plan) as (model, wrapped, state):
+        for step in range(steps):
+            if step == 2:
+                for change in (state.compressors.__setitem__, simulation.set):
+                    change("parts.0", TopK(0.2))
+                    change("parts.5", PowerSGD(3))
+            by_rank = [gradients_of(step, who) for who in range(size)]
+            wanted, averages = simulation.average(by_rank)[0], averages_at(step, model, wrapped)
+            for tensor, average in averages.items():
+                reduced = not plan.compresses(average) or not gathered or (step > 1 and tensor == "parts.5")
+                apart = max(1e-4, 20 * promise.rounding) if size > 2 and reduced else 0
+                assert norm(average - wanted[tensor]) <= apart * norm(wanted[tensor]), (step, tensor)
+                total = torch.stack([own[tensor].double() for own in by_rank]).sum(0)
+                summed[tensor] = summed.get(tensor, 0) + total
+                sent[tensor] = sent.get(tensor, 0) + size * average.double()
+                found.append(average.clone())
+        for tensor, total in summed.items():
+            left = state.averager.residual(tensor)
+            left = torch.zeros_like(total) if left is None else left.double()
+            dist.all_reduce(left, group=group)
+            assert norm(total - sent[tensor] - left) <= 4 * max(promise.rounding, 1e-6) * norm(total), tensor
+        numbers = state.stats()
+    assert numbers["compressor"]["tensors"] == steps * len(SHAPES)
+    return crc(found), len(numbers["buckets"])
+
+
+def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:
+    """A run that is saved and loaded goes on as the uninterrupted one."""
+    plan = Plan(PROMISES[name].setting)
+    with given_model(group, plan) as (model, wrapped, state):
+        for step in range(first):
+            averages_at(step, model, wrapped)
+        buffer = io.BytesIO()
+        torch.save(state.state_dict(), buffer)
+        wanted = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
+    with given_model(group, plan) as (model, wrapped, state):
+        state.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+        assert [crc(list(averages_at(step, model, wrapped).values()))
+                for step in range(first, first + second)] == wanted
+        with contextlib.suppress(gcodec.InvalidArgument):
+            state.load_state_dict({"version": 1, f"rank{1 - rank()}": {}})
+            raise AssertionError("another rank's state was taken")
+
+
+def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False,
+          narrow: bool = False, images: bool = False, accumulate: int = 1, poison: bool = False,
+          **ddp: Any) -> tuple[int, float, float, int]:
+    """Some steps of training; a checksum of the parameters, first and last loss, tensors that were dropped."""
+    plans = {"dgc": Plan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
+             **{name: Plan(promise.setting) for name, promise in PROMISES.items()}}
+    model = Net(branch, narrow, images)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    state = gd.CompressedGradients(wrapped, plans[plan_name], optimizer=optimizer, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            x, y = batch_of(0)
+            if poison and step == 1 and rank() == 0:
+                x[0, 0] = float("nan")
+            with wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext():
+                arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
+                loss = nn.functional.cross_entropy(wrapped(*arguments), y)
+                loss.backward()
+        losses.append(float(loss))
+        if poison and step == 1:        # a scaler would leave out this step
+            assert all(bool(torch.isnan(param.grad).any()) for param in model.parameters() if param.grad is not None)
+            continue
+        optimizer.step()
+    numbers = state.stats()
+    assert len(numbers["buckets"]) >= 3
+    return crc(list(model.parameters())), losses[0], losses[-1], numbers["compressor"]["dropped"]
+
+
+def join(group: dist.ProcessGroup, name: str) -> int:
+    """Ranks with different numbers of batches."""
+    model = Net()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group)
+    state = gd.CompressedGradients(model, PROMISES[name].setting, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with wrapped.join():
+        for step in range(3 + 2 * rank()):
+            optimizer.zero_grad()
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+    return crc(list(model.parameters()))
+
+
+def accounts(group: dist.ProcessGroup, name: str) -> dict[str, float]:
+    """What was sent and received, as counted and as handed to the network."""
+    handed = 0
+    original = gd.exchange.Exchange.send
+
+    def send(self: Any, peer: int, tag: int, buffer: torch.Tensor, n: int) -> None:
+        nonlocal handed
+        handed += n
+        original(self, peer, tag, buffer, n)
+
+    with mock.patch("gcodec.distributed.exchange.Exchange.send", send), \
+            given_model(group, PROMISES[name].setting) as (model, wrapped, state):
+        for step in range(3):
+            averages_at(step, model, wrapped)
+        numbers = state.stats()
+    reduced = 3 * sum(torch.Size(shape).numel() * 4 for i, shape in enumerate(SHAPES)
+                      if not state.plan.compresses(model.parts[i]))
+    return {**numbers, "handed": handed, "reduced": 2 * (group.size() - 1) / group.size() * reduced,
+            **{f"payload_{key}": value for key, value in numbers["compressor"].items()}}
+
+
+def refusals(group: dist.ProcessGroup) -> None:
+    """Arguments without a meaning are refused."""
+    model = Given()
+    plan = Plan(DGC(0.1), MomentumCorrection())
+    for call in (lambda: gd.CompressedGradients(model, plan),
+                 lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.SGD(model.parameters(), 1, 0.9)),
+                 lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.Adam(model.parameters()))):
+        with contextlib.suppress(gcodec.InvalidArgument):
+            call()
+            raise AssertionError("not refused")
+
+
+# ---------------------------------------------------------------------------------------------------- Faults
+
+
+def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
+    """Rank 1 sends damage, or does something else; what each step of this rank raised."""
+    setting: Compressor = TopK(0.05)
+    patch: Any = contextlib.nullcontext()
+    if rank() == 1 and kind == "setting":
+        setting = TopK(0.06)
+    if rank() == 1 and kind == "damage":
+        original = Talk._note
+
+        def note(self: Talk, payload: bytes, piece: int) -> Any:
+            message = original(self, payload, piece)
+            if self.sequence >= 2 and len(message) > 200:
+                message[150] ^= 1
+            return message
+
+        patch = mock.patch.object(Talk, "_note", note)
+    if rank() == 1 and kind == "raise":
+        patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
+    found = []
+    with given_model(group, setting) as (model, wrapped, _), patch:
+        for step in range(3):
+            try:
+                averages_at(step, model, wrapped)
+                found.append("")
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+                break
+    gd.close_lanes(patience=1.0)        # the next case gets a new one
+    return found

@@ -1,0 +1,124 @@
+"""The compressors that laws run over, with what each promises; and gradients to run them on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gcodec.averaging import Plan
+from gcodec.compressors import (
+    ACPSGD,
+    DGC,
+    QSGD,
+    Cast,
+    Compressor,
+    Dense,
+    Frames,
+    GradNA,
+    GradZip,
+    PowerSGD,
+    RandomK,
+    RedSync,
+    SparCML,
+    TopK,
+)
+from gcodec.feedback import WarmUp
+from gcodec.simulate import Simulation
+
+SHAPES: Mapping[str, tuple[int, ...]] = {"linear": (60, 70), "bias": (70,), "images": (16, 9, 3, 3), "wide": (8, 400)}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """``lossless``: the setting that equals dense training, and how far from it averages may lie, as a share of their
+    norm; ``square``: for square matrices only (one known factor of m or n columns spans no more than these);
+    ``rounding``: how far contributions and averages may be apart, as a share of the norm."""
+
+    setting: Compressor
+    lossless: Compressor | None = None
+    apart: float = 0.0
+    rounding: float = 1e-6
+    square: bool = False
+
+
+PROMISES: dict[str, Promise] = {
+    "dense": Promise(Dense(), Dense()),
+    "float16": Promise(Cast("float16"), rounding=2e-3),
+    "bfloat16": Promise(Cast("bfloat16"), rounding=2e-2),
+    "topk": Promise(TopK(0.05), TopK(1.0)),
+    "topk sampled": Promise(TopK(0.05, sample=0.1), TopK(1.0, sample=0.1)),
+    "topk rounded": Promise(TopK(0.05, mantissa_bits=4), TopK(1.0, mantissa_bits=23)),
+    "random-k": Promise(RandomK(0.05), RandomK(1.0)),
+    "dgc": Promise(DGC(0.05), DGC(1.0)),
+    "dgc raising": Promise(DGC(0.05, reselect=False), DGC(1.0, reselect=False)),
+    "dgc warming up": Promise(WarmUp(DGC(0.02), steps=2, stages=2), WarmUp(DGC(1.0), steps=2)),
+    "redsync trimmed": Promise(RedSync(0.05, method="trimmed"), RedSync(1.0)),
+    "redsync bisection": Promise(RedSync(0.05, method="bisection"), RedSync(1.0, method="bisection")),
+    "redsync same sign": Promise(RedSync(0.05, same_sign=True)),
+    "qsgd": Promise(QSGD(4), QSGD(8, bucket=1), 1e-6),
+    "qsgd l2": Promise(QSGD(3, bucket=100, norm="l2"), QSGD(2, bucket=1, norm="l2"), 1e-6),
+    "qsgd nearest": Promise(QSGD(5, stochastic=False), QSGD(8, bucket=1, stochastic=False), 1e-6),
+    "powersgd": Promise(PowerSGD(4), PowerSGD(400, always=True), 1e-5),
+    "powersgd twice": Promise(PowerSGD(2, iterations=2), PowerSGD(400, always=True, iterations=2), 1e-5),
+    "acp-sgd": Promise(ACPSGD(4), ACPSGD(400, always=True), 1e-5, square=True),
+    "gradzip": Promise(GradZip(4), GradZip(400, always=True, regularization=0.0), 1e-3, square=True),
+    "gradzip float16": Promise(GradZip(4, dtype="float16"), rounding=5e-3),
+    "gradzip moving": Promise(GradZip(4, average=0.5, relative=True)),
+    "gradna": Promise(GradNA(4), GradNA(400, always=True, regularization=0.0), 1e-5, square=True),
+    "sparcml": Promise(SparCML(TopK(0.05)), SparCML(TopK(1.0))),
+    "sparcml dense sums": Promise(SparCML(TopK(0.3), switch=0.4), SparCML(DGC(1.0))),
+    "lossless frames": Promise(Frames(), Frames()),
+    "frames of 6 bits": Promise(Frames(6), Frames(23)),
+}
+
+
+def gradients_at(step: int, size: int, *, scale: float = 0.01, shapes: Mapping[str, Sequence[int]] = SHAPES,
+                 dtype: torch.dtype = torch.float32) -> list[dict[str, torch.Tensor]]:
+    """Each rank's gradients of a step, by name: what all have in common, and noise."""
+    common = torch.Generator().manual_seed(step)
+    shared = {name: torch.randn(*shape, generator=common) * scale for name, shape in shapes.items()}
+    found = []
+    for rank in range(size):
+        own = torch.Generator().manual_seed(1000 * step + rank + 1)
+        found.append({name: (one + torch.randn(one.shape, generator=own) * scale).to(dtype)
+                      for name, one in shared.items()})
+    return found
+
+
+def mean_of(gradients: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """What dense training would use, added up in the order of ranks."""
+    totals = {name: one.clone() for name, one in gradients[0].items()}
+    for other in gradients[1:]:
+        for name, one in other.items():
+            totals[name] += one
+    return {name: total / len(gradients) for name, total in totals.items()}
+
+
+Averages = dict[str, torch.Tensor]
+
+
+def run(plan: Plan | Compressor, size: int, steps: int, **options: Any) -> tuple[Simulation, list[Averages]]:
+    """A simulation after some steps, and the averages of each. Asserts that all ranks have the same."""
+    simulation = Simulation(size, plan)
+    return simulation, [one_step(simulation, step, **options) for step in range(steps)]
+
+
+def one_step(simulation: Simulation, step: int, **options: Any) -> dict[str, torch.Tensor]:
+    """The averages of one more step."""
+    by_rank = simulation.average(gradients_at(step, len(simulation.ranks), **options))
+    for other in by_rank[1:]:
+        assert all(same(other[name], by_rank[0][name]) for name in other)
+    return by_rank[0]
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """The same values, NaN where NaN is, and dtype and shape."""
+    return a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def norm(tensor: torch.Tensor) -> float:
+    """L2, in double precision."""
+    return float(torch.linalg.vector_norm(tensor.double()))

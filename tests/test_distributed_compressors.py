@@ -1,0 +1,127 @@
+"""Compressors under DDP among real Gloo processes: what the simulator says of them holds there, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.ranks import Ranks, one_of
+
+CASES = "tests.compressor_cases"
+
+REDUCED = {"dense", "float16", "random-k", "powersgd", "acp-sgd", "gradzip float16"}
+PAIR = ["dense", "float16", "topk", "topk sampled", "random-k", "dgc warming up", "redsync bisection",
+        "redsync same sign", "qsgd", "powersgd", "acp-sgd", "gradzip float16", "sparcml", "frames of 6 bits"]
+OTHERS = ["topk sampled", "powersgd", "sparcml dense sums", "frames of 6 bits"]
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "static_graph": {"static_graph": True},
+    "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
+    "bucket_view": {"gradient_as_bucket_view": True},
+    "no_sync": {"accumulate": 3},
+    "mixed_dtypes": {"narrow": True},
+    "channels_last": {"images": True},
+}
+
+
+class Members:
+    """The first ranks of a group, in a process group of their own."""
+
+    def __init__(self, ranks: Ranks, size: int) -> None:
+        self.ranks, self.size = ranks, size
+
+    def run(self, case: str, **arguments: Any) -> list[Any]:
+        """Results by rank."""
+        return self.ranks.run("among", name_of_case=case, members=self.size, **arguments)[: self.size]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    group = Ranks(4, CASES)
+    yield group
+    group.close()
+
+
+@pytest.fixture
+def pair(ranks: Ranks) -> Members:
+    return Members(ranks, 2)
+
+
+@pytest.fixture(params=(3, 4))
+def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
+    return Members(ranks, request.param)
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_real_ranks_do_what_simulated_ones_do(pair, name):
+    _, buckets = one_of(pair.run("follows", name=name, gathered=name not in REDUCED))
+    assert buckets >= 3
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_same_with_other_numbers_of_ranks(others, name):
+    _, buckets = one_of(others.run("follows", name=name, gathered=name not in REDUCED))
+    assert buckets >= 3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dgc_trains_in_every_form(pair, form):
+    _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run("train", plan_name="dgc", **FORMS[form])])
+    assert first == last
+
+
+@pytest.mark.parametrize("name", ["dgc", "gradzip", "qsgd"])
+def test_losses_fall(pair, name):
+    for _, first, last, dropped in pair.run("train", plan_name=name, steps=15, rate=0.1):
+        assert last < 0.9 * first
+        assert dropped == 0
+
+
+@pytest.mark.parametrize("name", ["dgc", "gradzip", "random-k"])
+def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
+    found = pair.run("train", plan_name=name, poison=True)
+    one_of([crc for crc, *_ in found])
+    assert all(dropped > 0 for *_, dropped in found)
+
+
+@pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd"])
+def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
+    pair.run("resume", name=name, first=3, second=3)
+
+
+@pytest.mark.parametrize("name", ["topk", "powersgd"])
+def test_join(pair, name):
+    one_of(pair.run("join", name=name))
+
+
+def test_every_byte_is_counted(pair):
+    one, other = pair.run("accounts", name="topk")
+    for mine, theirs in ((one, other), (other, one)):
+        assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
+        assert mine["payload_payload_bytes"] < mine["sent_bytes"] < mine["payload_payload_bytes"] + 20_000
+        assert mine["payload_ratio"] > 5
+
+
+def test_what_has_no_meaning_is_refused(pair):
+    pair.run("refusals")
+
+
+@pytest.mark.parametrize("kind", ["setting", "damage", "raise"])
+def test_faults_are_told_to_all(pair, kind):
+    first, second = pair.run("fault", kind=kind)
+    assert first[-1]
+    assert second[-1]
+    if kind == "setting":
+        assert "PeerError" in first[-1]
+        assert "rank 1" in first[-1]
+        assert "rank 0" in second[-1]
+    elif kind == "damage":
+        assert "rank 1: a payload's checksum differs" in first[-1]
+        assert "given up" in second[-1]
+    else:
+        assert "MemoryError: no memory" in first[-1]
+        assert "no memory" in second[-1]
