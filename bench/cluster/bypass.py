@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.bypass", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="one model, unshaped")
+    parser.add_argument("--model", action="append", help="of these only")
+    parser.add_argument("--rate", action="append", help="at these only (" + ", ".join(RATES) + ")")
     options = parser.parse_args(arguments)
     if (reason := obstacle()) is not None:
         print(f"skipped: {reason}")
@@ -70,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean_up_when_told_to_end()
     rows: list[list[object]] = []
     for plan in QUICK_PLANS if options.quick else PLANS:
-        for rate in RATES[:1] if options.quick else RATES:
+        if plan.model not in (options.model or [plan.model]):
+            continue
+        for rate in options.rate or (RATES[:1] if options.quick else RATES):
             more = ["--first", str(FIRST), "--batch", str(plan.batch)]
             found = list(rows_of(train(plan.model, rate, plan.steps, 1, (FP32, HOOK, BYPASS), more=more)))
             for row in found:
