@@ -1,0 +1,1 @@
+"""Frames on CUDA devices."""

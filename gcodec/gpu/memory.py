@@ -1,0 +1,116 @@
+"""The seam between gcodec and a device: memory there, copies, launches. Everything that knows torch's CUDA is here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Memory(Protocol):
+    """A device as the binding sees it. What runs and copies there comes one after the other, in the order of the
+    calls; only :meth:`fetch` waits for it. Arrays are whatever kernels take."""
+
+    def empty(self, n: int, dtype: str) -> Any:
+        """A new array of ``n`` elements."""
+
+    def send(self, array: np.ndarray) -> Any:
+        """A copy on the device."""
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """A copy on the host; waits for everything called so far."""
+
+    def part(self, array: Any, begin: int, end: int) -> Any:
+        """Bytes ``begin ... end`` of an array as a tensor of bytes, which shares its memory."""
+
+    def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
+        """An array of this type (by width) from the lowest address of contiguous tensors on, and at which element each
+        begins. Nothing but the tensors may be touched."""
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        """Run a kernel with so many blocks of the grid, some time."""
+
+
+class TorchMemory:
+    """A CUDA device of torch's, on the stream that is current when this is made."""
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        from gcodec.kernels.cuda.launch import check_device, stream_of
+
+        self.device = device
+        with torch.cuda.device(device):
+            check_device()
+            self.stream = torch.cuda.current_stream(device)
+            self._stream = stream_of(self.stream.cuda_stream)
+
+    def empty(self, n: int, dtype: str) -> Any:
+        """See :class:`Memory`; all are, as there."""
+        import torch
+
+        kind = np.dtype(dtype)
+        with torch.cuda.stream(self.stream):
+            tensor = torch.empty(max(n, 1) * kind.itemsize, dtype=torch.uint8, device=self.device)
+        return _Array(tensor, n, kind)
+
+    def send(self, array: np.ndarray) -> Any:
+        """From pinned memory, so that nobody waits; torch keeps that until it is copied."""
+        import torch
+
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        with torch.cuda.stream(self.stream):
+            pinned = torch.from_numpy(flat if flat.size else np.zeros(array.itemsize, np.uint8)).pin_memory()
+            tensor = pinned.to(self.device, non_blocking=True)
+        return _Array(tensor, array.size, array.dtype, array.shape)
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            data = array.tensor.cpu().numpy()
+        return data[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def part(self, array: Any, begin: int, end: int) -> Any:
+        """See :class:`Memory`."""
+        return array.tensor[begin:end]
+
+    def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
+        """By addresses: on a device these are of one space."""
+        size = np.dtype(dtype).itemsize
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        lowest = min(addresses)
+        end = max(a + t.numel() * t.element_size() for a, t in zip(addresses, tensors, strict=True))
+        array = _Array(None, -(-(end - lowest) // size), np.dtype(dtype), address=lowest)
+        return array, [(address - lowest) // size for address in addresses]
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        """See :class:`Memory`."""
+        import torch
+
+        from gcodec.kernels.cuda.launch import launch
+
+        if blocks:
+            with torch.cuda.device(self.device):
+                launch(kernel, blocks, self._stream, args)
+
+
+class _Array:
+    """An array on the device: of a torch tensor's memory, which it keeps, or at an address."""
+
+    def __init__(
+        self, tensor: Any, n: int, dtype: np.dtype, shape: tuple[int, ...] | None = None, address: int = 0
+    ) -> None:
+        self.tensor, self.dtype, self.shape = tensor, dtype, (n,) if shape is None else shape
+        self.nbytes = n * dtype.itemsize
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": dtype.str,
+            "data": (tensor.data_ptr() if tensor is not None else address, False),
+            "version": 2,
+        }
