@@ -38,6 +38,10 @@ class HostMemory:
         self.waited += 1
         return array.copy()
 
+    def heads(self, tensors: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        self.waited += 1
+        return [tensor[:size].copy() for tensor, size in zip(tensors, sizes, strict=True)]
+
     def part(self, array: np.ndarray, begin: int, end: int) -> np.ndarray:
         return array.reshape(-1).view(np.uint8)[begin:end]
 

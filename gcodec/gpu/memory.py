@@ -24,6 +24,9 @@ class Memory(Protocol):
     def fetch(self, array: Any) -> np.ndarray:
         """A copy on the host; waits for everything called so far."""
 
+    def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
+        """A copy on the host of the first bytes of tensors of bytes; waits as :meth:`fetch` does."""
+
     def part(self, array: Any, begin: int, end: int) -> Any:
         """Bytes ``begin ... end`` of an array as a tensor of bytes, which shares its memory."""
 
@@ -75,6 +78,14 @@ class TorchMemory:
         with torch.cuda.stream(self.stream):
             data = array.tensor.cpu().numpy()
         return data[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)]).cpu().numpy()
+        return np.split(joined, np.cumsum(sizes)[:-1])
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """See :class:`Memory`."""

@@ -16,6 +16,18 @@ ESCAPE = 255  #: symbol number of the escape
 
 
 @kernel
+def lesser(a, b):
+    """The lesser of two numbers: numba has no ``min`` of unsigned integers for CUDA."""
+    return a if a < b else b
+
+
+@kernel
+def greater(a, b):
+    """The greater one."""
+    return a if a > b else b
+
+
+@kernel
 def word_multiplier(index):
     """m(i) of docs/format.md section 3 for the 32-bit word at position ``index``; an odd uint32."""
     return U32(U32(U32(index + 1) * U32(0x9E3779B1)) | U32(1))

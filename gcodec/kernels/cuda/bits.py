@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..scalar import I32, U32, U64
+from ..scalar import I32, U32, U64, lesser
 from .grid import N, device, weighed
 
 
@@ -27,7 +27,7 @@ def get(words, start, last, place):
     """32 bits from bit ``place`` of a block that begins at word ``start`` (uint64); words after ``last`` (uint32), its
     last one, are taken to be that."""
     word, shift = U32(U32(place) >> U32(5)), U32(U32(place) & U32(31))
-    low, high = min(word, last), min(U32(word + U32(1)), last)
+    low, high = lesser(word, last), lesser(U32(word + U32(1)), last)
     both = U64(U64(words[start + U64(low)]) | U64(U64(words[start + U64(high)]) << U64(32)))
     return U32(U64(both >> U64(shift)))
 

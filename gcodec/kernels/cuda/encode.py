@@ -6,301 +6,39 @@ import numpy as np
 from numba import cuda
 
 from ..blocks import CODED, CONSTANT, RAW
-from ..prefix_code import ESCAPE, NO_CODE
-from ..scalar import I32, U8, U32, U64, rounded, spread, symbol_of, tail_of
-from .bits import finish, flush, put
+from ..prefix_code import NO_CODE
+from ..scalar import I32, U8, U32, U64, lesser, spread
+from .bits import finish, flush
 from .grid import (
     BAND,
     STRIDE,
-    STRIP,
     THREADS,
     TILE,
     N,
     block_number,
-    device,
     evens,
     kernel,
-    marks_before,
     mask_of,
     number_in,
     odds,
-    scan,
     scan_three,
-    seed_of,
     weighed,
 )
+from .packing import REGIONS, WINDOW, clear_edges, lay_out, place_streams, put_codes, put_items, put_numbers
 from .parameters import BOOK, FIRST_BLOCK, LEVELS, N_VALUES, REFERENCES, SLOT, STREAM_LOG2, VALUES
-
-BLOCK_LOG2 = 14  #: values per block, for all types that are encoded here
-BLOCK = 1 << BLOCK_LOG2
-STREAMS = BLOCK >> 6
-PLANE_BITS, CODE_BITS = 28, 22  #: most that a value takes in all planes, and as an escape with its share of spare bits
-WINDOW = max(THREADS * STRIP * (PLANE_BITS + CODE_BITS) // 32, STREAMS) + 64
-REGIONS = 12  #: planes, sub-streams, lengths, references, and the end
-
-#: Cells of the shared array of sums.
-DIFFERENT, FAILED, FAULTY, LEAST, MOST, HEADS, NUMBER = range(7)
-
-
-@device
-def value_at(values, levels, at, level_at, i, form, drops):
-    """Value ``i`` of a block as it is to be coded, and its level."""
-    bits, level = U32(values[at + U64(i)]), U32(0)
-    if form.n_levels > U32(1):
-        level = U32(levels[level_at + U64(i)])
-        level = U32(level & U32(15)) if U32(bits & U32(form.sign - U32(1))) < form.infinity else U32(0)
-    if form.lossy:
-        bits = U32(
-            rounded(bits, drops[level], drops[0], form.sign, form.infinity, form.smallest_normal, form.nearest, form.prune)
-        )
-    return bits, level
-
-
-@device
-def write_raw(values, levels, at, level_at, n, form, drops, out, place):
-    """A raw block's values and padding, from word ``place`` (uint64) of ``out``. Returns this thread's share of the
-    checksum."""
-    total, per_word = U64(0), I32(U32(32) // form.width)
-    n_words = I32(U32(U32(I32(n + per_word) - I32(1)) // U32(per_word)) + U32(1)) & ~I32(1)
-    for j in range(I32(cuda.threadIdx.x), n_words, N):
-        word = U32(0)
-        for k in range(per_word):
-            i = I32(I32(j * per_word) + k)
-            if i < n:
-                bits, _ = value_at(values, levels, at, level_at, i, form, drops)
-                word = U32(word | U32(bits << U32(U32(k) * form.width)))
-        out[place + U64(j)] = word
-        total = U64(total + weighed(word, U32(j + I32(4))))
-    return total
-
-
-@device
-def write_header(kind, c, base, n, b, total, sums, out, place):
-    """A block's first four words, once all threads have added up their shares, ``total``, in ``sums[0]`` (shared,
-    uint64[1])."""
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        sums[0] = seed_of(b)
-    cuda.syncthreads()
-    cuda.atomic.add(sums, 0, U64(total))
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        first = U32(U32(kind) | U32(U32(U32(c) << U32(8)) | U32(U32(base) << U32(16))))
-        found = U64(U64(sums[0]) + U64(weighed(first, 0) + weighed(U32(n), 1)))
-        out[place] = first
-        out[place + U64(1)] = U32(n)
-        out[place + U64(2)] = U32(found & U64(0xFFFFFFFF))
-        out[place + U64(3)] = U32(found >> U64(32))
-
-
-@device
-def ceil_bytes(bits):
-    """Bytes that so many bits take."""
-    return U32(U32(U32(bits) + U32(7)) >> U32(3))
-
-
-@device
-def bit_length(number):
-    """Bits that a uint32 needs."""
-    return U32(U32(32) - U32(cuda.clz(U32(number)))) if number else U32(0)
-
-
-@device
-def find_means(values, levels, at, level_at, n, log2, form, drops, heads, numbers, sums):
-    """Add up heads and count the values that are not zero by sub-stream, ``heads`` and ``numbers`` (shared, uint32), and
-    note what else there is to know in ``sums``."""
-    shift, mask = U32(form.tail_bits - U32(1)), U32(U32(U32(1) << form.head_bits) - U32(1))
-    first, _ = value_at(values, levels, at, level_at, I32(0), form, drops)
-    different, faulty = U32(0), U32(0)
-    for j in range(I32(cuda.threadIdx.x), I32(I32(n + BAND) // STRIDE), N):
-        begin, total, number = I32(j * STRIDE), U32(0), U32(0)
-        for i in range(begin, min(I32(begin + STRIDE), n)):
-            bits, _ = value_at(values, levels, at, level_at, i, form, drops)
-            total = U32(total + U32(U32(bits >> shift) & mask))
-            number = U32(number + (U32(1) if bits else U32(0)))
-            different = U32(different | U32(bits ^ first))
-            if form.n_levels > U32(1) and U32(levels[level_at + U64(i)]) >= form.n_levels:
-                faulty = U32(1)
-        s = I32(begin >> log2)
-        cuda.atomic.add(heads, s, total)
-        cuda.atomic.add(numbers, s, number)
-    if different:
-        sums[DIFFERENT] = U32(1)
-    if faulty:
-        sums[FAULTY] = U32(1)
-    cuda.syncthreads()
-
-
-@device
-def find_references(n_streams, with_references, heads, numbers, sums):
-    """References of sub-streams from what :func:`find_means` left, into ``heads``. Returns the base and the references'
-    width."""
-    lane = I32(cuda.threadIdx.x)
-    for s in range(lane, n_streams, N):
-        number = U32(numbers[s])
-        if with_references:
-            heads[s] = U32(U32(heads[s]) // max(number, U32(1)))
-            if number:
-                cuda.atomic.min(sums, LEAST, U32(heads[s]))
-                cuda.atomic.max(sums, MOST, U32(heads[s]))
-        else:
-            cuda.atomic.add(sums, HEADS, U32(heads[s]))
-            cuda.atomic.add(sums, NUMBER, number)
-            heads[s] = U32(0)
-    cuda.syncthreads()
-    if not with_references:
-        return U32(U32(sums[HEADS]) // max(U32(sums[NUMBER]), U32(1))), U32(0)
-    least, most = U32(sums[LEAST]), U32(sums[MOST])
-    least = min(least, most)  # of a block of zeros
-    for s in range(lane, n_streams, N):
-        heads[s] = U32(U32(heads[s]) - least) if U32(heads[s]) > least else U32(0)
-    cuda.syncthreads()
-    return least, bit_length(U32(most - least))
-
-
-@device
-def measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, base, references, symbols, bits, live, sums,
-                    totals):
-    """The symbol of each value, how many bits each sub-stream takes (``bits``), whether any of its values is not zero
-    (``live``), and how many items each plane has (``totals``, shared, uint64[2])."""
-    lane = I32(cuda.threadIdx.x)
-    shift, mask = U32(form.tail_bits - U32(1)), U32(U32(U32(1) << form.head_bits) - U32(1))
-    codes, ranges, infos = tables.codes, tables.ranges, tables.infos
-    for i in range(lane, n, N):
-        value, level = value_at(values, levels, at, level_at, i, form, tables.drops)
-        reference = U32(base + U32(references[I32(i >> log2)]))
-        symbol = symbol_of(value, reference, shift, mask, ranges[book, level, 0], ranges[book, level, 1],
-                           ranges[book, level, 2])
-        symbols[i] = U8(symbol) if U32(codes[book, symbol] & U32(255)) != U32(NO_CODE) else U8(ESCAPE)
-    cuda.syncthreads()
-    escape = U32(U32(tables.escapes[book, 1]) + form.head_bits)
-    even, odd, failed = U64(0), U64(0), U32(0)
-    for j in range(lane, I32(I32(n + BAND) // STRIDE), N):
-        begin, total, some, marks = I32(j * STRIDE), U32(0), U32(0), U64(0)
-        for i in range(begin, min(I32(begin + STRIDE), n)):
-            symbol = U32(symbols[i])
-            length = U32(U32(codes[book, symbol]) & U32(255))
-            if length == U32(NO_CODE):
-                length = escape
-                failed = U32(1) if escape == form.head_bits else failed
-            total = U32(total + length)
-            some = U32(some | symbol)
-            marks = U64(marks + U64(spread(U32(U32(infos[book, symbol]) >> U32(16)) & U32(255))))
-        even, odd = U64(even + evens(marks)), U64(odd + odds(marks))
-        s = I32(begin >> log2)
-        cuda.atomic.add(bits, s, total)
-        if some:
-            live[s] = U32(1)
-    cuda.atomic.add(totals, 0, even)
-    cuda.atomic.add(totals, 1, odd)
-    if failed:
-        sums[FAILED] = U32(1)
-    cuda.syncthreads()
-
-
-@device
-def place_streams(n_streams, bits, live, starts, cells, sums):
-    """Bytes of each sub-stream (``bits``, which were bits), where it begins (``starts``), the least and most of them in
-    ``sums``. Returns how many they take together."""
-    lane, done = I32(cuda.threadIdx.x), U32(0)
-    if lane == 0:
-        sums[LEAST], sums[MOST] = U32(0xFFFFFFFF), U32(0)
-    for first in range(I32(0), n_streams, N):
-        s, size = I32(first + lane), U32(0)
-        if s < n_streams and live[s]:
-            size = ceil_bytes(bits[s])
-        cells[lane] = U64(size)
-        scan(cells)
-        if s < n_streams:
-            bits[s] = size
-            starts[s] = U32(U32(done + U32(cells[lane])) - size)
-            cuda.atomic.min(sums, LEAST, size)
-            cuda.atomic.max(sums, MOST, size)
-        done = U32(done + U32(cells[N - I32(1)]))
-        cuda.syncthreads()
-    return done
-
-
-@device
-def lay_out(n_streams, symbol_bytes, reference_width, form, widths, totals, sums, region):
-    """The bits of the block at which its regions begin, and the body's end: ``region`` (shared, uint32[REGIONS]). Returns
-    the body's bytes, the block header included."""
-    if cuda.threadIdx.x == 0:
-        at = U32(32)
-        for p in range(form.n_planes):
-            region[p] = U32(at << U32(3))
-            at = U32(at + ceil_bytes(U32(number_in(totals[0], totals[1], U32(p)) * U32(widths[p]))))
-        streams = I32(form.n_planes)
-        region[streams] = U32(at << U32(3))
-        at = U32(at + symbol_bytes)
-        region[streams + 1] = U32(at << U32(3))
-        length_width = bit_length(U32(U32(sums[MOST]) - U32(sums[LEAST])))
-        at = U32(at + ceil_bytes(U32(U32(n_streams) * length_width)))
-        region[streams + 2] = U32(at << U32(3))
-        at = U32(at + ceil_bytes(U32(U32(n_streams) * reference_width)))
-        region[streams + 3] = U32(at << U32(3))
-    cuda.syncthreads()
-    return U32(U32(region[I32(form.n_planes) + I32(3)]) >> U32(3))
-
-
-@device
-def clear_edges(form, region, size, out, place):
-    """Set the words at which regions begin and end, and those behind the last one, to zero."""
-    for q in range(I32(cuda.threadIdx.x), I32(I32(form.n_planes) + I32(4)), N):
-        out[place + U64(U32(region[q]) >> U32(5))] = U32(0)
-        out[place + U64(U32(U32(region[q]) - U32(1)) >> U32(5))] = U32(0)
-    if cuda.threadIdx.x == 0:
-        for word in range(I32(U32(region[I32(form.n_planes) + I32(3)]) >> U32(5)), I32(size >> U32(2))):
-            out[place + U64(word)] = U32(0)
-
-
-@device
-def put_codes(begin, n, symbols, values, levels, at, level_at, form, tables, book, window, word, place):
-    """The codes of a strip's values, from bit ``place`` of the part of ``window`` that begins at ``word``."""
-    place = U32(place + U32(word << U32(5)))
-    pending, filled = U64(0), U32(0)
-    for i in range(begin, min(I32(begin + STRIDE), n)):
-        entry = U32(tables.codes[book, U32(symbols[i])])
-        length, code = U32(entry & U32(255)), U32(entry >> U32(8))
-        if length == U32(NO_CODE):
-            value, _ = value_at(values, levels, at, level_at, i, form, tables.drops)
-            head = U32(U32(value >> U32(form.tail_bits - U32(1))) & U32(U32(U32(1) << form.head_bits) - U32(1)))
-            length = U32(tables.escapes[book, 1])
-            code = U32(U32(tables.escapes[book, 0]) | U32(head << length))
-            length = U32(length + form.head_bits)
-        pending = U64(pending | U64(U64(code) << U64(filled)))
-        filled = U32(filled + length)
-        if filled >= U32(32):
-            put(window, place, U32(pending & U64(0xFFFFFFFF)), U32(32))
-            pending = U64(pending >> U64(32))
-            filled, place = U32(filled - U32(32)), U32(place + U32(32))
-    if filled:
-        put(window, place, U32(pending), filled)
-
-
-@device
-def put_items(i, value, symbol, level_info, rank, masks, even, odd, form, tables, parts, done, region, window):
-    """The items that a value owns, into the planes' parts of the window."""
-    mark, level = U32(U32(level_info >> U32(16)) & U32(255)), U32(level_info >> U32(24))
-    tail = U32(tail_of(value, form.width, form.tail_bits))
-    for p in range(form.n_planes):
-        plane = U32(p)
-        if U32(U32(mark >> plane) & U32(1)):
-            width = U32(tables.widths[p])
-            number = U32(number_in(even, odd, plane) + marks_before(masks, plane, rank))
-            shift = U32(U64(U64(tables.shifts[level]) >> U64(U32(plane << U32(3)))) & U64(255))
-            item = U32(U32(tail >> shift) & U32(U32(U32(1) << width) - U32(1)))
-            inside = U32(U32(done[p]) & U32(31))
-            place = U32(U32(U32(parts[p]) << U32(5)) + U32(inside + U32(number * width)))
-            put(window, place, item, width)
-
-
-@device
-def put_numbers(n, least, width, numbers, begin, window):
-    """A packed array of ``numbers[i] - least`` from bit ``begin`` of the window."""
-    if width:
-        for s in range(I32(cuda.threadIdx.x), n, N):
-            put(window, U32(begin + U32(U32(s) * width)), U32(U32(numbers[s]) - least), width)
+from .symbols import (
+    DIFFERENT,
+    FAILED,
+    FAULTY,
+    LEAST,
+    MOST,
+    STREAMS,
+    bit_length,
+    find_means,
+    find_references,
+    measure_symbols,
+)
+from .values import BLOCK, BLOCK_LOG2, value_at, write_header, write_raw
 
 
 @kernel
@@ -332,7 +70,7 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
     b = I32(g - I32(frames[f, FIRST_BLOCK]))
     start = U64(U64(b) << U64(BLOCK_LOG2))
     at, level_at = U64(U64(frames[f, VALUES]) + start), U64(U64(frames[f, LEVELS]) + start)
-    n = I32(min(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
+    n = I32(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
     log2, book = I32(frames[f, STREAM_LOG2]), I32(frames[f, BOOK])
     n_streams = I32(I32(I32(n + I32(I32(1) << log2)) - I32(1)) >> log2)
     raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * form.width) >> U32(5)))
@@ -396,7 +134,7 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
     for tile in range(I32(0), n, TILE):
         begin = I32(tile + I32(lane * STRIDE))
         marks, masks, own = U64(0), U64(0), U32(0)
-        for i in range(begin, min(I32(begin + STRIDE), n)):
+        for i in range(begin, lesser(I32(begin + STRIDE), n)):
             symbol = U32(symbols[i])
             mark = U32(U32(U32(tables.infos[book, symbol]) >> U32(16)) & U32(255))
             marks = U64(marks + U64(spread(mark)))
@@ -422,7 +160,7 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
             bit = U32(bit - U32(U32(done[planes]) & ~U32(31)))
             put_codes(begin, n, symbols, values, levels, at, level_at, form, tables, book, window, U32(parts[planes]), bit)
         cuda.syncthreads()
-        for i in range(I32(tile + lane), min(I32(tile + TILE), n), N):
+        for i in range(I32(tile + lane), lesser(I32(tile + TILE), n), N):
             symbol = U32(symbols[i])
             info = U32(tables.infos[book, symbol])
             if U32(info & U32(0xFF0000)):

@@ -6,8 +6,7 @@ import numpy as np
 from numba import cuda
 
 from ..blocks import CODED
-from ..scalar import I32, U32, U64
-from .encode import BLOCK, BLOCK_LOG2, write_header, write_raw
+from ..scalar import I32, U32, U64, lesser
 from .grid import THREADS, N, block_number, device, kernel, scan, weighed
 from .parameters import (
     BARE,
@@ -25,6 +24,7 @@ from .parameters import (
     START_WORDS,
     VALUES,
 )
+from .values import BLOCK, BLOCK_LOG2, write_header, write_raw
 
 HOLE = I32(10)  #: first of the two words of a prelude that hold its checksum
 SIZE = I32(4)  #: first of the two that hold the frame's size
@@ -42,7 +42,7 @@ def size_of(out, frames, f, b, form, bare):
     g = I32(I32(frames[f, FIRST_BLOCK]) + b)
     if bare and out.kinds[g] == CODED:
         start = U64(U64(b) << U64(BLOCK_LOG2))
-        return raw_bytes(min(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)), form.width)
+        return raw_bytes(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)), form.width)
     return U32(out.sizes[g])
 
 
@@ -140,7 +140,7 @@ def move_blocks(values, levels, frames, owner, form, tables, out, places, result
     b, goal = I32(g - I32(frames[f, FIRST_BLOCK])), U64(place)
     start = U64(U64(b) << U64(BLOCK_LOG2))
     if results[f, 1] and out.kinds[g] == CODED:
-        n = I32(min(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
+        n = I32(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
         at, level_at = U64(U64(frames[f, VALUES]) + start), U64(U64(frames[f, LEVELS]) + start)
         total = write_raw(values, levels, at, level_at, n, form, tables.drops, target, U64(goal + U64(4)))
         write_header(1, 0, 0, n, b, total, totals, target, goal)

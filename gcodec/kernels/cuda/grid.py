@@ -10,7 +10,7 @@ from numba import cuda
 
 from ..scalar import I32, U32, U64, spread, word_multiplier
 
-THREADS = 256  #: of a block of the grid; a power of two
+THREADS = 128  #: of a block of the grid; a power of two
 STRIP = 8  #: consecutive values of which a thread knows the sums
 
 ONE, STRIDE = I32(1), I32(STRIP)

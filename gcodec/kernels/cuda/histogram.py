@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..scalar import I32, U32, U64, bin_of
-from .encode import BLOCK, BLOCK_LOG2, STREAMS, find_means
+from ..scalar import I32, U32, U64, bin_of, lesser
 from .grid import N, block_number, kernel
 from .parameters import FIRST_BLOCK, LEVELS, N_VALUES, STREAM_LOG2, VALUES
+from .symbols import STREAMS, find_means
+from .values import BLOCK, BLOCK_LOG2
 
 MOST_BINS = 2 + 16 * 64
 
@@ -30,7 +31,7 @@ def count_symbols(values, levels, frames, owner, form, drops, window, center, co
     f = owner[g]
     start = U64(U64(I32(g - I32(frames[f, FIRST_BLOCK]))) << U64(BLOCK_LOG2))
     at, level_at = U64(U64(frames[f, VALUES]) + start), U64(U64(frames[f, LEVELS]) + start)
-    n, log2 = I32(min(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK))), I32(frames[f, STREAM_LOG2])
+    n, log2 = I32(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK))), I32(frames[f, STREAM_LOG2])
     n_bins = I32(counts.shape[1])
     for i in range(lane, n_bins, N):
         bins[i] = U32(0)
@@ -45,7 +46,7 @@ def count_symbols(values, levels, frames, owner, form, drops, window, center, co
         if number:
             found = bin_of(bits, U32(U32(heads[s]) // number), shift, mask, window, center)
             if form.n_levels > U32(1) and found > U32(1):
-                found = U32(found + U32(window * min(U32(levels[level_at + U64(i)]), U32(form.n_levels - U32(1)))))
+                found = U32(found + U32(window * lesser(U32(levels[level_at + U64(i)]), U32(form.n_levels - U32(1)))))
             cuda.atomic.add(bins, found, U32(1))
         elif I32(s << log2) == i:
             cuda.atomic.add(bins, 0, U32(1))
