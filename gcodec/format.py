@@ -126,7 +126,8 @@ class Prelude(NamedTuple):
 def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int]:
     """(prelude_bytes, frame_bytes) of a frame after checking magic, version and that the frame is all there.
 
-    ``data``: uint8, the header or more; ``n_bytes`` that there are, by default as many. Raises InsufficientData, Corruption, Unsupported.
+    ``data``: uint8, the header or more; ``n_bytes`` that there are, by default as many. Raises InsufficientData,
+    Corruption, Unsupported.
     """
     n_bytes = len(data) if n_bytes is None else n_bytes
     if n_bytes < HEADER_BYTES:

@@ -3,10 +3,12 @@ numpy arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from gcodec.valuetypes import BY_NAME, ValueType
 
 Wrap = Callable[[np.ndarray], Any]
 
@@ -19,10 +21,10 @@ class _At:
 
 
 class HostMemory:
-    """``wrap``: what a kernel is given of an array."""
+    """``wrap``: what a kernel is given of an array; ``names``: types that arrays of these types stand for."""
 
-    def __init__(self, wrap: Wrap) -> None:
-        self.wrap = wrap
+    def __init__(self, wrap: Wrap, names: Mapping[str, str]) -> None:
+        self.wrap, self.names = wrap, names
         self.waited = 0
         self.launched = 0
 
@@ -52,6 +54,26 @@ class HostMemory:
         end = max(a + t.nbytes for a, t in zip(addresses, tensors, strict=True))
         array = np.asarray(_At(lowest, -(-(end - lowest) // kind.itemsize), kind))
         return array, [(address - lowest) // kind.itemsize for address in addresses]
+
+    def see(self, x: np.ndarray) -> tuple[np.ndarray, ValueType, tuple[int, ...]]:
+        return np.ascontiguousarray(x), BY_NAME[self.names.get(x.dtype.name, x.dtype.name)], x.shape
+
+    def levels_of(self, levels: np.ndarray, n: int) -> np.ndarray:
+        assert levels.dtype == np.uint8 and levels.size == n
+        return np.ascontiguousarray(levels)
+
+    def bytes_of(self, data: Any) -> np.ndarray:
+        room = np.empty(len(data) // 8 + 1, np.uint64).view(np.uint8)
+        room[: len(data)] = np.frombuffer(data, np.uint8)
+        return room[: len(data)]
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> np.ndarray:
+        array = np.empty(shape, dtype.uint)
+        array.reshape(-1).view(np.uint8)[:] = 0x5A
+        return array
+
+    def put(self, array: np.ndarray, target: np.ndarray) -> None:
+        target.reshape(-1)[:] = array
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         from gcodec.kernels.cuda import grid

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.codebook import Codebook
+from gcodec.columns import ColumnReferences
 from gcodec.decoding import check_status, read_start
 from gcodec.format import HEADER_BYTES, FindCodebook, Prelude, prelude_size
 from gcodec.kernels import blocks
@@ -21,8 +23,8 @@ _GUESS = 1 << 12  #: bytes of a frame that are looked at first
 
 
 class Parsed(NamedTuple):
-    """A frame whose prelude was read: ``data``, on the device, and where the ``sizes`` of its blocks and their ``offsets``
-    are, int64[n_blocks]."""
+    """A frame whose prelude was read. ``data``: on the device; ``sizes``, ``offsets``: of its blocks, int64[n_blocks],
+    on the host."""
 
     data: Any
     prelude: Prelude
@@ -31,8 +33,9 @@ class Parsed(NamedTuple):
 
     @property
     def decodable(self) -> bool:
-        """Whether the kernels know this type and so large blocks; others are decoded on the host."""
-        return self.prelude.dtype.name in NAMES and self.prelude.block_log2 <= MOST_BLOCK_LOG2
+        """Whether the kernels know this type and so large blocks, and need no base; others are decoded on the host."""
+        dtype, based = self.prelude.dtype, not all(map(len, self.prelude.templates))
+        return dtype.name in NAMES and self.prelude.block_log2 <= MOST_BLOCK_LOG2 and not based
 
 
 def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:
@@ -50,8 +53,7 @@ def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = Non
 
 @dataclass(frozen=True)
 class Decoding:
-    """Values that are on their way. ``statuses``: int32[n_blocks] on the device; ``owners``: of each block its frame and
-    number."""
+    """Values of some ``frames`` that are on their way. ``statuses``: of all blocks, int32[n_blocks] on the device."""
 
     memory: Memory
     statuses: Any
@@ -91,7 +93,9 @@ def decode(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> 
 def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> Decoding:
     prelude = frames[0].prelude
     dtype = prelude.dtype
-    rows, books, columns = np.zeros((len(frames), 10), np.int64), [], []
+    rows = np.zeros((len(frames), 10), np.int64)
+    books: list[Codebook] = []
+    columns: list[ColumnReferences] = []
     some = [(frame, target) for frame, target in zip(frames, targets, strict=True) if len(frame.sizes)]
     words, frame_at = memory.span([frame.data for frame, _ in some], "uint32") if some else (memory.empty(1, "u4"), [])
     out, out_at = memory.span([target for _, target in some], f"u{dtype.itemsize}") if some else (words, [])

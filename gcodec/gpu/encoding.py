@@ -14,10 +14,11 @@ from gcodec.coding import Coding
 from gcodec.errors import InvalidArgument
 from gcodec.fitting import from_histogram
 from gcodec.format import Prelude
-from gcodec.kernels.cuda import encode as kernels
+from gcodec.kernels.cuda.encode import encode_blocks
 from gcodec.kernels.cuda.frames import move_blocks, seal_frames
 from gcodec.kernels.cuda.histogram import MOST_BINS, count_symbols
 from gcodec.kernels.cuda.parameters import Output
+from gcodec.kernels.cuda.values import BLOCK, BLOCK_LOG2
 from gcodec.planning import Plan
 from gcodec.scheme import Scheme
 from gcodec.sizes import raw_bytes
@@ -40,7 +41,7 @@ class Source(NamedTuple):
     levels: Any = None
 
 
-class Shared(NamedTuple):
+class SharedCodebook(NamedTuple):
     """A codebook for frames that are encoded on a device, the ``record`` that stands for it in them (itself or its
     name), and whether heads are relative to each sub-stream's mean."""
 
@@ -67,8 +68,6 @@ class Batch:
         sizes: list[int] = self.memory.fetch(self.results)[:, 0].tolist()
         if faulty[: len(sizes)].any():
             raise InvalidArgument("levels: an index that is not in the ladder")
-        if not all(sizes):
-            raise InvalidArgument(f"frame {sizes.index(0)} does not fit into out")
         return sizes
 
     @property
@@ -77,7 +76,7 @@ class Batch:
         return [self.memory.part(self.target, at, at + size) for at, size in zip(self.places, self.sizes, strict=True)]
 
 
-def plan_of(dtype: ValueType, n_blocks: int, shared: Shared | None) -> Plan:
+def plan_of(dtype: ValueType, n_blocks: int, shared: SharedCodebook | None) -> Plan:
     """The plan with which encoding on the host gives the same bytes."""
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return Plan(
@@ -95,17 +94,19 @@ def plan_of(dtype: ValueType, n_blocks: int, shared: Shared | None) -> Plan:
 def max_frame_bytes(source: Source, dtype: ValueType, scheme: Scheme, container: int) -> int:
     """Most bytes that a frame takes."""
     prelude = _prelude(source, dtype, scheme, container, None)
-    return prelude.prelude_bytes + raw_bytes(source.n, dtype, kernels.BLOCK)
+    return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
 
 
-def _prelude(source: Source, dtype: ValueType, scheme: Scheme, container: int, shared: Shared | None) -> Prelude:
+def _prelude(
+    source: Source, dtype: ValueType, scheme: Scheme, container: int, shared: SharedCodebook | None
+) -> Prelude:
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return Prelude(
         dtype,
         scheme.mode,
         container,
         source.shape,
-        kernels.BLOCK_LOG2,
+        BLOCK_LOG2,
         STREAM_LOG2,
         scheme.widths,
         scheme.levels,
@@ -124,15 +125,15 @@ class _Inputs(NamedTuple):
     n_blocks: int
 
 
-def _inputs(memory: Memory, sources: Sequence[Source], dtype: ValueType, shared: Shared | None) -> _Inputs:
+def _inputs(memory: Memory, sources: Sequence[Source], dtype: ValueType, shared: SharedCodebook | None) -> _Inputs:
     check_type(dtype)
-    counts = [-(-source.n >> kernels.BLOCK_LOG2) for source in sources]
+    counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
     some = [source for source in sources if source.n]
     values, at = memory.span([s.tensor for s in some], f"uint{dtype.bits}") if some else (memory.empty(1, "uint8"), [])
     graded = bool(some) and some[0].levels is not None
     levels, level_at = memory.span([s.levels for s in some], "uint8") if graded else (memory.empty(1, "uint8"), at)
     places, level_places = iter(at), iter(level_at)
-    slot_words, first = 4 + kernels.BLOCK * dtype.bits // 32, 0
+    slot_words, first = 4 + BLOCK * dtype.bits // 32, 0
     rows = np.zeros((len(sources), 8), np.int64)
     for row, source, count in zip(rows, sources, counts, strict=True):
         here, there = (next(places), next(level_places)) if source.n else (0, 0)
@@ -145,7 +146,7 @@ def _inputs(memory: Memory, sources: Sequence[Source], dtype: ValueType, shared:
 
 def fresh_codebook(
     memory: Memory, sources: Sequence[Source], dtype: ValueType, scheme: Scheme, coding: Coding
-) -> Shared | None:
+) -> SharedCodebook | None:
     """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
     for the histogram."""
     inputs = _inputs(memory, sources, dtype, None)
@@ -156,7 +157,8 @@ def fresh_codebook(
     counts = memory.send(np.zeros((len(sources), n_bins), np.uint32))
     form = form_of(dtype, n_levels, len(scheme.widths), None, False)
     drops = memory.send(drops_of(scheme))
-    memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, drops, np.uint32(window), np.uint32(center), counts)
+    bounds = np.uint32(window), np.uint32(center)
+    memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
     if not histogram[1:].any():
         return None
@@ -169,7 +171,7 @@ def fresh_codebook(
         max_length=coding.max_length,
         escape_threshold=coding.escape_threshold,
     )
-    return Shared(book, book.record)
+    return SharedCodebook(book, book.record)
 
 
 def encode(
@@ -178,7 +180,7 @@ def encode(
     dtype: ValueType,
     scheme: Scheme,
     nearest: bool,
-    shared: Shared | None,
+    shared: SharedCodebook | None,
     container: int,
     target: Any = None,
 ) -> Batch:
@@ -199,7 +201,7 @@ def encode(
         frames, _ = memory.span([target], "uint32")
         parts[0, 5] = len(target) & ~7
         goal = target
-    slot_words = 4 + kernels.BLOCK * dtype.bits // 32
+    slot_words = 4 + BLOCK * dtype.bits // 32
     out = Output(
         memory.empty(n_blocks * slot_words, "uint32"),
         memory.empty(n_blocks, "uint32"),
@@ -207,7 +209,7 @@ def encode(
         memory.send(np.zeros(n, np.uint32)),
     )
     block_places, results = memory.empty(n_blocks, "int64"), memory.send(np.zeros((n, 2), np.int64))
-    memory.launch(kernels.encode_blocks, n_blocks, *inputs[:4], form, tables, out)
+    memory.launch(encode_blocks, n_blocks, *inputs[:4], form, tables, out)
     memory.launch(
         seal_frames,
         n,
@@ -225,7 +227,7 @@ def encode(
 
 
 def _assembly(
-    sources: Sequence[Source], dtype: ValueType, scheme: Scheme, shared: Shared | None, container: int
+    sources: Sequence[Source], dtype: ValueType, scheme: Scheme, shared: SharedCodebook | None, container: int
 ) -> tuple[np.ndarray, np.ndarray, list[int], int]:
     """By which frames are put together: the table of :func:`frames.seal_frames`, the starts of their preludes (uint32),
     the byte at which each frame begins, and how many they take in all."""
@@ -233,7 +235,7 @@ def _assembly(
     for row, source in zip(parts, sources, strict=True):
         full = _prelude(source, dtype, scheme, container, shared)
         bare = full._replace(records=(), codebooks=())
-        limit = bare.prelude_bytes + raw_bytes(source.n, dtype, kernels.BLOCK)
+        limit = bare.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
         length = full.index_at
         start = full.start(0, full.prelude_bytes).ljust(length, b"\0")
         start += bare.start(0, bare.prelude_bytes).ljust(length, b"\0")

@@ -26,7 +26,7 @@ _ZERO = 16  #: level of the zero symbol in the kernels' tables: it owns nothing
 def check_type(dtype: ValueType) -> None:
     """Raises Unsupported for types that are not coded on a device."""
     if dtype.name not in NAMES:
-        raise Unsupported(f"on a CUDA device {', '.join(NAMES)} are coded, not {dtype.name}: move the tensor to the CPU")
+        raise Unsupported(f"{', '.join(NAMES)} are coded on CUDA devices, not {dtype.name}: move it to the CPU")
 
 
 def form_of(dtype: ValueType, n_levels: int, n_planes: int, scheme: Scheme | None, nearest: bool) -> Form:

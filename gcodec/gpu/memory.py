@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gcodec.errors import InvalidArgument
+from gcodec.tensors import check_dimensions, is_torch
+from gcodec.valuetypes import BY_NAME, ValueType
+
 if TYPE_CHECKING:
     import torch
 
@@ -33,6 +37,23 @@ class Memory(Protocol):
     def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
         """An array of this type (by width) from the lowest address of contiguous tensors on, and at which element each
         begins. Nothing but the tensors may be touched."""
+
+    def see(self, x: Any) -> tuple[Any, ValueType, tuple[int, ...]]:
+        """A tensor's values as a contiguous tensor on the device (itself, if it is), their type and shape. Raises
+        InvalidArgument, Unsupported."""
+
+    def levels_of(self, levels: Any, n: int) -> Any:
+        """Levels of ``n`` values as a contiguous tensor of bytes on the device. Raises InvalidArgument."""
+
+    def bytes_of(self, data: Any) -> Any:
+        """A frame as a contiguous tensor of bytes on the device that begins at a multiple of 8: ``data`` itself, if it
+        is one, or a copy; of a tensor, or of bytes of the host's. Raises InvalidArgument."""
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+        """An uninitialized tensor on the device."""
+
+    def put(self, array: np.ndarray, target: Any) -> None:
+        """Copy bits (uintW[n]) to a contiguous tensor on the device."""
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         """Run a kernel with so many blocks of the grid, some time."""
@@ -99,6 +120,55 @@ class TorchMemory:
         end = max(a + t.numel() * t.element_size() for a, t in zip(addresses, tensors, strict=True))
         array = _Array(None, -(-(end - lowest) // size), np.dtype(dtype), address=lowest)
         return array, [(address - lowest) // size for address in addresses]
+
+    def see(self, x: Any) -> tuple[Any, ValueType, tuple[int, ...]]:
+        """See :class:`Memory`."""
+        import torch
+
+        if not is_torch(x) or x.device != self.device:
+            raise InvalidArgument(f"need tensors on {self.device}, all of them")
+        if x.layout != torch.strided or str(x.dtype).removeprefix("torch.") not in BY_NAME:
+            raise InvalidArgument(f"cannot encode a {x.layout} tensor of {x.dtype}; dense ones of {', '.join(BY_NAME)}")
+        check_dimensions(x.ndim)
+        with torch.cuda.stream(self.stream):
+            dense = x.detach().resolve_neg().contiguous()
+        return dense, BY_NAME[str(x.dtype).removeprefix("torch.")], tuple(x.shape)
+
+    def levels_of(self, levels: Any, n: int) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        if not is_torch(levels) or levels.dtype != torch.uint8 or levels.device != self.device or levels.numel() != n:
+            raise InvalidArgument(f"levels must be {n} level indices on {self.device}, of torch.uint8")
+        with torch.cuda.stream(self.stream):
+            return levels.contiguous()
+
+    def bytes_of(self, data: Any) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        if not is_torch(data):
+            return self.send(np.frombuffer(data, np.uint8)).tensor
+        if data.dtype != torch.uint8 or data.ndim != 1:
+            raise InvalidArgument(f"a frame is a flat tensor of uint8, not of {data.dtype}, {data.ndim} dimensions")
+        with torch.cuda.stream(self.stream):
+            here = data.to(self.device).contiguous()
+            return here.clone() if here.data_ptr() % 8 else here
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            return torch.empty(shape, dtype=getattr(torch, dtype.name), device=self.device)
+
+    def put(self, array: np.ndarray, target: Any) -> None:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            copied = torch.from_numpy(array.view(f"i{array.itemsize}")).to(self.device)
+            target.view(copied.dtype).view(-1).copy_(copied)
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         """See :class:`Memory`."""

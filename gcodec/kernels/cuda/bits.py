@@ -1,8 +1,8 @@
 """Bits into words and out of them.
 
-A block's bytes are made in *regions*: each plane, the sub-streams, their lengths, their references. Items of a tile are put
-into a window in shared memory, one part for each region, and whole words go from there to the slot in global memory,
-neighbors by neighbors. A word that two regions share is written by both, by an atomic OR into zeros.
+A block's bytes are made in *regions*: each plane, the sub-streams, their lengths, their references. Items of a tile are
+put into a window in shared memory, one part for each region, and whole words go from there to the slot in global
+memory, neighbors by neighbors. A word that two regions share is written by both, by an atomic OR into zeros.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def flush(window, begin, before, after, first, slots, slot):
 
 @device
 def finish(window, begin, end, slots, slot):
-    """Write a region's last word, if it is incomplete. ``end``: bit at which the region ends. By one thread; returns its
-    share of the checksum."""
+    """Write a region's last word, if it is incomplete, by one thread. ``end``: bit at which the region ends. Returns
+    the word's share of the checksum."""
     if U32(U32(end) & U32(31)) == U32(0):
         return U64(0)
     word, index = U32(window[U32(begin)]), U32(U32(end) >> U32(5))

@@ -80,7 +80,8 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
     cuda.syncthreads()
     cuda.atomic.add(totals, 0, sum_of_words(words, start, I32(size >> 2)))
     cuda.syncthreads()
-    w0, w1, w2, w3 = U32(words[start]), U32(words[start + U64(1)]), U32(words[start + U64(2)]), U32(words[start + U64(3)])
+    w0, w1 = U32(words[start]), U32(words[start + U64(1)])
+    w2, w3 = U32(words[start + U64(2)]), U32(words[start + U64(3)])
     found = U64(U64(totals[0]) + U64(seed_of(b) - U64(weighed(w2, 2) + weighed(w3, 3))))
     kind, c = U32(w0 & U32(255)), U32(U32(w0 >> U32(8)) & U32(255))
     status = OK
@@ -115,8 +116,8 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
         cuda.syncthreads()
         if lane == 0:
             totals[0] = U64(0)
-        end = place_streams(words, start, last, lengths_at, n_streams, length_width, U32(w6 & U32(0xFFFF)), stream_bytes,
-                            begins, bit_cells, streams_at)
+        end = place_streams(words, start, last, lengths_at, n_streams, length_width, U32(w6 & U32(0xFFFF)),
+                            stream_bytes, begins, bit_cells, streams_at)
         if end != lengths_at:
             status = BAD_STREAM
     if status == OK:

@@ -45,9 +45,10 @@ from .values import BLOCK, BLOCK_LOG2, value_at, write_header, write_raw
 def encode_blocks(values, levels, frames, owner, form, tables, out):
     """Encode a block of the grid's block of a frame into its slot.
 
-    ``values``: uintW, ``levels``: uint8 (of several levels only): all frames' are reached from their starts on; ``frames``:
-    int64[n_frames, 8], see :mod:`parameters`; ``owner``: int32[n_blocks], which frame a block is of; ``form``: a
-    :class:`parameters.Form`; ``tables``: :class:`parameters.EncodeTables`; ``out``: :class:`parameters.Output`.
+    ``values``: uintW, ``levels``: uint8 (of several levels only): all frames' are reached from their starts on;
+    ``frames``: int64[n_frames, 8], see :mod:`parameters`; ``owner``: int32[n_blocks], which frame a block is of;
+    ``form``: a :class:`parameters.Form`; ``tables``: :class:`parameters.EncodeTables`; ``out``:
+    :class:`parameters.Output`.
     """
     symbols = cuda.shared.array(BLOCK, np.uint8)
     window = cuda.shared.array(WINDOW, np.uint32)
@@ -107,8 +108,8 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
         for s in range(lane, n_streams, N):
             bits[s] = U32(0)
         cuda.syncthreads()
-        measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, base, references, symbols, bits, live,
-                        sums, totals)
+        measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, base, references, symbols, bits,
+                        live, sums, totals)
         symbol_bytes = place_streams(n_streams, bits, live, starts, bit_cells, sums)
         body = lay_out(n_streams, symbol_bytes, reference_width, form, tables.widths, totals, sums, region)
     if U32(sums[DIFFERENT]) == U32(0) or sums[FAILED] or body >= U32(U32(16) + U32(U32(n) * value_bytes)):
@@ -158,7 +159,8 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
         if begin < n and bits[s]:
             bit = U32(U32(region[planes]) + U32(U32(U32(starts[s]) << U32(3)) + U32(before - U32(live[s]))))
             bit = U32(bit - U32(U32(done[planes]) & ~U32(31)))
-            put_codes(begin, n, symbols, values, levels, at, level_at, form, tables, book, window, U32(parts[planes]), bit)
+            part = U32(parts[planes])
+            put_codes(begin, n, symbols, values, levels, at, level_at, form, tables, book, window, part, bit)
         cuda.syncthreads()
         for i in range(I32(tile + lane), lesser(I32(tile + TILE), n), N):
             symbol = U32(symbols[i])
@@ -166,8 +168,8 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
             if U32(info & U32(0xFF0000)):
                 value, _ = value_at(values, levels, at, level_at, i, form, tables.drops)
                 j = I32(I32(i - tile) // STRIDE)
-                put_items(i, value, symbol, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j], form, tables,
-                          parts, done, region, window)
+                put_items(value, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j], form, tables, parts,
+                          done, window)
         cuda.syncthreads()
         following = I32(tile + TILE)
         code_end = U32(region[I32(planes + I32(1))])

@@ -52,8 +52,9 @@ def seal_frames(frames, parts, form, out, starts, places, results, target):
 
     ``parts``: int64[n_frames, 8], see :mod:`parameters`; ``starts``: uint32, what comes before the indexes, sizes and
     checksums left zero; results: ``places``: int64[n_blocks], word of ``target`` at which a block begins, -1 where
-    there is no room for the frame; ``results``: int64[n_frames, 2], bytes of the frame, 0 where there is no room, and
-    whether it has gone without its codebook; ``target``: uint32, all frames are reached from their places on.
+    there is no frame, for lack of room or for a fault; ``results``: int64[n_frames, 2], bytes of the frame, 0 where
+    there is none, and whether it has gone without its codebook; ``target``: uint32, all frames are reached from their
+    places on.
     """
     cells = cuda.shared.array(THREADS, np.uint64)
     total = cuda.shared.array(1, np.uint64)
@@ -81,7 +82,7 @@ def seal_frames(frames, parts, form, out, starts, places, results, target):
     cuda.atomic.add(total, 0, own)
     cuda.syncthreads()
     size = U64(prelude + U64(total[0]))
-    fits = size <= U64(parts[f, ROOM])
+    fits = size <= U64(parts[f, ROOM]) and out.faults[f] == 0
     cuda.syncthreads()
     if lane == 0:
         total[0] = U64(0)
@@ -122,6 +123,8 @@ def seal_frames(frames, parts, form, out, starts, places, results, target):
         target[at + U64(I32(index + n))] = U32(0)
     cuda.atomic.add(total, 0, checked)
     cuda.syncthreads()
+    if lane == 0 and not fits:
+        target[at] = U32(0)
     if lane == 0 and fits:
         target[at + U64(HOLE)] = U32(U64(total[0]) & U64(0xFFFFFFFF))
         target[at + U64(HOLE) + U64(1)] = U32(U64(total[0]) >> U64(32))

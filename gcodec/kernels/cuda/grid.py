@@ -15,6 +15,8 @@ STRIP = 8  #: consecutive values of which a thread knows the sums
 
 ONE, STRIDE = I32(1), I32(STRIP)
 BAND = I32(STRIP - 1)
+N: Any  #: ``THREADS`` in 32 bits
+TILE: Any  #: values between two scans
 
 
 def set_threads(n: int) -> None:
@@ -23,7 +25,7 @@ def set_threads(n: int) -> None:
     THREADS, N, TILE = n, I32(n), I32(n * STRIP)
 
 
-set_threads(THREADS)  #: N: the same in 32 bits; TILE: values between two scans
+set_threads(THREADS)
 
 
 def kernel(function: Callable[..., Any]) -> Any:

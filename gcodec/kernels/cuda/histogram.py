@@ -19,8 +19,8 @@ def count_symbols(values, levels, frames, owner, form, drops, window, center, co
     """Add a block of the grid's block of a frame to its histogram of heads relative to each sub-stream's mean. Of a
     sub-stream of zeros one value is counted, as :func:`survey.survey` does.
 
-    ``window``, ``center``: uint32, see :mod:`survey`; ``form``: that of a lossless frame, which counts what there is before
-    rounding; ``counts``: uint32[n_frames, 2 + n_levels * window], result, zeroed; other arguments as of
+    ``window``, ``center``: uint32, see :mod:`survey`; ``form``: that of a lossless frame: what there is before rounding
+    counts; ``counts``: uint32[n_frames, 2 + n_levels * window], result, zeroed; other arguments as of
     :func:`encode.encode_blocks`.
     """
     bins = cuda.shared.array(MOST_BINS, np.uint32)

@@ -110,9 +110,10 @@ def tail_at(words, start, last, info, rank, masks, even, odd, form, tables, regi
 
 
 @device
-def merge(words, start, last, n, log2, book, base, references_at, reference_width, column_value, first_span, n_spans, form,
-          tables, symbols, region, even_cells, odd_cells, bit_cells, mask_cells, out, target):
-    """Heads and tails into values."""
+def merge(words, start, last, n, log2, book, base, references_at, reference_width, column_value, first_span, n_spans,
+          form, tables, symbols, region, even_cells, odd_cells, bit_cells, mask_cells, out, target):
+    """Heads and tails into values. ``column_value``: number of the block's first value, -1 where there are no column
+    references; the cells: shared, uint64[THREADS], scratch."""
     lane, head_mask = I32(cuda.threadIdx.x), U32(U32(U32(1) << form.head_bits) - U32(1))
     for tile in range(I32(0), n, TILE):
         begin, marks, masks = I32(tile + I32(lane * STRIDE)), U64(0), U64(0)
@@ -133,8 +134,8 @@ def merge(words, start, last, n, log2, book, base, references_at, reference_widt
             if symbol:
                 info = U32(tables.infos[book, symbol])
                 j = I32(I32(i - tile) // STRIDE)
-                tail = tail_at(words, start, last, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j], form,
-                               tables, region)
+                tail = tail_at(words, start, last, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j],
+                               form, tables, region)
                 if symbol == U32(ESCAPE):
                     head = U32(U32(out[target + U64(i)]) & head_mask)
                 else:

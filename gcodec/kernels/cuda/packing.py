@@ -12,7 +12,7 @@ from .symbols import LEAST, MOST, STREAMS, bit_length
 from .values import value_at
 
 PLANE_BITS, CODE_BITS = 28, 22  #: most that a value takes in all planes, and as an escape with its share of spare bits
-WINDOW = max(THREADS * STRIP * (PLANE_BITS + CODE_BITS) // 32, STREAMS) + 64  #: words, with a few for what is incomplete
+WINDOW = max(THREADS * STRIP * (PLANE_BITS + CODE_BITS) // 32, STREAMS) + 64  #: words; a few are incomplete
 REGIONS = 12  #: planes, sub-streams, lengths, references, and the end
 
 
@@ -47,8 +47,8 @@ def place_streams(n_streams, bits, live, starts, cells, sums):
 
 @device
 def lay_out(n_streams, symbol_bytes, reference_width, form, widths, totals, sums, region):
-    """The bits of the block at which its regions begin, and the body's end: ``region`` (shared, uint32[REGIONS]). Returns
-    the body's bytes, the block header included."""
+    """The bits of the block at which its regions begin, and the body's end: ``region`` (shared, uint32[REGIONS]).
+    Returns the body's bytes, the block header included."""
     if cuda.threadIdx.x == 0:
         at = U32(32)
         for p in range(form.n_planes):
@@ -103,9 +103,9 @@ def put_codes(begin, n, symbols, values, levels, at, level_at, form, tables, boo
 
 
 @device
-def put_items(i, value, symbol, level_info, rank, masks, even, odd, form, tables, parts, done, region, window):
+def put_items(value, info, rank, masks, even, odd, form, tables, parts, done, window):
     """The items that a value owns, into the planes' parts of the window."""
-    mark, level = U32(U32(level_info >> U32(16)) & U32(255)), U32(level_info >> U32(24))
+    mark, level = U32(U32(info >> U32(16)) & U32(255)), U32(info >> U32(24))
     tail = U32(tail_of(value, form.width, form.tail_bits))
     for p in range(form.n_planes):
         plane = U32(p)

@@ -25,10 +25,11 @@ class Form(NamedTuple):
 
 
 class EncodeTables(NamedTuple):
-    """``drops``: uint32[16], by level; ``widths``: uint32[8], of planes; ``shifts``: uint64[17], byte p how far left in the
-    tail the item of plane p lies, by level, zero's at 16. First axis the codebook: ``codes``: uint32[n, 256] as of
-    :func:`prefix_code.encode_table`; ``infos``: uint32[n, 256], see :func:`info_of`; ``ranges``: uint32[n, 16, 3],
-    by level first, count and number of the first symbol; ``escapes``: uint32[n, 2], the escape's code and length."""
+    """``drops``: uint32[16], by level; ``widths``: uint32[8], of planes; ``shifts``: uint64[17], by level, zero's at
+    16: byte p is how far left in the tail the item of plane p lies. First axis the codebook: ``codes``: uint32[n, 256]
+    as of :func:`prefix_code.encode_table`; ``infos``: uint32[n, 256], see :func:`info_of`; ``ranges``: uint32[n, 16,
+    3], by level first, count and number of the first symbol; ``escapes``: uint32[n, 2], the escape's code and
+    length."""
 
     drops: np.ndarray
     widths: np.ndarray
@@ -40,9 +41,9 @@ class EncodeTables(NamedTuple):
 
 
 class DecodeTables(NamedTuple):
-    """``widths``, ``shifts``, ``infos``: as in :class:`EncodeTables`; ``lookups``: uint16[n, 4096], of a window of 12 bits the
-    first symbol and, 8 bits up, its length; ``most``: uint32[n], symbols of the ranges; ``spans``: int64[n, 5] and
-    ``heads``: int8[n], column references as in :class:`parameters.Columns`."""
+    """``widths``, ``shifts``, ``infos``: as in :class:`EncodeTables`; ``lookups``: uint16[n, 4096], of a window of 12
+    bits the first symbol and, 8 bits up, its length; ``most``: uint32[n], symbols of the ranges; ``spans``: int64[n, 5]
+    and ``heads``: int8[n], column references as in :class:`gcodec.kernels.parameters.Columns`."""
 
     widths: np.ndarray
     shifts: np.ndarray
@@ -64,9 +65,9 @@ class Output(NamedTuple):
     faults: np.ndarray
 
 
-#: Columns of the table of frames to encode, int64[n, 8]: where its values and levels begin, in elements of their arrays;
-#: how many there are; number of its first block in the launch; codebook, -1 for none; log2 of values per sub-stream;
-#: whether sub-streams have references of their own; where its slots begin, in words.
+#: Columns of the table of frames to encode, int64[n, 8]: where its values and levels begin, in elements of their
+#: arrays; how many there are; number of its first block in the launch; codebook, -1 for none; log2 of values per
+#: sub-stream; whether sub-streams have references of their own; where its slots begin, in words.
 VALUES, LEVELS, N_VALUES, FIRST_BLOCK, BOOK, STREAM_LOG2, REFERENCES, SLOT = range(8)
 #: Columns of the table by which frames are put together, int64[n, 8]: number of blocks; bytes of the prelude, with the
 #: codebook and without; most bytes that a frame with a codebook may take; where the frame goes, in words, and bytes

@@ -44,8 +44,8 @@ def check_plain(words, start, size, n_stored, form):
 @device
 def check_fields(words, start, size, n, n_streams, form, most, n_spans):
     """Status of a coded block's header and sizes."""
-    w0, w5, w6, w7 = U32(words[start]), U32(words[start + U64(5)]), U32(words[start + U64(6)]), U32(words[start + U64(7)])
-    symbol_bytes, base = U32(words[start + U64(4)]), U32(w0 >> U32(16))
+    symbol_bytes, base = U32(words[start + U64(4)]), U32(U32(words[start]) >> U32(16))
+    w5, w6, w7 = U32(words[start + U64(5)]), U32(words[start + U64(6)]), U32(words[start + U64(7)])
     length_width, reference_width = U32(U32(w6 >> U32(16)) & U32(255)), U32(w6 >> U32(24))
     if (
         base >> form.head_bits
@@ -68,8 +68,8 @@ def check_fields(words, start, size, n, n_streams, form, most, n_spans):
 
 @device
 def place_streams(words, start, last, at, n_streams, width, least, sizes, begins, cells, first):
-    """Bytes of each sub-stream and where it begins, the first at byte ``first`` of the block. Returns the end of the last
-    one, or 0 where that is far off."""
+    """Bytes of each sub-stream and where it begins, the first at byte ``first`` of the block. Returns the end of the
+    last one, or 0 where that is far off."""
     lane, done = I32(cuda.threadIdx.x), U64(first)
     for tile in range(I32(0), n_streams, N):
         s, size = I32(tile + lane), U32(0)

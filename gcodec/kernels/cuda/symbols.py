@@ -23,8 +23,8 @@ def bit_length(number):
 
 @device
 def find_means(values, levels, at, level_at, n, log2, form, drops, heads, numbers, sums):
-    """Add up heads and count the values that are not zero by sub-stream, ``heads`` and ``numbers`` (shared, uint32), and
-    note what else there is to know in ``sums``."""
+    """Add up heads and count the values that are not zero by sub-stream, in ``heads`` and ``numbers`` (shared, uint32),
+    and note in ``sums`` what else there is to know."""
     shift, mask = U32(form.tail_bits - U32(1)), U32(U32(U32(1) << form.head_bits) - U32(1))
     first, _ = value_at(values, levels, at, level_at, I32(0), form, drops)
     different, faulty = U32(0), U32(0)
@@ -75,8 +75,8 @@ def find_references(n_streams, with_references, heads, numbers, sums):
 
 
 @device
-def measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, base, references, symbols, bits, live, sums,
-                    totals):
+def measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, base, references, symbols, bits, live,
+                    sums, totals):
     """The symbol of each value, how many bits each sub-stream takes (``bits``), whether any of its values is not zero
     (``live``), and how many items each plane has (``totals``, shared, uint64[2])."""
     lane = I32(cuda.threadIdx.x)

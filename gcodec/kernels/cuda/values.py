@@ -19,8 +19,9 @@ def value_at(values, levels, at, level_at, i, form, drops):
         level = U32(levels[level_at + U64(i)])
         level = U32(level & U32(15)) if U32(bits & U32(form.sign - U32(1))) < form.infinity else U32(0)
     if form.lossy:
+        drop, first = drops[level], drops[0]
         bits = U32(
-            rounded(bits, drops[level], drops[0], form.sign, form.infinity, form.smallest_normal, form.nearest, form.prune)
+            rounded(bits, drop, first, form.sign, form.infinity, form.smallest_normal, form.nearest, form.prune)
         )
     return bits, level
 
