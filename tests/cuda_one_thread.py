@@ -101,7 +101,7 @@ class _Kernel:
     """A kernel, launched as ``kernel[blocks, threads, stream](...)``."""
 
     def __init__(self, function: Any) -> None:
-        self.compiled = njit(function)
+        self.compiled = njit(boundscheck=True)(function)
 
     def __getitem__(self, shape: tuple[int, ...]) -> Any:
         def launch(*args: Any) -> None:
@@ -114,7 +114,7 @@ class _Kernel:
 
 
 def _jit(function: Any, device: bool = False) -> Any:
-    return njit(function) if device else _Kernel(function)
+    return njit(boundscheck=True)(function) if device else _Kernel(function)
 
 
 def _module(name: str, **contents: Any) -> types.ModuleType:

@@ -142,33 +142,39 @@ def decode_batch(
     gcodec; ``max_output_bytes``: of all of them together. Frames of other types, of larger blocks than gcodec writes,
     and those with predicted blocks are decoded by the host. Raises as ``gcodec.decode``.
     """
-    import torch
-
-    from . import batches
-    from .memory import TorchMemory
-
     if not frames:
         return []
     first: Any = frames[0]
-    where = torch.device(device) if device is not None else first.device if is_torch(first) else torch.device("cuda")
-    return batches.decode(TorchMemory(_indexed(where)), frames, codebooks, max_output_bytes)
+    where = _indexed(device if device is not None else first.device if is_torch(first) else "cuda")
+
+    from . import batches, memory
+
+    return batches.decode(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
 
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:
-    from .memory import TorchMemory
-
-    if not tensors or not is_torch(tensors[0]) or not tensors[0].is_cuda:
+    first: Any = tensors[0] if tensors else None
+    if not is_torch(first) or not first.is_cuda:
         raise InvalidArgument("need at least one tensor, all of them on one CUDA device")
-    return TorchMemory(tensors[0].device)
+
+    from . import memory
+
+    return memory.TorchMemory(first.device)
 
 
-def _indexed(device: torch.device) -> torch.device:
-    """The same with the number of the current device, where it has none."""
+def _indexed(device: Any) -> torch.device:
+    """A CUDA device with its number; the current one where it has none. Raises InvalidArgument, Unsupported."""
     import torch
 
-    if device.type != "cuda":
-        raise InvalidArgument(f"{device} is not a CUDA device")
-    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgument(f"device={device!r}: {error}") from None
+    if found.type != "cuda":
+        raise InvalidArgument(f"{found} is not a CUDA device")
+    if not torch.cuda.is_available():
+        raise Unsupported("torch finds no CUDA device here")
+    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _check_out(out: Any, n_tensors: int, memory: Any, most: int) -> None:

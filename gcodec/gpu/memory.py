@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gcodec.errors import InvalidArgument
-from gcodec.tensors import check_dimensions, is_torch
+from gcodec.tensors import check_dimensions, is_torch, kernel_view
 from gcodec.valuetypes import BY_NAME, ValueType
 
 if TYPE_CHECKING:
@@ -86,11 +86,14 @@ class TorchMemory:
         """From pinned memory, so that nobody waits; torch keeps that until it is copied."""
         import torch
 
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        flat = kernel_view(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         with torch.cuda.stream(self.stream):
-            pinned = torch.from_numpy(flat if flat.size else np.zeros(array.itemsize, np.uint8)).pin_memory()
-            tensor = pinned.to(self.device, non_blocking=True)
+            held = torch.from_numpy(flat if flat.size else np.zeros(array.itemsize, np.uint8))
+            tensor = self._pinned(held).to(self.device, non_blocking=True)
         return _Array(tensor, array.size, array.dtype, array.shape)
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory()
 
     def fetch(self, array: Any) -> np.ndarray:
         """See :class:`Memory`."""
@@ -110,7 +113,7 @@ class TorchMemory:
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """See :class:`Memory`."""
-        return array.tensor[begin:end]
+        return getattr(array, "tensor", array)[begin:end]
 
     def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
         """By addresses: on a device these are of one space."""
