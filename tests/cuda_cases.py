@@ -1,8 +1,8 @@
 """The laws of the CUDA path, for a process of their own: ``python -m tests.cuda_cases one-thread`` or ``simulator``.
 
-Either has the kernels run on the host. Compiled, with one thread to a block (:mod:`tests.cuda_one_thread`), they take whole
-law tables, indexes are checked, and integers are those of compiled code. In numba's simulator they have as many threads
-as ``THREADS`` says, which really do wait for each other.
+Either has the kernels run on the host. Compiled, with one thread to a block (:mod:`tests.cuda_one_thread`), they take
+whole law tables, indexes are checked, and integers are those of compiled code. In numba's simulator they have as many
+threads as ``THREADS`` says, which really do wait for each other.
 
 Prints a line for each law: its name, and what went wrong, in JSON.
 """
@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -362,10 +363,9 @@ def start(mode: str) -> HostMemory:
 
     from gcodec.kernels.cuda import grid
 
-    simulator.swapped_cuda_module = _never_restored
+    setattr(simulator, "swapped_cuda_module", _never_restored)  # noqa: B010 - it is not exported
     grid.set_threads(THREADS)
-    from gcodec.gpu import batches as _  # every kernel, before the first is launched
-
+    import_module("gcodec.gpu.batches")  # and so every kernel, before the first is launched
     return HostMemory(FakeCUDAArray, names)
 
 

@@ -1,11 +1,11 @@
 """The CUDA kernels compiled for the CPU, with one thread to a block of the grid.
 
-What numba's simulator interprets takes a second for a few hundred values, and its integers are numpy's. Compiled, the same
-kernels take every array of the law tables, and their integers are those that numba makes for a device. What one thread
-cannot show, that threads wait for each other where they must, is the simulator's part.
+What numba's simulator interprets takes a second for a few hundred values, and its integers are numpy's. Compiled, the
+same kernels take every array of the law tables, and their integers are those that numba makes for a device. What one
+thread cannot show, that threads wait for each other where they must, is the simulator's part.
 
-:func:`install` stands in for ``numba.cuda`` and has to be called before gcodec's CUDA kernels are imported, in a process
-of their own.
+:func:`install` stands in for ``numba.cuda`` and has to be called before gcodec's CUDA kernels are imported, in a
+process of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public functions for CUDA tensors, on tensors of the host's that pretend to be some: all but the device itself."""
+"""The public functions for CUDA tensors, on tensors of the host's that pretend: all but the device itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class TorchOnHost(seam.TorchMemory):
     """:class:`TorchMemory` without a device: kernels run at once."""
 
     def __init__(self, device: Any) -> None:
-        self.device, self.stream = torch.device("cpu"), None
+        self.device = torch.device("cpu")
+        self.stream: Any = None
 
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor

@@ -174,12 +174,13 @@ def _indexed(device: Any) -> torch.device:
         raise InvalidArgument(f"{found} is not a CUDA device")
     if not torch.cuda.is_available():
         raise Unsupported("torch finds no CUDA device here")
-    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
+    index: Any = found.index
+    return found if index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _check_out(out: Any, n_tensors: int, memory: Any, most: int) -> None:
     import torch
 
-    fits = is_torch(out) and out.dtype == torch.uint8 and out.ndim == 1 and out.is_contiguous()
+    fits = isinstance(out, torch.Tensor) and out.dtype == torch.uint8 and out.ndim == 1 and out.is_contiguous()
     if n_tensors != 1 or not fits or out.device != memory.device or out.data_ptr() % 8 or len(out) < most:
         raise InvalidArgument(f"out is for one tensor: {most} contiguous bytes on its device, from a multiple of 8 on")

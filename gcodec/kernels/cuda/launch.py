@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
+from numba import config, cuda
 
 from gcodec.errors import Unsupported
 
 from . import grid
+
+_WARNINGS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 
 
 def check_device() -> None:
@@ -26,7 +28,12 @@ def stream_of(handle: int) -> Any:
 
 def launch(kernel: Any, blocks: int, stream: Any, args: tuple[Any, ...]) -> None:
     """Run a kernel. Of ``args``, what has a ``__cuda_array_interface__``, in tuples too, becomes an array."""
-    kernel[blocks, grid.THREADS, stream](*map(_argument, args))
+    asked = getattr(config, _WARNINGS)
+    setattr(config, _WARNINGS, 0)  # small tensors are no mistake
+    try:
+        kernel[blocks, grid.THREADS, stream](*map(_argument, args))
+    finally:
+        setattr(config, _WARNINGS, asked)
 
 
 def _argument(arg: Any) -> Any:
