@@ -28,7 +28,7 @@ def stream_of(handle: int) -> Any:
 
 def launch(kernel: Any, blocks: int, stream: Any, args: tuple[Any, ...]) -> None:
     """Run a kernel. Of ``args``, what has a ``__cuda_array_interface__``, in tuples too, becomes an array."""
-    asked = getattr(config, _WARNINGS)
+    asked = getattr(config, _WARNINGS, 1)
     setattr(config, _WARNINGS, 0)  # small tensors are no mistake
     try:
         kernel[blocks, grid.THREADS, stream](*map(_argument, args))
