@@ -13,7 +13,7 @@ PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_predictio
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow golden bench bench-cluster clean
+.PHONY: help demo test check portable pytest slow test-gpu golden bench bench-gpu bench-cluster clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -39,11 +39,17 @@ check: $(VENV)/.installed       ## ruff and mypy
 slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
 
+test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed
+	@$(PYTHON) -m pytest -m gpu tests/test_gpu.py
+
 golden: $(VENV)/.installed      ## write tests/golden/ anew; only on purpose, when the format changes
 	@$(BIN)/python -m tests.make_golden
 
 bench: $(VENV)/.bench          ## the codec beside its peers, 25 minutes; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+bench-gpu:      ## the codec on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it
+	@$(PYTHON) -m bench.gpu $(BENCH_ARGS)
 
 bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited rate; as root. BENCH_ARGS=--quick tries it
 	@$(BIN)/python -m bench.cluster $(BENCH_ARGS)

@@ -12,14 +12,14 @@ from . import scheme as schemes
 from .coding import LADDERS, ROUNDINGS, Coding
 from .decoding import Frame
 from .encoding import encode_values, plan_for
-from .errors import InvalidArgument, LimitExceeded
+from .errors import InvalidArgument, LimitExceeded, Unsupported
 from .format import Prelude
 from .inspection import inspect
 from .ladders import FINE_LADDER, Ladder
 from .optimizers import levels_for
 from .scheme import Scheme
 from .sizes import max_encoded_size
-from .tensors import Values, kernel_view, new_output, output_bits, values_of
+from .tensors import Values, is_torch, kernel_view, new_output, output_bits, values_of
 from .valuetypes import BY_NAME, ValueType
 from .workers import n_threads
 
@@ -90,6 +90,7 @@ def encode(
     coding: Coding | None = None,
     threads: int | None = None,
     out: Any = None,
+    device: str | None = None,
 ) -> Any:
     """Encode an array or tensor as one frame (docs/format.md). Lossless unless told otherwise.
 
@@ -104,12 +105,21 @@ def encode(
     same tensor of an earlier checkpoint: what is stored then is the difference, and decoding needs it again.
     ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
     ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size``
-    bytes.
+    bytes. A CUDA tensor is encoded on its device (docs/gpu.md); ``device``: "cpu" to have its frame as bytes all the
+    same.
 
-    Returns bytes, or with ``out`` the memoryview of the part of it that was written. Raises InvalidArgument,
-    Unsupported.
+    Returns bytes, or with ``out`` the memoryview of the part of it that was written; of a CUDA tensor a tensor of uint8
+    on its device, or all of ``out``. Raises InvalidArgument, Unsupported.
     """
     coding = coding or _DEFAULT
+    if is_torch(x) and x.is_cuda:
+        if base is not None or dtype is not None:
+            raise Unsupported("base and dtype are for the host: move the tensor to the CPU first")
+        from . import gpu
+
+        return gpu.encode(x, mantissa_bits, levels, ladder, rounding, optimizer, param, coding, out, device)
+    if device not in (None, "cpu"):
+        raise InvalidArgument(f"device={device!r}: a frame lies where its tensor lies, or on the host")
     nearest = is_nearest(rounding, coding)
     values = values_of(x, dtype)
     scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, coding)
@@ -156,18 +166,30 @@ def decode(
     threads: int | None = None,
     max_output_bytes: int | None = None,
     base: Any = None,
+    device: Any = None,
 ) -> Any:
     """Decode a frame into the kind of array that was encoded.
 
     ``data``: bytes-like, one frame; bytes after it are ignored. ``out``: contiguous array or tensor to fill, of the
     frame's type and number of values; ``like``: "numpy" or "torch" to override the recorded kind. ``threads``:
     default all cores. ``max_output_bytes``: refuse frames that decode to more; use it on bytes from strangers.
-    ``base``: the array that the frame was encoded against, if it was.
+    ``base``: the array that the frame was encoded against, if it was. ``device``: a CUDA device to decode on, or "cpu";
+    by default where the frame lies. On a CUDA device, the result is a tensor there.
 
     Raises InsufficientData, Corruption, Unsupported, LimitExceeded; then no array is returned and ``out`` may be
     partly written.
     """
-    return decode_frame(Frame(data), out, like, threads, max_output_bytes, base)
+    on_device = is_torch(data) and data.is_cuda
+    if (device is None and not on_device) or str(device) == "cpu":
+        if on_device:
+            data = data.cpu().numpy()
+        return decode_frame(Frame(data), out, like, threads, max_output_bytes, base)
+    if base is not None or out is not None or like == "numpy":
+        raise Unsupported("base, out and numpy arrays are for the host: decode with device='cpu'")
+    from . import gpu
+
+    (result,) = gpu.decode_batch([data], device=device, max_output_bytes=max_output_bytes)
+    return result
 
 
 def decode_frame(

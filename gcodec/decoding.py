@@ -10,7 +10,7 @@ from . import format as fmt
 from . import prior
 from .columns import for_kernels
 from .errors import Corruption, InvalidArgument, Unsupported
-from .format import FindCodebook
+from .format import FindCodebook, Prelude
 from .kernels import blocks
 from .kernels import decode as kernels
 from .kernels.direct import Direct
@@ -22,6 +22,7 @@ from .scheme import layout_of
 from .scratch import KEPT_BLOCK, give, kind_of, residual_scratch_for, scratch_for, take
 from .tables import digit_tables, residual_tables, stack
 from .tensors import hash_of, kernel_view
+from .valuetypes import ValueType
 from .workers import run
 
 
@@ -39,7 +40,34 @@ _MESSAGES = {
 }
 
 
+def check_status(status: int, block: int, dtype: ValueType) -> None:
+    """Raises what a kernel's status of a block stands for."""
+    if status == blocks.IS_PREDICTED:
+        raise Corruption(f"block {block}: predicted, which {dtype.name} never is")
+    if status == blocks.BAD_KIND:
+        raise Unsupported(f"block {block} is of a kind that this version does not know")
+    if status != blocks.OK:
+        raise Corruption(f"block {block}: {_MESSAGES[status]}")
+
+
 _checksum, _decode_blocks = Direct(checksum), Direct(kernels.decode_blocks)
+
+
+def read_start(
+    buffer: np.ndarray, prelude_bytes: int, frame_bytes: int, find: FindCodebook | None = None
+) -> tuple[Prelude, np.ndarray, np.ndarray]:
+    """A frame's prelude, and the sizes and offsets of its blocks (int64[n_blocks]), all of them checked. ``buffer``:
+    uint8, the prelude or more. Raises Corruption, Unsupported."""
+    start = buffer[:prelude_bytes].tobytes()
+    found = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
+    if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
+        raise Corruption("frame header: the checksum is wrong")
+    prelude = fmt.read_prelude(start, find or prior.find)
+    index_at, _ = prelude.places()
+    sizes, offsets = np.empty((2, prelude.n_blocks), np.int64)
+    if _find_blocks(None, buffer, index_at, prelude_bytes, sizes, offsets) != frame_bytes:
+        raise Corruption("frame index: block sizes or padding do not fit the frame")
+    return prelude, sizes, offsets
 
 
 class Frame:
@@ -50,18 +78,9 @@ class Frame:
             buffer = np.frombuffer(data, np.uint8)
         except (TypeError, ValueError, BufferError) as error:
             raise InvalidArgument(f"data must be a bytes-like object: {error}") from None
-        prelude_bytes, frame_bytes = fmt.prelude_size(buffer)
-        start = buffer[:prelude_bytes].tobytes()
-        found = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
-        if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
-            raise Corruption("frame header: the checksum is wrong")
+        prelude_bytes, frame_bytes = fmt.prelude_size(buffer, len(buffer))
         self.data = buffer[:frame_bytes]
-        self.prelude = fmt.read_prelude(start, find or prior.find)
-        index_at, _ = self.prelude.places()
-        self.sizes, self.offsets = np.empty((2, self.prelude.n_blocks), np.int64)
-        end = _find_blocks(None, buffer, index_at, prelude_bytes, self.sizes, self.offsets)
-        if end != frame_bytes:
-            raise Corruption("frame index: block sizes or padding do not fit the frame")
+        self.prelude, self.sizes, self.offsets = read_start(buffer, prelude_bytes, frame_bytes, find)
 
     def decode_blocks(
         self, begin: int, end: int, out: np.ndarray, threads: int, base: np.ndarray | None = None
@@ -144,12 +163,7 @@ class _Decoding(NamedTuple):
             status, at = self._plain(at, end, data, offsets, scratch)
             if status == blocks.IS_PREDICTED and self.frame.prelude.dtype.predictable:
                 status, at = self._predicted(at, end, data, offsets)
-        if status == blocks.IS_PREDICTED:
-            raise Corruption(f"block {at}: predicted, which {self.frame.prelude.dtype.name} never is")
-        if status == blocks.BAD_KIND:
-            raise Unsupported(f"block {at} is of a kind that this version does not know")
-        if status != blocks.OK:
-            raise Corruption(f"block {at}: {_MESSAGES[status]}")
+        check_status(status, at, self.frame.prelude.dtype)
 
     def _plain(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> tuple[int, int]:
         """Blocks up to ``end``, or to one that is predicted: (status, block)."""

@@ -123,13 +123,15 @@ class Prelude(NamedTuple):
         return b"".join(parts)
 
 
-def prelude_size(data: np.ndarray) -> tuple[int, int]:
+def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int]:
     """(prelude_bytes, frame_bytes) of a frame after checking magic, version and that the frame is all there.
 
-    ``data``: uint8. Raises InsufficientData, Corruption, Unsupported.
+    ``data``: uint8, the header or more; ``n_bytes`` that there are, by default as many. Raises InsufficientData,
+    Corruption, Unsupported.
     """
-    if len(data) < HEADER_BYTES:
-        raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, here are {len(data)}")
+    n_bytes = len(data) if n_bytes is None else n_bytes
+    if n_bytes < HEADER_BYTES:
+        raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, here are {n_bytes}")
     fields = HEADER.unpack(data[:HEADER_BYTES].tobytes())
     if fields[0] != MAGIC:
         raise Corruption("not a gcodec frame: the magic number is wrong")
@@ -138,8 +140,8 @@ def prelude_size(data: np.ndarray) -> tuple[int, int]:
     frame_bytes, prelude_bytes = fields[13], fields[15]
     if prelude_bytes < HEADER_BYTES or prelude_bytes % 8 or frame_bytes % 8 or prelude_bytes > frame_bytes:
         raise Corruption(f"frame header: prelude of {prelude_bytes} bytes in a frame of {frame_bytes}")
-    if frame_bytes > len(data):
-        raise InsufficientData(f"the frame has {frame_bytes} bytes, here are {len(data)}")
+    if frame_bytes > n_bytes:
+        raise InsufficientData(f"the frame has {frame_bytes} bytes, here are {n_bytes}")
     return prelude_bytes, frame_bytes
 
 

@@ -123,7 +123,7 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
     shape = tuple(x.shape)
     check_dimensions(len(shape))
     if not x.is_cpu:
-        raise Unsupported(f"tensors on {x.device.type} are not supported yet: move the tensor to the CPU first")
+        raise Unsupported(f"tensors on {x.device.type} are not taken here, only by gcodec.encode and gcodec.gpu (CUDA)")
     dense = (x.detach() if x.requires_grad else x).resolve_neg().contiguous()
     bits = dense.view(integer).numpy().reshape(-1).view(value_type.uint)
     return Values(kernel_view(bits), value_type, shape, TORCH)

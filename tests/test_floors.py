@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("planning",),
     ("assembly",),
     ("encoding", "decoding"),
-    ("inspection",),
+    ("inspection", "gpu"),
     ("codec",),
     ("cycle", "stream"),
     ("files", "archive", "recorder"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .jit import kernel
+from .scalar import ESCAPE as ESCAPE
 from .scalar import U32, U64
 
 MAX_LENGTH = 12  #: longest code of the format, bits
 TABLE_SIZE = 1 << MAX_LENGTH
-ESCAPE = 255  #: symbol number of the escape
 NO_CODE = 64  #: length stored for a symbol without a code: more than the encoder appends at once
 
 

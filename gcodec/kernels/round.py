@@ -6,7 +6,7 @@ import numpy as np
 
 from .jit import kernel
 from .memory import view, width_of
-from .scalar import U32, U64, round_magnitude
+from .scalar import U32, U64, round_magnitude, rounded
 from .steps import HAS_AVX512
 from .vector import look_up_level
 
@@ -36,8 +36,8 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
             drop = drops[0]
             if levels is not None:
                 drop = drops[levels[i]] if magnitude < U64(infinity) else drop
-            rounded = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & (U64(1) << U64(63)))
-            out[i] = U64(0) if prune and magnitude < U64(smallest_normal) else rounded
+            result = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & (U64(1) << U64(63)))
+            out[i] = U64(0) if prune and magnitude < U64(smallest_normal) else result
         return
     sign_bit = U32(1 << (width - 1))
     top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
@@ -67,22 +67,5 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
             for i in range(0, count, 64):
                 look_up_level(drops, 0, chunk, i, chunk, i)
         for i in range(count):
-            bits = U32(some[i])
-            sign = U32(bits & sign_bit)
-            magnitude = U32(bits ^ sign)
-            finite = magnitude < top
-            drop = U32(U32(chunk[i]) if finite else first) & U32(31)
-            unit = U32(U32(1) << drop)
-            low = U32(unit - U32(1))
-            kept = U32(magnitude & ~low)
-            odd = U32(1) if magnitude & unit else U32(0)
-            half = U32(U32(low >> U32(1)) + odd)
-            bump = half if low else U32(0)
-            rounded = U32(U32(magnitude + bump) & ~low)
-            near = rounded if finite else kept
-            near = near if near < top else kept
-            result_bits = near if nearest else kept
-            still_nan = U32(kept | unit) if kept == top else kept
-            result_bits = still_nan if magnitude > top else result_bits
-            result_bits = U32(result_bits | sign)
-            result[i] = U32(0) if prune and magnitude < least else result_bits
+            drop = U32(chunk[i])
+            result[i] = rounded(U32(some[i]), drop, first, sign_bit, top, least, nearest, prune)

@@ -1,0 +1,123 @@
+"""Batches of tensors to frames and back, on any device that :class:`memory.Memory` stands for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gcodec import scheme as schemes
+from gcodec.codebook import Codebook
+from gcodec.coding import LADDERS, Coding
+from gcodec.decoding import Frame
+from gcodec.errors import InvalidArgument, LimitExceeded
+from gcodec.format import FindCodebook
+from gcodec.ladders import Ladder
+from gcodec.prior import find as find_prior
+from gcodec.scheme import Scheme
+from gcodec.tensors import TORCH
+from gcodec.valuetypes import ValueType
+
+from . import decoding, encoding
+from .encoding import Batch, SharedCodebook, Source
+from .forms import check_type
+from .memory import Memory
+
+
+def sources_of(
+    memory: Memory, tensors: Sequence[Any], levels: Sequence[Any] | None
+) -> tuple[list[Source], ValueType]:
+    """Tensors of one type, with a tensor of levels for each. Raises InvalidArgument."""
+    if not tensors or (levels is not None and len(levels) != len(tensors)):
+        raise InvalidArgument(f"{len(tensors)} tensors and {0 if levels is None else len(levels)} of levels")
+    seen = [memory.see(tensor) for tensor in tensors]
+    dtype = seen[0][1]
+    if any(other is not dtype for _, other, _ in seen):
+        raise InvalidArgument(f"a batch is of one type: {sorted({other.name for _, other, _ in seen})}")
+    check_type(dtype)
+    sources = [Source(bits, math.prod(shape), shape) for bits, _, shape in seen]
+    if levels is not None:
+        sources = [s._replace(levels=memory.levels_of(own, s.n)) for s, own in zip(sources, levels, strict=True)]
+    return sources, dtype
+
+
+def scheme_of(
+    dtype: ValueType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, coding: Coding
+) -> Scheme:
+    """The scheme of some tensors, ``graded`` if there are levels. Raises InvalidArgument."""
+    if graded and mantissa_bits is not None:
+        raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
+    if graded:
+        return schemes.ladder(dtype, ladder or LADDERS[coding.ladder][dtype.name])
+    if ladder is not None:
+        raise InvalidArgument("param and ladder need an optimizer or levels")
+    return schemes.lossless(dtype) if mantissa_bits is None else schemes.fixed(dtype, mantissa_bits)
+
+
+def encode(
+    memory: Memory,
+    sources: Sequence[Source],
+    dtype: ValueType,
+    scheme: Scheme,
+    nearest: bool,
+    codebook: SharedCodebook | None,
+    coding: Coding,
+    target: Any = None,
+) -> Batch:
+    """Frames of tensors, with this codebook or a fresh one."""
+    if codebook is None:
+        codebook = encoding.fresh_codebook(memory, sources, dtype, scheme, coding)
+    else:
+        check_codebook(codebook.codebook, dtype, scheme)
+    return encoding.encode(memory, sources, dtype, scheme, nearest, codebook, TORCH, target)
+
+
+def check_codebook(book: Codebook, dtype: ValueType, scheme: Scheme) -> None:
+    """Raises InvalidArgument where a codebook is not for these values."""
+    if book.head_bits != dtype.head_bits or len(book.ranges) != len(scheme.levels):
+        raise InvalidArgument(
+            f"a codebook for heads of {book.head_bits} bits and {len(book.ranges)} levels does not suit {dtype.name} "
+            f"of {len(scheme.levels)}"
+        )
+
+
+def finder(books: Sequence[Codebook]) -> FindCodebook:
+    """Looks up codebooks among these and those that come with gcodec, by hash."""
+    known = {book.hash: book for book in books}
+    return lambda number, digest: known.get(digest) or find_prior(number, digest)
+
+
+def decode(
+    memory: Memory, frames: Sequence[Any], books: Sequence[Codebook] = (), max_output_bytes: int | None = None
+) -> list[Any]:
+    """Tensors of frames that lie on the device. Waits for the preludes, and at the end for the blocks' statuses; frames
+    that the kernels do not know go through the host. Raises as :func:`gcodec.decode`."""
+    find = finder(books)
+    data = [memory.bytes_of(frame) for frame in frames]
+    parsed = decoding.parse(memory, data, find)
+    sizes = [frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in parsed]
+    if max_output_bytes is not None and sum(sizes) > max_output_bytes:
+        raise LimitExceeded(f"the frames decode to {sum(sizes)} bytes, more than max_output_bytes={max_output_bytes}")
+    results = [memory.new(frame.prelude.dtype.usual, frame.prelude.shape) for frame in parsed]
+    known = [i for i, frame in enumerate(parsed) if frame.decodable]
+    for group in decoding.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
+        for number in group.failures():
+            frame = group.frames[number]
+            place = next(i for i, one in enumerate(parsed) if one is frame)
+            decode_on_host(memory, data[place], results[place], find)
+    for i, frame in enumerate(parsed):
+        if not frame.decodable:
+            decode_on_host(memory, data[i], results[i], find)
+    return results
+
+
+def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook) -> None:
+    """A frame on the device decoded by the host's kernels, to where its values belong."""
+    (held,) = memory.heads([data], [len(data)])
+    frame = Frame(np.ascontiguousarray(held), find)
+    prelude = frame.prelude
+    bits = np.empty(prelude.n_values, prelude.dtype.uint)
+    frame.decode_blocks(0, prelude.n_blocks, bits, 1)
+    memory.put(bits, target)

@@ -1,0 +1,200 @@
+"""The seam between gcodec and a device: memory there, copies, launches. Everything that knows torch's CUDA is here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gcodec.errors import InvalidArgument
+from gcodec.tensors import check_dimensions, is_torch, kernel_view
+from gcodec.valuetypes import BY_NAME, ValueType
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Memory(Protocol):
+    """A device as the binding sees it. What runs and copies there comes one after the other, in the order of the
+    calls; only :meth:`fetch` waits for it. Arrays are whatever kernels take."""
+
+    def empty(self, n: int, dtype: str) -> Any:
+        """A new array of ``n`` elements."""
+
+    def send(self, array: np.ndarray) -> Any:
+        """A copy on the device."""
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """A copy on the host; waits for everything called so far."""
+
+    def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
+        """A copy on the host of the first bytes of tensors of bytes; waits as :meth:`fetch` does."""
+
+    def part(self, array: Any, begin: int, end: int) -> Any:
+        """Bytes ``begin ... end`` of an array as a tensor of bytes, which shares its memory."""
+
+    def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
+        """An array of this type (by width) from the lowest address of contiguous tensors on, and at which element each
+        begins. Nothing but the tensors may be touched."""
+
+    def see(self, x: Any) -> tuple[Any, ValueType, tuple[int, ...]]:
+        """A tensor's values as a contiguous tensor on the device (itself, if it is), their type and shape. Raises
+        InvalidArgument, Unsupported."""
+
+    def levels_of(self, levels: Any, n: int) -> Any:
+        """Levels of ``n`` values as a contiguous tensor of bytes on the device. Raises InvalidArgument."""
+
+    def bytes_of(self, data: Any) -> Any:
+        """A frame as a contiguous tensor of bytes on the device that begins at a multiple of 8: ``data`` itself, if it
+        is one, or a copy; of a tensor, or of bytes of the host's. Raises InvalidArgument."""
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+        """An uninitialized tensor on the device."""
+
+    def put(self, array: np.ndarray, target: Any) -> None:
+        """Copy bits (uintW[n]) to a contiguous tensor on the device."""
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        """Run a kernel with so many blocks of the grid, some time."""
+
+
+class TorchMemory:
+    """A CUDA device of torch's, on the stream that is current when this is made."""
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        from gcodec.kernels.cuda.launch import check_device, stream_of
+
+        self.device = device
+        with torch.cuda.device(device):
+            check_device()
+            self.stream = torch.cuda.current_stream(device)
+            self._stream = stream_of(self.stream.cuda_stream)
+
+    def empty(self, n: int, dtype: str) -> Any:
+        """See :class:`Memory`; all are, as there."""
+        import torch
+
+        kind = np.dtype(dtype)
+        with torch.cuda.stream(self.stream):
+            tensor = torch.empty(max(n, 1) * kind.itemsize, dtype=torch.uint8, device=self.device)
+        return _Array(tensor, n, kind)
+
+    def send(self, array: np.ndarray) -> Any:
+        """From pinned memory, so that nobody waits; torch keeps that until it is copied."""
+        import torch
+
+        flat = kernel_view(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        with torch.cuda.stream(self.stream):
+            held = torch.from_numpy(flat if flat.size else np.zeros(array.itemsize, np.uint8))
+            tensor = self._pinned(held).to(self.device, non_blocking=True)
+        return _Array(tensor, array.size, array.dtype, array.shape)
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory()
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            data = array.tensor.cpu().numpy()
+        return data[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)]).cpu().numpy()
+        return np.split(joined, np.cumsum(sizes)[:-1])
+
+    def part(self, array: Any, begin: int, end: int) -> Any:
+        """See :class:`Memory`."""
+        return getattr(array, "tensor", array)[begin:end]
+
+    def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
+        """By addresses: on a device these are of one space."""
+        size = np.dtype(dtype).itemsize
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        lowest = min(addresses)
+        end = max(a + t.numel() * t.element_size() for a, t in zip(addresses, tensors, strict=True))
+        array = _Array(None, -(-(end - lowest) // size), np.dtype(dtype), address=lowest)
+        return array, [(address - lowest) // size for address in addresses]
+
+    def see(self, x: Any) -> tuple[Any, ValueType, tuple[int, ...]]:
+        """See :class:`Memory`."""
+        import torch
+
+        if not is_torch(x) or x.device != self.device:
+            raise InvalidArgument(f"need tensors on {self.device}, all of them")
+        if x.layout != torch.strided or str(x.dtype).removeprefix("torch.") not in BY_NAME:
+            raise InvalidArgument(f"cannot encode a {x.layout} tensor of {x.dtype}; dense ones of {', '.join(BY_NAME)}")
+        check_dimensions(x.ndim)
+        with torch.cuda.stream(self.stream):
+            dense = x.detach().resolve_neg().contiguous()
+        return dense, BY_NAME[str(x.dtype).removeprefix("torch.")], tuple(x.shape)
+
+    def levels_of(self, levels: Any, n: int) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        if not is_torch(levels) or levels.dtype != torch.uint8 or levels.device != self.device or levels.numel() != n:
+            raise InvalidArgument(f"levels must be {n} level indices on {self.device}, of torch.uint8")
+        with torch.cuda.stream(self.stream):
+            return levels.contiguous()
+
+    def bytes_of(self, data: Any) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        if not is_torch(data):
+            return self.send(np.frombuffer(data, np.uint8)).tensor
+        if data.dtype != torch.uint8 or data.ndim != 1:
+            raise InvalidArgument(f"a frame is a flat tensor of uint8, not of {data.dtype}, {data.ndim} dimensions")
+        with torch.cuda.stream(self.stream):
+            here = data.to(self.device).contiguous()
+            return here.clone() if here.data_ptr() % 8 else here
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            return torch.empty(shape, dtype=getattr(torch, dtype.name), device=self.device)
+
+    def put(self, array: np.ndarray, target: Any) -> None:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            copied = torch.from_numpy(array.view(f"i{array.itemsize}")).to(self.device)
+            target.view(copied.dtype).view(-1).copy_(copied)
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        """See :class:`Memory`."""
+        import torch
+
+        from gcodec.kernels.cuda.launch import launch
+
+        if blocks:
+            with torch.cuda.device(self.device):
+                launch(kernel, blocks, self._stream, args)
+
+
+class _Array:
+    """An array on the device: of a torch tensor's memory, which it keeps, or at an address."""
+
+    def __init__(
+        self, tensor: Any, n: int, dtype: np.dtype, shape: tuple[int, ...] | None = None, address: int = 0
+    ) -> None:
+        self.tensor, self.dtype, self.shape = tensor, dtype, (n,) if shape is None else shape
+        self.nbytes = n * dtype.itemsize
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": dtype.str,
+            "data": (tensor.data_ptr() if tensor is not None else address, False),
+            "version": 2,
+        }

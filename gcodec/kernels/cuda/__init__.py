@@ -1,0 +1,21 @@
+"""The kernels for CUDA devices: a driver for each direction over the arithmetic of :mod:`gcodec.kernels.scalar`.
+
+The kernel contract (:mod:`gcodec.kernels`) holds here, too, and besides:
+
+* A block of the grid does one block of one frame; frames of a launch are rows of a table of numbers, arrays of all of
+  them are reached from one address on. So a launch does many tensors.
+* Only shared memory and barriers; no warp is told what another does. ``grid.THREADS`` may be any power of two, and the
+  bytes are the same: 256 on a device, a few in numba's simulator, one where kernels are compiled for the CPU by tests.
+* Numbers are 32 bits wide where 32 bits are enough, and cast after every operation (see :mod:`gcodec.kernels.scalar`).
+
+Importing this package needs numba's CUDA target, of which nothing else in gcodec knows.
+"""
+
+from __future__ import annotations
+
+from gcodec.errors import Unsupported
+
+try:
+    from numba import cuda as cuda
+except Exception as error:  # numba-cuda raises many things where a library is missing
+    raise Unsupported(f"numba's CUDA target cannot be loaded: {error}") from error

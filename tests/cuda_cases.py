@@ -1,0 +1,387 @@
+"""The laws of the CUDA path, for a process of their own: ``python -m tests.cuda_cases one-thread`` or ``simulator``.
+
+Either has the kernels run on the host. Compiled, with one thread to a block (:mod:`tests.cuda_one_thread`), they take
+whole law tables, indexes are checked, and integers are those of compiled code. In numba's simulator they have as many
+threads as ``THREADS`` says, which really do wait for each other.
+
+Prints a line for each law: its name, and what went wrong, in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder, prior
+from gcodec import scheme as schemes
+from gcodec.codebook import Codebook, read_inline
+from gcodec.encoding import encode_values
+from gcodec.scheme import Scheme
+from gcodec.surveying import take_survey
+from gcodec.tensors import Values, kernel_view
+from gcodec.valuetypes import BY_NAME, ValueType
+from tests import laws, reference
+from tests.cases import CASES, Bits, Case, levels_at_random
+from tests.cuda_memory import HostMemory
+from tests.frame_builder import Draft, build_frame, mutations
+
+THREADS = 16
+TYPES = ("float32", "bfloat16", "float16")
+Law = Callable[[HostMemory, bool], None]
+LAWS: dict[str, Law] = {}
+CODING = Coding()
+
+
+def law(function: Law) -> Law:
+    """Run by either process; the second argument says whether it is quick, and there is time for all cases."""
+    LAWS[function.__name__] = function
+    return function
+
+
+def cases(quick: bool, slow: tuple[str, ...], most: int) -> Iterator[Case]:
+    """All arrays of the types that devices code, or where that takes long the named ones, cut short."""
+    types = TYPES if quick else TYPES[:2]
+    for case in CASES:
+        if case.dtype in types and (quick or case.name in slow):
+            if not quick:
+                case = Case(case.dtype, case.name)
+                case.__dict__["bits"] = case.bits.reshape(-1)[:most].copy()
+            yield case
+
+
+def check_same_bytes(
+    memory: HostMemory,
+    arrays: list[Bits],
+    dtype: ValueType,
+    scheme: Scheme,
+    levels: list[Any] | None = None,
+    nearest: bool = True,
+    codebook: Any = None,
+) -> list[bytes]:
+    """The frames of a batch are, byte for byte, those that the host's kernels make by the same plan."""
+    from gcodec.gpu import encoding
+
+    graded = levels or [None] * len(arrays)
+    sources = [encoding.Source(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
+    if codebook is None:
+        codebook = encoding.fresh_codebook(memory, sources, dtype, scheme, CODING)
+    waited = memory.waited
+    batch = encoding.encode(memory, sources, dtype, scheme, nearest, codebook, 0)
+    assert memory.waited == waited, "encoding with a codebook waited for the device"
+    frames = [bytes(frame) for frame in batch.frames]
+    for array, own, frame in zip(arrays, graded, frames, strict=True):
+        bits = kernel_view(array.reshape(-1))
+        plan = encoding.plan_of(dtype, -(-array.size >> 14), codebook)
+        empty = np.zeros(0, np.uint8)
+        values = Values(bits, dtype, array.shape, 0)
+        expected = encode_values(values, scheme, empty if own is None else own, nearest, plan, 1)
+        assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {scheme}"
+    return frames
+
+
+def outcome(memory: HostMemory, frame: bytes, known: Any = None, books: list[Codebook] | None = None) -> Any:
+    """What the device makes of a frame: its values' bits, or the kind of refusal."""
+    from gcodec.gpu import batches
+
+    try:
+        (result,) = batches.decode(memory, [frame], books or [])
+    except gcodec.GcodecError as error:
+        return laws.kind_of(error)
+    return result.reshape(-1)
+
+
+def books_of(known: Any) -> list[Codebook]:
+    """Codebooks from the records that a frame names."""
+    books = []
+    for (_, digest), record in known.items():
+        head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
+        books.append(read_inline(record, 0, record[1], head_bits)[0])
+    return books
+
+
+SLOW_CASES = ("every corner of the type", "one value", "runs of equal sub-streams", "gaussian")
+
+
+@law
+def lossless(memory: HostMemory, quick: bool) -> None:
+    """Bytes are the host's, and both decode them."""
+    for case in cases(quick, SLOW_CASES, 320):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        (frame,) = check_same_bytes(memory, [bits], dtype, schemes.lossless(dtype))
+        assert np.array_equal(outcome(memory, frame), bits.reshape(-1)), case
+        assert np.array_equal(laws.outcome(frame), bits.reshape(-1)), case
+
+
+@law
+def fixed_bits(memory: HostMemory, quick: bool) -> None:
+    """With mantissa bits rounded away, in both ways to round."""
+    for case in cases(quick, SLOW_CASES[:1], 300):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        for kept, nearest in ((3, True), (5, False)):
+            (frame,) = check_same_bytes(memory, [bits], dtype, schemes.fixed(dtype, kept), nearest=nearest)
+            rounding = "nearest" if nearest else "truncate"
+            whole = gcodec.encode(case.array(), mantissa_bits=kept, rounding=rounding, **case.options)
+            assert np.array_equal(outcome(memory, frame), laws.outcome(whole)), case
+
+
+@law
+def ladders(memory: HostMemory, quick: bool) -> None:
+    """With a level for each value."""
+    uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
+    for case in cases(quick, SLOW_CASES[:3], 270):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        for ladder in (FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], uneven[case.dtype])[: 3 if quick else 1]:
+            levels = levels_at_random(bits, len(ladder.drops))
+            scheme = schemes.ladder(dtype, ladder)
+            (frame,) = check_same_bytes(memory, [bits], dtype, scheme, [levels.reshape(-1).copy()])
+            whole = gcodec.encode(case.array(), levels=levels, ladder=ladder, **case.options)
+            assert np.array_equal(outcome(memory, frame), laws.outcome(whole)), case
+
+
+@law
+def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
+    """With codebooks that do not suit: symbols without a code, no escape, no zero, nothing that shrinks."""
+    from gcodec.gpu.encoding import SharedCodebook
+
+    rng = np.random.default_rng(5)
+    lengths = np.zeros((4, 256), np.uint8)
+    lengths[0, [0, 255]] = 1                            # zero and the escape
+    lengths[1, [1, 2]] = 1                              # two symbols, no escape
+    lengths[2, [3, 5, 255]] = 1, 2, 2                   # gaps, and no zero
+    lengths[3, [0, 4, 9, 255]] = 1, 2, 3, 3
+    for name in TYPES if quick else TYPES[:1]:
+        dtype = BY_NAME[name]
+        books = [Codebook(8, ((120, 12),), own.tobytes()) for own in lengths]
+        books += [book for _, book in prior.fitting(name, 1)]
+        some = [Case(name, case).bits.reshape(-1)[:900] for case in
+                ("gaussian, three in ten zero", "every corner of the type", "runs of equal sub-streams", "noise")]
+        few = (rng.integers(118, 126, 700) << dtype.head_shift).astype(dtype.uint)
+        for book in books if quick else books[2:3]:
+            for references in (True, False):
+                for record in (book.record, book.reference(300)):
+                    shared = SharedCodebook(book, record, references)
+                    frames = check_same_bytes(memory, [few, *some] if quick else [few[:300]], dtype,
+                                              schemes.lossless(dtype), codebook=shared)
+                    for frame, bits in zip(frames, [few, *some], strict=False):
+                        assert np.array_equal(outcome(memory, frame, books=[book]), bits if quick else few[:300])
+
+
+@law
+def batches_of_many(memory: HostMemory, quick: bool) -> None:
+    """Tensors of all sizes in one launch; those that shrink by nothing go without the codebook."""
+    for name in TYPES if quick else TYPES[1:2]:
+        dtype = BY_NAME[name]
+        cases_of = ("empty", "one value", "gaussian", "0-d", "noise", "all zero", "two values", "a block and one",
+                    "257 values", "recorded transformer-step-000400/norm.weight", "a block and more of noise")
+        arrays = [Case(name, case).bits.copy() for case in cases_of]
+        if not quick:
+            arrays = [array.reshape(-1)[:200].copy() for array in arrays[:6]]
+        frames = check_same_bytes(memory, arrays, dtype, schemes.lossless(dtype))
+        from gcodec.gpu import batches
+
+        for array, result in zip(arrays, batches.decode(memory, frames), strict=True):
+            laws.assert_same_bits(result, array)
+
+
+@law
+def histograms(memory: HostMemory, quick: bool) -> None:
+    """What the device counts is what the host's survey counts of the same sub-streams."""
+    from gcodec.gpu import encoding, forms
+    from gcodec.kernels.cuda.histogram import count_symbols
+    from gcodec.surveying import window_of
+
+    for case in cases(quick, SLOW_CASES[:1], 300):
+        dtype, bits = BY_NAME[case.dtype], case.bits.reshape(-1).copy()
+        ladder = FINE_LADDER[case.dtype]
+        for scheme, n in ((schemes.lossless(dtype), 1), (schemes.ladder(dtype, ladder), len(ladder.drops))):
+            levels = levels_at_random(bits, n) if n > 1 else None
+            source = encoding.Source(bits, bits.size, bits.shape, levels)
+            inputs = encoding._inputs(memory, [source], dtype, None)
+            window, center = window_of(n)
+            counts = np.zeros((1, 2 + n * window), np.uint32)
+            form = forms.form_of(dtype, n, len(scheme.widths), None, False)
+            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(scheme), np.uint32(window),
+                          np.uint32(center), counts)
+            if bits.size:
+                graded = np.zeros(0, np.uint8) if levels is None else levels
+                seen = take_survey(kernel_view(bits), graded, dtype, n, 1 << 14, 256, 1, every=1)
+                assert np.array_equal(counts[0], seen.by_stream.sum(axis=0)), case
+
+
+@law
+def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
+    """They are noticed, and the frame is none."""
+    from gcodec.gpu import encoding
+
+    dtype, ladder = BY_NAME["float32"], PAPER_LADDER["float32"]
+    bits, levels = Case("float32", "gaussian").bits.reshape(-1)[:300].copy(), np.zeros(300, np.uint8)
+    levels[77] = 4
+    scheme = schemes.ladder(dtype, ladder)
+    source = encoding.Source(bits, 300, (300,), levels)
+    shared = encoding.fresh_codebook(memory, [source], dtype, scheme, CODING)
+    batch = encoding.encode(memory, [source], dtype, scheme, True, shared, 0)
+    laws.with_refusal(gcodec.InvalidArgument, lambda: batch.sizes)
+    assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
+
+
+@law
+def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
+    """Frames that ``gcodec.encode`` makes of arrays on the host: wide heads, column references, predictions."""
+    for case in cases(quick, SLOW_CASES[2:3], 300):
+        levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
+        for options in ({}, {"coding": Coding(prediction=False)}, {"levels": levels}, {"mantissa_bits": 4}):
+            frame = gcodec.encode(case.array(), **case.options, **options)
+            assert np.array_equal(outcome(memory, frame), laws.outcome(frame)), case
+
+
+@law
+def any_frames(memory: HostMemory, quick: bool) -> None:
+    """Valid frames of every type that no encoder writes, and frames with one thing wrong, which are refused alike. No
+    index is out of bounds."""
+    rng = Random(2)
+    for k in range(60 if quick else 2):
+        built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10 if k % 3 else None, named=k % 2 == 0,
+                            spare_bits=k % 2 == 1, with_base=False, n_values=None if quick else 150)
+        found = outcome(memory, built.frame, books=books_of(built.codebooks))
+        assert laws.same_outcome(found, built.bits), (k, found, built.bits)
+    for k in range(5 if quick else 0):
+        built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10, with_base=False)
+        for mutation in mutations(built.frame, rng, built.codebooks):
+            books = books_of(built.codebooks)
+            expected = laws.outcome(mutation.frame, built.codebooks)
+            assert laws.same_outcome(outcome(memory, mutation.frame, books=books), expected), mutation
+
+
+@law
+def spoilt_blocks(memory: HostMemory, quick: bool) -> None:
+    """Coded blocks with any bytes altered, and a checksum that fits: the host's outcome, nothing out of bounds."""
+    rng = Random(3)
+    for k in range(150 if quick else 4):
+        built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10, kinds=("coded",), with_base=False,
+                            n_values=rng.randint(1, 1500) if quick else 120)
+        draft = Draft.of(built.frame, built.codebooks)
+        blocks = [bytearray(block) for block in draft.blocks]
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            block = rng.choice(blocks)
+            at = rng.choice([rng.randrange(1, min(len(block), 32)), rng.randrange(1, len(block))])
+            block[at] = rng.choice([block[at] ^ 1 << rng.randrange(8), 0, 255, rng.randrange(256)])
+        frame = replace(draft, blocks=tuple(map(bytes, blocks))).seal()
+        expected = laws.outcome(frame, built.codebooks)
+        found = outcome(memory, frame, books=books_of(built.codebooks))
+        assert laws.same_outcome(found, expected), (k, found, expected)
+
+
+@law
+def public_functions(memory: HostMemory, quick: bool) -> None:
+    """``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``."""
+    if not quick:
+        return
+    import torch
+
+    from gcodec import gpu
+    from tests.cuda_torch import on_host, pretending
+
+    def same(a: Any, b: Any) -> None:
+        laws.assert_same_bits(a.as_subclass(torch.Tensor), laws.bits_of(b.as_subclass(torch.Tensor)).reshape(b.shape))
+
+    rng = np.random.default_rng(1)
+    with on_host():
+        for kind in (torch.float32, torch.bfloat16, torch.float16):
+            plain = torch.from_numpy(rng.standard_normal((40, 90)).astype(np.float32)).to(kind)
+            x = pretending(plain)
+            frame = gcodec.encode(x)
+            data = bytes(frame.numpy())
+            assert gcodec.encode(x, device="cpu") == data
+            same(gcodec.decode(data), plain)
+            same(gcodec.decode(pretending(frame)), plain)
+            same(gcodec.decode(pretending(frame), device="cpu"), plain)
+            same(gcodec.decode(data, device="cuda"), plain)
+            turned = pretending(plain.t())
+            same(gcodec.decode(bytes(gcodec.encode(turned).numpy())), plain.t())
+            out = torch.zeros(gpu.max_frame_bytes(x) + 16, dtype=torch.uint8)
+            assert gcodec.encode(x, out=out) is out
+            assert bytes(out[: len(data)].numpy()) == data
+            laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=out[: len(data)]))  # noqa: B023
+            rounded = gcodec.encode(x, mantissa_bits=4, device="cpu")
+            same(gcodec.decode(rounded), gcodec.decode(gcodec.encode(plain, mantissa_bits=4)))
+            ladder = FINE_LADDER[str(kind)[6:]]
+            levels = torch.from_numpy(rng.integers(0, len(ladder.drops), plain.shape).astype(np.uint8))
+            near = gcodec.encode(x, levels=levels, device="cpu")
+            same(gcodec.decode(near), gcodec.decode(gcodec.encode(plain, levels=levels.numpy())))
+            book = gpu.fresh_codebook([x])
+            parts = [pretending(part) for part in (plain, plain[3:5], plain[:0], plain[7])]
+            frames = gpu.encode_batch(parts, codebook=book)
+            for result, part in zip(gpu.decode_batch([pretending(one) for one in frames]), parts, strict=True):
+                same(result, part)
+            odd = torch.cat([torch.zeros(3, dtype=torch.uint8), frame])[3:]
+            same(gcodec.decode(pretending(odd)), plain)
+        x = pretending(torch.ones(5, dtype=torch.float64))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(x))
+        wide = gcodec.encode(torch.arange(5000, dtype=torch.float64))
+        same(gcodec.decode(wide, device="cuda"), torch.arange(5000, dtype=torch.float64))
+        y = pretending(torch.ones(500))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, base=y))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=object(), param=y))
+        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
+        laws.with_refusal(gcodec.LimitExceeded, lambda: gcodec.decode(
+            gcodec.encode(torch.ones(500)), device="cuda", max_output_bytes=100))
+    for device in ("cuda:x", "meta"):
+        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
+    if not torch.cuda.is_available():
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
+
+
+@contextmanager
+def _never_restored(function: Any, fake: Any) -> Iterator[None]:
+    """The simulator gives a function its ``cuda`` and takes it away again when a call returns, though other threads may
+    still be inside; here it stays."""
+    function.__globals__["cuda"] = fake
+    yield
+
+
+def start(mode: str) -> HostMemory:
+    """Make this process one of those that the module's first lines tell of."""
+    names = {"uint16": "bfloat16", "uint32": "float32"}
+    if mode == "one-thread":
+        from tests import cuda_one_thread
+
+        cuda_one_thread.install()
+        return HostMemory(lambda array: array, names)
+    np.seterr(over="ignore")      # integers wrap, as they shall
+    import numba.cuda.simulator.kernel as simulator
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    from gcodec.kernels.cuda import grid
+
+    setattr(simulator, "swapped_cuda_module", _never_restored)  # noqa: B010 - it is not exported
+    grid.set_threads(THREADS)
+    import_module("gcodec.gpu.batches")  # and so every kernel, before the first is launched
+    return HostMemory(FakeCUDAArray, names)
+
+
+def main(mode: str, *wanted: str) -> None:
+    """Run all laws, or those named."""
+    memory = start(mode)
+    for name, one in LAWS.items():
+        if wanted and name not in wanted:
+            continue
+        try:
+            one(memory, mode == "one-thread")
+            problem = ""
+        except Exception:
+            problem = traceback.format_exc()
+        print(json.dumps([name, problem]), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

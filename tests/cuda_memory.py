@@ -1,0 +1,88 @@
+"""The host in the place of a device, for tests of the CUDA path: what :class:`gcodec.gpu.memory.Memory` asks for, in
+numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gcodec.valuetypes import BY_NAME, ValueType
+
+Wrap = Callable[[np.ndarray], Any]
+
+
+class _At:
+    """Memory by its address, for numpy."""
+
+    def __init__(self, address: int, n: int, dtype: np.dtype) -> None:
+        self.__array_interface__ = {"shape": (n,), "typestr": dtype.str, "data": (address, False), "version": 3}
+
+
+class HostMemory:
+    """``wrap``: what a kernel is given of an array; ``names``: types that arrays of these types stand for."""
+
+    def __init__(self, wrap: Wrap, names: Mapping[str, str]) -> None:
+        self.wrap, self.names = wrap, names
+        self.waited = 0
+        self.launched = 0
+
+    def empty(self, n: int, dtype: str) -> np.ndarray:
+        array = np.empty(max(n, 1), dtype)
+        array.view(np.uint8)[:] = 0xA5
+        return array[:n]
+
+    def send(self, array: np.ndarray) -> np.ndarray:
+        return np.array(array, order="C")
+
+    def fetch(self, array: np.ndarray) -> np.ndarray:
+        self.waited += 1
+        return array.copy()
+
+    def heads(self, tensors: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        self.waited += 1
+        return [tensor[:size].copy() for tensor, size in zip(tensors, sizes, strict=True)]
+
+    def part(self, array: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return array.reshape(-1).view(np.uint8)[begin:end]
+
+    def span(self, tensors: Sequence[np.ndarray], dtype: str) -> tuple[np.ndarray, list[int]]:
+        kind = np.dtype(dtype)
+        addresses = [tensor.__array_interface__["data"][0] for tensor in tensors]
+        lowest = min(addresses)
+        end = max(a + t.nbytes for a, t in zip(addresses, tensors, strict=True))
+        array = np.asarray(_At(lowest, -(-(end - lowest) // kind.itemsize), kind))
+        return array, [(address - lowest) // kind.itemsize for address in addresses]
+
+    def see(self, x: np.ndarray) -> tuple[np.ndarray, ValueType, tuple[int, ...]]:
+        return np.ascontiguousarray(x), BY_NAME[self.names.get(x.dtype.name, x.dtype.name)], x.shape
+
+    def levels_of(self, levels: np.ndarray, n: int) -> np.ndarray:
+        assert levels.dtype == np.uint8 and levels.size == n
+        return np.ascontiguousarray(levels)
+
+    def bytes_of(self, data: Any) -> np.ndarray:
+        room = np.empty(len(data) // 8 + 1, np.uint64).view(np.uint8)
+        room[: len(data)] = np.frombuffer(data, np.uint8)
+        return room[: len(data)]
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> np.ndarray:
+        array = np.empty(shape, dtype.uint)
+        array.reshape(-1).view(np.uint8)[:] = 0x5A
+        return array
+
+    def put(self, array: np.ndarray, target: np.ndarray) -> None:
+        target.reshape(-1)[:] = array
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        from gcodec.kernels.cuda import grid
+
+        self.launched += 1
+        if blocks:
+            kernel[blocks, grid.THREADS, 0](*map(self._argument, args))
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            return type(arg)(*map(self._argument, arg))
+        return self.wrap(arg) if isinstance(arg, np.ndarray) else arg

@@ -1,0 +1,97 @@
+"""Every CUDA kernel compiles for the architectures that are promised, and goes through the assembler without a spill.
+
+No device is needed, but NVVM, of a CUDA toolkit; and ``ptxas`` for the second part.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from numba import types
+
+ARCHITECTURES = ((8, 0), (9, 0))
+u1, u2, u4, u8, i1, i4, i8 = (getattr(types, name) for name in "uint8 uint16 uint32 uint64 int8 int32 int64".split())
+
+
+def array(kind: Any, dimensions: int = 1) -> Any:
+    return types.Array(kind, dimensions, "C")
+
+
+def bundle(like: Any, *kinds: Any) -> Any:
+    assert len(like._fields) == len(kinds)
+    same = len(set(kinds)) == 1
+    return types.NamedUniTuple(kinds[0], len(kinds), like) if same else types.NamedTuple(kinds, like)
+
+
+def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """The kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
+    from gcodec.kernels.cuda import decode, encode, frames, histogram, parameters
+
+    form = bundle(parameters.Form, *[u4] * 11)
+    table = bundle(parameters.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2), array(u4, 3),
+                   array(u4, 2))
+    lookups = bundle(parameters.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
+                     array(i8, 2), array(i1))
+    out = bundle(parameters.Output, array(u4), array(u4), array(u1), array(u4))
+    inputs = array(values), array(u1), array(i8, 2), array(i4), form
+    places = array(i8), array(i8, 2), array(u4)
+    return {
+        "encode_blocks": (encode.encode_blocks, (*inputs, table, out)),
+        "seal_frames": (frames.seal_frames, (array(i8, 2), array(i8, 2), form, out, array(u4), *places)),
+        "move_blocks": (frames.move_blocks, (*inputs, table, out, *places)),
+        "count_symbols": (histogram.count_symbols, (*inputs, array(u4), u4, u4, array(u4, 2))),
+        "decode_blocks": (decode.decode_blocks, (array(u4), array(i8, 2), array(i4), array(i8), array(i8), form,
+                                                 lookups, array(values), array(i4))),
+    }
+
+
+KERNELS = ("encode_blocks", "seal_frames", "move_blocks", "count_symbols", "decode_blocks")
+#: 16-bit values differ from wide ones in the width of their loads and stores alone.
+CASES = [pytest.param(name, values, which, marks=[pytest.mark.slow] if values is u2 else [])
+         for name in KERNELS for values in (u4, u2) for which in ARCHITECTURES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nvvm() -> None:
+    try:
+        from numba.cuda.cudadrv.nvvm import NVVM
+
+        NVVM()
+    except Exception as error:  # of many kinds
+        pytest.skip(f"no NVVM: {error}")
+
+
+def to_ptx(name: str, values: Any, which: tuple[int, int], monkeypatch: Any) -> str:
+    """PTX of a kernel. numba asks the current device, which there is none of, when it compiles what a kernel calls."""
+    compiler: Any = import_module("numba.cuda.compiler")
+    for module in (compiler, import_module("numba.cuda.dispatcher")):
+        monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=which))
+    kernel, signature = signatures(values)[name]
+    ptx: str = compiler.compile_ptx(kernel.py_func, signature, cc=which)[0]
+    return ptx
+
+
+@pytest.mark.parametrize(("name", "values", "which"), CASES)
+def test_kernel_compiles(name, values, which, monkeypatch, tmp_path):
+    ptx = to_ptx(name, values, which, monkeypatch)
+    assert f".target sm_{which[0]}{which[1]}" in ptx
+    assert not re.search(r"\bcall(\.uni)?\b", ptx), "a helper was not inlined"
+    assert not re.search(r"\.f(32|64)\b", ptx), "floating point decides nothing here"
+    assembler = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+    if assembler is None:
+        pytest.skip("compiled; no ptxas to assemble it")
+    source = tmp_path / "kernel.ptx"
+    source.write_text(ptx)
+    command = [assembler, "-v", f"-arch=sm_{which[0]}{which[1]}", str(source), "-o", str(tmp_path / "kernel.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    spills = re.findall(r"(\d+) bytes spill", done.stderr)
+    assert spills and set(spills) == {"0"}, done.stderr
+    (shared,) = re.findall(r"(\d+) bytes smem", done.stderr)
+    assert int(shared) <= 48 << 10

@@ -1,0 +1,133 @@
+"""The CUDA path on a device: what :mod:`tests.test_cuda` shows of the kernels on the host, of the whole of it there.
+
+Run by ``make test-gpu``; skipped where there is no device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import FINE_LADDER, PAPER_LADDER, gpu
+from gcodec import scheme as schemes
+from gcodec.encoding import encode_values
+from gcodec.scheme import Scheme
+from gcodec.tensors import values_of
+from gcodec.valuetypes import BY_NAME
+from tests import laws
+from tests.cases import CASES, LARGE, Bits, Case, levels_at_random
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+TYPES = ("float32", "bfloat16", "float16")
+ON_DEVICE = [case for case in (*CASES, *LARGE) if case.dtype in TYPES]
+every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
+
+
+def tensor_of(case: Case) -> Any:
+    """A case's array as a tensor on the host."""
+    bits = np.ascontiguousarray(case.bits)
+    return torch.from_numpy(bits.copy().view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
+
+
+def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
+    """What the host makes of a tensor by the plan of the device."""
+    from gcodec.gpu.encoding import plan_of
+
+    values = values_of(x)
+    plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)
+    graded = np.zeros(0, np.uint8) if levels is None else levels.reshape(-1)
+    frame: bytes = encode_values(values, scheme, graded, nearest, plan, 1)
+    return frame
+
+
+def check_case(x: Any, scheme: Scheme, promised: Bits, levels: Any = None, **options: Any) -> None:
+    """Bytes are the host's, a codebook that was made earlier included; either side decodes them."""
+    there = x.cuda()
+    graded = None if levels is None else [torch.from_numpy(levels).cuda()]
+    book = gpu.fresh_codebook([there], levels=graded, mantissa_bits=options.get("mantissa_bits"),
+                              ladder=options.get("ladder")) if x.numel() else None
+    nearest = options.get("rounding") != "truncate"
+    if book is not None or not x.numel():
+        (frame,) = gpu.encode_batch([there], levels=graded, codebook=book, **options)
+        assert bytes(frame.cpu().numpy()) == host_frame(x, scheme, levels, book, nearest)
+    else:
+        (frame,) = gpu.encode_batch([there], levels=graded, **options)
+    laws.assert_same_bits(gcodec.decode(frame).cpu(), promised)
+    laws.assert_same_bits(gcodec.decode(bytes(frame.cpu().numpy()), like="torch"), promised)
+
+
+@every_case
+def test_lossless(case):
+    check_case(tensor_of(case), schemes.lossless(BY_NAME[case.dtype]), case.bits)
+
+
+@every_case
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+def test_fixed_bits(case, rounding):
+    x = tensor_of(case)
+    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding)))
+    check_case(x, schemes.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
+               rounding=rounding)
+
+
+@every_case
+@pytest.mark.parametrize("ladders", [FINE_LADDER, PAPER_LADDER], ids=["fine", "paper"])
+def test_ladders(case, ladders):
+    x, ladder = tensor_of(case), ladders[case.dtype]
+    levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
+    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder)))
+    check_case(x, schemes.ladder(BY_NAME[case.dtype], ladder), promised.reshape(case.bits.shape), levels, ladder=ladder)
+
+
+@every_case
+def test_frames_of_the_host(case):
+    frame = gcodec.encode(tensor_of(case))
+    laws.assert_same_bits(gcodec.decode(frame, device="cuda").cpu(), case.bits)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_batch_is_its_tensors(dtype):
+    some = [tensor_of(case).cuda() for case in ON_DEVICE if case.dtype == dtype]
+    book = gpu.fresh_codebook(some)
+    frames = gpu.encode_batch(some, codebook=book)
+    for x, frame, result in zip(some, frames, gpu.decode_batch(frames), strict=True):
+        assert bytes(frame.cpu().numpy()) == host_frame(x.cpu(), schemes.lossless(BY_NAME[dtype]), None, book)
+        laws.assert_same_bits(result.cpu(), laws.bits_of(x.cpu()).reshape(tuple(x.shape)))
+
+
+def test_spoilt_frames_are_refused():
+    x = tensor_of(Case("float32", "three blocks and a bit")).cuda()
+    frame = gcodec.encode(x)
+    data = bytearray(frame.cpu().numpy())
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(data), 60):
+        spoilt = bytearray(data)
+        spoilt[at] ^= 1 << int(rng.integers(8))
+        tensor = torch.frombuffer(spoilt, dtype=torch.uint8).cuda()
+        try:
+            gcodec.decode(tensor)
+        except gcodec.GcodecError:
+            continue
+        raise AssertionError(f"byte {at}: not noticed")
+
+
+def test_streams_keep_their_order():
+    side, x = torch.cuda.Stream(), torch.zeros(1 << 20, device="cuda")
+    book = gpu.fresh_codebook([torch.randn(1 << 20, device="cuda")])
+    out = torch.empty(gpu.max_frame_bytes(x), dtype=torch.uint8, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(50):
+            x.add_(0.125)
+        gpu.start_batch([x], codebook=book, out=out)
+        x.zero_()
+        result = gcodec.decode(out)
+    side.synchronize()
+    assert bool((result == 6.25).all())
