@@ -1,0 +1,126 @@
+"""The settings of a family of compressors that are worth considering for a tensor, and what each of them loses.
+
+A family is given by its reference setting. Errors are squared L2 norms, of a setting on its own: without error feedback
+or warm start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..compressors import Compressor, PowerSGD, RandomK
+from ..compressors.contract import check_whole, kept, wide
+from ..compressors.lowrank import LowRank, matrix_shape
+from ..compressors.sparse import Sparsifier
+from ..errors import InvalidArgument
+from .losses import loss, square, whole_values
+
+METHODS = ("auto", "svd", "power")
+_SVD_PASSES = 8  #: multiplications that singular values take, in units of m * n * min(m, n): about
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values of a knob, from the reference's D (section 5.1 of the paper): whole ones from D / ``below`` to D *
+    ``above`` in steps of 1; densities from D / ``share`` to D * ``share`` in steps of D / ``share``. ``least`` and
+    ``most``, if given, take the place of either end.
+    """
+
+    below: float = 2.0
+    above: float = 2.0
+    share: int = 10
+    least: float | None = None
+    most: float | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("share", self.share)
+        if not (self.below >= 1 and self.above >= 1):
+            raise InvalidArgument(f"below={self.below}, above={self.above}: the reference is not in between")
+
+    def settings(self, reference: Compressor, shape: Sequence[int]) -> list[Compressor]:
+        """The settings for a tensor, in order of their knob; the reference is one of them."""
+        middle = reference.value
+        if reference.knob == "density":
+            least, most = self._ends(middle / self.share, middle * self.share)
+            unit = middle / self.share
+            values = [n * unit for n in range(1, self.share**2 + 1) if n != self.share]
+            values = [middle, *(value for value in values if least * 0.999999 <= value <= min(most * 1.000001, 1))]
+        else:
+            least, most = self._ends(math.ceil(middle / self.below), middle * self.above)
+            whole = whole_values(reference, shape, math.ceil(least), int(most))
+            values = [int(middle), *(value for value in whole if value <= most and value != middle)]
+        return [reference if value == middle else reference.at(value) for value in sorted(values)]
+
+    def _ends(self, least: float, most: float) -> tuple[float, float]:
+        return least if self.least is None else self.least, most if self.most is None else self.most
+
+
+def errors_of(
+    settings: Sequence[Compressor], tensor: torch.Tensor, method: str = "auto", steps: int = 5
+) -> np.ndarray:
+    """The squared L2 norm of what each setting loses of a tensor: float64, in the order of settings.
+
+    Sparsifiers count as exact top-k; a random choice as it is expected. Low-rank approximations count as PowerSGD's
+    after ``steps`` steps ("power"), or as the best there is, by singular values ("svd"); "auto" takes what is cheaper.
+    """
+    if method not in METHODS:
+        raise InvalidArgument(f"method={method!r}; one of {METHODS}")
+    tensor = tensor.detach().to(wide(tensor.dtype))
+    found = np.empty(len(settings))
+    groups: dict[str, list[int]] = {}
+    for number, setting in enumerate(settings):
+        groups.setdefault(_group(setting, tensor), []).append(number)
+    for group, numbers in groups.items():
+        alike = [settings[number] for number in numbers]
+        if group == "sparse":
+            found[numbers] = _largest_left_out(alike, tensor)
+        elif group == "ranks":
+            found[numbers] = _ranks_left_out(alike, tensor, method, steps)
+        else:
+            found[numbers] = [_single(setting, tensor) for setting in alike]
+    return found
+
+
+def _group(setting: Compressor, tensor: torch.Tensor) -> str:
+    if isinstance(setting, Sparsifier) and not getattr(setting, "same_sign", False):
+        return "sparse"
+    if isinstance(setting, LowRank) and setting.factored(tensor.shape):
+        return "ranks"
+    return "other"
+
+
+def _single(setting: Compressor, tensor: torch.Tensor) -> float:
+    if isinstance(setting, LowRank):  # sent dense
+        return 0.0
+    if isinstance(setting, RandomK):
+        n = max(tensor.numel(), 1)
+        share = kept(n, setting.density) / n
+        return square(tensor) * ((1 / share - 1) if setting.unbiased else (1 - share))
+    return loss(setting, tensor)
+
+
+def _largest_left_out(settings: Sequence[Compressor], tensor: torch.Tensor) -> np.ndarray:
+    """What is lost when the greatest are kept, for all densities from one sort."""
+    sizes = tensor.reshape(-1).double().square().sort().values
+    below = torch.cat([torch.zeros(1, dtype=torch.float64), sizes.cumsum(0).cpu()])
+    n = tensor.numel()
+    return below[[n - kept(n, setting.value) for setting in settings]].numpy()
+
+
+def _ranks_left_out(settings: Sequence[Compressor], tensor: torch.Tensor, method: str, steps: int) -> np.ndarray:
+    matrix = tensor.reshape(matrix_shape(tensor.shape))
+    if not bool(torch.isfinite(matrix).all()):
+        return np.full(len(settings), math.nan)
+    least = min(matrix.shape)
+    ranks = [min(int(setting.value), least) for setting in settings]
+    if method == "svd" or (method == "auto" and _SVD_PASSES * least <= 4 * steps * sum(ranks)):
+        squares = torch.linalg.svdvals(matrix).double().square().flip(0)
+        below = torch.cat([torch.zeros(1, dtype=torch.float64), squares.cumsum(0).cpu()])
+        return below[[least - rank for rank in ranks]].numpy()
+    errors = [PowerSGD(rank, always=True).error(matrix, steps) for rank in ranks]
+    return np.minimum.accumulate(errors) if ranks == sorted(ranks) else np.array(errors)
