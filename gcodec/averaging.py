@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .compressors.batching import Sent, together
+from .compressors.batching import together
 from .compressors.contract import Compressor, Conversation, Memory, Outcome, Place, Request, check_type, check_whole
 from .compressors.dense import Dense
 from .errors import InvalidArgument
@@ -76,9 +76,9 @@ Watch = Callable[[str, torch.Tensor, Outcome], None]
 class Averager:
     """One rank's part in averaging the gradients of a model, step after step. Everything is known by a tensor's name.
 
-    ``compressors``: settings of single tensors, in place of the plan's; to be changed between steps, on all ranks
-    alike. ``watch``: called with every name, what was compressed, and its outcome. ``total``: counts of all steps;
-    ``last``: of each tensor's last step.
+    ``compressors``: settings of single tensors, in place of the plan's; changed between steps, on all ranks alike.
+    ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome. ``total``:
+    counts of all steps; ``last``: of each tensor's last step.
     """
 
     def __init__(self, plan: Plan, rank: int = 0, size: int = 1) -> None:
@@ -104,8 +104,9 @@ class Averager:
         sent = yield from together(
             [self._one(name, x, (params or {}).get(name)) for name, x in gradients.items()], self.rank
         )
-        for (name, gradient), one in zip(gradients.items(), sent, strict=True):
-            self._count(name, gradient, one)
+        for name, one in zip(gradients, sent, strict=True):
+            self.last[name].payload_bytes = one.payload_bytes
+            self.total.add(self.last[name])
         return {name: one.outcome.average for name, one in zip(gradients, sent, strict=True)}
 
     def _one(self, name: str, gradient: torch.Tensor, param: torch.Tensor | None) -> Conversation:
@@ -118,18 +119,14 @@ class Averager:
         if not (compressor.carries_nan or is_finite(shown)):
             shown = torch.full_like(shown, math.nan)  # so that the average of no rank is finite, whatever is left out
         outcome = yield from compressor.compress(shown, memory, place)
-        if feedback is not None and is_finite(outcome.average):
-            feedback.after(carried, outcome, memory)
         if self.watch is not None:
             self.watch(name, carried.corrected, outcome)
-        return outcome
-
-    def _count(self, name: str, gradient: torch.Tensor, sent: Sent) -> None:
-        dropped = not is_finite(sent.outcome.average)
+        finite = is_finite(outcome.average)
+        if feedback is not None and finite:
+            feedback.after(carried, outcome, memory)
         n = gradient.numel()
-        count = Count(1, dropped, n, n * gradient.element_size(), sent.outcome.floats, sent.payload_bytes)
-        self.last[name] = count
-        self.total.add(count)
+        self.last[name] = Count(1, not finite, n, n * gradient.element_size(), outcome.floats)
+        return outcome
 
     def residual(self, name: str) -> torch.Tensor | None:
         """What is left of a tensor's gradients so far; None for nothing."""

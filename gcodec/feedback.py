@@ -16,9 +16,11 @@ from .errors import InvalidArgument
 
 
 class Carried(NamedTuple):
-    """What is to be compressed, in the dtype in which it is added up, and the momentum it came from, if any."""
+    """What is to be compressed, in the dtype in which it is added up; whether this memory is its own; and the momentum
+    it came from, if any."""
 
     corrected: torch.Tensor
+    own: bool = False
     momentum: torch.Tensor | None = None
 
 
@@ -60,10 +62,10 @@ class ErrorFeedback(Feedback):
         residual = memory.get("residual")
         if residual is None:
             return Carried(gradient)
-        return Carried(torch.add(gradient, residual, alpha=self.decay))
+        return Carried(torch.add(gradient, residual, alpha=self.decay), True)
 
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
-        _keep_residual(carried.corrected, outcome.contribution, memory)
+        _keep_residual(carried, outcome, memory)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class MomentumCorrection(Feedback):
             momentum = gradient.clone() if momentum is None else torch.add(gradient, momentum, alpha=self.momentum)
             step = momentum
         residual = memory.get("residual")
-        return Carried(step if residual is None else step + residual, momentum)
+        return Carried(step, False, momentum) if residual is None else Carried(step + residual, True, momentum)
 
     def _clipped(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
         if self.clip is None:
@@ -107,7 +109,7 @@ class MomentumCorrection(Feedback):
 
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
         assert carried.momentum is not None
-        _keep_residual(carried.corrected, outcome.contribution, memory)
+        _keep_residual(carried, outcome, memory)
         if self.masking and outcome.indices is not None:
             carried.momentum.view(-1)[outcome.indices] = 0
         memory["momentum"] = carried.momentum
@@ -119,11 +121,11 @@ class MomentumCorrection(Feedback):
                 raise InvalidArgument(f"momentum comes before compression: {kind} must have none, as SGD(momentum=0)")
 
 
-def _keep_residual(corrected: torch.Tensor, contribution: torch.Tensor, memory: Memory) -> None:
-    if contribution is corrected:
+def _keep_residual(carried: Carried, outcome: Outcome, memory: Memory) -> None:
+    if outcome.sent is carried.corrected:
         memory.pop("residual", None)
     else:
-        memory["residual"] = corrected - contribution
+        memory["residual"] = outcome.rest(carried.corrected, carried.own)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,20 @@ from gcodec.distributed.talk import Talk
 from gcodec.feedback import MomentumCorrection, WarmUp
 from gcodec.simulate import Simulation
 from tests.compressor_settings import PROMISES, norm
-from tests.distributed_cases import Net, batch_of, crc, rank, size
+from tests.distributed_cases import Net, batch_of, crc, rank
 
 SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4), (7, 7))
 RATES = {"momentum": 0.9}
+
+
+_groups: dict[int, dist.ProcessGroup] = {}
+
+
+def among(name_of_case: str, members: int, **arguments: Any) -> Any:
+    """What a case returns on this rank, run by the first ``members`` ranks, in a group of their own; None on others."""
+    if members not in _groups:
+        _groups[members] = dist.new_group(list(range(members)))
+    return globals()[name_of_case](_groups[members], **arguments) if rank() < members else None
 
 
 class Given(nn.Module):
@@ -46,11 +56,13 @@ def gradients_of(step: int, who: int) -> dict[str, torch.Tensor]:
 
 
 @contextlib.contextmanager
-def given_model(plan: Plan | Compressor, **options: Any) -> Iterator[tuple[Given, Any, Any]]:
+def given_model(
+    group: dist.ProcessGroup, plan: Plan | Compressor, **options: Any
+) -> Iterator[tuple[Given, Any, Any]]:
     """A model of given gradients under DDP, in buckets of 20 KB and more, and the hook's state."""
     model = Given()
-    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02)
-    state = gd.CompressedGradients(model, plan, **options)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
+    state = gd.CompressedGradients(model, plan, group=group, **options)
     wrapped.register_comm_hook(state, gd.hook)
     yield model, wrapped, state
     del wrapped
@@ -63,54 +75,54 @@ def averages_at(step: int, model: Given, wrapped: Any) -> dict[str, torch.Tensor
     return {name: param.grad for name, param in model.named_parameters() if param.grad is not None}
 
 
-def follows(name: str, gathered: bool, steps: int = 4) -> tuple[int, int]:
+def follows(group: dist.ProcessGroup, name: str, gathered: bool, steps: int = 4) -> tuple[int, int]:
     """Averages are the simulator's, and what is sent and what is left telescopes, across a change of settings.
 
     What is gathered is added up in the order of ranks, here as there. Gloo's all-reduce has an order of its own, which
     two ranks do not notice.
     """
-    promise = PROMISES[name]
+    promise, size = PROMISES[name], group.size()
     summed: dict[str, Any] = {}
     sent: dict[str, Any] = {}
     plan = Plan(promise.setting)
-    simulation = Simulation(size(), plan)
+    simulation = Simulation(size, plan)
     found = []
-    with given_model(plan) as (model, wrapped, state):
+    with given_model(group, plan) as (model, wrapped, state):
         for step in range(steps):
             if step == 2:
                 for change in (state.compressors.__setitem__, simulation.set):
                     change("parts.0", TopK(0.2))
                     change("parts.5", PowerSGD(3))
-            by_rank = [gradients_of(step, who) for who in range(size())]
+            by_rank = [gradients_of(step, who) for who in range(size)]
             wanted, averages = simulation.average(by_rank)[0], averages_at(step, model, wrapped)
             for tensor, average in averages.items():
                 reduced = not plan.compresses(average) or not gathered or (step > 1 and tensor == "parts.5")
-                apart = max(1e-4, 20 * promise.rounding) if size() > 2 and reduced else 0
+                apart = max(1e-4, 20 * promise.rounding) if size > 2 and reduced else 0
                 assert norm(average - wanted[tensor]) <= apart * norm(wanted[tensor]), (step, tensor)
                 total = torch.stack([own[tensor].double() for own in by_rank]).sum(0)
                 summed[tensor] = summed.get(tensor, 0) + total
-                sent[tensor] = sent.get(tensor, 0) + size() * average.double()
+                sent[tensor] = sent.get(tensor, 0) + size * average.double()
                 found.append(average.clone())
         for tensor, total in summed.items():
             left = state.averager.residual(tensor)
             left = torch.zeros_like(total) if left is None else left.double()
-            dist.all_reduce(left)
+            dist.all_reduce(left, group=group)
             assert norm(total - sent[tensor] - left) <= 4 * max(promise.rounding, 1e-6) * norm(total), tensor
         numbers = state.stats()
     assert numbers["compressor"]["tensors"] == steps * len(SHAPES)
     return crc(found), len(numbers["buckets"])
 
 
-def resume(name: str, first: int, second: int) -> None:
+def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:
     """A run that is saved and loaded goes on as the uninterrupted one."""
     plan = Plan(PROMISES[name].setting)
-    with given_model(plan) as (model, wrapped, state):
+    with given_model(group, plan) as (model, wrapped, state):
         for step in range(first):
             averages_at(step, model, wrapped)
         buffer = io.BytesIO()
         torch.save(state.state_dict(), buffer)
         wanted = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
-    with given_model(plan) as (model, wrapped, state):
+    with given_model(group, plan) as (model, wrapped, state):
         state.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
         assert [crc(list(averages_at(step, model, wrapped).values()))
                 for step in range(first, first + second)] == wanted
@@ -119,15 +131,16 @@ def resume(name: str, first: int, second: int) -> None:
             raise AssertionError("another rank's state was taken")
 
 
-def train(plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False, narrow: bool = False,
-          images: bool = False, accumulate: int = 1, poison: bool = False, **ddp: Any) -> tuple[int, float, float, int]:
+def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False,
+          narrow: bool = False, images: bool = False, accumulate: int = 1, poison: bool = False,
+          **ddp: Any) -> tuple[int, float, float, int]:
     """Some steps of training; a checksum of the parameters, first and last loss, tensors that were dropped."""
     plans = {"dgc": Plan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
              **{name: Plan(promise.setting) for name, promise in PROMISES.items()}}
     model = Net(branch, narrow, images)
-    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, **ddp)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    state = gd.CompressedGradients(wrapped, plans[plan_name], optimizer=optimizer)
+    state = gd.CompressedGradients(wrapped, plans[plan_name], optimizer=optimizer, group=group)
     wrapped.register_comm_hook(state, gd.hook)
     losses = []
     for step in range(steps):
@@ -150,11 +163,11 @@ def train(plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = 
     return crc(list(model.parameters())), losses[0], losses[-1], numbers["compressor"]["dropped"]
 
 
-def join(name: str) -> int:
+def join(group: dist.ProcessGroup, name: str) -> int:
     """Ranks with different numbers of batches."""
     model = Net()
-    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5)
-    state = gd.CompressedGradients(model, PROMISES[name].setting)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group)
+    state = gd.CompressedGradients(model, PROMISES[name].setting, group=group)
     wrapped.register_comm_hook(state, gd.hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     with wrapped.join():
@@ -166,10 +179,10 @@ def join(name: str) -> int:
     return crc(list(model.parameters()))
 
 
-def accounts(name: str) -> dict[str, float]:
+def accounts(group: dist.ProcessGroup, name: str) -> dict[str, float]:
     """What was sent and received, as counted and as handed to the network."""
     handed = 0
-    original = gd.exchange.Exchange.send        # type: ignore[attr-defined]
+    original = gd.exchange.Exchange.send
 
     def send(self: Any, peer: int, tag: int, buffer: torch.Tensor, n: int) -> None:
         nonlocal handed
@@ -177,17 +190,17 @@ def accounts(name: str) -> dict[str, float]:
         original(self, peer, tag, buffer, n)
 
     with mock.patch("gcodec.distributed.exchange.Exchange.send", send), \
-            given_model(PROMISES[name].setting) as (model, wrapped, state):
+            given_model(group, PROMISES[name].setting) as (model, wrapped, state):
         for step in range(3):
             averages_at(step, model, wrapped)
         numbers = state.stats()
     reduced = 3 * sum(torch.Size(shape).numel() * 4 for i, shape in enumerate(SHAPES)
                       if not state.plan.compresses(model.parts[i]))
-    return {**numbers, "handed": handed, "reduced": 2 * (size() - 1) / size() * reduced,
+    return {**numbers, "handed": handed, "reduced": 2 * (group.size() - 1) / group.size() * reduced,
             **{f"payload_{key}": value for key, value in numbers["compressor"].items()}}
 
 
-def refusals() -> None:
+def refusals(group: dist.ProcessGroup) -> None:
     """Arguments without a meaning are refused."""
     model = Given()
     plan = Plan(DGC(0.1), MomentumCorrection())
@@ -202,7 +215,7 @@ def refusals() -> None:
 # ---------------------------------------------------------------------------------------------------- Faults
 
 
-def fault(kind: str) -> list[str]:
+def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
     """Rank 1 sends damage, or does something else; what each step of this rank raised."""
     setting: Compressor = TopK(0.05)
     patch: Any = contextlib.nullcontext()
@@ -221,7 +234,7 @@ def fault(kind: str) -> list[str]:
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
     found = []
-    with given_model(setting) as (model, wrapped, _), patch:
+    with given_model(group, setting) as (model, wrapped, _), patch:
         for step in range(3):
             try:
                 averages_at(step, model, wrapped)

@@ -28,18 +28,32 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+class Members:
+    """The first ranks of a group, in a process group of their own."""
+
+    def __init__(self, ranks: Ranks, size: int) -> None:
+        self.ranks, self.size = ranks, size
+
+    def run(self, case: str, **arguments: Any) -> list[Any]:
+        """Results by rank."""
+        return self.ranks.run("among", name_of_case=case, members=self.size, **arguments)[: self.size]
+
+
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Ranks]:
-    group = Ranks(2, CASES)
+def ranks() -> Iterator[Ranks]:
+    group = Ranks(4, CASES)
     yield group
     group.close()
 
 
-@pytest.fixture(scope="module", params=(3, 4))
-def others(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    group = Ranks(request.param, CASES)
-    yield group
-    group.close()
+@pytest.fixture
+def pair(ranks: Ranks) -> Members:
+    return Members(ranks, 2)
+
+
+@pytest.fixture(params=(3, 4))
+def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
+    return Members(ranks, request.param)
 
 
 @pytest.mark.parametrize("name", PROMISES)

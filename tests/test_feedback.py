@@ -82,7 +82,7 @@ def test_decay_forgets():
     alone(rank.average({"x": gradient}))
     left = rank.memories["x"]["residual"].clone()
     seen = {}
-    rank.watch = lambda name, corrected, outcome: seen.update({name: corrected})
+    rank.watch = lambda name, corrected, outcome: seen.update({name: corrected.clone()})
     alone(rank.average({"x": gradient}))
     assert torch.equal(seen["x"], gradient + 0.5 * left)
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.compressors import DGC, QSGD, Exchange, Frames, Gather, Outcome, RedSync, Reduce, SparCML, TopK
+from gcodec.compressors import DGC, QSGD, Exchange, Frames, Gather, RedSync, Reduce, SparCML, TopK
 from gcodec.compressors.batching import join, split, together
 from gcodec.compressors.bits import pack, packed_size, unpack
 from gcodec.compressors.contract import Place
@@ -168,12 +168,12 @@ def test_joined_payloads_are_split(parts):
 
 def test_rounds_are_batched_by_kind_and_type():
     """Seven conversations of up to three rounds take one request of each kind and type per round."""
-    def conversation(rank, requests):
+    def conversation(requests):
         answers = []
         for request in requests:
             answer = yield request
             answers.append(answer)
-        return Outcome(torch.zeros(0), torch.zeros(0), len(requests)), answers
+        return answers
 
     def requests_of(rank):
         narrow, wide = torch.full((3,), rank + 1.0), torch.full((2, 2), rank + 1.0, dtype=torch.float64)
@@ -186,7 +186,7 @@ def test_rounds_are_batched_by_kind_and_type():
     seen = []
 
     def watched(rank):
-        batch = together([conversation(rank, requests) for requests in requests_of(rank)], rank)
+        batch = together([conversation(requests) for requests in requests_of(rank)], rank)
         answer = None
         while True:
             try:
@@ -200,7 +200,7 @@ def test_rounds_are_batched_by_kind_and_type():
     found = converse([watched(0), watched(1)])
     assert seen == ["Gather", "Exchange", "Reduce", "Reduce", "Gather", "Exchange", "Reduce"]
     for rank in (0, 1):
-        answers = [sent.outcome[1] for sent in found[rank]]
+        answers = [sent.outcome for sent in found[rank]]
         assert torch.equal(answers[0][0], torch.full((3,), 3.0))
         assert answers[0][1] == [b"\0", b"\1"]
         assert torch.equal(answers[1][0], torch.full((2, 2), 3.0, dtype=torch.float64))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .lowrank import Alternating, orthonormal
+from .lowrank import Alternating, orthonormal, product
 
 
 @dataclass(frozen=True)
@@ -18,4 +18,4 @@ class ACPSGD(Alternating):
         return orthonormal(factor)
 
     def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
-        return matrix @ fixed
+        return product(matrix, fixed)

@@ -44,7 +44,8 @@ class DGC(Sparsifier):
         k = kept(flat.numel(), self.density)
         random = random_of("dgc", self.seed, place.name, place.rank, tick(memory))
         sample = strided_sample(flat, self.sample, round(self.least / self.density), random)
-        indices = above(flat, self._adjusted(flat, k, sampled_threshold(sample, self.density)))
+        threshold = self._adjusted(flat, k, sampled_threshold(sample, self.density))
+        indices = above(flat, threshold, int(self.upper * k))
         if not indices.numel():  # raised beyond the greatest: without reselect, and many equal values
             return largest(flat, k)
         return indices if indices.numel() <= k else indices[largest(flat[indices], k)]

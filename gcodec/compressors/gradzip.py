@@ -11,7 +11,7 @@ import torch
 
 from ..errors import InvalidArgument
 from .contract import Memory
-from .lowrank import Alternating
+from .lowrank import Alternating, product
 
 _FLOOR = 1e-12  #: of the mean eigenvalue: what keeps a singular system solvable
 
@@ -45,7 +45,7 @@ class GradZip(Alternating):
         ridge = self.regularization * (scale if self.relative else 1.0) + _FLOOR * scale
         system.diagonal().add_(ridge)
         root, _ = torch.linalg.cholesky_ex(system)
-        return matrix @ torch.cholesky_solve(wide.T, root).T.to(matrix.dtype)
+        return product(matrix, torch.cholesky_solve(wide.T, root).T.to(matrix.dtype))
 
     def remember(self, mean: torch.Tensor, side: int, memory: Memory) -> None:
         before = memory.get(self._key(side))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from .contract import (
     Memory,
     Outcome,
     Place,
+    Product,
     Reduce,
     Request,
     check_type,
@@ -55,9 +56,8 @@ class LowRank(Compressor):
         if not self.factored(gradient.shape):
             return (yield from Dense().compress(gradient, memory, place))
         matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
-        average, contribution, floats, _ = yield from self.factorize(matrix, memory, place)
-        average, contribution = (x.to(gradient.dtype).reshape(gradient.shape) for x in (average, contribution))
-        return Outcome(average, contribution, floats)
+        found = yield from self.factorize(matrix, memory, place)
+        return replace(found, average=found.average.to(gradient.dtype).view(gradient.shape))
 
     def factored(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape is sent as factors."""
@@ -125,10 +125,10 @@ class Alternating(LowRank):
         if self.alternate and usable(mean):
             self.remember(mean, side, memory)
             memory[self._key("side")] = 1 - side
-        average, contribution = mean @ fixed.T, own @ fixed.T
+        floats = mean.numel() * (0.5 if self.dtype else 1.0)
         if side:
-            average, contribution = average.T, contribution.T
-        return Outcome(average, contribution, mean.numel() * (0.5 if self.dtype else 1.0))
+            return Outcome(fixed @ mean.T, Product(fixed, own), floats)
+        return Outcome(mean @ fixed.T, Product(own, fixed), floats)
 
     def _mean(self, fitted: torch.Tensor, size: int) -> Generator[Request, Any, tuple[torch.Tensor, torch.Tensor]]:
         """The mean of a factor, and what this rank's part of it is."""
@@ -159,6 +159,14 @@ class Alternating(LowRank):
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     """Rows and columns of a tensor seen as a matrix."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """A matrix [m, n], or the transposed view of one, times a factor [n, k]: thin products of a view take twice as long
+    as those of its memory."""
+    if matrix.is_contiguous():
+        return matrix @ factor
+    return (factor.T @ matrix.T).T.contiguous()
 
 
 def orthonormal(matrix: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .contract import Conversation, Memory, Outcome, Place, check_whole, mean_of
-from .lowrank import LowRank, orthonormal, usable
+from .contract import Conversation, Memory, Outcome, Place, Product, check_whole, mean_of
+from .lowrank import LowRank, orthonormal, product, usable
 
 _KEY = "powersgd.q"
 
@@ -35,13 +35,13 @@ class PowerSGD(LowRank):
             memory.pop(_KEY, None)
         q = self.start(_KEY, n, rank, matrix, memory, place)
         for _ in range(self.iterations):
-            mean = yield from mean_of(matrix @ q, place.size)
+            mean = yield from mean_of(product(matrix, q), place.size)
             p = orthonormal(mean)
-            own = matrix.T @ p
+            own = product(matrix.T, p)
             q = yield from mean_of(own.clone(), place.size)
         if usable(q):
             memory[_KEY] = q
-        return Outcome(p @ q.T, p @ own.T, self.iterations * rank * (m + n))
+        return Outcome(p @ q.T, Product(p, own), self.iterations * rank * (m + n))
 
     def floats(self, shape: Sequence[int]) -> float:
         return super().floats(shape) * (self.iterations if self.factored(shape) else 1)

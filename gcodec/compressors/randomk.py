@@ -15,6 +15,7 @@ from .contract import (
     Memory,
     Outcome,
     Place,
+    Values,
     check_share,
     check_type,
     kept,
@@ -48,10 +49,9 @@ class RandomK(Compressor):
         indices = random_subset(n, k, random_of("random-k", self.seed, place.name, tick(memory))).to(flat.device)
         own = flat[indices] * (n / k) if self.unbiased and k else flat[indices]
         mean = yield from mean_of(own.clone(), place.size)
-        average, contribution = torch.zeros_like(flat), torch.zeros_like(flat)
-        average[indices], contribution[indices] = mean, own
-        shape = gradient.shape
-        return Outcome(average.view(shape), contribution.view(shape), k, indices)
+        average = torch.zeros_like(flat)
+        average[indices] = mean
+        return Outcome(average.view(gradient.shape), Values(indices, own), k)
 
     def floats(self, shape: Sequence[int]) -> float:
         n = math.prod(shape)

@@ -15,6 +15,8 @@ import torch
 from ..kernels.jit import kernel
 from ..tensors import kernel_view
 
+_RUN = 64  #: values that are looked at together
+
 
 def sizes_of(values: torch.Tensor) -> torch.Tensor:
     """|values|, with infinity for NaN."""
@@ -26,14 +28,19 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     return torch.topk(sizes_of(values), k, sorted=False).indices.sort().values
 
 
-def above(values: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Where values are of size ``threshold`` or more: int64, ascending."""
+def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:
+    """Where values are of size ``threshold`` or more: int64, ascending. If there are at most ``expected`` of them, they
+    need not be counted first."""
     bits = _bits(values)
     if bits is None:
         return torch.nonzero(sizes_of(values) >= threshold).view(-1)
-    indices = np.empty(int(_count(bits, _bits_of(threshold))), np.int64)
-    _select(bits, _bits_of(threshold), indices)
-    return torch.from_numpy(indices)
+    least = _bits_of(threshold)
+    indices = np.empty(expected + _RUN, np.int64)
+    count = int(_select(bits, least, indices)) if expected else -1
+    if count < 0:
+        indices = np.empty(int(_count(bits, least)) + _RUN, np.int64)
+        count = int(_select(bits, least, indices))
+    return torch.from_numpy(indices[:count])
 
 
 def count_above(values: torch.Tensor, threshold: float) -> int:
@@ -82,16 +89,16 @@ def _count(bits: Any, threshold: Any) -> Any:
 
 
 @kernel
-def _select(bits: Any, threshold: Any, indices: Any) -> None:
-    """Where they are; in steps of 16, most of which hold none."""
-    at, n = 0, len(bits)
-    for begin in range(0, n, 16):
-        end = min(begin + 16, n)
-        most = np.uint32(0)
-        for i in range(begin, end):
-            most = max(most, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))
-        if most >= threshold:
+def _select(bits: Any, threshold: Any, indices: Any) -> Any:
+    """Where they are, and how many; -1 where ``indices`` has not room for all and ``_RUN`` more. In runs, many of which
+    hold none."""
+    at, n, last = 0, len(bits), len(indices) - _RUN
+    for begin in range(0, n, _RUN):
+        end = min(begin + _RUN, n)
+        if _count(bits[begin:end], threshold):
+            if at > last:
+                return -1
             for i in range(begin, end):
-                if np.uint32(bits[i] & np.uint32(0x7FFFFFFF)) >= threshold:
-                    indices[at] = i
-                    at += 1
+                indices[at] = i
+                at += np.uint32(bits[i] & np.uint32(0x7FFFFFFF)) >= threshold
+    return at

@@ -9,7 +9,19 @@ from typing import ClassVar, Self
 
 import torch
 
-from .contract import Compressor, Conversation, Exchange, Gather, Memory, Outcome, Place, check_share, check_type, wide
+from .contract import (
+    Compressor,
+    Conversation,
+    Exchange,
+    Gather,
+    Memory,
+    Outcome,
+    Place,
+    Values,
+    check_share,
+    check_type,
+    wide,
+)
 from .partition import parts_of
 from .sparse import Sparsifier, named, pack_sparse, unpack_sparse
 
@@ -57,10 +69,7 @@ class SparCML(Compressor):
             where, values = named(rank, unpack_sparse, payload, total)
             total[where] = values
             average[part] = (total / place.size).to(flat.dtype)
-        contribution = torch.zeros_like(flat)
-        contribution[indices] = flat[indices]
-        shape = gradient.shape
-        return Outcome(average.view(shape), contribution.view(shape), indices.numel(), indices)
+        return Outcome(average.view(gradient.shape), Values(indices, flat[indices]), indices.numel())
 
     def _sum(self, payloads: Sequence[bytes], own: torch.Tensor) -> bytes:
         """The payload of the sum of what all ranks have for one's own part."""

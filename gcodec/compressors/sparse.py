@@ -13,10 +13,23 @@ import torch
 
 from .. import codec
 from ..errors import Corruption, GcodecError, InsufficientData
-from .contract import Compressor, Conversation, Gather, Memory, Outcome, Place, check_share, check_type, kept, wide
+from .contract import (
+    Compressor,
+    Conversation,
+    Gather,
+    Memory,
+    Outcome,
+    Place,
+    Values,
+    check_share,
+    check_type,
+    kept,
+    wide,
+)
 from .indices import bits_per_index, decode_indices, encode_indices
 from .payload import ENVELOPE, SPARSE, seal, unseal
 
+_RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
 _LEAST = 64  #: values below which a frame's own header is not worth trying
 
 
@@ -66,15 +79,14 @@ class Sparsifier(Compressor):
         flat = gradient.reshape(-1)
         payloads = yield Gather(self.pack(flat, indices))
         total = torch.zeros_like(flat, dtype=wide(flat.dtype))
-        own, floats = torch.zeros_like(flat), 0
+        sent = Values(indices, flat[:0])
         for rank, payload in enumerate(payloads):
             where, values = named(rank, self.unpack, payload, flat)
             total[where] += values.to(total.dtype)
             if rank == place.rank:
-                own[where], floats = values, values.numel()
+                sent = Values(where, values)
         average = (total / place.size).to(flat.dtype)
-        shape = gradient.shape
-        return Outcome(average.view(shape), own.view(shape), floats, indices)
+        return Outcome(average.view(gradient.shape), sent, sent.values.numel())
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:
         """The payload of chosen values."""
@@ -93,7 +105,7 @@ class Sparsifier(Compressor):
         bits = 8 * dtype.itemsize
         if self.mantissa_bits is not None:
             bits = min(bits, 9 + self.mantissa_bits)
-        return ENVELOPE + 4 + (k * (bits + bits_per_index(k / n)) / 8 if n else 0)
+        return ENVELOPE + 5 + (k * (bits + bits_per_index(k / n)) / 8 if n else 0)
 
 
 def pack_sparse(flat: torch.Tensor, indices: torch.Tensor, mantissa_bits: int | None = None) -> bytes:
@@ -105,7 +117,8 @@ def pack_sparse(flat: torch.Tensor, indices: torch.Tensor, mantissa_bits: int | 
         frame = codec.encode(values, mantissa_bits=_least(values, mantissa_bits), threads=1)
     if mantissa_bits is None and (not frame or len(frame) >= values.nbytes):
         frame = values.view(torch.uint8).numpy().tobytes()
-    return seal(SPARSE, flat.dtype, flat.numel(), where, frame)
+        return seal(SPARSE, flat.dtype, flat.numel(), where, _RAW, frame)
+    return seal(SPARSE, flat.dtype, flat.numel(), where, _FRAMED, frame)
 
 
 def _least(values: torch.Tensor, mantissa_bits: int | None) -> int | None:
@@ -122,12 +135,14 @@ def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, tor
     """
     body = unseal(payload, SPARSE, like.dtype, like.numel())
     where, used = decode_indices(body, like.numel())
-    rest = body[used:]
+    coding, rest = bytes(body[used : used + 1]), body[used + 1 :]
     values = torch.empty(len(where), dtype=like.dtype)
-    if len(rest) == values.nbytes:
+    if coding == _FRAMED:
+        codec.decode(rest, out=values, threads=1)
+    elif coding == _RAW and len(rest) == values.nbytes:
         values.view(torch.uint8).numpy()[:] = np.frombuffer(rest, np.uint8)
     else:
-        codec.decode(rest, out=values, threads=1)
+        raise Corruption(f"{len(rest)} bytes for {len(values)} values, coded as {coding!r}")
     return torch.from_numpy(where).to(like.device), values.to(like.device)
 
 

@@ -22,7 +22,7 @@ class TopK(Sparsifier):
     """
 
     sample: float | None = None
-    least: int = 256
+    least: int = 100
     most: float = 1.5
     seed: int = 0
 
@@ -37,6 +37,6 @@ class TopK(Sparsifier):
             return largest(flat, k)
         random = random_of("topk", self.seed, place.name, place.rank, tick(memory))
         sample = strided_sample(flat, self.sample, round(self.least / self.density), random)
-        indices = above(flat, sampled_threshold(sample, self.density))
         limit = max(int(self.most * k), 1)
+        indices = above(flat, sampled_threshold(sample, self.density), limit)
         return indices if indices.numel() <= limit else indices[largest(flat[indices], limit)]
