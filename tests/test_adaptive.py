@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gcodec.adaptive import (
     Accordion,
@@ -173,6 +175,38 @@ def test_policies_without_meaning_are_refused():
     for call in wrong:
         with pytest.raises(InvalidArgument):
             call()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
+       st.sampled_from([Exponential(), Geometric()]), st.sampled_from([0.0, 0.05, 0.5]), st.integers(1, 4))
+def test_whatever_is_measured(steps, policy, omega, window):
+    """What is sent keeps enough; candidates only rise, to theta_max at most, until one of those that were sent is
+    ideal; the same numbers lead to the same decisions, before a resume or after."""
+    controller, twin = (gravac(policy=policy, omega=omega, window=window, epsilon=0.6) for _ in range(2))
+    wanted = {1.0, 10.0, *policy.candidates(10, 1000)}
+    for mild, harsh, seconds in steps:
+        before, factors = (controller.floor, controller.candidate, controller.ideal), controller.factors
+        kept = (max(mild, harsh), min(mild, harsh))[: len(factors)]
+        measured = Measured(1.0, 1.0, kept, seconds, 0.0, 1.0)
+        choice = controller.choose(measured)
+        assert (choice is None) == (max(kept) < 0.6)
+        assert controller.log[-1] == (1 if choice is None else factors[choice])
+        if choice is not None:
+            assert kept[choice] >= 0.6
+            assert kept[-1] < 0.6 or choice == len(factors) - 1
+        if before[2]:
+            assert (controller.floor, controller.candidate, controller.ideal) == before
+        elif controller.ideal:
+            assert controller.candidate == controller.ideal in controller.throughputs
+        else:
+            assert controller.floor >= before[0]
+            assert 1000 >= controller.candidate >= before[1]
+        assert {controller.floor, controller.candidate} <= wanted
+        again = gravac(policy=policy, omega=omega, window=window, epsilon=0.6)
+        again.load_state_dict(twin.state_dict())
+        again.choose(measured)
+        twin = again
+    assert twin.state_dict() == controller.state_dict()
 
 
 # What settings keep

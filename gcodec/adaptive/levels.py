@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ..compressors import Compressor, Dense, RandomK, Sparsifier
-from ..compressors.contract import Conversation, Memory, Outcome, Place, kept, mean_of, random_of, tick
+from ..compressors.contract import Conversation, Memory, Outcome, Place, Values, kept, mean_of, random_of, tick
 from ..compressors.randomk import random_subset
 from .losses import loss, square
 
@@ -43,10 +43,9 @@ class Chosen(Compressor):
         flat = gradient.reshape(-1)
         own = flat[self.indices]
         mean = yield from mean_of(own.clone(), place.size)
-        average, contribution = torch.zeros_like(flat), torch.zeros_like(flat)
-        average[self.indices], contribution[self.indices] = mean, own
-        shape = gradient.shape
-        return Outcome(average.view(shape), contribution.view(shape), own.numel(), self.indices)
+        average = torch.zeros_like(flat)
+        average[self.indices] = mean
+        return Outcome(average.view(gradient.shape), Values(self.indices, own), own.numel())
 
     def floats(self, shape: Sequence[int]) -> float:
         return self.setting.floats(shape)

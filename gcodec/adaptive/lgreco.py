@@ -1,4 +1,4 @@
-"""L-GreCo: the least to send, layer by layer, for the error of a uniform setting (Markov et al., MLSys 2024,
+"""L-GreCo: the least to send, layer by layer, for the error of a uniform setting (Alimohammadi et al., MLSys 2024,
 Algorithm 1)."""
 
 from __future__ import annotations
