@@ -383,6 +383,17 @@ def test_every_part_of_the_benchmarks_is_run():
         assert f"(images/{name}.png)" in page
 
 
+def test_compressors_are_verified_and_compared(tmp_path):
+    from bench import compressors
+    from gcodec.demo.tables import read_table
+
+    assert compressors.main(["--quick", "--values", "50000", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / compressors.FILE)
+    assert {row["contest"] for row in rows} == {"choose", "message", "low rank"}
+    assert all(float(row["of_best"]) > 0.95 for row in rows if row["contest"] == "choose")
+    assert {row["method"] for row in rows} >= {compressors.TORCH, compressors.PYTORCH, compressors.HALF, "GradZip"}
+
+
 def test_peers_at_their_levels(gradient):
     from bench import levels, sizes
 

@@ -142,7 +142,7 @@ def test_the_repr_is_the_call(name):
 
 
 @everyone
-@pytest.mark.parametrize("shape", [(60, 70), (16, 9, 3, 3), (300, 200)])
+@pytest.mark.parametrize("shape", [(16, 9, 3, 3), (300, 200)])
 def test_sizes_are_what_was_said(name, shape):
     setting = PROMISES[name].setting
     if isinstance(setting, WarmUp):
@@ -158,7 +158,7 @@ def test_sizes_are_what_was_said(name, shape):
     assert count.payload_bytes == pytest.approx(n_bytes, rel=0.6 if loose or "raising" in name else 0.2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @everyone
 def test_other_types(name, dtype):
     simulation, averages = run(Plan(PROMISES[name].setting), 2, 3, dtype=dtype)
