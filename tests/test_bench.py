@@ -394,6 +394,16 @@ def test_compressors_are_verified_and_compared(tmp_path):
     assert {row["method"] for row in rows} >= {compressors.TORCH, compressors.PYTORCH, compressors.HALF, "GradZip"}
 
 
+def test_controllers_are_verified_and_timed(tmp_path):
+    from bench import controllers
+    from gcodec.demo.tables import read_table
+
+    assert controllers.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / controllers.FILE)
+    assert {row["contest"] for row in rows} == {"decide", "levels"}
+    assert all(0 < float(row["bytes_saved"]) < 1 for row in rows if row["contest"] == "decide")
+
+
 def test_peers_at_their_levels(gradient):
     from bench import levels, sizes
 
