@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..compressors import Compressor, PowerSGD, RandomK
-from ..compressors.contract import check_whole, kept, wide
-from ..compressors.lowrank import LowRank, matrix_shape
+from ..compressors import QSGD, Compressor, Frames, RandomK
+from ..compressors.contract import check_whole, kept, random_of, wide
+from ..compressors.lowrank import LowRank, matrix_shape, orthonormal
 from ..compressors.sparse import Sparsifier
 from ..errors import InvalidArgument
 from .losses import loss, square, whole_values
+from .passes import cut, left_out, quantized, values_of
 
 METHODS = ("auto", "svd", "power")
 _SVD_PASSES = 8  #: multiplications that singular values take, in units of m * n * min(m, n): about
@@ -65,8 +67,9 @@ def errors_of(
 ) -> np.ndarray:
     """The squared L2 norm of what each setting loses of a tensor: float64, in the order of settings.
 
-    Sparsifiers count as exact top-k; a random choice as it is expected. Low-rank approximations count as PowerSGD's
-    after ``steps`` steps ("power"), or as the best there is, by singular values ("svd"); "auto" takes what is cheaper.
+    Sparsifiers count as exact top-k; random choices and draws as they are expected. Low-rank approximations count as
+    the best there is, by singular values ("svd"), or what ``steps`` steps of power iteration find ("power"); "auto"
+    takes what is cheaper.
     """
     if method not in METHODS:
         raise InvalidArgument(f"method={method!r}; one of {METHODS}")
@@ -76,21 +79,31 @@ def errors_of(
     for number, setting in enumerate(settings):
         groups.setdefault(_group(setting, tensor), []).append(number)
     for group, numbers in groups.items():
-        alike = [settings[number] for number in numbers]
+        alike: list[Any] = [settings[number] for number in numbers]
         if group == "sparse":
-            found[numbers] = _largest_left_out(alike, tensor)
+            n = tensor.numel()
+            found[numbers] = left_out(values_of(tensor), [kept(n, setting.value) for setting in alike])
         elif group == "ranks":
             found[numbers] = _ranks_left_out(alike, tensor, method, steps)
+        elif group.startswith("QSGD"):
+            found[numbers] = quantized(values_of(tensor), alike)
+        elif group == "bits":
+            found[numbers] = cut(values_of(tensor), [setting.bits for setting in alike])
         else:
             found[numbers] = [_single(setting, tensor) for setting in alike]
     return found
 
 
 def _group(setting: Compressor, tensor: torch.Tensor) -> str:
+    """What settings have in common for whose errors one pass over the tensor is enough."""
     if isinstance(setting, Sparsifier) and not getattr(setting, "same_sign", False):
         return "sparse"
     if isinstance(setting, LowRank) and setting.factored(tensor.shape):
         return "ranks"
+    if isinstance(setting, QSGD):
+        return f"QSGD {setting.bucket} {setting.norm} {setting.stochastic}"
+    if isinstance(setting, Frames) and setting.bits is not None and tensor.dtype == torch.float32:
+        return "bits"
     return "other"
 
 
@@ -104,23 +117,21 @@ def _single(setting: Compressor, tensor: torch.Tensor) -> float:
     return loss(setting, tensor)
 
 
-def _largest_left_out(settings: Sequence[Compressor], tensor: torch.Tensor) -> np.ndarray:
-    """What is lost when the greatest are kept, for all densities from one sort."""
-    sizes = tensor.reshape(-1).double().square().sort().values
-    below = torch.cat([torch.zeros(1, dtype=torch.float64), sizes.cumsum(0).cpu()])
-    n = tensor.numel()
-    return below[[n - kept(n, setting.value) for setting in settings]].numpy()
-
-
 def _ranks_left_out(settings: Sequence[Compressor], tensor: torch.Tensor, method: str, steps: int) -> np.ndarray:
+    """By singular values, all of them or those of the subspace that power iteration with the greatest rank has found:
+    its best approximations of lower rank come with it."""
     matrix = tensor.reshape(matrix_shape(tensor.shape))
     if not bool(torch.isfinite(matrix).all()):
         return np.full(len(settings), math.nan)
     least = min(matrix.shape)
     ranks = [min(int(setting.value), least) for setting in settings]
-    if method == "svd" or (method == "auto" and _SVD_PASSES * least <= 4 * steps * sum(ranks)):
-        squares = torch.linalg.svdvals(matrix).double().square().flip(0)
-        below = torch.cat([torch.zeros(1, dtype=torch.float64), squares.cumsum(0).cpu()])
-        return below[[least - rank for rank in ranks]].numpy()
-    errors = [PowerSGD(rank, always=True).error(matrix, steps) for rank in ranks]
-    return np.minimum.accumulate(errors) if ranks == sorted(ranks) else np.array(errors)
+    if method == "svd" or (method == "auto" and _SVD_PASSES * least <= 4 * steps * max(ranks)):
+        values = torch.linalg.svdvals(matrix)
+    else:
+        q = torch.randn(matrix.shape[1], max(ranks), generator=random_of("errors", *matrix.shape)).to(matrix)
+        for _ in range(steps):
+            p = orthonormal(matrix @ q)
+            q = matrix.T @ p
+        values = torch.linalg.svdvals(q)
+    kept_squares = torch.cat([torch.zeros(1, dtype=torch.float64), values.double().square().cumsum(0).cpu()])
+    return np.maximum(square(matrix) - kept_squares[ranks].numpy(), 0.0)

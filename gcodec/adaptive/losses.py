@@ -11,6 +11,7 @@ import torch
 from ..compressors import Compressor, Dense, Frames
 from ..compressors.contract import Memory, wide
 from ..errors import InvalidArgument
+from .passes import cut, values_of
 
 _SLACK = 1 + 1e-9
 
@@ -24,7 +25,11 @@ def loss(setting: Compressor, tensor: torch.Tensor, memory: Memory | None = None
     """The squared L2 norm of what a setting loses of a tensor on a single rank. ``memory``: what its factors start
     from; stays as it is."""
     if isinstance(setting, Frames) and setting.optimizer is None:
-        return 0.0 if setting.bits is None else square(tensor - rounded(tensor, setting.bits))
+        if setting.bits is None:
+            return 0.0
+        if tensor.dtype == torch.float32:
+            return float(cut(values_of(tensor), [setting.bits])[0])
+        return square(tensor - rounded(tensor, setting.bits))
     outcome = setting.decompressed(tensor, memory=copy.copy(memory))
     return square(tensor - outcome.contribution)
 
