@@ -163,7 +163,7 @@ def test_gradients_without_a_gain_change_none_and_are_sent_dense(bad):
 
 @pytest.mark.parametrize("wrong", [
     {"least": 0.5}, {"least": 20.0, "most": 10.0}, {"epsilon": 0.0}, {"window": 0}, {"weight": 2.0}, {"omega": -1.0},
-    {"denominator": "both"}], ids=str)
+    {"denominator": "both"}, {"metric": "cubed"}], ids=str)
 def test_knobs_without_meaning_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         GraVAC(TopK(0.1), **wrong)
@@ -313,8 +313,7 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one():
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
 def test_the_gain_of_random_choice_is_the_density(denominator, bound):
-    """With error-fed gradients in the denominator. With raw ones it grows with the residual: why the paper could train
-    at 1.5x with epsilon = 0.7."""
+    """With error-fed gradients in the denominator. With raw ones it grows with the residual, once there is one."""
     group = ranks(2, RandomK(0.1), GraVAC(RandomK(0.1), 1.5, 3.0, 1.0, window=100, denominator=denominator, omega=0.0))
     of(group).dense = of(group[1:]).dense = RandomK(2 / 3)      # so that a residual grows
     for step in range(12):
@@ -323,6 +322,18 @@ def test_the_gain_of_random_choice_is_the_density(denominator, bound):
     assert bound < math.inf or gains[1.5] > 0.7
     for factor, gain in gains.items():
         assert 0.95 / factor < gain < bound / factor
+
+
+def test_how_the_papers_random_choice_gets_started():
+    """At 1.5x and epsilon = 0.7 squared norms keep too little, from the first step on, and what is sent dense leaves no
+    residual for the raw denominator to count; plain norms keep enough."""
+    for metric, factors in (("squared", {1.0}), ("plain", {1.5, 3.0})):
+        controller = GraVAC(RandomK(0.1), 1.5, 3, 0.7, denominator="raw", metric=metric)
+        group = ranks(2, RandomK(0.1), controller)
+        for step in range(6):
+            advance(group, step)
+        assert set(of(group).log) <= factors
+        assert of(group).gains[1.5] == pytest.approx(2 / 3, rel=0.05) or metric == "plain"
 
 
 def test_the_dense_branch_leaves_no_residual():

@@ -3,6 +3,7 @@ IEEE CLOUD 2023, Algorithm 1)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,6 +17,7 @@ from .losses import at_factor
 from .policies import Exponential, Listed, Policy
 
 DENOMINATORS = ("fed", "raw")
+METRICS = ("squared", "plain")
 
 
 @dataclass
@@ -29,7 +31,8 @@ class GraVAC(Selector):
     candidate rises. ``omega``: what counts as equal, as a share: of gains, where theta_min rises to the candidate; of
     throughputs, where exploration ends. ``policy``: the candidates. ``weight`` of a new gain in its moving average;
     None: W / 100 for W ranks. ``denominator`` of the gain: "fed", gradients with error feedback, as in the text, or
-    "raw", without, where a gain may exceed 1. ``dense``: what is sent at a factor of 1.
+    "raw", without, where a gain may exceed 1. ``metric``: of "squared" norms, as in the text, or of "plain" ones, the
+    root of that, as in the published code. ``dense``: what is sent at a factor of 1.
 
     Times reach a step late those whose throughput they are: see :class:`~gcodec.adaptive.contract.Measured`.
     """
@@ -43,6 +46,7 @@ class GraVAC(Selector):
     policy: Policy = Exponential()  # noqa: RUF009 - frozen
     weight: float | None = None
     denominator: str = "fed"
+    metric: str = "squared"
     nested: bool = True
     dense: Compressor = Dense()  # noqa: RUF009 - frozen
     changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "throughputs", "log")
@@ -59,8 +63,10 @@ class GraVAC(Selector):
         check_share("epsilon", self.epsilon)
         if not 1 <= self.least <= self.most or not self.omega >= 0:
             raise InvalidArgument(f"least={self.least}, most={self.most}: not in order from 1, or omega={self.omega}")
-        if self.denominator not in DENOMINATORS:
-            raise InvalidArgument(f"denominator={self.denominator!r}; one of {DENOMINATORS}")
+        if self.denominator not in DENOMINATORS or self.metric not in METRICS:
+            raise InvalidArgument(
+                f"denominator={self.denominator!r}, metric={self.metric!r}; of {DENOMINATORS}, {METRICS}"
+            )
         if self.weight is not None:
             check_share("weight", self.weight)
         self.floor, self.candidate = self.least, self.policy.candidates(self.least, self.most)[0]
@@ -108,7 +114,7 @@ class GraVAC(Selector):
         if not 0 < whole < float("inf"):
             return
         weight = min(self.size / 100, 1.0) if self.weight is None else self.weight
-        gain = kept / whole
+        gain = kept / whole if self.metric == "squared" else math.sqrt(max(kept / whole, 0.0))
         self.gains[factor] = gain + (1 - weight) * (self.gains.get(factor, gain) - gain)
 
     def _update_throughput(self, measured: Measured) -> None:
@@ -122,11 +128,11 @@ class GraVAC(Selector):
             self.throughputs[factor] = measured.samples / seconds * gain
 
     def _check(self) -> None:
-        """CheckGraVAC: theta_min rises to the candidate just tried, where that has lost hardly more; then the two
-        highest throughputs end the exploration, if they are equal, or the next candidate follows."""
+        """CheckGraVAC: theta_min rises to the candidate just tried, where that keeps enough and has lost hardly more;
+        then the two highest throughputs end the exploration, if they are equal, or the next candidate follows."""
         evaluated = self.candidate
         mild, harsh = self.gains.get(self.floor, 0.0), self.gains.get(evaluated, 0.0)
-        if mild > 0 and abs(mild - harsh) <= self.omega * mild:
+        if mild > 0 and harsh >= self.epsilon and abs(mild - harsh) <= self.omega * mild:
             self.floor = evaluated
         best = sorted(self.throughputs, key=lambda factor: (self.throughputs[factor], factor))[-2:]
         if len(best) == 2:
