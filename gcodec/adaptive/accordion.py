@@ -1,0 +1,77 @@
+"""Accordion: two settings, the mild one in critical regimes (Agarwal et al., MLSys 2021, Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..compressors.contract import Compressor, check_whole
+from ..errors import InvalidArgument
+from .contract import Planner, Settings, Shapes, check_source
+from .losses import square
+
+
+@dataclass
+class Accordion(Planner):
+    """Each tensor is sent by ``mild`` in critical regimes and by ``harsh`` outside.
+
+    ``period``: steps between decisions (the paper's epochs). A regime is critical where the norm of the gradients added
+    up over a period differs from that of the period before by a share of ``threshold`` or more, and everywhere: before
+    the first comparison, and from a step at which the learning rate falls by more than the share ``drop`` to the end of
+    its period. With a rate that falls at every step the default never leaves the mild setting, as published.
+    ``source``: see :class:`~gcodec.adaptive.contract.Planner`.
+    """
+
+    mild: Compressor
+    harsh: Compressor
+    period: int = 100
+    threshold: float = 0.5
+    drop: float = 0.0
+    source: str = "average"
+    changing: ClassVar[tuple[str, ...]] = ("norms", "critical", "rate", "dropped")
+    norms: dict[str, float] = field(default_factory=dict, init=False, repr=False)  #: of the period before
+    critical: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  #: by name, as of now
+    rate: float = field(default=math.nan, init=False, repr=False)  #: of the last step
+    dropped: bool = field(default=False, init=False, repr=False)  #: the rate, in this period
+
+    def __post_init__(self) -> None:
+        check_whole("period", self.period)
+        check_source(self.source)
+        if not self.threshold > 0 or not 0 <= self.drop < 1:
+            raise InvalidArgument(f"threshold={self.threshold} is not positive, or drop={self.drop} not in [0, 1)")
+
+    def start(self, shapes: Shapes, size: int) -> None:
+        super().start(shapes, size)
+        self.critical = dict.fromkeys(shapes, True)
+
+    def settings(self, step: int, rate: float | None) -> Settings:
+        if rate is not None:
+            if rate < self.rate * (1 - self.drop):
+                self.dropped = True
+            self.rate = rate
+        return {name: self.mild if self.dropped or self.critical[name] else self.harsh for name in self.shapes}
+
+    @property
+    def n_numbers(self) -> int:
+        return len(self.shapes)
+
+    def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
+        """Norms of the period, tensor by tensor."""
+        return [math.sqrt(square(means[name])) for name in self.shapes]
+
+    def apply(self, numbers: Sequence[float]) -> None:
+        self.critical = self.regimes(numbers)
+        self.norms = dict(zip(self.shapes, numbers, strict=True))
+        self.dropped = False
+
+    def regimes(self, numbers: Sequence[float]) -> dict[str, bool]:
+        """Which tensors are in a critical regime by these norms, for those of the period before. Changes nothing."""
+        found = {}
+        for name, norm in zip(self.shapes, numbers, strict=True):
+            before = self.norms.get(name)
+            found[name] = before is None or not abs(before - norm) < self.threshold * before
+        return found

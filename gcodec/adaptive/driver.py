@@ -1,0 +1,193 @@
+"""A controller at work: one rank's averaging of gradients, and the small sums that its decisions are made from.
+
+Like the averaging itself this is a conversation, so that it runs in one process as well as on real ranks:
+
+    ranks = adaptive.ranks(4, TopK(0.01), GraVAC(TopK(0.01)))
+    averages = converse([rank.average(own) for rank, own in zip(ranks, gradients)])
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ..averaging import Averager, Plan, is_finite
+from ..compressors.contract import Compressor, Place, Reduce, Request, wide
+from ..errors import InvalidArgument
+from ..feedback import Carried
+from .contract import Controller, Measured, Planner, Selector, Shapes
+from .levels import Level, levels
+from .losses import square
+
+_DECIDES = 0  #: the rank that looks at a planner's tensors
+
+
+class Adaptive:
+    """One rank's part in averaging the gradients of a model, with settings that a controller chooses.
+
+    ``averager``: what does it; ``controller``: this rank's own, which no other rank's shares. ``clock`` counts seconds.
+    All gradients of a step come in one call of :meth:`average`, the same names at every step.
+    """
+
+    def __init__(
+        self, averager: Averager, controller: Controller, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self.averager, self.controller, self.clock = averager, controller, clock
+        self.step = 0  #: steps ended
+        self._shapes: Shapes | None = None
+        self._sums: dict[str, torch.Tensor] = {}
+        self._n_summed = 0
+        self._ended: float | None = None
+        self._seconds = self._measuring = self._samples = 0.0
+
+    def average(
+        self,
+        gradients: Mapping[str, torch.Tensor],
+        params: Mapping[str, torch.Tensor] | None = None,
+        *,
+        rate: float | None = None,
+        samples: float = 1.0,
+    ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
+        """The conversation about a step's gradients: returns their averages.
+
+        ``params`` as for :meth:`Averager.average`; ``rate``: the learning rate of this step, for controllers that look
+        at it; ``samples`` that this rank's gradients are from. Raises InvalidArgument where names or shapes change.
+        """
+        self._check(gradients)
+        self.averager.compressors.update(self.controller.settings(self.step, rate))
+        measuring = 0.0
+        if isinstance(self.controller, Selector) and self._shapes:
+            measuring = yield from self._select(self.controller, gradients, params or {})
+        averages = yield from self.averager.average(gradients, params)
+        if isinstance(self.controller, Planner) and self._shapes:
+            yield from self._plan(self.controller, gradients, averages)
+        self.step += 1
+        self._time(measuring, samples)
+        return averages
+
+    def skip(self) -> None:
+        """Whatever has passed since the last step, such as an evaluation, was no part of the next one."""
+        self._ended = self.clock()
+
+    def _check(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        shapes = {name: tuple(x.shape) for name, x in gradients.items() if self.averager.plan.compresses(x)}
+        if self._shapes is None:
+            self._shapes = shapes
+            self.controller.start(shapes, self.averager.size)
+        elif shapes != self._shapes:
+            wrong = sorted(dict(shapes.items() ^ self._shapes.items()))
+            raise InvalidArgument(f"gradients that are compressed change from step to step: {wrong}")
+
+    # within a step
+
+    def _select(
+        self, controller: Selector, gradients: Mapping[str, torch.Tensor], params: Mapping[str, torch.Tensor]
+    ) -> Generator[Request, Any, float]:
+        """Try the controller's probes, and let the one it chooses be sent. Returns the seconds it took."""
+        begun, probes = self.clock(), controller.probes()
+        sums, tried = torch.zeros(5 + len(probes), dtype=torch.float64), dict[str, list[Level]]()
+        for name in self._shapes or {}:
+            gradient, place = gradients[name].detach(), self._place(name, params)
+            fed, memory = self._fed(gradient, place), self.averager.memories.setdefault(name, {})
+            tried[name] = levels(fed, [probe[name] for probe in probes], memory, place, controller.nested)
+            kept = [level.kept for level in tried[name]]
+            sums += torch.tensor([square(gradient), square(fed), 0, 0, 0, *kept], dtype=torch.float64)
+        took = self.clock() - begun
+        size = self.averager.size
+        sums[2:5] = torch.tensor([self._seconds / size, self._measuring / size, self._samples])
+        raw, whole, seconds, measuring, samples, *left = (yield Reduce(sums)).tolist()
+        choice = controller.choose(Measured(raw, whole, tuple(left), seconds, measuring, samples))
+        for name, found in tried.items():
+            self.averager.compressors[name] = controller.fallback if choice is None else found[choice].compressor
+        return took
+
+    def _place(self, name: str, params: Mapping[str, torch.Tensor]) -> Place:
+        return Place(self.averager.rank, self.averager.size, name, params.get(name))
+
+    def _fed(self, gradient: torch.Tensor, place: Place) -> torch.Tensor:
+        """What is to be compressed in a gradient's place."""
+        feedback, memory = self.averager.plan.feedback, self.averager.memories.setdefault(place.name, {})
+        carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
+        return carried.corrected.to(gradient.dtype)
+
+    def _time(self, measuring: float, samples: float) -> None:
+        now = self.clock()
+        known = self._ended is not None
+        self._seconds = now - self._ended if self._ended is not None else 0.0
+        self._measuring, self._samples = (measuring, samples) if known else (0.0, 0.0)
+        self._ended = now
+
+    # between steps
+
+    def _plan(
+        self, controller: Planner, gradients: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
+    ) -> Generator[Request, Any, None]:
+        """Add up, and at the end of a period decide, on one rank, and tell all."""
+        self._add(gradients if controller.source in ("own", "reduced") else averages, controller)
+        if (self.step + 1) % controller.period:
+            return
+        sums, n_steps = self._sums, max(self._n_summed, 1)
+        if controller.source == "reduced":
+            for name in sums:
+                total = yield Reduce(sums[name])
+                sums[name] = total / self.averager.size
+        numbers = torch.zeros(controller.n_numbers, dtype=torch.float64)
+        if self.averager.rank == _DECIDES:
+            numbers += torch.tensor(controller.decide({name: x / n_steps for name, x in sums.items()}))
+        told = yield Reduce(numbers)
+        controller.apply(told.tolist())
+        self._sums, self._n_summed = {}, 0
+
+    def _add(self, tensors: Mapping[str, torch.Tensor], controller: Planner) -> None:
+        """One more step's gradients, unless they are not finite; only where they are looked at."""
+        if controller.source != "reduced" and self.averager.rank != _DECIDES:
+            return
+        for name in self._shapes or {}:
+            tensor = tensors[name].detach()
+            tensor = torch.zeros_like(tensor) if not is_finite(tensor) else tensor
+            tensor = tensor.to(wide(tensor.dtype))
+            self._sums[name] = self._sums[name].add_(tensor) if name in self._sums else tensor.clone()
+        self._n_summed += 1
+
+    # checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's checkpoint needs, between steps: plain tensors, numbers and strings, its averager's and its
+        controller's included. How long the next step takes is not known after a resume, nor used."""
+        return {
+            "version": 1,
+            "step": self.step,
+            "averager": self.averager.state_dict(),
+            "controller": self.controller.state_dict(),
+            "shapes": {name: list(shape) for name, shape in (self._shapes or {}).items()},
+            "sums": {name: tensor.clone() for name, tensor in self._sums.items()},
+            "n_summed": self._n_summed,
+            "times": [self._seconds, self._measuring, self._samples],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, bit for bit but for times. Raises InvalidArgument for another version's, rank's or
+        controller's."""
+        if state.get("version") != 1:
+            raise InvalidArgument(f"a state of version {state.get('version')}; this is version 1")
+        self.averager.load_state_dict(state["averager"])
+        if state["step"]:
+            self._shapes = {name: tuple(shape) for name, shape in state["shapes"].items()}
+            self.controller.start(self._shapes, self.averager.size)
+        self.controller.load_state_dict(state["controller"])
+        self.step, self._n_summed = int(state["step"]), int(state["n_summed"])
+        self._sums = {name: tensor.clone() for name, tensor in state["sums"].items()}
+        self._seconds, self._measuring, self._samples = map(float, state["times"])
+        self._ended = None
+
+
+def ranks(
+    size: int, plan: Plan | Compressor, controller: Controller, clock: Callable[[], float] = perf_counter
+) -> list[Adaptive]:
+    """``size`` ranks in one process (``gcodec.simulate.converse``), each with a controller of its own."""
+    plan = plan if isinstance(plan, Plan) else Plan(plan)
+    return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]

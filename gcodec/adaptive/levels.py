@@ -1,0 +1,93 @@
+"""Several settings tried on one tensor, each on what the one before it has left: GraVAC's multi-level compression
+(section IV-C).
+
+A choice of values is made once and refined: the second setting looks at the values that the first has chosen, a tenth
+or a hundredth of all, and what is sent in the end needs no third choice. Compressors that choose no values are tried on
+the tensor as it is, and compress it again when it is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from ..compressors import Compressor, Dense, RandomK, Sparsifier
+from ..compressors.contract import Conversation, Memory, Outcome, Place, Values, kept, mean_of, random_of, tick
+from ..compressors.randomk import random_subset
+from .losses import loss, square
+
+
+class Level(NamedTuple):
+    """A setting tried: what ``compressor`` sends it, and the squared norm of what it has ``kept``
+    (``contract.Measured``)."""
+
+    compressor: Compressor
+    kept: float
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Compressor):
+    """Sends the values at ``indices``, int64[k], ascending, as ``setting`` would if it had chosen them. For a single
+    step."""
+
+    setting: Sparsifier | RandomK
+    indices: torch.Tensor
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        if isinstance(self.setting, Sparsifier):
+            return (yield from self.setting.send(gradient, self.indices, place))
+        flat = gradient.reshape(-1)
+        own = flat[self.indices]
+        mean = yield from mean_of(own.clone(), place.size)
+        average = torch.zeros_like(flat)
+        average[self.indices] = mean
+        return Outcome(average.view(gradient.shape), Values(self.indices, own), own.numel())
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return self.setting.floats(shape)
+
+
+def levels(
+    fed: torch.Tensor, settings: Sequence[Compressor], memory: Memory, place: Place, nested: bool = True
+) -> list[Level]:
+    """What settings, from mild to harsh, leave of a tensor. ``memory`` counts the random draws, and nothing else in it
+    changes; ``nested=False`` chooses anew for each."""
+    found: list[Level] = []
+    indices: torch.Tensor | None = None
+    flat = fed.reshape(-1)
+    for setting in settings:
+        if isinstance(setting, Dense):
+            found.append(Level(setting, square(fed)))
+        elif isinstance(setting, Sparsifier | RandomK) and chooses(setting):
+            indices = _choice(setting, flat, indices if nested else None, memory, place)
+            found.append(Level(Chosen(setting, indices), square(flat[indices])))
+        else:
+            whole = square(fed)
+            lost = loss(setting, fed, memory)
+            found.append(Level(setting, whole - lost if lost < whole or math.isnan(lost) else 0.0))
+    return found
+
+
+def chooses(setting: Sparsifier | RandomK) -> bool:
+    """Whether what is sent is a choice among the tensor's values, as they are."""
+    return not getattr(setting, "unbiased" if isinstance(setting, RandomK) else "same_sign", False)
+
+
+def _choice(
+    setting: Sparsifier | RandomK, flat: torch.Tensor, among: torch.Tensor | None, memory: Memory, place: Place
+) -> torch.Tensor:
+    """Indices of the values that a setting keeps, ``among`` those of a milder one, or of all."""
+    if isinstance(setting, RandomK):
+        n = flat.numel()
+        k = kept(n, setting.density) if n else 0
+        random = random_of("random-k", setting.seed, place.name, tick(memory))
+        if among is None:
+            return random_subset(n, k, random).to(flat.device)
+        return among[random_subset(among.numel(), min(k, among.numel()), random).to(flat.device)]
+    if among is None:
+        return setting.chosen(flat, memory, place)
+    return setting.refine(flat, among, memory, place)

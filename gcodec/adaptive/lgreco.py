@@ -1,0 +1,147 @@
+"""L-GreCo: the least to send, layer by layer, for the error of a uniform setting (Alimohammadi et al., MLSys 2024,
+Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from ..compressors.contract import Compressor, check_whole
+from ..compressors.dense import Dense
+from ..errors import InvalidArgument
+from .accordion import Accordion
+from .contract import Planner, Settings, Shapes, check_source
+from .costs import Bytes, Cost
+from .families import METHODS, Range, errors_of
+from .knapsack import discretized, solve
+
+METRICS = ("squared", "plain")
+
+
+@dataclass
+class LGreCo(Planner):
+    """At the end of every ``period`` steps each tensor gets the setting that makes the sum of costs least, while the
+    errors on accumulated gradients sum up to no more than those of the reference settings.
+
+    ``reference``: a setting that is known to train well; before the first decision it is everybody's. ``range`` of
+    settings around it. ``others``: further families, by a setting of each, with ranges of their own around it: every
+    tensor then gets the best of all (the paper's future work). ``cost`` of a setting. ``bins``: D. ``metric``:
+    "squared" L2 errors, for which the paper has a theorem, or "plain" ones, as in its code. ``method`` and ``steps``
+    for low ranks: see :func:`~gcodec.adaptive.families.errors_of`. ``warmup``: steps at the start in which gradients
+    are sent dense. ``accordion``: decides between two settings of the same family as the reference, tensor by tensor,
+    which then are the reference settings (section 5.3); its own period has no meaning here. ``source``: see
+    :class:`~gcodec.adaptive.contract.Planner`.
+    """
+
+    reference: Compressor
+    range: Range = Range()  # noqa: RUF009 - frozen
+    others: tuple[Compressor, ...] = ()
+    cost: Cost = Bytes()  # noqa: RUF009 - frozen
+    period: int = 500
+    bins: int = 10000
+    metric: str = "squared"
+    method: str = "auto"
+    steps: int = 5
+    warmup: int = 0
+    accordion: Accordion | None = None
+    source: str = "average"
+    changing: ClassVar[tuple[str, ...]] = ("choices",)
+    choices: list[int] = field(default_factory=list, init=False, repr=False)  #: of each tensor's settings; [] so far
+
+    def __post_init__(self) -> None:
+        for name, least in (("period", 1), ("bins", 1), ("steps", 1), ("warmup", 0)):
+            check_whole(name, getattr(self, name), least)
+        check_source(self.source)
+        if self.metric not in METRICS or self.method not in METHODS:
+            raise InvalidArgument(f"metric={self.metric!r}, method={self.method!r}; of {METRICS}, {METHODS}")
+        for family in (self.reference, *self.others):
+            _ = family.value  # raises where there is no knob
+        if self.accordion is not None:
+            for setting in (self.accordion.mild, self.accordion.harsh):
+                if setting != self.reference.at(_number(setting)):
+                    raise InvalidArgument(f"{setting!r} is not a setting of {self.reference!r}'s family")
+
+    def start(self, shapes: Shapes, size: int) -> None:
+        super().start(shapes, size)
+        if self.accordion is not None:
+            self.accordion.start(shapes, size)
+        self.options = {name: self._options(shape) for name, shape in shapes.items()}
+
+    def _options(self, shape: Sequence[int]) -> list[Compressor]:
+        """The settings of one tensor, the reference's family first."""
+        found = self.range.settings(self.reference, shape)
+        if self.accordion is not None:
+            found += [setting for setting in (self.accordion.mild, self.accordion.harsh) if setting not in found]
+        for other in self.others:
+            found += [setting for setting in self.range.settings(other, shape) if setting not in found]
+        return found
+
+    def settings(self, step: int, rate: float | None) -> Settings:
+        references = self._references() if self.accordion is None else self.accordion.settings(step, rate)
+        if step < self.warmup:
+            return dict.fromkeys(self.shapes, Dense())
+        if not self.choices or (self.accordion is not None and self.accordion.dropped):
+            return references
+        return {
+            name: self.options[name][choice] for name, choice in zip(self.shapes, self.choices, strict=True)
+        }
+
+    def _references(self) -> Settings:
+        return dict.fromkeys(self.shapes, self.reference)
+
+    @property
+    def n_numbers(self) -> int:
+        return len(self.shapes) * (1 if self.accordion is None else 2)
+
+    def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
+        """The number of each tensor's setting among its options, and before these, with Accordion, its norms. Where a
+        mean is not finite, the settings stay as they are."""
+        references, norms = self._references(), list[float]()
+        if self.accordion is not None:
+            norms = self.accordion.decide(means)
+            critical = self.accordion.regimes(norms)
+            references = {
+                name: self.accordion.mild if critical[name] else self.accordion.harsh for name in self.shapes
+            }
+        return [*norms, *self._decide(means, references)]
+
+    def _decide(self, means: Mapping[str, torch.Tensor], references: Settings) -> list[int]:
+        errors = [errors_of(self.options[name], means[name], self.method, self.steps) for name in self.shapes]
+        if not all(bool(np.isfinite(error).all()) for error in errors):
+            return self.choices or self._numbers(references)
+        if self.metric == "plain":
+            errors = [np.sqrt(error) for error in errors]
+        costs = [
+            np.array([self.cost.of(name, shape, setting) for setting in self.options[name]])
+            for name, shape in self.shapes.items()
+        ]
+        bins, budget = discretized(errors, self._numbers(references), self.bins)
+        return solve(bins, costs, budget)
+
+    def _numbers(self, settings: Settings) -> list[int]:
+        return [self.options[name].index(settings[name]) for name in self.shapes]
+
+    def apply(self, numbers: Sequence[float]) -> None:
+        if self.accordion is not None:
+            self.accordion.apply(numbers[: len(self.shapes)])
+        self.choices = [int(number) for number in numbers[-len(self.shapes) :]]
+
+    def state_dict(self) -> dict[str, object]:
+        state = super().state_dict()
+        return state if self.accordion is None else {**state, "accordion": self.accordion.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        super().load_state_dict(state)
+        if self.accordion is not None:
+            own = state.get("accordion")
+            self.accordion.load_state_dict(own if isinstance(own, dict) else {})
+
+
+def _number(setting: Compressor) -> float:
+    value = setting.value
+    return value if setting.knob == "density" or not math.isfinite(value) else int(value)

@@ -1,0 +1,89 @@
+"""Rethink-GS: one hard threshold for all layers and steps (Sahu et al., NeurIPS 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from ..compressors.contract import Memory, Place, check_share, check_whole, kept
+from ..compressors.selection import above, sizes_of
+from ..compressors.sparse import Sparsifier
+from ..errors import InvalidArgument
+from .contract import Planner, Settings, check_source
+
+
+@dataclass(frozen=True)
+class HardThreshold(Sparsifier):
+    """Sends the values of size ``threshold`` or more, be they many or none, and the largest one if none.
+
+    ``density``: about what share of values that is, for :meth:`floats`; nothing depends on it.
+    """
+
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.threshold >= 0:
+            raise InvalidArgument(f"threshold={self.threshold} is negative")
+
+    def chosen(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        return self.select(flat, memory, place)
+
+    def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
+        indices = above(flat, self.threshold)
+        return indices if indices.numel() or not flat.numel() else sizes_of(flat).argmax().view(1)
+
+
+@dataclass
+class GlobalThreshold(Planner):
+    """A hard threshold for all tensors of a model, which layers of large gradients exceed more often.
+
+    ``threshold``: lambda; None: after ``period`` steps the one that a share ``density`` of all values of the mean
+    gradient reaches, from then on for good; before, gradients are sent by it as if by Top-k, tensor by tensor
+    (``initial``).
+    """
+
+    initial: Sparsifier
+    threshold: float | None = None
+    period: int = 1
+    source: str = "own"
+    changing: ClassVar[tuple[str, ...]] = ("found",)
+    found: float = field(default=0.0, init=False, repr=False)  #: the threshold in use; 0: none so far
+
+    def __post_init__(self) -> None:
+        check_whole("period", self.period)
+        check_source(self.source)
+        check_share("density", self.initial.density)
+        if self.threshold is not None:
+            if not self.threshold > 0:
+                raise InvalidArgument(f"threshold={self.threshold} is not positive")
+            self.found = self.threshold
+
+    @property
+    def density(self) -> float:
+        """What is aimed at."""
+        return self.initial.density
+
+    def settings(self, step: int, rate: float | None) -> Settings:
+        found = HardThreshold(self.density, self.initial.mantissa_bits, self.found) if self.found else self.initial
+        return dict.fromkeys(self.shapes, found)
+
+    @property
+    def n_numbers(self) -> int:
+        return 1
+
+    def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
+        """The threshold in use, or the one that suits these gradients; 0 if they are not finite."""
+        if self.found:
+            return [self.found]
+        sizes = torch.cat([sizes_of(means[name].reshape(-1).float()) for name in self.shapes])
+        k = kept(sizes.numel(), self.density)
+        threshold = float(torch.kthvalue(sizes, sizes.numel() - k + 1).values)
+        return [threshold if math.isfinite(threshold) else 0.0]
+
+    def apply(self, numbers: Sequence[float]) -> None:
+        (self.found,) = numbers
