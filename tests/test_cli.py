@@ -425,9 +425,12 @@ class Interrupter:
 
 
 SLOW_COMPRESS = """
+import signal
 import sys
 from gcodec import cli
 from gcodec.archive import writer
+
+signal.signal(signal.SIGINT, signal.default_int_handler)    # also where the tests run with it ignored, as under nohup
 
 def wait(plan, crcs):
     print("writing", flush=True)
