@@ -40,7 +40,8 @@ def normalized(results: Path, path: Path) -> None:
         width = 0.9 / len(BARS)
         for number, method in enumerate(BARS):
             places = [at + (number - len(BARS) / 2 + 0.5) * width for at in range(len(rates))]
-            heights = [float(some[rate, method]["normalized"]) for rate in rates]
+            rows_of = [some.get((rate, method)) for rate in rates]  # what was not measured leaves a gap
+            heights = [float(row["normalized"]) if row else 0.0 for row in rows_of]
             axes.bar(places, [min(height, CUT) for height in heights], width, label=method, color=SHADES[number],
                      hatch=HATCHES[number], edgecolor="black", linewidth=0.6)
             for place, height in zip(places, heights, strict=True):
