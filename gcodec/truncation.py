@@ -74,7 +74,7 @@ DEFAULT = Policy()
 
 
 # The binding of the kernels. Narrow types are widened in pieces that stay in cache; constants outside of the range in
-# which the margins above hold move the work to float64, and beyond that leave level 0.
+# which the kernels' margins hold move the work to float64, and beyond that leave level 0.
 _RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
 _FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds to the parameter and is left out
 _PLACES = {kernels.linear: (1, 2), kernels.accumulator: (0, 2), kernels.adam: (1, 3)}  #: of carry and slope in `k`

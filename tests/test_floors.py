@@ -65,7 +65,7 @@ HEAVY = ("torch", "triton", "sklearn", "matplotlib", "rich")
 
 MAX_LINES = 300
 LONG_FILES: dict[str, str] = {
-    "truncation.py": "each optimizer's formula, its derivation and its kernel are read side by side",
+    "truncation.py": "four optimizers' formulas, each beside its derivation, over one binding",
 }
 
 
