@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -68,6 +68,13 @@ class Prediction:
         edges = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
         for first, stop in pairwise(edges):
             yield begin + first, begin + stop, int(wanted[first])
+
+    def renewed(self, values: np.ndarray, dtype: ValueType, rows: Sequence[Rows]) -> Prediction:
+        """The same for another array of the same tensors, with templates of its own. ``values``: uintW[n]; ``rows``:
+        tensors in it; there must be no base."""
+        tensors = {one.start: one for one in rows}
+        templates = tuple(template_of(values, dtype, tensors[origin]) for origin in self.origins)
+        return replace(self, templates=templates)
 
 
 def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
@@ -142,7 +149,7 @@ class Predictor:
         scratch = residual_scratch_for(self._dtype, self._block, _LOOK_STREAM)
         for tensor in self._promising(plain_bits, scratch):
             begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
-            template = self._template(tensor)
+            template = template_of(self._values, self._dtype, tensor)
             yield self._look(begin, end, tensor.start, template, None, scratch)
         if self._base is not None:
             yield self._look(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
@@ -167,16 +174,6 @@ class Predictor:
         )
         return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
 
-    def _template(self, tensor: Rows) -> np.ndarray:
-        """The row that the others of a tensor are predicted from."""
-        n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
-        seen = min(n_rows, medians.MEDIAN_ROWS)
-        template, rows = np.empty(n_columns, np.float32), np.empty((2, medians.MEDIAN_ROWS, n_columns), np.float32)
-        some, sums = self._values[tensor.start : tensor.stop], np.empty(LANES, np.float32)
-        form = self._dtype.usual.code
-        medians.median_row(some, n_columns, form, seen, n_rows // seen, template, rows[0], rows[1], sums)
-        return template
-
     def _look(
         self, begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None, scratch: Residuals
     ) -> _Candidate:
@@ -187,6 +184,17 @@ class Predictor:
         form = self._dtype.usual.code
         kernels.survey_residuals(self._values, source, geometry, form, begin, template, origin, share, scratch, counts)
         return _Candidate(begin, end, origin, template, counts, share)
+
+
+def template_of(values: np.ndarray, dtype: ValueType, tensor: Rows) -> np.ndarray:
+    """The row that the others of a tensor are predicted from: float32[n_columns]. ``values``: uintW[n]."""
+    n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
+    seen = min(n_rows, medians.MEDIAN_ROWS)
+    template, rows = np.empty(n_columns, np.float32), np.empty((2, medians.MEDIAN_ROWS, n_columns), np.float32)
+    some, sums = values[tensor.start : tensor.stop], np.empty(LANES, np.float32)
+    form = dtype.usual.code
+    medians.median_row(some, n_columns, form, seen, n_rows // seen, template, rows[0], rows[1], sums)
+    return template
 
 
 def _fit(counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:

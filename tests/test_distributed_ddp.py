@@ -118,9 +118,9 @@ def test_what_is_slower_is_left(pair, slow):
     *counts, buckets, _ = one_of(pair.run("bypass", slow=slow))
     always = counts[0]      # below 64 KiB, or so
     assert buckets >= 3
-    assert [count > always for count in counts[3:7]] == [False, True, False, True]      # a trial
-    assert [count > always for count in counts[8:15]] == [slow == "coded"] * 7
-    assert [count > always for count in counts[16:18]] == [False, True]     # the next one
+    assert [count > always for count in counts[3:9]] == [False, True, True] * 2     # a trial
+    assert [count > always for count in counts[10:17]] == [slow == "coded"] * 7
+    assert [count > always for count in counts[18:20]] == [False, True]     # the next one
 
 
 # Codebooks

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed.exchange import Buffers, Exchange
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
 from gcodec.distributed.partition import piece_length, shapes_within, shares
@@ -27,6 +30,25 @@ from gcodec.valuetypes import BY_NAME
 
 HEADERS = st.builds(Header, st.integers(0, 2), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
                     st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.just(0))
+
+
+class GoneGroup:
+    """A group whose connections Gloo knows to be closed: it raises at once."""
+
+    def send(self, *_):
+        raise RuntimeError("Connection closed by peer\nand more")
+
+    recv = send
+
+
+@pytest.mark.parametrize("begin", [lambda exchange: exchange.post(3, 1, 10),
+                                   lambda exchange: exchange.send_array(3, 1, np.zeros(10, np.uint8))],
+                         ids=["receive", "send"])
+def test_a_closed_connection_is_an_error_that_names_the_rank(begin):
+    group: Any = GoneGroup()
+    exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer} (here)")
+    with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3 \(here\): .*closed by peer\)$"):
+        begin(exchange)
 
 
 @given(st.integers(0, 1 << 26), st.integers(1, 9))

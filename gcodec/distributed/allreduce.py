@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
@@ -11,12 +11,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, PeerError, Unsupported
 from ..tensors import values_of
 from ..valuetypes import BY_NAME, ValueType
 from .coder import Coder, Shared
 from .gradients import Gradients
-from .lane import Job, Lane, Pending, lane_of
+from .lane import Job, Lane, Later, Pending, lane_of
 from .modes import Lossless, Mode, NearLossless
 from .reduction import Reduction
 from .rules import Rule
@@ -100,20 +100,40 @@ def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
     tensor.detach().copy_(result.view(tensor.shape))
 
 
-def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally) -> torch.Tensor:
-    """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first."""
+def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> torch.Tensor:
+    """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first. Raises
+    PeerError, which ``label`` begins."""
+    flat = plain_begun(lane, flat, mean, tally, label).finish()
+    return flat
+
+
+def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Later:
+    """The same, begun: Gloo does several at a time, and goes on while the lane does something else. ``tally`` then has
+    as seconds what passes until somebody asks for the end."""
     start = perf_counter()
     if mean:
         flat.div_(lane.size)
-    lane.group.allreduce([flat]).wait()
-    n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
-    on_ring = 2 * (lane.size - 1) / lane.size * n_bytes
-    tally.sent_bytes += on_ring
-    tally.received_bytes += on_ring
-    tally.wait_seconds += perf_counter() - start
-    tally.seconds += perf_counter() - start
-    tally.dense += 1
-    return flat
+    work = _named(label, lambda: lane.group.allreduce([flat]))
+
+    def finish() -> torch.Tensor:
+        _named(label, work.wait)
+        n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
+        on_ring = 2 * (lane.size - 1) / lane.size * n_bytes
+        tally.sent_bytes += on_ring
+        tally.received_bytes += on_ring
+        tally.wait_seconds += perf_counter() - start
+        tally.seconds += perf_counter() - start
+        tally.dense += 1
+        return flat
+
+    return Later(finish)
+
+
+def _named(label: str, operation: Callable[[], Any]) -> Any:
+    try:
+        return operation()
+    except RuntimeError as error:
+        raise PeerError(f"{label}, uncompressed: {str(error).splitlines()[0]}") from error
 
 
 def compressed(
@@ -136,7 +156,7 @@ def compressed(
         if isinstance(mode, NearLossless):
             assert gradients is not None
             rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
-        shapes = [(flat.numel(),)] if gradients is None or shared is not None else gradients.shapes
+        shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
         coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
         terms: tuple[Any, ...] = (*mode.terms, None if shared is None else shared.codebooks.digest)
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)

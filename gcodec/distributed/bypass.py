@@ -1,8 +1,9 @@
 """Whether compressing pays: tried out, measured, and agreed on by all ranks.
 
-For a few steps compressed and dense ones take turns. Then the ranks add up what buckets of each size took either way,
-and whole steps; buckets of a size that compression did not make faster are sent as they are from then on, and all are
-if it did not make steps faster. From time to time it is tried again.
+For a few steps three kinds take turns: compressed ones, dense ones whose all-reduces run side by side as they will, and
+dense ones whose all-reduces wait for each other, so that each can be timed. Then the ranks add up what buckets of each
+size took either way, and whole steps; buckets of a size that compression did not make faster are sent as they are from
+then on, and all are if it did not make steps faster. From time to time it is tried again.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from .stats import Tally
 
 _log = logging.getLogger("gcodec.distributed")
 _FIRST = 3  #: steps before the first trial: buckets are rebuilt, codebooks made
+_KINDS = COMPRESSED, DENSE, APART = range(3)  #: kinds of steps in a trial
 
 
 @dataclass(frozen=True)
 class Bypass:
     """How it is found out whether compressing pays.
 
-    ``steps``: compressed and as many dense steps in a trial; ``every``: steps from one trial to the next; ``margin``:
-    share of the dense time that compressing must save. Raises InvalidArgument.
+    ``steps``: of each of three kinds in a trial; ``every``: steps from one trial to the next; ``margin``: share of the
+    dense time that compressing must save. Raises InvalidArgument.
     """
 
     steps: int = 4
@@ -41,6 +43,11 @@ class Bypass:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.every < 4 * self.steps or not 0 <= self.margin < 1:
             raise InvalidArgument(f"{self}: steps positive, every at least four times that, margin in 0 ... 1")
+
+    @property
+    def trial(self) -> int:
+        """Steps of a trial."""
+        return len(_KINDS) * self.steps
 
 
 class Gate:
@@ -56,37 +63,42 @@ class Gate:
 
     def _forget(self) -> None:
         self._seconds: dict[tuple[int, bool], list[float]] = {}
-        self._steps: dict[bool, list[float]] = {True: [], False: []}
+        self._steps: dict[int, list[float]] = {kind: [] for kind in _KINDS}
         self._dense, self._coded = Tally(), Tally()
 
     @property
     def trying(self) -> bool:
         """Whether this step is one of a trial."""
-        return self.start <= self.step < self.start + 2 * self.config.steps
+        return self.start <= self.step < self.start + self.config.trial
+
+    @property
+    def kind(self) -> int | None:
+        """Of this step, if it is one of a trial."""
+        return (self.step - self.start) % len(_KINDS) if self.trying else None
 
     def compresses(self, n_bytes: int) -> bool:
         """Whether a bucket of this size is to be compressed in this step."""
         if self.trying:
-            return (self.step - self.start) % 2 == 0
+            return self.kind == COMPRESSED
         return self.verdicts.get(n_bytes.bit_length(), True)
 
     def add(self, n_bytes: int, tally: Tally) -> None:
-        """A bucket has been reduced."""
-        if self.trying:
+        """A bucket has been reduced, and no other at the same time."""
+        if self.kind in (COMPRESSED, APART):
             self._seconds.setdefault((n_bytes.bit_length(), not tally.dense), []).append(tally.seconds)
             (self._dense if tally.dense else self._coded).add(tally)
 
     def end_step(self, lane: Lane) -> None:
         """All buckets have been."""
         now = perf_counter()
-        if self.trying:
-            self._steps[(self.step - self.start) % 2 == 0].append(now - self._ended)
+        if self.kind is not None:
+            self._steps[self.kind].append(now - self._ended)
         self._ended = now
         self.step += 1
         sums = self._sum.finish()
         if sums is not None:
             self._decide((sums / lane.size).tolist(), lane.rank == 0)
-        elif self.step == self.start + 2 * self.config.steps:
+        elif self.step == self.start + self.config.trial:
             self._sizes = sorted({size for size, coded in self._seconds if (size, not coded) in self._seconds})
             self._sum.begin(lane, torch.tensor(self._measured(), dtype=torch.float64))
 
@@ -95,7 +107,7 @@ class Gate:
         buckets of each size, dense and compressed."""
         link = 8 * self._dense.sent_bytes / max(self._dense.seconds, 1e-9)
         codec = self._coded.encoded_bytes / max(self._coded.encode_seconds, 1e-9)
-        numbers = [median(self._steps[False]), median(self._steps[True]), link, codec]
+        numbers = [median(self._steps[DENSE]), median(self._steps[COMPRESSED]), link, codec]
         for size in self._sizes:
             numbers += [median(self._seconds[size, False]), median(self._seconds[size, True])]
         return numbers

@@ -26,6 +26,7 @@ from ..kernels import fit, survey
 from ..planning import Given, Plan
 from ..surveying import window_of
 from .message import agreement_of
+from .predicted import Predicted
 
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
 _MOST = 8  #: codebooks in a frame
@@ -86,6 +87,7 @@ class Codebooks:
 
     def __init__(self, refresh: Refresh) -> None:
         self.refresh, self.coding = refresh, Coding(columns=False, prediction=False, wide_heads=False)
+        self.predicted = Predicted()
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0
         self.digest = 0  #: stands for the codebooks in use
@@ -169,6 +171,7 @@ class Codebooks:
 
     def _remember(self) -> None:
         self._given.clear()
+        self.predicted.forget()
         versions = [layer.cycle.current for layer in self.layers.values()]
         self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
         self.digest = agreement_of(*sorted(self._by_hash))

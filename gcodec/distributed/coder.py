@@ -23,6 +23,7 @@ from ..workers import n_threads
 from .codebooks import COUNTING, Codebooks
 from .gradients import Gradients
 from .partition import shapes_within
+from .predicted import Piece
 from .stats import Tally
 
 _NO_LEVELS = np.zeros(0, np.uint8)
@@ -49,7 +50,7 @@ class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
     ``rule``: chooses levels, where the scheme has any; ``shared``: codebooks, or None for frames that carry their own;
-    ``shapes``: of the tensors in the buffer, used where no codebooks are shared; ``tally`` takes times and bytes.
+    ``shapes``: of the tensors in the buffer; ``tally`` takes times and bytes.
     """
 
     def __init__(
@@ -74,15 +75,30 @@ class Coder:
         """
         start = perf_counter()
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
-        levels = self._levels(bits, begin, kind)
-        plan = self._plan(values, levels, begin)
-        frame = encode_values(values, self.scheme, levels, True, plan, self.threads, out, None, rounded)
-        if rounded is not None and not self.scheme.lossy:
-            rounded[:] = bits
-        self._give_back(levels)
+        if self.scheme.lossy:
+            levels = self._levels(bits, begin, kind)
+            plan = self._plan(values, levels, begin)
+            n_bytes = len(encode_values(values, self.scheme, levels, True, plan, self.threads, out, None, rounded))
+            self._give_back(levels)
+        else:
+            n_bytes = self._lossless(values, begin, kind, out)
+            if rounded is not None:
+                rounded[:] = bits
         self.tally.encode_seconds += perf_counter() - start
         self.tally.encoded_bytes += bits.nbytes
-        return len(frame)
+        return n_bytes
+
+    def _lossless(self, values: Values, begin: int, kind: int, out: np.ndarray) -> int:
+        scheme, shared, shapes = self.scheme, self.shared, self._shapes(values, begin)
+        if shared is None:
+            plan = self._plan(values, _NO_LEVELS, begin)
+            return len(encode_values(values, scheme, _NO_LEVELS, True, plan, self.threads, out))
+        key = begin, kind, shared.numbers.tobytes()
+        given = shared.codebooks.given(self._owners(values, begin))
+        piece = Piece(
+            key, values, scheme, shapes, given, self.threads, lambda: self._plan(values, _NO_LEVELS, begin)
+        )
+        return shared.codebooks.predicted.encode(piece, out)
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
@@ -124,18 +140,24 @@ class Coder:
             give(("levels", len(levels)), levels)
 
     def _plan(self, values: Values, levels: np.ndarray, begin: int) -> Plan:
-        n_values, shared = len(values.bits), self.shared
+        shared = self.shared
         if shared is None:
-            shapes = shapes_within(self.shapes, begin, begin + n_values)
+            shapes = self._shapes(values, begin)
             return plan_for(values, self.scheme, levels, Coding(), self.threads, shapes=shapes, alone=True)
-        coding = shared.codebooks.coding
-        owners = shared.numbers[shared.gradients.owners(begin, begin + n_values)]
+        coding, owners = shared.codebooks.coding, self._owners(values, begin)
         given = shared.codebooks.given(owners)
         plan = plan_for(values, self.scheme, levels, coding, self.threads, given or COUNTING)
         suits = shared.codebooks.count(owners, plan)
         if given is not None and suits:
             return plan
         return plan_for(values, self.scheme, levels, coding, self.threads, alone=True)
+
+    def _shapes(self, values: Values, begin: int) -> list[tuple[int, ...]]:
+        return shapes_within(self.shapes, begin, begin + len(values.bits))
+
+    def _owners(self, values: Values, begin: int) -> np.ndarray:
+        assert self.shared is not None
+        return self.shared.numbers[self.shared.gradients.owners(begin, begin + len(values.bits))]
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
         """A frame's values into ``out``, uintW[n]. Raises Corruption, Unsupported."""

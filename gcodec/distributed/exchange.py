@@ -55,13 +55,16 @@ class Incoming:
 
 
 class Exchange:
-    """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to.
+    """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to; ``where``:
+    from a peer to the text that its errors begin with.
 
-    ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it.
+    ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it. All methods raise PeerError.
     """
 
-    def __init__(self, group: dist.ProcessGroup, timeout: timedelta, buffers: Buffers) -> None:
-        self.group, self.buffers = group, buffers
+    def __init__(
+        self, group: dist.ProcessGroup, timeout: timedelta, buffers: Buffers, where: Callable[[int], str]
+    ) -> None:
+        self.group, self.buffers, self.where = group, buffers, where
         self._deadline = monotonic() + timeout.total_seconds()
         self._timeout = timeout
         self._receives: list[Incoming] = []
@@ -72,7 +75,7 @@ class Exchange:
     def post(self, peer: int, tag: int, room: int) -> Incoming:
         """Expect a message of at most ``room`` bytes from a rank of the group."""
         buffer = self.buffers.take(room)
-        incoming = Incoming(peer, buffer, self.group.recv([buffer], peer, tag))
+        incoming = Incoming(peer, buffer, self._begin(self.group.recv, buffer, peer, tag))
         self._receives.append(incoming)
         return incoming
 
@@ -83,7 +86,7 @@ class Exchange:
     def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
         """Send the first ``size`` bytes of a buffer."""
         part = buffer[:size]
-        self._sends.append((peer, part, self.group.send([part], peer, tag)))
+        self._sends.append((peer, part, self._begin(self.group.send, part, peer, tag)))
         self.sent += size
 
     def send_array(self, peer: int, tag: int, message: np.ndarray) -> None:
@@ -91,18 +94,28 @@ class Exchange:
         self.send(peer, tag, torch.from_numpy(message), len(message))
 
     def receive(self, incoming: Incoming, where: str) -> np.ndarray:
-        """Wait for a message: uint8, longer than the message. Raises PeerError, which ``where`` begins."""
+        """Wait for a message: uint8, longer than the message. ``where``: begins the text of an error."""
         self._wait(incoming.work, where)
         return incoming.bytes
 
-    def finish(self, where: Callable[[int], str]) -> None:
-        """Wait until everything has been sent, and take the memory back. ``where``: from a peer to an error's text."""
+    def finish(self) -> None:
+        """Wait until everything has been sent, and take the memory back."""
         for peer, _, work in self._sends:
-            self._wait(work, where(peer))
+            self._wait(work, self.where(peer))
         for buffer in self._owned:
             self.buffers.give(buffer)
         for incoming in self._receives:
             self.buffers.give(incoming.buffer)
+
+    def _begin(self, operation: Callable[..., Any], buffer: torch.Tensor, peer: int, tag: int) -> Any:
+        try:
+            return operation([buffer], peer, tag)
+        except RuntimeError as error:  # Gloo knows already that the peer is gone
+            raise self._failed(self.where(peer), error) from error
+
+    @staticmethod
+    def _failed(where: str, error: RuntimeError) -> PeerError:
+        return PeerError(f"{where}: the connection has failed ({str(error).splitlines()[0]})")
 
     def _wait(self, work: Any, where: str) -> None:
         start = perf_counter()
@@ -110,8 +123,9 @@ class Exchange:
         try:
             done = work.wait(left)
         except RuntimeError as error:
-            silent = "imed out" in str(error)
-            text = f"no answer within {self._timeout.total_seconds():g} s" if silent else "the connection has failed"
+            if "imed out" not in str(error):
+                raise self._failed(where, error) from error
+            text = f"no answer within {self._timeout.total_seconds():g} s"
             raise PeerError(f"{where}: {text} ({str(error).splitlines()[0]})") from error
         finally:
             self.waited += perf_counter() - start

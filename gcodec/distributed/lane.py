@@ -58,8 +58,16 @@ def _unpacked(result: tuple[Any, BaseException | None]) -> Any:
     return value
 
 
+class Later:
+    """What a job's ``run`` returns that has only begun its work: ``finish`` waits for the end and gives the value."""
+
+    def __init__(self, finish: Callable[[], Any]) -> None:
+        self.finish = finish
+
+
 class Job:
-    """Work for a lane: ``run`` does it; ``refuse`` is called instead on a broken lane, to tell other ranks."""
+    """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, whose end comes before that of the
+    next job which returns a value; ``refuse`` is called instead on a broken lane, to tell other ranks."""
 
     def __init__(self, run: Callable[[], Any], refuse: Callable[[BaseException], None] | None = None) -> None:
         self.run, self.refuse = run, refuse
@@ -76,6 +84,7 @@ class Lane:
         self.buffers = Buffers()
         self.failure: BaseException | None = None
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
+        self._begun: list[tuple[Later, Pending]] = []
         self._queue: SimpleQueue[tuple[Job, Pending] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
@@ -91,19 +100,39 @@ class Lane:
             while (taken := self._queue.get()) is not None:
                 self._do(*taken)
                 del taken
+            self.settle()
 
     def _do(self, job: Job, pending: Pending) -> None:
-        try:
+        def run() -> Any:
             if self.failure is not None:
                 if job.refuse is not None:
                     job.refuse(self.failure)
                 raise PeerError(f"an earlier all-reduce of this group has failed: {self.failure}") from self.failure
             value = job.run()
+            if not isinstance(value, Later):
+                self.settle()
+            return value
+
+        self._attempt(run, pending)
+
+    def settle(self) -> None:
+        """Wait for the end of what has begun; for jobs, on the lane's thread."""
+        begun, self._begun = self._begun, []
+        for later, pending in begun:
+            self._attempt(later.finish, pending)
+
+    def _attempt(self, run: Callable[[], Any], pending: Pending) -> None:
+        try:
+            value = run()
         except BaseException as error:
             self.failure = self.failure or error
             pending.complete(None, error)
+            self.settle()
         else:
-            pending.complete(value)
+            if isinstance(value, Later):
+                self._begun.append((value, pending))
+            else:
+                pending.complete(value)
 
     def close(self, patience: float | None = None) -> None:
         """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""

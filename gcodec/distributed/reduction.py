@@ -68,7 +68,7 @@ class Reduction:
         start = perf_counter()
         try:
             self._run(exchange)
-            exchange.finish(self._where)
+            exchange.finish()
         except BaseException as error:
             self._give_up(exchange, error)
             raise
@@ -85,7 +85,7 @@ class Reduction:
         self.sequence = self.lane.sequence
         self.lane.sequence += 1
         self._left = deque(self.schedule.outgoing())
-        return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers)
+        return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers, self._where)
 
     def _run(self, exchange: Exchange) -> None:
         own = [

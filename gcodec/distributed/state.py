@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .allreduce import SMALLEST, TYPES, compressed, plain
-from .bypass import Bypass, Gate
+from .allreduce import SMALLEST, TYPES, compressed, plain_begun
+from .bypass import APART, Bypass, Gate
 from .checkpoint import pack, unpack
 from .codebooks import Codebooks, Refresh
 from .coder import Shared
 from .gradients import Gradients, Segment
-from .lane import Job, Lane, lane_of
+from .lane import Job, Lane, Later, lane_of
 from .modes import Lossless, Mode, NearLossless
 from .rounds import Rounds
 from .stats import Stats, Tally
@@ -88,14 +88,20 @@ class CompressedAllreduce:
         tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         job = self._job(lane, bucket, tally)
 
-        def run() -> torch.Tensor:
-            result: torch.Tensor = job.run()
+        def end(result: torch.Tensor) -> torch.Tensor:
             self._check(result, buffer)
             tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
             self._stats.add(index, tally)
             self._compressed_any |= not tally.dense
-            if last:
-                self._end_step(lane)
+            return result
+
+        def run() -> torch.Tensor | Later:
+            result = job.run()
+            if not last:
+                return Later(lambda: end(result.finish())) if isinstance(result, Later) else end(result)
+            lane.settle()
+            result = end(result.finish() if isinstance(result, Later) else result)
+            self._end_step(lane)
             return result
 
         return lane.submit(Job(run, job.refuse)).get_future()
@@ -104,9 +110,10 @@ class CompressedAllreduce:
         buffer = bucket.buffer()
         if lane.size == 1:
             return Job(lambda: buffer)
+        label = f"step {self._stats.steps}, bucket {bucket.index()}"
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
         if dtype is None or buffer.nbytes < max(self.smallest, 1):
-            return Job(lambda: plain(lane, buffer, True, tally))
+            return Job(lambda: plain_begun(lane, buffer, True, tally, label))
         gradients = gradients_of(bucket)
         shared = None
         if self.refresh is not None:
@@ -114,18 +121,21 @@ class CompressedAllreduce:
             shared = Shared(self._codebooks, gradients, numbers)
         result = self._result_for(bucket.index(), buffer)
         mode = self.mode
-        label = f"step {self._stats.steps}, bucket {bucket.index()}"
         coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
 
         def run() -> Any:
-            if self._gate is not None and not self._gate.compresses(buffer.nbytes):
-                flat = plain(lane, buffer, True, tally)
+            gate = self._gate
+            if gate is not None and not gate.compresses(buffer.nbytes):
+                begun = plain_begun(lane, buffer, True, tally, label)
+                if gate.kind != APART:
+                    return begun
+                flat = begun.finish()
             else:
                 if shared is not None:
                     self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
                 flat = coded.run()
-            if self._gate is not None:
-                self._gate.add(buffer.nbytes, tally)
+            if gate is not None:
+                gate.add(buffer.nbytes, tally)
             return flat
 
         return Job(run, coded.refuse)

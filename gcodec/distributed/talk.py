@@ -48,7 +48,7 @@ class Talk:
         exchange, start = self._start(), perf_counter()
         try:
             result = self._run(conversation, exchange)
-            exchange.finish(self._where)
+            exchange.finish()
         except BaseException as error:
             self._give_up(exchange, error)
             raise
@@ -64,7 +64,7 @@ class Talk:
     def _start(self) -> Exchange:
         self.sequence, self.piece = self.lane.sequence, 0
         self.lane.sequence += 1
-        return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers)
+        return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers, self._where)
 
     def _run(self, conversation: Generator[Request, Any, Any], exchange: Exchange) -> Any:
         answer: Any = None

@@ -1,0 +1,120 @@
+"""One rank's codec with shared codebooks, without a second process: what is encoded is decoded, and what is predicted
+stays small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import gcodec.distributed as gd
+from gcodec.distributed.codebooks import Codebooks, Refresh
+from gcodec.distributed.coder import Coder, Shared
+from gcodec.distributed.gradients import Gradients
+from gcodec.distributed.predicted import Piece, Predicted
+from gcodec.distributed.stats import Tally
+from gcodec.valuetypes import BY_NAME
+
+SHAPES = ((3, 5), (900, 64), (70_000,), (128, 96))      # the second has rows worth predicting
+N_VALUES = sum(int(np.prod(shape)) for shape in SHAPES)
+FLOAT32 = BY_NAME["float32"]
+
+
+class Never(Predicted):
+    """Predicts nothing."""
+
+    def encode(self, piece: Piece, out: np.ndarray) -> int:
+        return piece.encode(piece.plan(), out)
+
+
+class Rank:
+    """A coder as a hook makes it for every all-reduce, over shared codebooks that stay."""
+
+    def __init__(self) -> None:
+        params = [torch.zeros(shape) for shape in SHAPES]
+        self.books = Codebooks(Refresh())
+        self.gradients = Gradients.of(params, N_VALUES)
+        self.shared = Shared(self.books, self.gradients, np.arange(len(SHAPES)))
+        self.books.prepare(range(len(SHAPES)), FLOAT32.head_bits, 1)
+        self.step = 0
+
+    def coder(self) -> Coder:
+        return Coder(FLOAT32, gd.Lossless().scheme(FLOAT32), None, self.shared, self.gradients.shapes, 1, Tally())
+
+    def send(self, values: np.ndarray, begin: int = 0) -> int:
+        """The bytes of a frame, which has been decoded again."""
+        bits, room = values.view(np.uint32), np.empty(8 * len(values) + (1 << 20), np.uint8)
+        size = self.coder().encode(bits, begin, 0, room)
+        found = np.empty_like(bits)
+        self.coder().decode(room[:size], found)
+        assert np.array_equal(found, bits)
+        return size
+
+    def refresh(self) -> None:
+        """New codebooks from what has been counted."""
+        self.step += 1
+        self.books.end_step()
+        self.books.renew(range(len(SHAPES)), self.books.take(), self.step)
+
+
+def gradients(seed: int, *, related: bool) -> np.ndarray:
+    """One buffer: normal values, the rows of the second tensor multiples of one if ``related``."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.standard_normal(shape) for shape in SHAPES]
+    if related:
+        rows = rng.standard_normal(SHAPES[1][1]) * rng.lognormal(size=(SHAPES[1][0], 1))
+        parts[1] = rows * (1 + 1e-6 * rng.standard_normal(SHAPES[1]))
+    return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
+
+
+def test_related_rows_are_predicted_at_every_step():
+    rank, plain = Rank(), Rank()
+    for one in (rank, plain):
+        one.send(gradients(0, related=True))
+        one.refresh()
+    plain.books.predicted = Never()
+    usual = plain.send(gradients(1, related=True))
+    sizes = [rank.send(gradients(seed, related=True)) for seed in range(1, 4)]      # a trial, then from memory
+    assert max(sizes) < 0.85 * usual
+    assert max(sizes) < 1.02 * min(sizes)
+
+
+def test_what_is_no_longer_related_is_no_longer_predicted():
+    rank, plain = Rank(), Rank()
+    plain.books.predicted = Never()
+    for one in (rank, plain):
+        one.send(gradients(0, related=True))
+        one.refresh()
+        one.send(gradients(1, related=True))
+    once, again = (rank.send(gradients(seed, related=False)) for seed in (2, 3))
+    usual = plain.send(gradients(3, related=False))
+    assert again == usual < once
+    rank.refresh()
+    rank.send(gradients(4, related=True))
+    assert rank.send(gradients(5, related=True)) < 0.85 * usual
+
+
+@pytest.mark.parametrize("spoil", ["nan", "zeros", "infinite", "denormal"])
+def test_whatever_comes_after_a_trial_is_decoded(spoil):
+    rank = Rank()
+    rank.send(gradients(0, related=True))
+    rank.refresh()
+    rank.send(gradients(1, related=True))
+    values = gradients(2, related=True)
+    values[100:60_000:7] = {"nan": np.nan, "zeros": 0, "infinite": np.inf, "denormal": 1e-41}[spoil]
+    rank.send(values)
+    rank.send(np.full_like(values, values[100]))
+
+
+def test_pieces_are_tried_apart():
+    rank = Rank()
+    values = gradients(0, related=True)
+    half = len(values) // 2
+    for _ in range(3):
+        for begin, part in ((0, values[:half]), (half, values[half:])):
+            rank.send(part, begin)
+        rank.refresh()
+    assert rank.send(values[:half]) < 0.9 * half * 4 * 0.9
