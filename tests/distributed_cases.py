@@ -24,6 +24,7 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import bypass as bypasses
 from gcodec.distributed import coder, exchange, message, reduction
+from gcodec.distributed import lane as lanes
 from gcodec.distributed.lane import lane_of
 from tests.laws import bits_of
 
@@ -512,6 +513,29 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
         except gcodec.PeerError as error:
             following = str(error)
     return name, text, untouched, following
+
+
+def full_queue(culprit: int, patience: float) -> list[str]:
+    """What becomes of more all-reduces than may wait while a rank is silent: their errors."""
+    lane_of(group := dist.new_group(timeout=timedelta(seconds=60)), timedelta(seconds=patience))
+    if rank() == culprit:
+        return []
+    begun, texts = [], []
+    with mock.patch.object(lanes, "_MOST", 3):
+        lane_of(group)._queue.maxsize = 3
+        for _ in range(9):
+            try:
+                pending = gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True)
+                assert pending is not None
+                begun.append(pending)
+            except gcodec.PeerError as error:
+                texts.append(str(error))
+    for one in begun:
+        try:
+            one.wait()
+        except gcodec.PeerError as error:
+            texts.append(str(error))
+    return texts
 
 
 def _sabotage(kind: str) -> Any:

@@ -167,20 +167,27 @@ def test_a_refusal_says_why():
         check(message, expected, "rank 1")
 
 
+@pytest.mark.parametrize("n_terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("place", ["apart", "first", "last"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_narrow_types_are_added_in_float32_and_rounded_once(dtype):
-    terms = [torch.tensor([1.0, -0.0, 3e4, float("nan")]).to(getattr(torch, dtype)) / (1 + k) for k in range(3)]
-    total = Sum(BY_NAME[dtype], 10)
-    for _ in range(2):
-        total.begin(4)
-        for term in terms:
-            total.add(term.view(getattr(torch, f"int{term.itemsize * 8}")).numpy().view(f"u{term.itemsize}"))
-        out = np.empty(4, f"u{terms[0].itemsize}")
-        total.finish(3, out)
+def test_narrow_types_are_added_in_float32_and_rounded_once(dtype, place, n_terms):
+    values = torch.cat([torch.tensor([1.0, -0.0, 3e4, float("nan"), 1e-41]), torch.linspace(-3, 5, 70_000)])
+    terms = [values.to(getattr(torch, dtype)) / (1 + k) for k in range(n_terms)]
     wide = torch.float32 if dtype in ("float16", "bfloat16") else getattr(torch, dtype)
-    wanted = ((terms[0].to(wide) + terms[1].to(wide)) + terms[2].to(wide)) / 3
+    wanted = terms[0].to(wide)
+    for term in terms[1:]:
+        wanted = wanted + term.to(wide)
+    wanted = wanted / n_terms
+    total = Sum(BY_NAME[dtype], len(values))
+    for _ in range(2):
+        bits = [one.clone().view(getattr(torch, f"int{one.itemsize * 8}")).numpy().view(f"u{one.itemsize}")
+                for one in terms]
+        out = {"apart": np.empty_like(bits[0]), "first": bits[0], "last": bits[-1]}[place]
+        for one in bits[:-1]:
+            total.add(one)
+        total.finish(bits[-1], n_terms, out)
     found = torch.from_numpy(out.view(f"i{out.itemsize}")).view(getattr(torch, dtype))
-    assert torch.equal(found[:3], wanted.to(found.dtype)[:3])
+    assert torch.equal(found.nan_to_num(7.0), wanted.to(found.dtype).nan_to_num(7.0))
     assert torch.signbit(found[1])
     assert torch.isnan(found[3])
 

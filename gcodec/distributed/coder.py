@@ -66,6 +66,11 @@ class Coder:
         self.dtype, self.scheme, self.rule, self.shared = dtype, scheme, rule, shared
         self.shapes, self.threads, self.tally = shapes, threads, tally
 
+    @property
+    def exact(self) -> bool:
+        """Whether decoding returns what was encoded."""
+        return not self.scheme.lossy
+
     def encode(
         self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
     ) -> int:

@@ -11,8 +11,9 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from queue import SimpleQueue
+from queue import Full, Queue
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from .exchange import Buffers
 _lanes: list[Lane] = []
 _lanes_lock = threading.Lock()
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
+_MOST = 1 << 10  #: jobs that may wait: each holds on to memory
 
 
 class Pending:
@@ -85,15 +87,25 @@ class Lane:
         self.failure: BaseException | None = None
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
         self._begun: list[tuple[Later, Pending]] = []
-        self._queue: SimpleQueue[tuple[Job, Pending] | None] = SimpleQueue()
+        self._queue: Queue[tuple[Job, Pending] | None] = Queue(_MOST)
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
 
     def submit(self, work: Job | Callable[[], Any]) -> Pending:
-        """Hand in something to do, from any thread; the order of these calls must be the same on all ranks."""
+        """Hand in something to do, from any thread; the order of these calls must be the same on all ranks.
+
+        Waits where too much is waiting. Raises PeerError if that lasts as long as a silent rank may.
+        """
         pending = Pending()
-        self._queue.put((work if isinstance(work, Job) else Job(work), pending))
+        try:
+            self._queue.put((work if isinstance(work, Job) else Job(work), pending), timeout=self._patience)
+        except Full:
+            raise PeerError(f"{_MOST} all-reduces wait, and none has ended within {self._patience:g} s") from None
         return pending
+
+    @property
+    def _patience(self) -> float:
+        return self.timeout.total_seconds()
 
     def _work(self) -> None:
         with torch.no_grad():
@@ -137,8 +149,10 @@ class Lane:
     def close(self, patience: float | None = None) -> None:
         """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._queue.put(None)
-            self._thread.join(self.timeout.total_seconds() if patience is None else patience)
+            patience = self._patience if patience is None else patience
+            with suppress(Full):
+                self._queue.put(None, timeout=patience)
+            self._thread.join(patience)
         self.failure = self.failure or GcodecError("this lane is closed")
 
 

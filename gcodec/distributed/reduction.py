@@ -97,13 +97,13 @@ class Reduction:
             for slots in (self.schedule.results(), self.schedule.receipts())
         )
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
-        total, received = Sum(self.coder.dtype, longest), np.empty(longest, self.values.dtype)
+        total, rooms = Sum(self.coder.dtype, longest), np.empty((2, longest), self.values.dtype)
         for contributions, due in self.schedule.turns():
             for slot in contributions:
-                rounded = self.result[slot.begin : slot.end] if self._mutual else None
+                rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
                 self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
             if due is not None:
-                self._reduce(exchange, due, own[due.piece], total, received[: due.end - due.begin])
+                self._reduce(exchange, due, own[due.piece], total, rooms[:, : due.end - due.begin])
         for slot, message in results:
             self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
         self._confirm(exchange, receipts)
@@ -121,26 +121,28 @@ class Reduction:
             self.coder.tally.received_bytes += HEADER
 
     def _reduce(
-        self, exchange: Exchange, due: Slot, incoming: dict[int, tuple[Slot, Incoming]], total: Sum, term: np.ndarray
+        self, exchange: Exchange, due: Slot, incoming: dict[int, tuple[Slot, Incoming]], total: Sum, rooms: np.ndarray
     ) -> None:
-        """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``term``: room for
-        a contribution."""
-        total.begin(len(term))
+        """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``rooms``: for two
+        contributions."""
         result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
+        last = self.lane.size - 1
         for peer in range(self.lane.size):
-            found = term
+            term = rooms[peer & 1]
             if peer != self.lane.rank:
                 self._decode(exchange, *incoming[peer], term)
-            elif self._mutual:
-                found = result  # where it was left when it was sent
+            elif self._mutual:  # where it was left when it was sent
+                term = self.values[due.begin : due.end] if self.coder.exact else result
             else:
                 self.coder.round(self.values[due.begin : due.end], due.begin, term)
             start = perf_counter()
-            total.add(found)
+            if peer < last:
+                total.add(term)
+            else:
+                total.finish(term, self.lane.size if self.mean else 1, rooms[0] if copies else result)
             self.coder.tally.sum_seconds += perf_counter() - start
-        total.finish(self.lane.size if self.mean else 1, term if copies else result)
         if copies:
-            self._send(exchange, copies, term, result)
+            self._send(exchange, copies, rooms[0], result)
 
     @property
     def _mutual(self) -> bool:
