@@ -22,6 +22,7 @@ from bench.cluster import (  # noqa: E402
     bypass,
     checks,
     coders,
+    compressed,
     counters,
     definitions,
     methods,
@@ -50,7 +51,7 @@ def test_rates_as_tc_writes_them():
 
 def test_without_root_everything_is_skipped(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    for main in (__main__.main, allreduce.main, runs.main, bypass.main):
+    for main in (__main__.main, allreduce.main, runs.main, bypass.main, compressed.main):
         assert main([]) == 0
         assert capsys.readouterr().out == "skipped: network namespaces need root\n"
 
@@ -215,6 +216,11 @@ def test_rows_of_a_training():
     assert {row[1] for row in found} == {*runs.ALL, training.BYPASS} - {training.FP32}
     assert sum(int(str(row[6])) for row in found if row[1] == training.NEAR) == 80
     assert runs.settled([*[0.0] * runs.SETTLED, 2.0, 4.0] + [3.0] * 98) == pytest.approx(3.0)
+    moved = result()
+    moved["runs"] = {training.NOTHING: {**moved["runs"][training.FP32], "seconds": [0.05] * 40}, **moved["runs"]}
+    found = list(compressed.rows_of(moved))
+    assert [row[3] for row in found] == list(moved["runs"])[1:]
+    assert [row[8:11] for row in found[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
     shares = [row[-1] for row in bypass.rows_of(result())]
     assert shares[-1] == "0.750"
 
@@ -270,6 +276,9 @@ def made_up_results(folder: Path) -> None:
     write_table(folder / runs.DEVIATIONS, runs.DEVIATIONS_COLUMNS, runs.deviation_rows([result()]))
     write_table(folder / runs.STEPS, runs.STEPS_COLUMNS, runs.step_rows(result()))
     write_table(folder / bypass.FILE, bypass.COLUMNS, bypass.rows_of(result()))
+    still = result()
+    still["runs"][training.NOTHING] = still["runs"][training.FP32]
+    write_table(folder / compressed.FILE, compressed.COLUMNS, compressed.rows_of(still))
     watcher = bits.Watcher("cnn", 1)
     for step in (1, 2, 3):
         watcher.count(step, np.arange(bits.SYMBOLS))

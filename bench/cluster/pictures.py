@@ -15,7 +15,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from bench.cluster import allreduce, bits, methods, model, runs
+from bench.cluster import allreduce, bits, compressed, methods, model, runs
 from bench.cluster.bed import RATES
 from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
 from gcodec.demo.plots import COLORS, MARKERS
@@ -136,6 +136,23 @@ def modeled(results: Path, path: Path) -> None:
     _save(figure, path)
 
 
+def compressors(results: Path, path: Path) -> None:
+    """What a step takes with each compressor: computing, and the rest (GradZip's Figure 3 (a))."""
+    _, rows = read_table(results / compressed.FILE)
+    beds = unique((row["model"], row["rate"]) for row in rows)
+    figure, panels = _figure(1, len(beds))
+    for axes, (name, rate) in zip(panels[0], beds, strict=True):
+        some = [row for row in rows if (row["model"], row["rate"]) == (name, rate)][::-1]
+        names, computing = [row["method"] for row in some], [1e3 * float(row["compute_seconds"]) for row in some]
+        rest = [max(1e3 * float(row["communication_seconds"]), 0.0) for row in some]
+        axes.barh(names, computing, label="computing", color="0.8", edgecolor="black", linewidth=0.6)
+        axes.barh(names, rest, left=computing, label="compressing and waiting", color="0.45", edgecolor="black",
+                  linewidth=0.6)
+        _describe(axes, f"{name}, {rate}", "step, ms", "")
+    _legend(figure, panels[0][0], 2)
+    _save(figure, path)
+
+
 def unique(items: Iterable[Any]) -> list[Any]:
     """Each once, in order."""
     return list(dict.fromkeys(items))
@@ -146,6 +163,7 @@ PICTURES: Pictures = {
     "cluster-training": (training, runs.TRAINING),
     "cluster-deviations": (deviations, runs.DEVIATIONS),
     "cluster-bits": (exponents, bits.FILE),
+    "cluster-compressors": (compressors, compressed.FILE),
     "cluster-model": (modeled, model.FILE),
 }
 

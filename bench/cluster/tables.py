@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench.cluster import allreduce, bits, bypass, methods, model, runs
+from bench.cluster import allreduce, bits, bypass, compressed, methods, model, runs
 from bench.cluster.definitions import DEFINITIONS, MODEL
 from bench.cluster.pictures import unique
 from bench.cluster.training import FP32
@@ -142,6 +142,22 @@ def bypass_table(results: Path) -> Iterator[str]:
     yield from (*markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
 
 
+def compressed_table(results: Path) -> Iterator[str]:
+    """Steps with each compressor, computing and the rest apart."""
+    comments, rows = read_table(results / compressed.FILE)
+    yield from ("![Steps by compressor](images/cluster-compressors.png)", "")
+    table = [[row["model"], row["rate"], row["method"], row["steps"], _ms(row["step_seconds"]),
+              f"{_ms(row['step_seconds_q1'])}-{_ms(row['step_seconds_q3'])}", _ms(row["communication_seconds"]),
+              f"{float(row['times_faster']):.2f}", f"{float(row['nic_bytes']) / 1e6:.3f}", row["byte_ratio"]]
+             for row in rows]
+    columns = ["model", "link", "method", ">steps", ">step, ms", ">quartiles", ">beyond computing, ms",
+               ">times faster", ">wire MB", ">ratio"]
+    yield (f"A step without any communication takes {_ms(rows[0]['compute_seconds'])} ms; what a step takes beyond it "
+           "is compressing and waiting, as in GradZip's Figure 3 (a); times faster than fp32 is its Figure 3 (b). All "
+           "but the first three have error feedback.")
+    yield from ("", *markdown(columns, table), "", f"{rows[0]['workers']} workers; from {source(comments)}", "")
+
+
 def model_table(results: Path) -> Iterator[str]:
     """Times faster than a dense ring, from the model."""
     comments, rows = read_table(results / model.FILE)
@@ -186,6 +202,7 @@ PARTS: dict[str, tuple[Callable[[Path], Iterator[str]], str]] = {
     "Deviation of losses": (deviations_table, runs.DEVIATIONS),
     "Bits per exponent": (bits_table, bits.FILE),
     "The bypass": (bypass_table, bypass.FILE),
+    "Compressors": (compressed_table, compressed.FILE),
     "Faster links, more workers": (model_table, model.FILE),
 }
 

@@ -32,20 +32,42 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.cluster.counters import traffic
 from bench.cluster.team import cores
+from bench.experiments.gradzip import Setting, of_ratio
 from bench.record import PLANS, QUICK_PLANS
+from gcodec.averaging import Plan as Compression
+from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
+from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.train import TASKS, Plan, Task
-from gcodec.distributed import Bypass, CompressedAllreduce, Lossless, NearLossless, hook
+from gcodec.distributed import Bypass, CompressedAllreduce, CompressedGradients, Lossless, NearLossless, hook
+from gcodec.feedback import ErrorFeedback
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
 HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python
 BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use it
 CONTROL = "control"  #: and a number
+NOTHING = "no communication"  #: replicas drift apart: for the time of computing alone
+#: What GradZip's paper compares, by its names, and others at its ratios; with error feedback.
+COMPRESSORS: dict[str, Setting] = {
+    "GradZip-10-FP32": of_ratio(GradZip, 10),
+    "GradZip-40-FP32": of_ratio(GradZip, 40),
+    "GradZip-50-FP16": of_ratio(GradZip, 50, "float16"),
+    "GradNA-10-FP32": of_ratio(GradNA, 10),
+    "SparCML-40-FP32": lambda shape: SparCML(TopK(1 / 40)),
+    "PowerSGD-40": lambda shape: _powersgd(shape, 40),
+    "DGC-40": lambda shape: DGC(1 / 40),
+}
 BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0}  #: a handful of buckets per step
+
+
+def _powersgd(shape: tuple[int, ...], ratio: float) -> PowerSGD:
+    """Both factors travel at every step: half of GradZip's rank sends as much."""
+    m, n = matrix_shape(shape)
+    return PowerSGD(max(1, round(m * n / ((m + n) * ratio))))
 
 
 class WithLoss(torch.nn.Module):
@@ -67,7 +89,7 @@ class Run:
     task: Task
     ddp: DistributedDataParallel
     random: np.random.Generator
-    state: CompressedAllreduce | None = None
+    state: CompressedAllreduce | CompressedGradients | None = None
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
@@ -85,7 +107,7 @@ class Run:
         self.seconds.append(perf_counter() - start)
         dist.barrier()
         self.sent.append((traffic() - before).sent)
-        if self.state is not None:
+        if isinstance(self.state, CompressedAllreduce):
             stats = self.state.stats()
             self.bits.append(stats["bits_per_symbol"])
             self.entropies.append(stats["entropy_per_symbol"])
@@ -114,15 +136,24 @@ def begin(name: str, model: str, plan: Plan, seed: int) -> Run:
     return Run(name, task, ddp, np.random.default_rng((seed, dist.get_rank())), state)
 
 
-def register(ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Optimizer) -> CompressedAllreduce | None:
+def register(
+    ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Optimizer
+) -> CompressedAllreduce | CompressedGradients | None:
     """Give DDP the hook of a method; dense runs and controls have none."""
     plain: dict[str, Callable[..., Any]] = {
+        NOTHING: debugging_hooks.noop_hook,
         HOOK: default_hooks.allreduce_hook,
         FP16: default_hooks.fp16_compress_hook,
         # By its own name DDP takes it on GPUs only, though Gloo adds bfloat16, too.
         BF16: lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)}
     if name in plain:
         ddp.register_comm_hook(None, plain[name])
+    if name in COMPRESSORS:
+        compressed = CompressedGradients(ddp, Compression(Dense(), ErrorFeedback()))
+        for parameter_name, parameter in ddp.module.named_parameters():
+            compressed.compressors[parameter_name] = COMPRESSORS[name](tuple(parameter.shape))
+        ddp.register_comm_hook(compressed, hook)
+        return compressed
     if name not in (LOSSLESS, NEAR, BYPASS):
         return None
     mode = Lossless() if name == LOSSLESS else NearLossless(optimizer)
