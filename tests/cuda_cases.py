@@ -279,7 +279,8 @@ def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
     sizes = (16500, 1, 0, 300) if quick else (70, 1, 0)
     plain, mixed = [("float32",) * 3], [("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")]
     every = ("momentum", "RMSprop, momentum", "AMSGrad")        # one for each kernel: types are compiled one by one
-    ladders: dict[str, tuple[Ladder | None, ...]] = {name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES}
+    ladders: dict[str, tuple[Ladder | None, ...]] = {
+        name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES}
     ladders["float32"] += (Ladder(tuple(range(16))),)
     for number, (title, (name, hyper, state)) in enumerate(RULES.items()):
         for grad_type, param_type, state_type in plain + (mixed if quick and title in every else []):
