@@ -1,7 +1,7 @@
 """Frames that must decode, or be refused, forever: ``tests/golden`` and ``tests/golden-invalid``.
 
-They were written by ``python -m tests.make_golden`` and are not made again, whatever the encoder comes to write: version
-1 of the format is frozen (docs/format.md, section 12).
+They were written by ``python -m tests.make_golden`` and are not made again, whatever the encoder comes to write:
+version 1 of the format is frozen (docs/format.md, section 12).
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def test_every_size_that_a_header_may_name_has_a_vector():
     assert kinds == {(code, kind) for code in reference.VALUE_TYPES for kind in (0, 1)}
     coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
     assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
-    assert {block.reference_width > 0 for block in coded} == {block.length_width > 0 for block in coded} == {True, False}
+    assert {block.reference_width > 0 for block in coded} == {True, False}
+    assert {block.length_width > 0 for block in coded} == {True, False}
 
 
 def test_golden_frames_cover_types_modes_and_kinds_of_block():

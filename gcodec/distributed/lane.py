@@ -10,7 +10,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -29,14 +30,20 @@ _made: dict[str, int] = {}  #: private groups so far, by the parent's name
 
 
 class Pending:
-    """What a lane will have done: as a ``dist.Work``, something to wait for."""
+    """What a lane will have done: as a ``dist.Work``, something to wait for.
 
-    def __init__(self) -> None:
-        self._box: torch.futures.Future[Any] = torch.futures.Future()
+    ``devices``: those other than the CPU that its value lies on. Waiting makes the current stream wait for the stream
+    that was current where the work was completed, and not the host for the device.
+    """
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        self._box: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
+        self._error: BaseException | None = None
 
     def complete(self, value: Any, error: BaseException | None = None) -> None:
         """For the lane: the work is done, or has failed."""
-        self._box.set_result((value, error))
+        self._error = error
+        self._box.set_result(value)
 
     def done(self) -> bool:
         """Whether there is nothing left to wait for."""
@@ -44,25 +51,33 @@ class Pending:
 
     def wait(self) -> Any:
         """The value; raises what the work raised."""
-        return _unpacked(self._box.wait())
+        return self._checked(self._box.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the value. Errors are raised in a ``then``: one that is set on a future does not reach C++."""
-        return self._box.then(lambda box: _unpacked(box.value()))
+        return self._box.then(lambda box: self._checked(box.value()))
 
-
-def _unpacked(result: tuple[Any, BaseException | None]) -> Any:
-    value, error = result
-    if error is not None:
-        raise error
-    return value
+    def _checked(self, value: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        return value
 
 
 class Job:
-    """Work for a lane: ``run`` does it; ``refuse`` is called instead on a broken lane, to tell other ranks."""
+    """Work for a lane: ``run`` does it; ``refuse`` is called instead on a broken lane, to tell other ranks.
 
-    def __init__(self, run: Callable[[], Any], refuse: Callable[[BaseException], None] | None = None) -> None:
-        self.run, self.refuse = run, refuse
+    ``devices``: of its value, see :class:`Pending`; ``place``: what is current there while it runs and is completed,
+    such as a stream.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        refuse: Callable[[BaseException], None] | None = None,
+        devices: Sequence[torch.device] = (),
+        place: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.run, self.refuse, self.devices, self.place = run, refuse, devices, place
 
 
 class Lane:
@@ -75,6 +90,7 @@ class Lane:
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
+        self.wires: dict[torch.device, Any] = {}  #: by which frames on devices travel; only the thread touches them
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
         self._queue: SimpleQueue[tuple[Job, Pending] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
@@ -82,8 +98,9 @@ class Lane:
 
     def submit(self, work: Job | Callable[[], Any]) -> Pending:
         """Hand in something to do, from any thread; the order of these calls must be the same on all ranks."""
-        pending = Pending()
-        self._queue.put((work if isinstance(work, Job) else Job(work), pending))
+        job = work if isinstance(work, Job) else Job(work)
+        pending = Pending(job.devices)
+        self._queue.put((job, pending))
         return pending
 
     def _work(self) -> None:
@@ -93,6 +110,10 @@ class Lane:
                 del taken
 
     def _do(self, job: Job, pending: Pending) -> None:
+        with job.place():
+            self._run(job, pending)
+
+    def _run(self, job: Job, pending: Pending) -> None:
         try:
             if self.failure is not None:
                 if job.refuse is not None:
