@@ -432,6 +432,60 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
         laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
 
 
+@law
+def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
+    """What an all-reduce encodes of parts of a buffer and decodes: every value as it is rounded at the level that the
+    host's rule has for it, whatever part it lies in."""
+    if not quick:
+        return
+    import torch
+
+    import gcodec.distributed as gd
+    from gcodec.distributed.device import DeviceBooks, DeviceCoder
+    from gcodec.distributed.device_rules import DeviceRule
+    from gcodec.distributed.gradients import Gradients, Segment
+    from gcodec.distributed.rules import Rule
+    from gcodec.distributed.stats import Tally
+    from gcodec.rounding import round_to_levels
+    from tests.cuda_torch import on_host, pretending
+
+    dtype, random = BY_NAME["float32"], torch.Generator().manual_seed(3)
+    shapes = ((33, 3, 5, 5), (700,), (40, 90), (9,))
+    params = [torch.nn.Parameter(torch.randn(shape, generator=random)) for shape in shapes]
+    params[0] = torch.nn.Parameter(params[0].detach().to(memory_format=torch.channels_last))
+    optimizer = torch.optim.AdamW(params[:-1], lr=1e-3)       # none holds the last
+    for param in params:
+        param.grad = torch.randn(param.shape, generator=random) * 1e-2
+    optimizer.step()
+    ends = np.cumsum([param.numel() for param in params])
+    segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
+                for end, param in zip(ends, params, strict=True)]
+    values = torch.randn(int(ends[-1]), generator=random) * 1e-2
+    parts = [(begin, values[begin:end]) for begin, end in ((0, 1000), (1000, 4096), (4096, len(values)))]
+    modes: list[gd.Lossless | gd.FixedBits | gd.NearLossless] = [
+        gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer), gd.NearLossless(optimizer, PAPER_LADDER["float32"])]
+    for mode in modes:
+        near = mode if isinstance(mode, gd.NearLossless) else None
+        arguments: Any = near, Gradients(segments), dtype, 2.0
+        for kind in (0, 1, 1):
+            books, tally = DeviceBooks(gd.Refresh()), Tally()
+            coder = DeviceCoder(dtype, mode, DeviceRule(*arguments) if near else None, books, tally)
+            with on_host():
+                frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
+                found = coder.decode(frames, [len(part) for _, part in parts])
+            for (begin, part), own in zip(parts, found, strict=True):
+                wanted = part.numpy()
+                if near:
+                    levels = np.empty(len(part), np.uint8)
+                    Rule(*arguments).levels(begin, wanted, kind, levels)
+                    assert len(np.unique(levels)) > 1
+                    wanted = round_to_levels(wanted, levels, near.ladder_of(dtype))
+                elif isinstance(mode, gd.FixedBits):
+                    wanted = round_to_levels(wanted, 0, Ladder((23 - 5,)))
+                assert np.array_equal(own.numpy().view(np.uint32), wanted.view(np.uint32)), (mode, kind, begin)
+            assert tally.encoded_bytes == tally.decoded_bytes == values.nbytes
+
+
 @contextmanager
 def _never_restored(function: Any, fake: Any) -> Iterator[None]:
     """The simulator gives a function its ``cuda`` and takes it away again when a call returns, though other threads may

@@ -139,6 +139,27 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
     return name, text, torch.equal(tensor, before), following
 
 
+def on_cuda(device: str = "cuda") -> int:
+    """All-reduces of tensors that are on a CUDA device, beside those of the same tensors in CPU memory."""
+    torch.manual_seed(3)
+    plain = torch.nn.Parameter(torch.randn(300_001))
+    found = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for place in ("cpu", device):
+            param = torch.nn.Parameter(plain.detach().to(place))
+            optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
+            param.grad = plain.detach().to(place) * 1e-3
+            optimizer.step()
+            for mode in (gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer)):
+                tensor = values_at(rank(), 300_001, dtype, "sparse").to(place)
+                if dtype != torch.float64 or distributed_cases.size() == 2:     # else Gloo's order of adding
+                    lossless = dtype == torch.float64
+                    gd.allreduce(tensor, op="avg", mode=gd.Lossless() if lossless else mode, params=param)
+                found.append(distributed_cases.crc([tensor.cpu()]))
+        assert found[-6:-3] == found[-3:], dtype
+    return distributed_cases.crc([torch.tensor(found)])
+
+
 def _sabotaged(kind: str) -> Any:
     calls = 0
 

@@ -7,7 +7,7 @@ on the lane's thread, with the side stream current, in the same order on all ran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -110,9 +110,10 @@ def _private_nccl(lane: Lane, device: torch.device) -> dist.ProcessGroup:
     """An NCCL group with the ranks of a lane: its collectives are not to come between those of training."""
     name = str(lane.parent.group_name)
     _made[name] = _made.get(name, 0) + 1
-    store = PrefixStore(f"gcodec-wire-{_made[name]}/", distributed_c10d._get_process_group_store(lane.parent))
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = lane.timeout
+    own = f"gcodec-wire-{_made[name]}"
+    store = PrefixStore(f"{own}/", distributed_c10d._get_process_group_store(lane.parent))
+    options: Any = dist.ProcessGroupNCCL.Options()
+    options._timeout, options.group_name = lane.timeout, f"{name}-{own}"
     group = dist.ProcessGroup(store, lane.rank, lane.size)
     nccl = dist.ProcessGroupNCCL(store, lane.rank, lane.size, options)
     group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
