@@ -42,7 +42,7 @@ slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
 test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed
 	@$(PYTHON) -m pytest -m gpu tests/test_gpu.py
 
-golden: $(VENV)/.installed      ## write tests/golden/ anew; only on purpose, when the format changes
+golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.make_golden
 
 bench: $(VENV)/.bench          ## the codec beside its peers, 25 minutes; BENCH_ARGS=--quick tries it, in two

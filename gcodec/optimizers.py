@@ -80,10 +80,18 @@ def view(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView
         Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
         InvalidArgument: the optimizer does not hold ``param``.
     """
+    return view_from_dump(*held_by(optimizer, param))
+
+
+def held_by(
+    optimizer: torch.optim.Optimizer, param: torch.Tensor
+) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
+    """The optimizer's name, and ``param``'s group and state in it, as they are. Errors as :func:`view`, but that the
+    state may be anywhere."""
     name = stock_name(optimizer)
     for group in optimizer.param_groups:
         if any(param is held for held in group["params"]):
-            return view_from_dump(name, group, optimizer.state.get(param, {}))
+            return name, group, optimizer.state.get(param, {})
     raise InvalidArgument("the parameter is not in any of the optimizer's groups")
 
 
@@ -256,7 +264,10 @@ def _array(values: Any) -> Array:
     import torch
 
     if hasattr(values, "to_local") or values.layout != torch.strided or values.device.type != "cpu":
-        raise Unsupported("levels are chosen here for dense tensors in CPU memory: pass the local part, on the CPU")
+        raise Unsupported(
+            "levels are chosen here for dense tensors in CPU memory: pass the local part, on the CPU; those of CUDA "
+            "tensors are gcodec.gpu.levels_batch's"
+        )
     if values.is_complex():
         raise Unsupported(f"no truncation rule for complex numbers: {ADVICE}")
     values = values.detach()

@@ -34,7 +34,8 @@ import numpy as np
 
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.kernels import truncation as kernels
-from gcodec.kernels.truncation import N_MARGIN, NO_THRESHOLDS, PASS, U_MARGIN, UNEVEN, UNIT
+from gcodec.kernels.terms import N_MARGIN, U_MARGIN
+from gcodec.kernels.truncation import NO_THRESHOLDS, PASS, UNEVEN, UNIT
 from gcodec.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
 
 
@@ -130,6 +131,19 @@ def terms_of(formula: Formula, policy: Policy) -> tuple[tuple[Any, ...], Any, An
     k, exponents = _prepared(np.float32, formula.constants, places, ladder, "float32", "float32")
     even = _evenly(exponents)
     return None if even is None else (k, even, np.uint8(len(exponents)))
+
+
+def float32_terms(
+    formula: Formula, policy: Policy, param: str, grad: str
+) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
+    """A kernel's constants in float32 and the exponents of the thresholds, for types by name; None where all levels are
+    0. Raises Unsupported where only float64 does."""
+    if formula.rate == 0 or _working_type(False, formula.constants) is None:
+        return None
+    if _working_type(False, formula.constants) is not np.float32:
+        raise Unsupported(f"constants beyond float32's range, {formula.constants}: choose the levels on the host")
+    ladder = policy.ladder_for(grad)
+    return _prepared(np.float32, formula.constants, _PLACES[formula.kernel], ladder, param, grad)
 
 
 @lru_cache(256)

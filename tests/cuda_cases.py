@@ -26,9 +26,11 @@ from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder, prior
 from gcodec import scheme as schemes
 from gcodec.codebook import Codebook, read_inline
 from gcodec.encoding import encode_values
+from gcodec.optimizers import levels_for, view_from_dump
 from gcodec.scheme import Scheme
 from gcodec.surveying import take_survey
 from gcodec.tensors import Values, kernel_view
+from gcodec.truncation import Policy
 from gcodec.valuetypes import BY_NAME, ValueType
 from tests import laws, reference
 from tests.cases import CASES, Bits, Case, levels_at_random
@@ -234,6 +236,80 @@ def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
     assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
 
 
+#: Rules by name: optimizer, hyperparameters, which state there is.
+RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "SGD": ("SGD", {"lr": 0.1, "weight_decay": 1e-3}, {}),
+    "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}, {"momentum_buffer": "any"}),
+    "momentum, first step": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}, {}),
+    "Nesterov": ("SGD", {"lr": 0.3, "momentum": 0.9, "nesterov": True}, {"momentum_buffer": "any"}),
+    "no step": ("SGD", {"lr": 0.0, "momentum": 0.9}, {"momentum_buffer": "any"}),
+    "Adagrad": ("Adagrad", {"lr": 0.01, "lr_decay": 0.1, "weight_decay": 1e-2}, {"step": 7.0, "sum": "square"}),
+    "Adagrad, first step": ("Adagrad", {"lr": 0.01, "initial_accumulator_value": 0.1}, {}),
+    "RMSprop": ("RMSprop", {"lr": 0.01, "weight_decay": 1e-3, "maximize": True}, {"square_avg": "square"}),
+    "RMSprop, momentum": ("RMSprop", {"lr": 0.01, "momentum": 0.8}, {"square_avg": "square", "momentum_buffer": "any"}),
+    "Adam": ("Adam", {"lr": 1e-3, "weight_decay": 1e-2}, {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "AMSGrad": ("Adam", {"lr": 1e-2, "amsgrad": True},
+                {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square", "max_exp_avg_sq": "square"}),
+    "AdamW": ("AdamW", {"lr": 1e-3}, {"step": 40.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "AdamW, first step": ("AdamW", {"lr": 1e-3}, {}),
+}
+
+
+def as_type(x: np.ndarray, name: str) -> np.ndarray:
+    """float32 values in another type, bfloat16 as bits."""
+    with np.errstate(over="ignore"):
+        return (x.view(np.uint32) >> 16).astype(np.uint16) if name == "bfloat16" else x.astype(name)
+
+
+def floats_of_all_kinds(rng: np.random.Generator, n: int) -> np.ndarray:
+    """float32: of many sizes, zeros, denormals, infinities and NaN."""
+    x = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(-30, 4, n)) * (rng.random(n) > 0.1)
+    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 2.0**-126, 6e-5, 3e-8, 1.0, -1.0], np.float32)
+    x[: n // 6] = rng.choice(odd, n // 6)
+    return rng.permutation(x).astype(np.float32)
+
+
+@law
+def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
+    """Of every optimizer, before and after its first step, in every type: those of the host, bit for bit; tensors of
+    any sizes in one call."""
+    from gcodec.gpu import levels
+
+    rng = np.random.default_rng(8)
+    sizes = (16500, 1, 0, 300) if quick else (70, 1, 0)
+    plain, mixed = [("float32",) * 3], [("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")]
+    every = ("momentum", "RMSprop, momentum", "AMSGrad")        # one for each kernel: types are compiled one by one
+    ladders: dict[str, tuple[Ladder | None, ...]] = {
+        name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES}
+    ladders["float32"] += (Ladder(tuple(range(16))),)
+    for number, (title, (name, hyper, state)) in enumerate(RULES.items()):
+        for grad_type, param_type, state_type in plain + (mixed if quick and title in every else []):
+            asked = []
+            for n in sizes:
+                kept = {key: value if key == "step" else as_type(abs(floats_of_all_kinds(rng, n)) if value == "square"
+                                                                 else floats_of_all_kinds(rng, n), state_type)
+                        for key, value in state.items()}
+                grad, param = floats_of_all_kinds(rng, n) / 64, floats_of_all_kinds(rng, n)
+                asked.append(levels.Asked(as_type(grad, grad_type), as_type(param, param_type),
+                                          view_from_dump(name, hyper, kept)))
+            for ladder in ladders[grad_type][number % 2 :: 2] if quick else (None,):
+                policy = Policy(ladder, number % 3 > 0, 1.5, 4.0)
+                waited = memory.waited
+                found = levels.choose(memory, asked, policy)
+                assert memory.waited == waited
+                for one, own in zip(asked, found, strict=True):
+                    expected = levels_for(one.known, one.param, one.grad, ladder=ladder, in_group=policy.in_group,
+                                          scale=1.5, loss_scale=4.0)
+                    assert np.array_equal(own, expected), (title, grad_type, param_type, ladder)
+    far = view_from_dump("SGD", {"lr": 1e-40}, {})
+    x = np.ones(3, np.float32)
+    laws.with_refusal(gcodec.Unsupported, lambda: levels.choose(memory, [levels.Asked(x, x, far)], Policy()))
+    known = view_from_dump("SGD", {"lr": 0.1}, {})
+    for wrong in (x[:2], x.astype(np.float64)):
+        kind = gcodec.InvalidArgument if wrong.size == 2 else gcodec.Unsupported
+        laws.with_refusal(kind, lambda: levels.choose(memory, [levels.Asked(x, wrong, known)], Policy()))  # noqa: B023
+
+
 @law
 def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
     """Frames that ``gcodec.encode`` makes of arrays on the host: wide heads, column references, predictions."""
@@ -325,13 +401,28 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
                 same(result, part)
             odd = torch.cat([torch.zeros(3, dtype=torch.uint8), frame])[3:]
             same(gcodec.decode(pretending(odd)), plain)
+        for make in (torch.optim.SGD, torch.optim.AdamW):
+            params = [pretending(torch.randn(shape)) for shape in ((40, 90), (7,), (0, 3))]
+            optimizer = make(params, lr=0.01, foreach=False)
+            for param in params:
+                param.grad = pretending(torch.randn(param.shape) * 1e-3)
+            optimizer.step()
+            grads = [pretending(param.grad) for param in params]
+            found = gpu.levels_batch(optimizer, params, grads, scale=2.0)
+            for param, grad, own in zip(params, grads, found, strict=True):
+                expected = levels_for(optimizer, param, grad, scale=2.0)
+                assert np.array_equal(own.numpy(), expected)
+            near = gcodec.encode(grads[0], optimizer=optimizer, param=params[0], device="cpu")
+            wanted = levels_for(optimizer, params[0], grads[0])
+            same(gcodec.decode(near), gcodec.decode(gcodec.encode(grads[0].as_subclass(torch.Tensor), levels=wanted)))
         x = pretending(torch.ones(5, dtype=torch.float64))
         laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(x))
         wide = gcodec.encode(torch.arange(5000, dtype=torch.float64))
         same(gcodec.decode(wide, device="cuda"), torch.arange(5000, dtype=torch.float64))
         y = pretending(torch.ones(500))
         laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, base=y))
-        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=object(), param=y))
+        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, optimizer=object()))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=torch.optim.Rprop([y]), param=y))
         laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
         laws.with_refusal(gcodec.LimitExceeded, lambda: gcodec.decode(
             gcodec.encode(torch.ones(500)), device="cuda", max_output_bytes=100))
@@ -339,6 +430,60 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
         laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
     if not torch.cuda.is_available():
         laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
+
+
+@law
+def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
+    """What an all-reduce encodes of parts of a buffer and decodes: every value as it is rounded at the level that the
+    host's rule has for it, whatever part it lies in."""
+    if not quick:
+        return
+    import torch
+
+    import gcodec.distributed as gd
+    from gcodec.distributed.device import DeviceBooks, DeviceCoder
+    from gcodec.distributed.device_rules import DeviceRule
+    from gcodec.distributed.gradients import Gradients, Segment
+    from gcodec.distributed.rules import Rule
+    from gcodec.distributed.stats import Tally
+    from gcodec.rounding import round_to_levels
+    from tests.cuda_torch import on_host, pretending
+
+    dtype, random = BY_NAME["float32"], torch.Generator().manual_seed(3)
+    shapes = ((33, 3, 5, 5), (700,), (40, 90), (9,))
+    params = [torch.nn.Parameter(torch.randn(shape, generator=random)) for shape in shapes]
+    params[0] = torch.nn.Parameter(params[0].detach().to(memory_format=torch.channels_last))
+    optimizer = torch.optim.AdamW(params[:-1], lr=1e-3)       # none holds the last
+    for param in params:
+        param.grad = torch.randn(param.shape, generator=random) * 1e-2
+    optimizer.step()
+    ends = np.cumsum([param.numel() for param in params])
+    segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
+                for end, param in zip(ends, params, strict=True)]
+    values = torch.randn(int(ends[-1]), generator=random) * 1e-2
+    parts = [(begin, values[begin:end]) for begin, end in ((0, 1000), (1000, 4096), (4096, len(values)))]
+    modes: list[gd.Lossless | gd.FixedBits | gd.NearLossless] = [
+        gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer), gd.NearLossless(optimizer, PAPER_LADDER["float32"])]
+    for mode in modes:
+        near = mode if isinstance(mode, gd.NearLossless) else None
+        arguments: Any = near, Gradients(segments), dtype, 2.0
+        for kind in (0, 1, 1):
+            books, tally = DeviceBooks(gd.Refresh()), Tally()
+            coder = DeviceCoder(dtype, mode, DeviceRule(*arguments) if near else None, books, tally)
+            with on_host():
+                frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
+                found = coder.decode(frames, [len(part) for _, part in parts])
+            for (begin, part), own in zip(parts, found, strict=True):
+                wanted = part.numpy()
+                if near:
+                    levels = np.empty(len(part), np.uint8)
+                    Rule(*arguments).levels(begin, wanted, kind, levels)
+                    assert len(np.unique(levels)) > 1
+                    wanted = round_to_levels(wanted, levels, near.ladder_of(dtype))
+                elif isinstance(mode, gd.FixedBits):
+                    wanted = round_to_levels(wanted, 0, Ladder((23 - 5,)))
+                assert np.array_equal(own.numpy().view(np.uint32), wanted.view(np.uint32)), (mode, kind, begin)
+            assert tally.encoded_bytes == tally.decoded_bytes == values.nbytes
 
 
 @contextmanager

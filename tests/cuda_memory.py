@@ -33,6 +33,9 @@ class HostMemory:
         array.view(np.uint8)[:] = 0xA5
         return array[:n]
 
+    def full(self, n: int, value: float) -> np.ndarray:
+        return np.full(n, value, np.float32)
+
     def send(self, array: np.ndarray) -> np.ndarray:
         return np.array(array, order="C")
 

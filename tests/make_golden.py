@@ -1,4 +1,4 @@
-"""Writes ``tests/golden`` and ``tests/golden-invalid``: ``make golden``, or ``python -m tests.make_golden [--anew]``.
+"""Writes ``tests/golden`` and ``tests/golden-invalid``: ``make golden``, or ``python -m tests.make_golden``.
 
 * ``golden/sizes.csv``: the exact size of the recorded corpus in every mode. Written each time: run this after a change
   of the encoder that was meant to change sizes, look at what it prints, and commit the file with the change.
@@ -8,7 +8,7 @@
 * ``*.base`` in both: the values, little-endian, that some frames were encoded against. Frames share them; the manifest
   says which.
 
-``--anew`` replaces the frames as well: for a change of the format before version 1 is frozen, and never after.
+Version 1 of the format is frozen: what is in these folders stays as it is (docs/format.md, section 12).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from safetensors import safe_open
 
 import gcodec
 from gcodec import LITERAL_GCOMP, PAPER_LADDER, prior
+from gcodec import scheme as schemes
 from gcodec.optimizers import levels_for, view_from_dump
 from tests import reference
 from tests.cases import (
@@ -247,9 +248,78 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
                 Random(f"golden {code} {number}"), dtype=code, n_values=600, block_log2=10, n_codebooks=1,
                 levels=levels, kinds=["coded"], with_columns=number % 2 == 0)
         yield f"hand-made-{code}-columns", columns_frame(code)
+    yield from every_cell()
+    sixteen = [(drop, 16 | 15 - drop) for drop in range(16)]
+    yield "hand-made-1-levels-16", build_frame(Random("sixteen levels"), dtype=1, n_values=600, block_log2=10,
+                                               levels=([1, 2, 4, 8, 9], sixteen), n_codebooks=1, kinds=["coded"])
+    yield from device_frames()
     x = np.linspace(-1, 1, 120, dtype=np.float32)
     draft = Draft.of(gcodec.encode(x), SHIPPED)
     yield "float32-of-torch", Built(replace(draft, container=1).seal(), x.view(np.uint32), dict(SHIPPED))
+
+
+#: Kinds of block as the table of cells has them; predicted ones by what they are predicted from.
+CELLS: dict[str, reference.BlockKind] = {
+    "constant": "constant", "raw": "raw", "coded": "coded", "template": "predicted", "base": "predicted"}
+
+
+def cells() -> Iterator[tuple[int, int, str]]:
+    """(code of the type, mode, kind of block): all that there are."""
+    for code, kind in reference.VALUE_TYPES.items():
+        for name, of in CELLS.items():
+            if kind.predicted or of != "predicted":
+                yield from ((code, mode, name) for mode in range(3))
+
+
+def every_cell() -> Iterator[tuple[str, Built]]:
+    """A short frame of random values for each cell, with blocks of that kind alone."""
+    for number, (code, mode, name) in enumerate(cells()):
+        for attempt in range(1000):
+            built = build_frame(Random(f"cell {code} {mode} {name} {attempt}"), dtype=code, n_values=130,
+                                block_log2=10 + number % 11, levels=levels_of_mode(reference.VALUE_TYPES[code].T, mode),
+                                n_codebooks=1, kinds=[CELLS[name]], named=mode == 1, with_base=name == "base")
+            draft = Draft.of(built.frame, built.codebooks)
+            (block,) = draft.blocks
+            kept = name != "base" or draft.templates[block[2]][:4] == bytes(4)
+            kept = kept and draft.records[0][0] == (mode == 1) and reference.decode(
+                built.frame, built.codebooks, base=built.base).kinds == [CELLS[name]]
+            if kept and len(built.frame) < 2000:
+                break
+        else:
+            raise AssertionError
+        yield f"cell-{code}-{mode}-{name}", built._replace(frame=replace(draft, mode=mode).seal())
+
+
+def levels_of_mode(T: int, mode: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Planes and levels such as a mode has."""
+    if T == 0:
+        return [], [(0, 0)]
+    return {0: ([T], [(0, 1)]), 1: ([T - 3], [(3, 1)]), 2: ([2, 2, T - 4], [(0, 7), (2, 6), (4, 4)])}[mode]
+
+
+def device_frames() -> Iterator[tuple[str, Built]]:
+    """What is written on a CUDA device: by the plan that is used there, which the host's encoder follows as well."""
+    from gcodec.encoding import encode_values
+    from gcodec.fitting import from_histogram
+    from gcodec.gpu.encoding import SharedCodebook, plan_of
+    from gcodec.surveying import take_survey, window_of
+    from gcodec.tensors import Values
+    from gcodec.valuetypes import BY_NAME
+
+    for name in ("float32", "bfloat16", "float16"):
+        dtype, ladder = BY_NAME[name], gcodec.FINE_LADDER[name]
+        bits = golden_values(name, np.random.default_rng(dtype.bits + 1), 900)
+        graded = (np.arange(900) // 7 * 5 % 8).astype(np.uint8)
+        for mode, scheme, levels in (("lossless", schemes.lossless(dtype), graded[:0]),
+                                     ("4-mantissa-bits", schemes.fixed(dtype, 4), graded[:0]),
+                                     ("fine-ladder", schemes.ladder(dtype, ladder), graded)):
+            n_levels = len(scheme.levels)
+            counts = take_survey(bits, levels, dtype, n_levels, 1 << 14, 256, 1, every=1).by_stream.sum(axis=0)
+            book = from_histogram(counts.astype(np.uint64), dtype.head_bits, n_levels, window_of(n_levels)[1],
+                                  exact=not scheme.lossy)
+            plan = plan_of(dtype, 1, SharedCodebook(book, book.record))
+            frame = encode_values(Values(bits, dtype, (900,), 1), scheme, levels, True, plan, 1)
+            yield f"device-{name}-{mode}", Built(frame, reference.decode(frame, {}).bits, {})
 
 
 def with_tail() -> list[int]:
@@ -465,14 +535,10 @@ def write_manifest(folder: Path, entries: dict[str, dict[str, Any]]) -> None:
     (folder / "manifest.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def write_frames(folder: Path, frames: Iterator[tuple[str, Built, dict[str, Any]]], anew: bool) -> None:
-    """Add to a folder the frames that it lacks, or all of them ``anew``."""
+def write_frames(folder: Path, frames: Iterator[tuple[str, Built, dict[str, Any]]]) -> None:
+    """Add to a folder the frames that it lacks."""
     folder.mkdir(exist_ok=True)
-    entries = {} if anew else read_manifest(folder)
-    if anew:
-        for path in (*folder.glob("*.frame"), *folder.glob("*.base")):
-            path.unlink()
-    added = 0
+    entries, added = read_manifest(folder), 0
     for name, built, described in frames:
         if name not in entries:
             (folder / f"{name}.frame").write_bytes(built.frame)
@@ -486,13 +552,11 @@ def write_frames(folder: Path, frames: Iterator[tuple[str, Built, dict[str, Any]
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.make_golden", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--anew", action="store_true", help="replace the frames, too")
-    anew = parser.parse_args().anew
+    argparse.ArgumentParser(prog="python -m tests.make_golden", description=__doc__,
+                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     GOLDEN.mkdir(exist_ok=True)
-    write_frames(GOLDEN, ((name, built, entry(built)) for name, built in golden_frames()), anew)
-    write_frames(INVALID, invalid_frames(), anew)
+    write_frames(GOLDEN, ((name, built, entry(built)) for name, built in golden_frames()))
+    write_frames(INVALID, invalid_frames())
     write_sizes()
 
 

@@ -31,7 +31,7 @@ def bundle(like: Any, *kinds: Any) -> Any:
 
 def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """The kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
-    from gcodec.kernels.cuda import decode, encode, frames, histogram, parameters
+    from gcodec.kernels.cuda import decode, encode, frames, histogram, levels, parameters
 
     form = bundle(parameters.Form, *[u4] * 11)
     table = bundle(parameters.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2), array(u4, 3),
@@ -41,6 +41,8 @@ def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     out = bundle(parameters.Output, array(u4), array(u4), array(u1), array(u4))
     inputs = array(values), array(u1), array(i8, 2), array(i4), form
     places = array(i8), array(i8, 2), array(u4)
+    rule = (*(array(values),) * 2, *(array(u4),) * 3, bundle(levels.Kinds, *[u4] * 5), array(i8, 2), array(i4),
+            array(types.float32, 2), array(types.float32, 2), array(u1))
     return {
         "encode_blocks": (encode.encode_blocks, (*inputs, table, out)),
         "seal_frames": (frames.seal_frames, (array(i8, 2), array(i8, 2), form, out, array(u4), *places)),
@@ -48,10 +50,16 @@ def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "count_symbols": (histogram.count_symbols, (*inputs, array(u4), u4, u4, array(u4, 2))),
         "decode_blocks": (decode.decode_blocks, (array(u4), array(i8, 2), array(i4), array(i8), array(i8), form,
                                                  lookups, array(values), array(i4))),
+        "choose_linear": (levels.choose_linear, rule),
+        "choose_accumulator": (levels.choose_accumulator, rule),
+        "choose_adam": (levels.choose_adam, rule),
     }
 
 
-KERNELS = ("encode_blocks", "seal_frames", "move_blocks", "count_symbols", "decode_blocks")
+KERNELS = ("encode_blocks", "seal_frames", "move_blocks", "count_symbols", "decode_blocks", "choose_linear",
+           "choose_accumulator", "choose_adam")
+#: What a float operation may be called: exact, or rounded once to the nearest; nothing fused, approximate or flushed.
+EXACT = re.compile(r"(ld|st|mov|neg|abs|selp|setp\.\w+)(\.\w+)*\.f32|cvt\.rn\.f32\.[su]32|(add|mul|div|sqrt)\.rn\.f32")
 #: 16-bit values differ from wide ones in the width of their loads and stores alone.
 CASES = [pytest.param(name, values, which, marks=[pytest.mark.slow] if values is u2 else [])
          for name in KERNELS for values in (u4, u2) for which in ARCHITECTURES]
@@ -68,12 +76,18 @@ def nvvm() -> None:
 
 
 def to_ptx(name: str, values: Any, which: tuple[int, int], monkeypatch: Any) -> str:
-    """PTX of a kernel. numba asks the current device, which there is none of, when it compiles what a kernel calls."""
+    """PTX of a kernel."""
+    kernel, signature = signatures(values)[name]
+    return compiled(kernel.py_func, signature, which, monkeypatch)
+
+
+def compiled(function: Any, signature: tuple[Any, ...], which: tuple[int, int], monkeypatch: Any) -> str:
+    """PTX of a function. numba asks the current device, which there is none of, when it compiles what a kernel calls.
+    """
     compiler: Any = import_module("numba.cuda.compiler")
     for module in (compiler, import_module("numba.cuda.dispatcher")):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=which))
-    kernel, signature = signatures(values)[name]
-    ptx: str = compiler.compile_ptx(kernel.py_func, signature, cc=which)[0]
+    ptx: str = compiler.compile_ptx(function, signature, cc=which)[0]
     return ptx
 
 
@@ -82,7 +96,12 @@ def test_kernel_compiles(name, values, which, monkeypatch, tmp_path):
     ptx = to_ptx(name, values, which, monkeypatch)
     assert f".target sm_{which[0]}{which[1]}" in ptx
     assert not re.search(r"\bcall(\.uni)?\b", ptx), "a helper was not inlined"
-    assert not re.search(r"\.f(32|64)\b", ptx), "floating point decides nothing here"
+    floats = float_operations(ptx)
+    if name.startswith("choose"):
+        assert {"add.rn.f32", "mul.rn.f32"} <= floats
+        assert not [one for one in floats if not EXACT.fullmatch(one)], "levels may differ from the host's"
+    else:
+        assert not floats, "floating point decides nothing here"
     assembler = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
     if assembler is None:
         pytest.skip("compiled; no ptxas to assemble it")
@@ -93,5 +112,26 @@ def test_kernel_compiles(name, values, which, monkeypatch, tmp_path):
     assert done.returncode == 0, done.stderr
     spills = re.findall(r"(\d+) bytes spill", done.stderr)
     assert spills and set(spills) == {"0"}, done.stderr
-    (shared,) = re.findall(r"(\d+) bytes smem", done.stderr)
-    assert int(shared) <= 48 << 10
+    assert all(int(shared) <= 48 << 10 for shared in re.findall(r"(\d+) bytes smem", done.stderr))
+
+
+def float_operations(ptx: str) -> set[str]:
+    """What is done with floats, by PTX's names."""
+    return set(re.findall(r"\b[a-z][\w.]*\.f(?:16|32|64)\b[\w.]*", ptx))
+
+
+@pytest.mark.parametrize("which", ARCHITECTURES)
+def test_plain_operators_would_be_fused(which, monkeypatch):
+    """What :mod:`gcodec.kernels.floats` is for; and the patterns above do see it."""
+    from gcodec.kernels.floats import plus, times
+
+    def plain(out: Any, a: Any, b: Any) -> None:
+        out[0] = a * b + out[0]
+
+    def rounded(out: Any, a: Any, b: Any) -> None:
+        out[0] = plus(times(a, b), out[0])
+
+    found = [float_operations(compiled(function, (array(types.float32), types.float32, types.float32), which,
+                                       monkeypatch)) for function in (plain, rounded)]
+    assert [any(one.startswith("fma") for one in some) for some in found] == [True, False]
+    assert [all(map(EXACT.fullmatch, some)) for some in found] == [False, True]

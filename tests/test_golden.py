@@ -1,6 +1,7 @@
 """Frames that must decode, or be refused, forever: ``tests/golden`` and ``tests/golden-invalid``.
 
-They were written by ``python -m tests.make_golden`` and are not made again, whatever the encoder comes to write.
+They were written by ``python -m tests.make_golden`` and are not made again, whatever the encoder comes to write:
+version 1 of the format is frozen (docs/format.md, section 12).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gcodec
 from tests import laws, reference
 from tests.cases import KINDS, modes
 from tests.frame_builder import SPOILERS, Coded, Draft
-from tests.make_golden import GOLDEN, INVALID, as_base, as_known, read_manifest, slug
+from tests.make_golden import GOLDEN, INVALID, as_base, as_known, cells, read_manifest, slug
 
 VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
 
@@ -51,6 +52,34 @@ def test_manifests_name_what_is_there(folder, entries):
     bases = {described["base"][0] for described in entries.values() if "base" in described}
     assert {path.name for path in folder.glob("*.base")} == bases
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
+
+
+def test_every_type_mode_and_kind_of_block_has_a_vector():
+    found = set()
+    for name, described in VALID.items():
+        draft = Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
+        for kind, block in zip(described["blocks"], draft.blocks, strict=True):
+            by_base = kind == "predicted" and draft.templates[block[2]][:4] == bytes(4)
+            found.add((draft.dtype, draft.mode, "base" if by_base else "template" if kind == "predicted" else kind))
+    assert found == set(cells())
+
+
+def test_every_size_that_a_header_may_name_has_a_vector():
+    frames = [(GOLDEN / f"{name}.frame").read_bytes() for name in VALID]
+    assert {frame[9] for frame in frames} == set(range(10, 21))         # block_log2
+    assert {frame[10] for frame in frames} == set(range(6, 13))         # stream_log2
+    assert {1, 2, 4, 8, 16} <= {frame[12] for frame in frames}          # levels
+    assert {frame[13] for frame in frames} == set(range(9))             # planes
+    assert {0, 1, 255} <= {frame[11] for frame in frames} & {frame[14] for frame in frames}    # codebooks of both kinds
+    assert {frame[8] for frame in frames} >= {0, 1, 2, 3, 32}           # dimensions
+    drafts = [Draft.of(frame, as_known(VALID[name].get("codebooks", [])))
+              for name, frame in zip(VALID, frames, strict=True)]
+    kinds = {(draft.dtype, record[0]) for draft in drafts for record in draft.records}
+    assert kinds == {(code, kind) for code in reference.VALUE_TYPES for kind in (0, 1)}
+    coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
+    assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
+    assert {block.reference_width > 0 for block in coded} == {True, False}
+    assert {block.length_width > 0 for block in coded} == {True, False}
 
 
 def test_golden_frames_cover_types_modes_and_kinds_of_block():

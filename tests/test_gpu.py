@@ -14,11 +14,14 @@ import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, gpu
 from gcodec import scheme as schemes
 from gcodec.encoding import encode_values
+from gcodec.optimizers import OptimizerView, levels_for, view_from_dump
 from gcodec.scheme import Scheme
 from gcodec.tensors import values_of
 from gcodec.valuetypes import BY_NAME
 from tests import laws
 from tests.cases import CASES, LARGE, Bits, Case, levels_at_random
+from tests.cuda_cases import RULES, as_type, floats_of_all_kinds
+from tests.ranks import Ranks, one_of
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -100,6 +103,63 @@ def test_a_batch_is_its_tensors(dtype):
     for x, frame, result in zip(some, frames, gpu.decode_batch(frames), strict=True):
         assert bytes(frame.cpu().numpy()) == host_frame(x.cpu(), schemes.lossless(BY_NAME[dtype]), None, book)
         laws.assert_same_bits(result.cpu(), laws.bits_of(x.cpu()).reshape(tuple(x.shape)))
+
+
+def on_device(array: Any) -> Any:
+    """Floats, bfloat16 as bits, as a tensor on the device."""
+    tensor = torch.from_numpy(array.view(f"i{array.itemsize}"))
+    kinds = {"uint16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    return tensor.view(kinds[array.dtype.name]).cuda()
+
+
+@pytest.mark.parametrize("types", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"),
+                                   ("float16", "float32", "float16")], ids=str)
+@pytest.mark.parametrize("title", RULES)
+def test_levels_are_the_hosts(title, types):
+    name, hyper, state = RULES[title]
+    rng, views, params, grads, expected = np.random.default_rng(9), [], [], [], []
+    for n in (100_000, 1, 16_385, 700):
+        kept = {key: value if key == "step" else as_type(abs(floats_of_all_kinds(rng, n)) if value == "square"
+                                                         else floats_of_all_kinds(rng, n), types[2])
+                for key, value in state.items()}
+        grad = as_type(floats_of_all_kinds(rng, n) / 64, types[0])
+        param = as_type(floats_of_all_kinds(rng, n), types[1])
+        known = view_from_dump(name, hyper, kept)
+        expected.append(levels_for(known, param, grad, in_group=False))
+        there: Any = {key: value if key == "step" else on_device(value) for key, value in kept.items()}
+        views.append(OptimizerView(name, known.hyper, there))
+        params.append(on_device(param))
+        grads.append(on_device(grad))
+    for found, wanted in zip(gpu.levels_batch(views, params, grads, in_group=False), expected, strict=True):
+        assert np.array_equal(found.cpu().numpy(), wanted)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_levels_of_a_live_optimizer(fused):
+    params = [torch.nn.Parameter(torch.randn(shape, device="cuda")) for shape in ((300, 70), (5000,))]
+    optimizer = torch.optim.AdamW(params, lr=1e-3, fused=fused)
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.randn_like(param) * 1e-3
+        optimizer.step()
+    grads = [param.grad for param in params]
+    for param, grad, found in zip(params, grads, gpu.levels_batch(optimizer, params, grads), strict=True):
+        state = {key: value.cpu() for key, value in optimizer.state[param].items()}
+        known = view_from_dump("AdamW", optimizer.param_groups[0], state)
+        assert np.array_equal(found.cpu().numpy(), levels_for(known, param.detach().cpu(), grad.cpu()))
+        frame = gcodec.encode(grad, optimizer=optimizer, param=param)
+        wanted = gcodec.decode(gcodec.encode(grad.cpu(), levels=found.cpu().numpy()))
+        laws.assert_same_bits(gcodec.decode(frame).cpu(), laws.bits_of(wanted).reshape(tuple(grad.shape)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_reduces_have_the_hosts_bits(size):
+    """Ranks share the device, which NCCL does not do: frames go through the host."""
+    ranks = Ranks(size, "tests.device_cases")
+    try:
+        one_of(ranks.run("on_cuda"))
+    finally:
+        ranks.close()
 
 
 def test_spoilt_frames_are_refused():

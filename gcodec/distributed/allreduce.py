@@ -15,6 +15,7 @@ from ..errors import InvalidArgument, PeerError, Unsupported
 from ..tensors import values_of
 from ..valuetypes import BY_NAME, ValueType
 from .coder import Coder, Shared
+from .device_jobs import allreduce_there, on_device
 from .gradients import Gradients
 from .lane import Job, Lane, Later, Pending, lane_of
 from .modes import Lossless, Mode, NearLossless
@@ -45,12 +46,13 @@ def allreduce(
 ) -> Pending | None:
     """All-reduce a tensor in place, compressed on the wire; every rank ends with the same bits.
 
-    ``tensor``: float32, float64, float16 or bfloat16 in CPU memory, any shape and strides, the same number of values on
-    all ranks. ``group``: a process group, default the world's; its ranks must make these calls in the same order, and
-    the first one makes a private Gloo group. ``op``: "sum", or "avg": the sum divided by the number of ranks. ``mode``:
-    ``Lossless()`` by default; for ``NearLossless``, ``params``: the parameter whose gradient the tensor is, or the
-    parameters whose gradients it holds end to end. ``async_op``: return at once, with a :class:`Pending`; until its
-    ``wait`` returns the tensor is not to be touched. ``smallest``: bytes below which nothing is compressed (nor
+    ``tensor``: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all
+    ranks; in CPU memory, or on a CUDA device (docs/gpu.md; float64 goes there as it is). ``group``: a process
+    group, default the world's; its ranks must make these calls in the same order, and the first one makes a private
+    Gloo group. ``op``: "sum", or "avg": the sum divided by the number of ranks. ``mode``: ``Lossless()`` by
+    default; for ``NearLossless``, ``params``: the parameter whose gradient the tensor is, or the parameters whose
+    gradients it holds end to end. ``async_op``: return at once, with a :class:`Pending`; until its ``wait`` returns
+    the tensor is not to be touched. ``smallest``: bytes below which nothing is compressed (nor
     rounded). ``threads`` of the codec: default all cores. ``timeout``: after which a silent rank is an error, default
     5 minutes; only the first call's on a group counts.
 
@@ -69,9 +71,12 @@ def allreduce(
         gradients = Gradients.of([params] if isinstance(params, torch.Tensor) else list(params), dense.numel())
     elif isinstance(mode, NearLossless):
         raise InvalidArgument("NearLossless needs params: the parameters whose gradients the tensor holds")
+    small = dense.nbytes < max(smallest, 1)
     if lane.size == 1:
         job = Job(lambda: None)
-    elif dense.nbytes < max(smallest, 1):
+    elif on_device(tensor):
+        job = allreduce_there(lane, tensor, dense, None if small else dtype, mode, op == "avg", gradients)
+    elif small:
         job = Job(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Tally())))
     else:
         result = torch.empty_like(dense)
@@ -91,7 +96,7 @@ def _checked(tensor: torch.Tensor, op: str) -> ValueType:
         raise InvalidArgument(
             f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
         )
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and not on_device(tensor):
         raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
     return TYPES[tensor.dtype]
 

@@ -22,17 +22,19 @@ _KEPT = 64  #: buffers of a size that are kept
 
 
 class Buffers:
-    """Memory for messages, used again: fresh pages cost as much as encoding does. For one thread."""
+    """Memory for messages, used again: fresh pages cost as much as encoding does. For one thread. ``pinned``: such as
+    a CUDA device copies to and from by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, pinned: bool = False) -> None:
         self._kept: dict[int, list[torch.Tensor]] = {}
+        self._pinned = pinned
 
     def take(self, size: int) -> torch.Tensor:
         """uint8[at least ``size``]."""
         rounded = max(1 << 12, 1 << (size - 1).bit_length() - 3)
         rounded *= -(-size // rounded)
         kept = self._kept.get(rounded)
-        return kept.pop() if kept else torch.empty(rounded, dtype=torch.uint8)
+        return kept.pop() if kept else torch.empty(rounded, dtype=torch.uint8, pin_memory=self._pinned)
 
     def give(self, buffer: torch.Tensor) -> None:
         """It is no longer in use."""

@@ -62,10 +62,16 @@ class Gradients:
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
     """A tensor's values in the order of memory that ``stride`` has: an array [n], bfloat16 as bits; its own memory
     where it has that order itself."""
+    return bits_or_floats(flat_tensor(tensor, stride))
+
+
+def flat_tensor(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """The same as a flat tensor, on any device."""
     tensor = tensor.detach()
     if tensor.stride() != tuple(stride):
-        tensor = torch.empty_strided(tensor.shape, tuple(stride), dtype=tensor.dtype).copy_(tensor)
-    return bits_or_floats(torch.as_strided(tensor, (tensor.numel(),), (1,)))
+        other = torch.empty_strided(tensor.shape, tuple(stride), dtype=tensor.dtype, device=tensor.device)
+        tensor = other.copy_(tensor)
+    return torch.as_strided(tensor, (tensor.numel(),), (1,))
 
 
 def bits_or_floats(flat: torch.Tensor) -> np.ndarray:

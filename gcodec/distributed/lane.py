@@ -10,8 +10,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from queue import Full, Queue
 from typing import Any
@@ -24,6 +24,8 @@ from torch.distributed import distributed_c10d
 from ..errors import GcodecError, InvalidArgument, PeerError
 from .exchange import Buffers
 
+Place = Callable[[], AbstractContextManager[Any]]
+
 _lanes: list[Lane] = []
 _lanes_lock = threading.Lock()
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
@@ -31,14 +33,20 @@ _MOST = 1 << 10  #: jobs that may wait: each holds on to memory
 
 
 class Pending:
-    """What a lane will have done: as a ``dist.Work``, something to wait for."""
+    """What a lane will have done: as a ``dist.Work``, something to wait for.
 
-    def __init__(self) -> None:
-        self._box: torch.futures.Future[Any] = torch.futures.Future()
+    ``devices``: those other than the CPU that its value lies on. Waiting makes the current stream wait for the stream
+    that was current where the work was completed, and not the host for the device.
+    """
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        self._box: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
+        self._error: BaseException | None = None
 
     def complete(self, value: Any, error: BaseException | None = None) -> None:
         """For the lane: the work is done, or has failed."""
-        self._box.set_result((value, error))
+        self._error = error
+        self._box.set_result(value)
 
     def done(self) -> bool:
         """Whether there is nothing left to wait for."""
@@ -46,18 +54,16 @@ class Pending:
 
     def wait(self) -> Any:
         """The value; raises what the work raised."""
-        return _unpacked(self._box.wait())
+        return self._checked(self._box.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the value. Errors are raised in a ``then``: one that is set on a future does not reach C++."""
-        return self._box.then(lambda box: _unpacked(box.value()))
+        return self._box.then(lambda box: self._checked(box.value()))
 
-
-def _unpacked(result: tuple[Any, BaseException | None]) -> Any:
-    value, error = result
-    if error is not None:
-        raise error
-    return value
+    def _checked(self, value: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        return value
 
 
 class Later:
@@ -69,10 +75,20 @@ class Later:
 
 class Job:
     """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, whose end comes before that of the
-    next job which returns a value; ``refuse`` is called instead on a broken lane, to tell other ranks."""
+    next job which returns a value; ``refuse`` is called instead on a broken lane, to tell other ranks.
 
-    def __init__(self, run: Callable[[], Any], refuse: Callable[[BaseException], None] | None = None) -> None:
-        self.run, self.refuse = run, refuse
+    ``devices``: of its value, see :class:`Pending`; ``place``: what is current there while it runs and is completed,
+    such as a stream.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        refuse: Callable[[BaseException], None] | None = None,
+        devices: Sequence[torch.device] = (),
+        place: Place = nullcontext,
+    ) -> None:
+        self.run, self.refuse, self.devices, self.place = run, refuse, devices, place
 
 
 class Lane:
@@ -85,8 +101,9 @@ class Lane:
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
+        self.wires: dict[torch.device, Any] = {}  #: by which frames on devices travel; only the thread touches them
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
-        self._begun: list[tuple[Later, Pending]] = []
+        self._begun: list[tuple[Later, Pending, Place]] = []
         self._queue: Queue[tuple[Job, Pending] | None] = Queue(_MOST)
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
@@ -96,9 +113,10 @@ class Lane:
 
         Waits where too much is waiting. Raises PeerError if that lasts as long as a silent rank may.
         """
-        pending = Pending()
+        job = work if isinstance(work, Job) else Job(work)
+        pending = Pending(job.devices)
         try:
-            self._queue.put((work if isinstance(work, Job) else Job(work), pending), timeout=self._patience)
+            self._queue.put((job, pending), timeout=self._patience)
         except Full:
             raise PeerError(f"{_MOST} all-reduces wait, and none has ended within {self._patience:g} s") from None
         return pending
@@ -125,26 +143,27 @@ class Lane:
                 self.settle()
             return value
 
-        self._attempt(run, pending)
+        self._attempt(run, pending, job.place)
 
     def settle(self) -> None:
         """Wait for the end of what has begun; for jobs, on the lane's thread."""
         begun, self._begun = self._begun, []
-        for later, pending in begun:
-            self._attempt(later.finish, pending)
+        for later, pending, place in begun:
+            self._attempt(later.finish, pending, place)
 
-    def _attempt(self, run: Callable[[], Any], pending: Pending) -> None:
-        try:
-            value = run()
-        except BaseException as error:
-            self.failure = self.failure or error
-            pending.complete(None, error)
-            self.settle()
-        else:
-            if isinstance(value, Later):
-                self._begun.append((value, pending))
+    def _attempt(self, run: Callable[[], Any], pending: Pending, place: Place) -> None:
+        with place():
+            try:
+                value = run()
+            except BaseException as error:
+                self.failure = self.failure or error
+                pending.complete(None, error)
+                self.settle()
             else:
-                pending.complete(value)
+                if isinstance(value, Later):
+                    self._begun.append((value, pending, place))
+                else:
+                    pending.complete(value)
 
     def close(self, patience: float | None = None) -> None:
         """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""

@@ -17,7 +17,7 @@ from .modes import NearLossless
 _STATES = 3  #: state arrays at most that a rule reads
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """How a parameter is held: by an optimizer of this name, in a group with these hyperparameters, whose rule reads
     the state arrays ``keys`` (True: they may be absent); ``state`` of the parameter, under torch's names."""
 
@@ -28,7 +28,7 @@ class _Held(NamedTuple):
     state: Mapping[str, Any]
 
 
-class _Many(NamedTuple):
+class Many(NamedTuple):
     """Tensors whose levels one call of a kernel of ``OF_MANY`` finds: its ``table`` in the order of the buffer, their
     ``ends`` in it, and its other arguments by kind, as in :meth:`Rule.levels`."""
 
@@ -75,7 +75,7 @@ class Rule:
                 self._levels(segment, held, part, values[here], kind, out[here])
 
     def _levels(
-        self, segment: Segment, held: _Held | None, part: slice, values: np.ndarray, kind: int, out: np.ndarray
+        self, segment: Segment, held: Held | None, part: slice, values: np.ndarray, kind: int, out: np.ndarray
     ) -> None:
         """Of some values of one tensor; 0 where no optimizer holds it."""
         if held is None:
@@ -90,7 +90,7 @@ class Rule:
         ladder, scale, loss_scale = policy.ladder, policy.scale, policy.loss_scale
         levels_for(view, param[part], values, ladder=ladder, scale=scale, loss_scale=loss_scale, out=out)
 
-    def _sorted(self, plain: bool) -> tuple[list[_Many], list[tuple[Segment, _Held | None]]]:
+    def _sorted(self, plain: bool) -> tuple[list[Many], list[tuple[Segment, Held | None]]]:
         """The tensors that kernels for many can take, and all others. ``plain``: the buffer is float32."""
         rows: dict[Any, list[list[int]]] = {}
         terms: dict[Any, list[list[Any]]] = {}  # by kernel, then by kind
@@ -115,7 +115,7 @@ class Rule:
             rows.setdefault(number[0], []).append([segment.begin, segment.end, number[1], *addresses])
         return [_many(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
 
-    def _number(self, held: _Held, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
+    def _number(self, held: Held, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
         """The kernel for a parameter's rule, and the number of its constants among those of that kernel, where one for
         many tensors will do."""
         view = OptimizerView(held.name, held.hyper, held.state)
@@ -128,7 +128,7 @@ class Rule:
             kind.append(one)
         return formulas[0].kernel, len(kinds[0]) - 1
 
-    def _held(self, param: torch.Tensor) -> _Held | None:
+    def _held(self, param: torch.Tensor) -> Held | None:
         found = self._groups.get(id(param))
         if found is None:
             return None
@@ -137,10 +137,10 @@ class Rule:
             hyper = hyper_from(name, group)
             keys = [(key, initial is None) for key, initial in arrays_of(OptimizerView(name, hyper, {}))]
             self._hypers[id(group)] = hyper, keys
-        return _Held(name, id(group), *self._hypers[id(group)], states.get(param, {}))
+        return Held(name, id(group), *self._hypers[id(group)], states.get(param, {}))
 
 
-def _addresses(segment: Segment, held: _Held) -> tuple[list[int], list[torch.Tensor]] | None:
+def _addresses(segment: Segment, held: Held) -> tuple[list[int], list[torch.Tensor]] | None:
     """Of a parameter's and its state's memory, and the tensors; None unless all are float32 in the gradient's order."""
     tensors = [segment.param]
     addresses = [tensors[0].data_ptr()]
@@ -158,13 +158,13 @@ def _addresses(segment: Segment, held: _Held) -> tuple[list[int], list[torch.Ten
     return [*addresses, *[0] * (1 + _STATES - len(addresses))], tensors
 
 
-def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> _Many:
+def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> Many:
     table = np.array(rows, np.int64)
     by_kind = [(np.array([k for k, *_ in kind], np.float32), *kind[0][1:]) for kind in terms]
-    return _Many(OF_MANY[kernel], table, table[:, 1].copy(), tuple(by_kind))
+    return Many(OF_MANY[kernel], table, table[:, 1].copy(), tuple(by_kind))
 
 
-def _view(segment: Segment, held: _Held) -> tuple[OptimizerView, np.ndarray]:
+def _view(segment: Segment, held: Held) -> tuple[OptimizerView, np.ndarray]:
     """What a tensor's optimizer knows, and the parameter, in the order of the gradient's memory."""
     known = {key: held.state[key] for key in STATE[held.name] if held.state.get(key) is not None}
     stride = segment.stride

@@ -16,6 +16,9 @@ from .bypass import APART, Bypass, Gate
 from .checkpoint import pack, unpack
 from .codebooks import Codebooks, Refresh
 from .coder import Shared
+from .device import TYPES as CODED_THERE
+from .device import DeviceBooks
+from .device_jobs import compressed_there, on_device, plain_there, unchanged
 from .gradients import Gradients, Segment
 from .lane import Job, Lane, Later, lane_of
 from .modes import Lossless, Mode, NearLossless
@@ -71,6 +74,7 @@ class CompressedAllreduce:
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
         self._results: dict[int, torch.Tensor] = {}
+        self._books: dict[Any, DeviceBooks] = {}
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
         for dtype in dict.fromkeys(self._likely_types()):
@@ -79,9 +83,12 @@ class CompressedAllreduce:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
-        if not buffer.is_cpu:
-            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
-        self._make_warm(buffer.dtype)
+        if not buffer.is_cpu and (buffer.is_sparse or not on_device(buffer)):
+            raise Unsupported(
+                f"{buffer.layout} gradients on {buffer.device.type} are not reduced yet: dense ones on CUDA devices are"
+            )
+        if not on_device(buffer):
+            self._make_warm(buffer.dtype)
         if self._lane is None:
             self._lane = lane_of(self.group, self.timeout)
         lane = self._lane
@@ -104,32 +111,37 @@ class CompressedAllreduce:
             self._end_step(lane)
             return result
 
-        return lane.submit(Job(run, job.refuse)).get_future()
+        return lane.submit(Job(run, job.refuse, job.devices, job.place)).get_future()
 
     def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
         buffer = bucket.buffer()
+        there = on_device(buffer)
         if lane.size == 1:
-            return Job(lambda: buffer)
+            return unchanged(buffer) if there else Job(lambda: buffer)
         label = f"step {self._stats.steps}, bucket {bucket.index()}"
+        dense = Job(lambda: plain_begun(lane, buffer, True, tally, label))
+        if there:
+            dense = plain_there(lane, buffer, True, tally)
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
-        if dtype is None or buffer.nbytes < max(self.smallest, 1):
-            return Job(lambda: plain_begun(lane, buffer, True, tally, label))
-        gradients = gradients_of(bucket)
-        shared = None
-        if self.refresh is not None:
-            numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
-            shared = Shared(self._codebooks, gradients, numbers)
+        if dtype is None or buffer.nbytes < max(self.smallest, 1) or (there and buffer.dtype not in CODED_THERE):
+            return dense
+        gradients, mode = gradients_of(bucket), self.mode
+        shared = None if there else self._shared(gradients)
         result = self._result_for(bucket.index(), buffer)
-        mode = self.mode
-        coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
+        if there:
+            books = self._device_books(bucket.index(), buffer)
+            coded = compressed_there(lane, buffer, result, dtype, mode, True, gradients, books, tally, label)
+        else:
+            coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
 
         def run() -> Any:
             gate = self._gate
             if gate is not None and not gate.compresses(buffer.nbytes):
-                begun = plain_begun(lane, buffer, True, tally, label)
-                if gate.kind != APART:
-                    return begun
-                flat = begun.finish()
+                flat = dense.run()
+                if isinstance(flat, Later):
+                    if gate.kind != APART:
+                        return flat
+                    flat = flat.finish()
             else:
                 if shared is not None:
                     self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
@@ -138,7 +150,20 @@ class CompressedAllreduce:
                 gate.add(buffer.nbytes, tally)
             return flat
 
-        return Job(run, coded.refuse)
+        return Job(run, coded.refuse, coded.devices, coded.place)
+
+    def _shared(self, gradients: Gradients) -> Shared | None:
+        if self.refresh is None:
+            return None
+        numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
+        return Shared(self._codebooks, gradients, numbers)
+
+    def _device_books(self, index: int, buffer: torch.Tensor) -> DeviceBooks | None:
+        """The codebooks for frames of a bucket on a device; buckets may be rebuilt, and modes change."""
+        if self.refresh is None:
+            return None
+        key = index, buffer.numel(), buffer.dtype, repr(self.mode.terms)
+        return self._books.setdefault(key, DeviceBooks(self.refresh))
 
     def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
         """Memory for a bucket's result, the same at every step: DDP reads it before the next backward pass begins."""
@@ -159,7 +184,7 @@ class CompressedAllreduce:
         if not isinstance(self.mode, NearLossless):
             return [torch.float32]
         held = [param for one in self.mode.optimizers for group in one.param_groups for param in group["params"]]
-        return [param.dtype for param in held if param.requires_grad]
+        return [param.dtype for param in held if param.requires_grad and param.is_cpu]
 
     def _make_warm(self, dtype: torch.dtype) -> None:
         key = dtype, repr(type(self.mode))

@@ -14,19 +14,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gcodec.codebook import Codebook
-from gcodec.coding import ROUNDINGS, Coding
+from gcodec.coding import LADDERS, ROUNDINGS, Coding
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.ladders import Ladder
 from gcodec.scheme import Scheme
 from gcodec.tensors import TORCH, is_torch
+from gcodec.truncation import Policy
 
 if TYPE_CHECKING:
     import torch
 
+    from gcodec.optimizers import OptimizerView
+
     from .encoding import Batch as Batch
     from .encoding import SharedCodebook as SharedCodebook
 
-__all__ = ["decode_batch", "encode", "encode_batch", "fresh_codebook", "max_frame_bytes", "start_batch"]
+__all__ = [
+    "decode_batch",
+    "encode",
+    "encode_batch",
+    "fresh_codebook",
+    "levels_batch",
+    "max_frame_bytes",
+    "start_batch",
+]
 
 
 def start_batch(
@@ -84,8 +95,11 @@ def encode(
     if optimizer is not None:
         if levels is not None or param is None:
             raise InvalidArgument("give either levels, or an optimizer together with param")
-        raise Unsupported("levels are not chosen on CUDA devices yet: give levels, made on the host")
-    if param is not None:
+        if mantissa_bits is not None:
+            raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
+        ladder = ladder or LADDERS[coding.ladder].get(str(x.dtype).removeprefix("torch."))
+        (levels,) = levels_batch(optimizer, [param], [x], ladder=ladder)
+    elif param is not None:
         raise InvalidArgument("param and ladder need an optimizer or levels")
     graded = None if levels is None else [levels]
     options: Any = {"mantissa_bits": mantissa_bits, "levels": graded, "ladder": ladder, "rounding": rounding}
@@ -94,6 +108,37 @@ def encode(
         return out
     (frame,) = batch.frames
     return frame.cpu().numpy().tobytes() if device == "cpu" else frame
+
+
+def levels_batch(
+    source: torch.optim.Optimizer | Sequence[OptimizerView],
+    params: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor],
+    *,
+    ladder: Ladder | None = None,
+    loss_scale: float = 1.0,
+    in_group: bool = True,
+    scale: float = 1.0,
+) -> list[torch.Tensor]:
+    """The level of every value of some CUDA gradients of one type, by the rule of the optimizer that will use them.
+
+    ``source``: the live optimizer that holds ``params``, its state on their device, or a view for each, whose state is
+    tensors there. Everything else as in ``gcodec.optimizers.levels_for``, and so are the levels, bit for bit: for each
+    gradient a tensor of uint8 in its shape, on its device, for ``levels=`` of the functions here. Waits for the device
+    only where the optimizer counts its steps there (``fused``, ``capturable``): once.
+
+    Raises Unsupported: no rule for this optimizer, float64. InvalidArgument.
+    """
+
+    from . import levels
+
+    memory, policy = _memory(grads), Policy(ladder, in_group, scale, loss_scale)
+    views = list(source) if isinstance(source, Sequence) else levels.views_of(source, params)
+    if not len(views) == len(params) == len(grads):
+        raise InvalidArgument(f"{len(views)} views, {len(params)} parameters and {len(grads)} gradients")
+    asked = [levels.Asked(*one) for one in zip(grads, params, views, strict=True)]
+    found = levels.choose(memory, asked, policy)
+    return [own.view(grad.shape) for own, grad in zip(found, grads, strict=True)]
 
 
 def encode_batch(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:

@@ -22,6 +22,9 @@ class Memory(Protocol):
     def empty(self, n: int, dtype: str) -> Any:
         """A new array of ``n`` elements."""
 
+    def full(self, n: int, value: float) -> Any:
+        """A flat tensor of ``n`` float32s of this value."""
+
     def send(self, array: np.ndarray) -> Any:
         """A copy on the device."""
 
@@ -81,6 +84,13 @@ class TorchMemory:
         with torch.cuda.stream(self.stream):
             tensor = torch.empty(max(n, 1) * kind.itemsize, dtype=torch.uint8, device=self.device)
         return _Array(tensor, n, kind)
+
+    def full(self, n: int, value: float) -> Any:
+        """See :class:`Memory`."""
+        import torch
+
+        with torch.cuda.stream(self.stream):
+            return torch.full((n,), value, dtype=torch.float32, device=self.device)
 
     def send(self, array: np.ndarray) -> Any:
         """From pinned memory, so that nobody waits; torch keeps that until it is copied."""

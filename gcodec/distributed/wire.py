@@ -1,0 +1,126 @@
+"""How frames on a CUDA device go from rank to rank: by NCCL, or through the host's memory and Gloo.
+
+Sizes are known on both sides by then, for NCCL does not say how much it has received. All that is called here is called
+on the lane's thread, with the side stream current, in the same order on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
+
+from .delegation import inner_method
+from .exchange import Buffers, Exchange
+from .lane import Lane
+
+_TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
+_made: dict[str, int] = {}  #: private NCCL groups so far, by the parent's name
+
+
+class Wire(Protocol):
+    """Moves bytes between devices."""
+
+    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Send ``frames[r]`` (uint8, may be empty) to every rank r and receive ``sizes[r]`` bytes from it."""
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        """The sum over all ranks, in place, uncompressed."""
+
+
+class GroupWire:
+    """A process group that takes the device's tensors itself: NCCL's, on CUDA devices."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """As :meth:`Wire.swap`, in one call of the group's, which waits for nothing on a device."""
+        sent = torch.cat(list(frames))
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
+        lengths = [len(frame) for frame in frames]
+        inner_method(self.group, "alltoall_base")(received, sent, list(sizes), lengths).wait()
+        return list(received.split(list(sizes)))
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        """As :meth:`Wire.all_reduce`."""
+        self.group.allreduce([flat]).wait()
+
+
+class StagedWire:
+    """The lane's Gloo group, through pinned memory of the host's. Waits for the device and the network."""
+
+    def __init__(self, lane: Lane, device: torch.device) -> None:
+        self.lane, self.device = lane, device
+        self._buffers = Buffers(pinned=device.type == "cuda")
+        self._turn = 0
+
+    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """As :meth:`Wire.swap`; receives are posted before sends. Raises PeerError."""
+        lane = self.lane
+        exchange = Exchange(lane.group, lane.timeout, self._buffers, _where)
+        self._turn += 1
+        tag = _TAG | self._turn % (1 << 16)
+        others = [(lane.rank + distance) % lane.size for distance in range(1, lane.size)]
+        incoming = {peer: exchange.post(peer, tag, sizes[peer]) for peer in others if sizes[peer]}
+        for peer in others:
+            size = len(frames[peer])
+            if size:
+                buffer = self._buffers.take(size)
+                buffer[:size].copy_(frames[peer])
+                exchange.own(buffer)
+                exchange.send(peer, tag, buffer, size)
+        received = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
+        for peer, one in incoming.items():
+            exchange.receive(one, _where(peer))
+            received[peer].copy_(one.buffer[: sizes[peer]])
+        exchange.finish()
+        return received
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        """As :meth:`Wire.all_reduce`."""
+        staged = flat.cpu()
+        self.lane.group.allreduce([staged]).wait()
+        flat.copy_(staged)
+
+
+def _where(peer: int) -> str:
+    return f"rank {peer}"
+
+
+def wire_of(lane: Lane, device: torch.device) -> Wire:
+    """The wire for a device's tensors among a lane's ranks, made on the first call; on the lane's thread."""
+    if device not in lane.wires:
+        nccl = has_nccl(lane.parent)
+        lane.wires[device] = GroupWire(_private_nccl(lane, device)) if nccl else StagedWire(lane, device)
+    wire: Wire = lane.wires[device]
+    return wire
+
+
+def has_nccl(group: dist.ProcessGroup) -> bool:
+    """Whether a group moves CUDA tensors by NCCL: the same on all ranks."""
+    if not dist.is_nccl_available():
+        return False
+    try:
+        return isinstance(group._get_backend(torch.device("cuda")), dist.ProcessGroupNCCL)
+    except RuntimeError:  # it has no backend for CUDA
+        return False
+
+
+def _private_nccl(lane: Lane, device: torch.device) -> dist.ProcessGroup:
+    """An NCCL group with the ranks of a lane: its collectives are not to come between those of training."""
+    name = str(lane.parent.group_name)
+    _made[name] = _made.get(name, 0) + 1
+    own = f"gcodec-wire-{_made[name]}"
+    store = PrefixStore(f"{own}/", distributed_c10d._get_process_group_store(lane.parent))
+    options: Any = dist.ProcessGroupNCCL.Options()
+    options._timeout, options.group_name = lane.timeout, f"{name}-{own}"
+    group = dist.ProcessGroup(store, lane.rank, lane.size)
+    nccl = dist.ProcessGroupNCCL(store, lane.rank, lane.size, options)
+    group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, nccl)
+    return group

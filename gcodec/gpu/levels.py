@@ -1,0 +1,152 @@
+"""Levels of gradients on a device, by the rules of optimizers whose state is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.kernels import truncation as rules
+from gcodec.kernels.cuda import levels as kernels
+from gcodec.kernels.cuda.levels import THRESHOLDS, Kinds
+from gcodec.kernels.cuda.values import BLOCK_LOG2
+from gcodec.kernels.floats import BFLOAT16, HALF, WIDE
+from gcodec.optimizers import OptimizerView, arrays_of, formula_for, held_by, hyper_from
+from gcodec.truncation import Policy, float32_terms
+
+from .memory import Memory
+
+if TYPE_CHECKING:
+    import torch
+
+_KINDS = {"float32": WIDE, "bfloat16": BFLOAT16, "float16": HALF}
+_KERNELS = {
+    rules.linear: (kernels.choose_linear, 11),
+    rules.accumulator: (kernels.choose_accumulator, 17),
+    rules.adam: (kernels.choose_adam, 22),
+}  #: of a rule on the host: the one on the device, and how many constants it has
+_ROLES = 5  #: gradient, parameter, three of state
+
+Terms = tuple[tuple[Any, ...], tuple[int, ...]]
+
+
+class Asked(NamedTuple):
+    """A gradient and its parameter on the device, and how that is held; arrays of ``known``'s state are there, too."""
+
+    grad: Any
+    param: Any
+    known: OptimizerView
+
+
+class _Seen(NamedTuple):
+    """The same as kernels take it: ``rule`` on the host, by role ``arrays`` (None: missing) and ``types``, number of
+    values, constants and thresholds (None: level 0 for all)."""
+
+    rule: Any
+    arrays: tuple[Any, ...]
+    types: tuple[str, ...]
+    n: int
+    terms: Terms | None
+
+
+def choose(memory: Memory, asked: Sequence[Asked], policy: Policy) -> list[Any]:
+    """Levels of each gradient, flat tensors of uint8 that lie one after another on the device; bit for bit those of
+    ``gcodec.optimizers.levels_for``. Waits for nothing. Raises InvalidArgument, Unsupported."""
+    seen = [_see(memory, one, policy) for one in asked]
+    ends = np.cumsum([one.n for one in seen], dtype=np.int64)
+    out = memory.empty(int(ends[-1]) if asked else 0, "uint8")
+    groups: dict[Any, list[int]] = {}
+    for number, one in enumerate(seen):
+        if one.n:
+            groups.setdefault((one.rule, one.types), []).append(number)
+    for (rule, types), numbers in groups.items():
+        starts = [int(ends[i]) - seen[i].n for i in numbers]
+        _launch(memory, rule, types, [seen[i] for i in numbers], starts, out)
+    return [memory.part(out, int(end) - one.n, int(end)) for one, end in zip(seen, ends, strict=True)]
+
+
+def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -> list[OptimizerView]:
+    """How an optimizer holds parameters, its state as it is. Waits for the device where it counts steps there
+    (``capturable``, ``fused``) or keeps hyperparameters there. Raises Unsupported, InvalidArgument."""
+    held = [held_by(optimizer, param) for param in params]
+    hypers = {id(group): hyper_from(name, group) for name, group, _ in held}
+    steps = [state.get("step", 0) for _, _, state in held]
+    there = [number for number, step in enumerate(steps) if getattr(step, "is_cuda", False)]
+    if there:
+        import torch
+
+        counted = torch.stack([steps[number].reshape(()) for number in there]).tolist()
+        for number, step in zip(there, counted, strict=True):
+            steps[number] = step
+    views = []
+    for (name, group, state), step in zip(held, steps, strict=True):
+        views.append(OptimizerView(name, hypers[id(group)], {**state, "step": float(step)}))
+    return views
+
+
+def _see(memory: Memory, asked: Asked, policy: Policy) -> _Seen:
+    grad, grad_type, shape = memory.see(asked.grad)
+    param, param_type, param_shape = memory.see(asked.param)
+    n = math.prod(shape)
+    found: list[tuple[Any, str]] = [(grad, grad_type.name), (param, param_type.name)]
+    for key, initial in arrays_of(asked.known):
+        array: Any = asked.known.state.get(key)
+        if array is None:
+            found.append((None if initial is None else memory.full(n, initial), "float32"))
+        else:
+            state, state_type, state_shape = memory.see(array)
+            found.append((state, state_type.name))
+            param_shape = state_shape if math.prod(state_shape) != n else param_shape
+    found += [(None, "float32")] * (_ROLES - len(found))
+    if math.prod(param_shape) != n:
+        raise InvalidArgument(f"param, grad and state differ in size: {tuple(param_shape)} instead of {tuple(shape)}")
+    types = tuple(name for _, name in found)
+    other = next((name for name in types if name not in _KINDS), None)
+    if other is not None:
+        raise Unsupported(f"levels are chosen on CUDA devices from {', '.join(_KINDS)}, not {other}: choose them on "
+                          "the host")
+    formula = formula_for(asked.known, policy, types[0])
+    arrays = tuple(array for array, _ in found)
+    return _Seen(formula.kernel, arrays, types, n, float32_terms(formula, policy, types[1], types[0]))
+
+
+def _launch(
+    memory: Memory, rule: Any, types: tuple[str, ...], seen: Sequence[_Seen], starts: Sequence[int], out: Any
+) -> None:
+    kernel, n_constants = _KERNELS[rule]
+    rows = np.full((len(seen), 10), -1, np.int64)
+    arrays = []
+    for role, name in enumerate(types):
+        some = [number for number, one in enumerate(seen) if one.arrays[role] is not None]
+        if some:
+            width = 32 if _KINDS[name] == WIDE else 16
+            array, places = memory.span([seen[number].arrays[role] for number in some], f"uint{width}")
+            rows[some, role] = places
+        arrays.append(array if some else memory.empty(1, "uint32"))
+    counts = [-(-one.n >> BLOCK_LOG2) for one in seen]
+    constants, thresholds, which = _tables([one.terms for one in seen], n_constants)
+    rows[:, kernels.COUNT] = [one.n for one in seen]
+    rows[:, kernels.BLOCK_AT] = np.cumsum([0, *counts[:-1]])
+    rows[:, kernels.WHICH], rows[:, kernels.OUT] = which, starts
+    rows[:, kernels.TOP] = [0 if one.terms is None else len(one.terms[1]) for one in seen]
+    owner = np.repeat(np.arange(len(seen), dtype=np.int32), counts)
+    tables = (memory.send(array) for array in (rows, owner, constants, thresholds))
+    kinds = Kinds(*(np.uint32(_KINDS[name]) for name in types))
+    memory.launch(kernel, len(owner), *arrays, kinds, *tables, out)
+
+
+def _tables(terms: Sequence[Terms | None], n_constants: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Constants and thresholds that differ, and of each tensor which they are."""
+    numbers: dict[Terms | None, int] = {}
+    which = [numbers.setdefault(one, len(numbers)) for one in terms]
+    constants = np.zeros((len(numbers), n_constants), np.float32)
+    thresholds = np.full((len(numbers), THRESHOLDS), np.inf, np.float32)
+    for one, number in numbers.items():
+        if one is not None:
+            k, exponents = one
+            constants[number] = k
+            thresholds[number, : len(exponents)] = [math.ldexp(1.0, exponent) for exponent in exponents]
+    return constants, thresholds, which
