@@ -27,16 +27,6 @@ SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4),
 RATES = {"momentum": 0.9}
 
 
-_groups: dict[int, dist.ProcessGroup] = {}
-
-
-def among(name_of_case: str, members: int, **arguments: Any) -> Any:
-    """What a case returns on this rank, run by the first ``members`` ranks, in a group of their own; None on others."""
-    if members not in _groups:
-        _groups[members] = dist.new_group(list(range(members)))
-    return globals()[name_of_case](_groups[members], **arguments) if rank() < members else None
-
-
 class Given(nn.Module):
     """Parameters whose gradients are what the batch says: the loss is their product with it."""
 

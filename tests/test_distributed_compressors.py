@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.ranks import Ranks, one_of
+from tests.ranks import Members, Ranks, one_of
 
 CASES = "tests.compressor_cases"
 
@@ -26,17 +26,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
 }
-
-
-class Members:
-    """The first ranks of a group, in a process group of their own."""
-
-    def __init__(self, ranks: Ranks, size: int) -> None:
-        self.ranks, self.size = ranks, size
-
-    def run(self, case: str, **arguments: Any) -> list[Any]:
-        """Results by rank."""
-        return self.ranks.run("among", name_of_case=case, members=self.size, **arguments)[: self.size]
 
 
 @pytest.fixture(scope="module")
