@@ -253,7 +253,12 @@ def tick(memory: Memory) -> int:
     return step
 
 
+def key_of(*facts: Any) -> int:
+    """64 bits that depend on these numbers and strings alone: what random numbers follow from. Never a global
+    generator, so that nothing has to be saved but a count of steps."""
+    return xxhash.xxh3_64_intdigest(repr(facts).encode())
+
+
 def random_of(*facts: Any) -> torch.Generator:
-    """A generator of random numbers, on the CPU, that depends on these numbers and strings alone: never the global
-    one, so that nothing has to be saved but a count of steps."""
-    return torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(repr(facts).encode()) >> 1)
+    """A generator of random numbers, on the CPU, by :func:`key_of`."""
+    return torch.Generator().manual_seed(key_of(*facts) >> 1)
