@@ -1,0 +1,178 @@
+"""Hooks of DistributedDataParallel, ours and PyTorch's, on one bucket of one rank: a contest of ``bench.compressors``.
+
+From the call to the result in the bucket, with error feedback, on Gloo: all that a rank computes in a step, and no
+network. PyTorch's PowerSGD hook needs one bucket for it to work on Gloo at all, so one bucket is all there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+import gcodec.distributed as gd
+from gcodec.compressors import ACPSGD, DGC, QSGD, Cast, Compressor, GradZip, PowerSGD, RandomK, TopK
+
+PYTORCH, HALF = "PyTorch PowerSGD hook", "PyTorch fp16 hook"
+DENSITY = 0.01
+
+
+class WrongResultError(Exception):
+    """A method does not do what it is timed for."""
+
+
+class Bucket:
+    """What hooks ask of a ``GradBucket``: the gradients of a model in one piece of memory. ``model``: whose; a bias
+    beside each matrix would be a thousandth of it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._params = list(model.parameters())
+        self._buffer = torch.empty(sum(param.numel() for param in self._params))
+
+    def index(self) -> int:
+        """The only one."""
+        return 0
+
+    def is_last(self) -> bool:
+        """The only one."""
+        return True
+
+    def buffer(self) -> torch.Tensor:
+        """All gradients, end to end."""
+        return self._buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Views of these."""
+        parts = self._buffer.split([param.numel() for param in self._params])
+        return [part.view(param.shape) for part, param in zip(parts, self._params, strict=True)]
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Whose they are."""
+        return [*self._params]
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """PyTorch's fp16 hook may call it."""
+        self._buffer = buffer
+
+
+Hook = Callable[[Bucket], torch.Tensor]
+
+
+def layer(width: int) -> torch.nn.Module:
+    """The matrices of a transformer's layer."""
+    shapes = [(width, width)] * 4 + [(4 * width, width), (width, 4 * width)]
+    return torch.nn.ParameterList([torch.nn.Parameter(torch.empty(shape)) for shape in shapes])
+
+
+@contextlib.contextmanager
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'store'}", rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            gd.close_lanes()
+            dist.destroy_process_group()
+
+
+def ours(model: torch.nn.Module, setting: Compressor) -> tuple[gd.CompressedGradients, Hook]:
+    """Our hook's state for a compressor, and what the hook does."""
+    state = gd.CompressedGradients(model, setting)
+
+    def reduce(bucket: Any) -> torch.Tensor:
+        return state.reduce(bucket).wait()
+
+    return state, reduce
+
+
+def pytorch_powersgd(rank: int) -> Hook:
+    """PyTorch's, past its first steps, which are dense."""
+    state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+    state.iter = 2
+
+    def reduce(bucket: Any) -> torch.Tensor:
+        return powerSGD_hook(state, bucket).wait()
+
+    return reduce
+
+
+def pytorch_half(bucket: Any) -> torch.Tensor:
+    """PyTorch's cast to 16 bits."""
+    return fp16_compress_hook(dist.group.WORLD, bucket).wait()
+
+
+def seconds_of(hooks: dict[str, Hook], bucket: Bucket, gradient: torch.Tensor, rounds: int) -> dict[str, float]:
+    """Median seconds of each, in turn, after one call that is not timed; the gradient is new in the bucket each time."""
+    found: dict[str, list[float]] = {name: [] for name in hooks}
+    for number in range(rounds + 1):
+        for name, hook in hooks.items():
+            bucket.buffer().copy_(gradient)
+            start = perf_counter()
+            hook(bucket)
+            if number:
+                found[name].append(perf_counter() - start)
+    return {name: median(times) for name, times in found.items()}
+
+
+def check_low_rank(hooks: dict[str, Hook], bucket: Bucket, rank: int, steps: int = 10) -> None:
+    """Raises WrongResultError unless gradients of this rank, which need not lose anything, come back: in the sum of
+    some steps, for the first one does not know them yet."""
+    random = torch.Generator().manual_seed(3)
+    for view in bucket.gradients():
+        view.copy_(torch.randn(len(view), rank, generator=random) @ torch.randn(rank, view.shape[1], generator=random))
+    gradient = bucket.buffer().clone()
+    for name, hook in hooks.items():
+        total = torch.zeros_like(gradient)
+        for _ in range(steps):
+            bucket.buffer().copy_(gradient)
+            total += hook(bucket)
+        apart = float((total / steps - gradient).norm() / gradient.norm())
+        if not apart < 0.01:
+            raise WrongResultError(f"{name}: gradients of rank {rank} come back with an error of {apart:.4f}")
+
+
+def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
+    """Rows: low ranks beside PyTorch's PowerSGD hook, then the others beside its fp16 hook."""
+    model, random = layer(width), torch.Generator().manual_seed(4)
+    bucket = Bucket(model)
+    n_values = bucket.buffer().numel()
+    gradient = torch.randn(n_values, generator=random)
+    with one_rank():
+        for rank in ranks:
+            made = {"PowerSGD": ours(model, PowerSGD(rank)), "ACP-SGD": ours(model, ACPSGD(rank)),
+                    "GradZip": ours(model, GradZip(rank))}
+            hooks = {PYTORCH: pytorch_powersgd(rank), **{name: hook for name, (_, hook) in made.items()}}
+            check_low_rank(hooks, bucket, rank)
+            yield from _rows(f"rank {rank}", hooks, {name: state for name, (state, _) in made.items()},
+                             seconds_of(hooks, bucket, gradient, rounds), n_values)
+        settings: dict[str, Compressor] = {
+            "cast to float16": Cast("float16"), "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01),
+            "DGC": DGC(DENSITY), "Random-k": RandomK(DENSITY)}
+        made = {name: ours(model, setting) for name, setting in settings.items()}
+        hooks = {HALF: pytorch_half, **{name: hook for name, (_, hook) in made.items()}}
+        yield from _rows(f"density {DENSITY}, 4 bits, 16 bits", hooks, {name: state for name, (state, _) in made.items()},
+                         seconds_of(hooks, bucket, gradient, rounds), n_values)
+
+
+def _rows(
+    what: str, hooks: dict[str, Hook], states: dict[str, gd.CompressedGradients], times: dict[str, float], n_values: int
+) -> Iterator[list[object]]:
+    """One row for each hook; the first is what others are compared with."""
+    first = next(iter(hooks))
+    for name, seconds in times.items():
+        ratio, sent = "", ""
+        if name in states:
+            count = states[name].stats()["compressor"]
+            ratio, sent = f"{count['ratio']:.2f}", str(round(4 * n_values / count["ratio"]))
+        yield ["hook", what, n_values, torch.get_num_threads(), name, f"{seconds:.6f}", f"{times[first] / seconds:.2f}",
+               sent, ratio, "", ""]
