@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -85,14 +86,16 @@ def one_rank() -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def ours(model: torch.nn.Module, setting: Compressor) -> tuple[gd.CompressedGradients, Hook]:
-    """Our hook's state for a compressor, and what the hook does."""
-    state = gd.CompressedGradients(model, setting)
+def ours(
+    model: torch.nn.Module, settings: dict[str, Compressor]
+) -> tuple[dict[str, gd.CompressedGradients], dict[str, Hook]]:
+    """Our hook's states for compressors, and what the hook does with each."""
+    states = {name: gd.CompressedGradients(model, setting) for name, setting in settings.items()}
+    return states, {name: partial(_reduced, state) for name, state in states.items()}
 
-    def reduce(bucket: Any) -> torch.Tensor:
-        return state.reduce(bucket).wait()
 
-    return state, reduce
+def _reduced(state: gd.CompressedGradients, bucket: Any) -> torch.Tensor:
+    return state.reduce(bucket).wait()
 
 
 def pytorch_powersgd(rank: int) -> Hook:
@@ -108,11 +111,12 @@ def pytorch_powersgd(rank: int) -> Hook:
 
 def pytorch_half(bucket: Any) -> torch.Tensor:
     """PyTorch's cast to 16 bits."""
+    assert dist.group.WORLD is not None
     return fp16_compress_hook(dist.group.WORLD, bucket).wait()
 
 
 def seconds_of(hooks: dict[str, Hook], bucket: Bucket, gradient: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Median seconds of each, in turn, after one call that is not timed; the gradient is new in the bucket each time."""
+    """Median seconds of each, in turn, after a call that is not timed; the bucket gets the gradient anew each time."""
     found: dict[str, list[float]] = {name: [] for name in hooks}
     for number in range(rounds + 1):
         for name, hook in hooks.items():
@@ -143,36 +147,33 @@ def check_low_rank(hooks: dict[str, Hook], bucket: Bucket, rank: int, steps: int
 
 def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
     """Rows: low ranks beside PyTorch's PowerSGD hook, then the others beside its fp16 hook."""
-    model, random = layer(width), torch.Generator().manual_seed(4)
+    model = layer(width)
     bucket = Bucket(model)
-    n_values = bucket.buffer().numel()
-    gradient = torch.randn(n_values, generator=random)
+    gradient = torch.randn(bucket.buffer().numel(), generator=torch.Generator().manual_seed(4))
     with one_rank():
         for rank in ranks:
-            made = {"PowerSGD": ours(model, PowerSGD(rank)), "ACP-SGD": ours(model, ACPSGD(rank)),
-                    "GradZip": ours(model, GradZip(rank))}
-            hooks = {PYTORCH: pytorch_powersgd(rank), **{name: hook for name, (_, hook) in made.items()}}
+            settings: dict[str, Compressor] = {
+                "PowerSGD": PowerSGD(rank), "ACP-SGD": ACPSGD(rank), "GradZip": GradZip(rank)}
+            states, hooks = ours(model, settings)
+            hooks = {PYTORCH: pytorch_powersgd(rank), **hooks}
             check_low_rank(hooks, bucket, rank)
-            yield from _rows(f"rank {rank}", hooks, {name: state for name, (state, _) in made.items()},
-                             seconds_of(hooks, bucket, gradient, rounds), n_values)
-        settings: dict[str, Compressor] = {
+            yield from _rows(f"rank {rank}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
+        states, hooks = ours(model, {
             "cast to float16": Cast("float16"), "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01),
-            "DGC": DGC(DENSITY), "Random-k": RandomK(DENSITY)}
-        made = {name: ours(model, setting) for name, setting in settings.items()}
-        hooks = {HALF: pytorch_half, **{name: hook for name, (_, hook) in made.items()}}
-        yield from _rows(f"density {DENSITY}, 4 bits, 16 bits", hooks, {name: state for name, (state, _) in made.items()},
-                         seconds_of(hooks, bucket, gradient, rounds), n_values)
+            "DGC": DGC(DENSITY), "Random-k": RandomK(DENSITY)})
+        hooks = {HALF: pytorch_half, **hooks}
+        yield from _rows(f"density {DENSITY}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
 
 
 def _rows(
-    what: str, hooks: dict[str, Hook], states: dict[str, gd.CompressedGradients], times: dict[str, float], n_values: int
+    what: str, states: dict[str, gd.CompressedGradients], times: dict[str, float], gradient: torch.Tensor
 ) -> Iterator[list[object]]:
-    """One row for each hook; the first is what others are compared with."""
-    first = next(iter(hooks))
+    """One row for each hook; the first is what others are compared with. Of PyTorch's the bytes are not known."""
+    first = next(iter(times))
     for name, seconds in times.items():
         ratio, sent = "", ""
         if name in states:
             count = states[name].stats()["compressor"]
-            ratio, sent = f"{count['ratio']:.2f}", str(round(4 * n_values / count["ratio"]))
-        yield ["hook", what, n_values, torch.get_num_threads(), name, f"{seconds:.6f}", f"{times[first] / seconds:.2f}",
-               sent, ratio, "", ""]
+            ratio, sent = f"{count['ratio']:.2f}", str(round(gradient.nbytes / count["ratio"]))
+        yield ["hook", what, gradient.numel(), torch.get_num_threads(), name, f"{seconds:.6f}",
+               f"{times[first] / seconds:.2f}", sent, ratio, "", ""]

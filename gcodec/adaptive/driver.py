@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from ..averaging import Averager, Plan, is_finite
+from ..averaging import Averager, Plan
 from ..compressors.contract import Compressor, Place, Reduce, Request, wide
+from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
 from ..feedback import Carried
 from .contract import Controller, Measured, Planner, Selector, Shapes
@@ -54,11 +55,13 @@ class Adaptive:
         *,
         rate: float | None = None,
         samples: float = 1.0,
+        in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
         """The conversation about a step's gradients: returns their averages.
 
-        ``params`` as for :meth:`Averager.average`; ``rate``: the learning rate of this step, for controllers that look
-        at it; ``samples`` that this rank's gradients are from. Raises InvalidArgument where names or shapes change.
+        ``params`` and ``in_place`` as for :meth:`Averager.average`; ``rate``: the learning rate of this step, for
+        controllers that look at it; ``samples`` that this rank's gradients are from. Raises InvalidArgument where names
+        or shapes change.
         """
         shapes = self._compressed(gradients)
         if self._shapes is None:
@@ -67,7 +70,7 @@ class Adaptive:
         elif shapes != self._shapes:
             raise _change(dict(shapes.items() ^ self._shapes.items()))
         self.begin(rate)
-        averages = yield from self.part(gradients, params)
+        averages = yield from self.part(gradients, params, in_place)
         yield from self.end(samples)
         return averages
 
@@ -84,7 +87,10 @@ class Adaptive:
         self.averager.compressors.update(self.controller.settings(self.step, rate))
 
     def part(
-        self, gradients: Mapping[str, torch.Tensor], params: Mapping[str, torch.Tensor] | None = None
+        self,
+        gradients: Mapping[str, torch.Tensor],
+        params: Mapping[str, torch.Tensor] | None = None,
+        in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
         """The conversation about some of a step's gradients: returns their averages. Raises InvalidArgument for names
         or shapes that are not those of other steps, or that were there before in this one."""
@@ -95,9 +101,12 @@ class Adaptive:
         self._missing -= shapes.keys()
         if isinstance(self.controller, Selector) and shapes:
             self._probed = yield from self._select(self.controller, gradients, params or {})
-        averages = yield from self.averager.average(gradients, params)
-        if isinstance(self.controller, Planner):
-            self._add(gradients if self.controller.source in ("own", "reduced") else averages, shapes, self.controller)
+        planner = self.controller if isinstance(self.controller, Planner) else None
+        if planner is not None and planner.source != "average":
+            self._add(gradients, shapes, planner)
+        averages = yield from self.averager.average(gradients, params, in_place)
+        if planner is not None and planner.source == "average":
+            self._add(averages, shapes, planner)
         return averages
 
     def end(self, samples: float = 1.0) -> Generator[Request, Any, None]:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 
 from ..compressors import Compressor, Dense, RandomK, Sparsifier
-from ..compressors.contract import Conversation, Memory, Outcome, Place, Values, kept, key_of, mean_of, tick
+from ..compressors.contract import Conversation, Memory, Outcome, Place, kept, key_of, mean_of, tick
+from ..compressors.outcome import Values
 from ..compressors.randomk import random_subset
 from .losses import loss, square
 

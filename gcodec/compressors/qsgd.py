@@ -74,7 +74,7 @@ class QSGD(Compressor):
             total += values
             if rank == place.rank:
                 own = values.to(flat.dtype)
-        average = (total / place.size).to(flat.dtype)
+        average = total.div_(place.size).to(flat.dtype)
         return Outcome(average.view(gradient.shape), own.view(gradient.shape), self.floats(gradient.shape))
 
     def pack(self, flat: torch.Tensor, key: int) -> bytes:

@@ -18,7 +18,6 @@ from .contract import (
     Memory,
     Outcome,
     Place,
-    Values,
     check_share,
     check_type,
     kept,
@@ -27,6 +26,7 @@ from .contract import (
     tick,
 )
 from .draws import below, draw64
+from .outcome import Values
 
 
 @dataclass(frozen=True)

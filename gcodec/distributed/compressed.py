@@ -82,7 +82,7 @@ class CompressedGradients:
             if not is_coded(buffer):
                 plain(lane, buffer, True, tally)
             if conversation is not None:
-                put_back(talk.run(conversation), gradients)
+                talk.run(conversation)
             self._count(lane, index, tally, last)
             return buffer
 
@@ -96,8 +96,8 @@ class CompressedGradients:
         return self._lane
 
     def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
-        """The conversation about a bucket, if there is any; it returns the averages of its gradients."""
-        return self.averager.average(gradients, self._params) if gradients else None
+        """The conversation about a bucket, if there is any, which puts averages in the place of its gradients."""
+        return self.averager.average(gradients, self._params, in_place=True) if gradients else None
 
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
         """What ranks must agree on."""
@@ -177,12 +177,6 @@ def is_coded(buffer: torch.Tensor) -> bool:
 def tally_of(buffer: torch.Tensor) -> Tally:
     """The counts of a bucket, to begin with."""
     return Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
-
-
-def put_back(averages: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor]) -> None:
-    """Write averages into a bucket's gradients, which are views of its memory."""
-    for name, gradient in gradients.items():
-        gradient.copy_(averages[name])
 
 
 def _check_optimizer(plan: Plan, optimizer: torch.optim.Optimizer | None) -> None:

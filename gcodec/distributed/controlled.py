@@ -21,7 +21,7 @@ from ..compressors import Compressor, Frames, alone
 from ..errors import PeerError
 from .allreduce import TYPES, plain
 from .checkpoint import pack, unpack
-from .compressed import Averages, CompressedGradients, is_coded, put_back, tally_of
+from .compressed import Averages, CompressedGradients, is_coded, tally_of
 from .lane import Job, Pending
 from .talk import Talk
 
@@ -106,7 +106,7 @@ class AdaptiveGradients(CompressedGradients):
         return self._part(gradients, last) if gradients or last else None
 
     def _part(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages:
-        averages = yield from self.adaptive.part(gradients, self._params)
+        averages = yield from self.adaptive.part(gradients, self._params, in_place=True)
         if last:
             yield from self.adaptive.end(self.samples)
         return averages
@@ -130,10 +130,11 @@ class AdaptiveGradients(CompressedGradients):
             for held, tally in zip(step, tallies, strict=True):
                 if not is_coded(held.buffer):
                     plain(lane, held.buffer, True, tally)
-            averages = talk.run(
-                self.adaptive.average(gradients, self._params, rate=self._rate, samples=self.samples)
+            talk.run(
+                self.adaptive.average(
+                    gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
+                )
             )
-            put_back(averages, gradients)
             for held, tally in zip(step, tallies, strict=True):
                 self._count(lane, held.number, tally, held is step[-1])
 
