@@ -162,7 +162,7 @@ def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iter
         times = seconds_of(methods, 3 * rounds)
         for name, seconds in times.items():
             floats = settings.get(name, settings["PowerSGD"]).floats(shape)
-            kept = norm(methods[name]() if name == PYTORCH else methods[name]().average) / norm(matrix)
+            kept = norm(methods[name]()) / norm(matrix)
             yield ["low rank", f"{shape[0]} × {shape[1]}, rank {rank}", matrix.numel(), torch.get_num_threads(), name,
                    f"{seconds:.6f}", f"{times[PYTORCH] / seconds:.2f}", round(4 * floats),
                    f"{matrix.numel() / floats:.2f}", f"{kept:.4f}", ""]
@@ -170,7 +170,7 @@ def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iter
 
 def _step(setting: LowRank, matrix: torch.Tensor) -> Callable[[], Any]:
     memory: Memory = {}
-    return lambda: alone(setting.compress(matrix, memory, Place()))
+    return lambda: alone(setting.compress(matrix, memory, Place())).average
 
 
 def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator[list[object]]:

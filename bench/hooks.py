@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 import gcodec.distributed as gd
+from gcodec.averaging import Plan
 from gcodec.compressors import ACPSGD, DGC, QSGD, Cast, Compressor, GradZip, PowerSGD, RandomK, TopK
 
 PYTORCH, HALF = "PyTorch PowerSGD hook", "PyTorch fp16 hook"
@@ -87,7 +88,7 @@ def one_rank() -> Iterator[None]:
 
 
 def ours(
-    model: torch.nn.Module, settings: dict[str, Compressor]
+    model: torch.nn.Module, settings: Mapping[str, Compressor | Plan]
 ) -> tuple[dict[str, gd.CompressedGradients], dict[str, Hook]]:
     """Our hook's states for compressors, and what the hook does with each."""
     states = {name: gd.CompressedGradients(model, setting) for name, setting in settings.items()}
@@ -159,8 +160,8 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
             check_low_rank(hooks, bucket, rank)
             yield from _rows(f"rank {rank}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
         states, hooks = ours(model, {
-            "cast to float16": Cast("float16"), "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01),
-            "DGC": DGC(DENSITY), "Random-k": RandomK(DENSITY)})
+            "cast to float16": Cast("float16"), "the same without feedback": Plan(Cast("float16"), None),
+            "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY), "Random-k": RandomK(DENSITY)})
         hooks = {HALF: pytorch_half, **hooks}
         yield from _rows(f"density {DENSITY}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
 
