@@ -161,7 +161,8 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
             yield from _rows(f"rank {rank}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
         states, hooks = ours(model, {
             "cast to float16": Cast("float16"), "the same without feedback": Plan(Cast("float16"), None),
-            "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY), "Random-k": RandomK(DENSITY)})
+            "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY),
+            "Random-k": RandomK(DENSITY)})
         hooks = {HALF: pytorch_half, **hooks}
         yield from _rows(f"density {DENSITY}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
 

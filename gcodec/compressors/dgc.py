@@ -1,4 +1,4 @@
-"""Deep Gradient Compression's choice of values (Lin et al., ICLR 2018, section 3 and Algorithm 4 of its appendix).
+"""Deep Gradient Compression's choice of values (Lin et al., ICLR 2018): a threshold from a sample.
 
 The rest of its recipe composes with any compressor: ``gcodec.feedback`` has momentum correction, momentum factor
 masking, local clipping and the warm-up of densities.

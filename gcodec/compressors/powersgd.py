@@ -1,4 +1,4 @@
-"""PowerSGD: one step of power iteration (Vogels et al., NeurIPS 2019, Algorithm 1)."""
+"""PowerSGD: one step of power iteration (Vogels et al., NeurIPS 2019)."""
 
 from __future__ import annotations
 

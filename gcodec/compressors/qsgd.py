@@ -1,4 +1,4 @@
-"""QSGD: stochastic quantization (Alistarh et al., NeurIPS 2017, section 3.1 and equation 3)."""
+"""QSGD: stochastic quantization (Alistarh et al., NeurIPS 2017)."""
 
 from __future__ import annotations
 

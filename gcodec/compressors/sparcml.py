@@ -1,5 +1,4 @@
-"""SparCML's sparse all-reduce: split, then all-gather, with a switch to dense (Renggli et al., SC 2019, section
-5.3)."""
+"""SparCML's sparse all-reduce: split, then all-gather, with a switch to dense (Renggli et al., SC 2019)."""
 
 from __future__ import annotations
 
