@@ -82,6 +82,11 @@ def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
     pair.run("resume", name=name, first=3, second=3)
 
 
+@pytest.mark.parametrize("name", ["dgc warming up", "gradzip float16"])
+def test_a_distributed_checkpoint_restores_every_ranks_state(pair, name, tmp_path):
+    assert all(pair.run("distributed_checkpoint", name=name, folder=str(tmp_path)))
+
+
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_join(pair, name):
     one_of(pair.run("join", name=name))

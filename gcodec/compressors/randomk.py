@@ -66,11 +66,12 @@ def random_subset(n: int, k: int, key: int) -> torch.Tensor:
     """A uniformly random subset of k of the numbers below n, by a key of 64 bits: int64[k], ascending.
 
     Numbers are drawn until k different ones are there, or as many as are left out where those are fewer, in a bitmap:
-    time in proportion to k, and to n / 64 words. No step prefers a number, so neither does the result.
+    time in proportion to k, and to n / 64 words. No step prefers a number, so neither does the result. Raises
+    InvalidArgument for n of 2**32 and more.
     """
-    bitmap, indices = np.zeros(-(-n // 64), np.uint64), np.empty(k, np.int64)
     if n >= 1 << 32:
         raise InvalidArgument(f"{n} values in one tensor: at most {(1 << 32) - 1}")
+    bitmap, indices = np.zeros(-(-n // 64), np.uint64), np.empty(k, np.int64)
     inverse = 2 * k > n
     _mark(bitmap, n, n - k if inverse else k, np.uint64(key))
     _list(bitmap, n, inverse, indices)
