@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
+import gcodec
 import gcodec.distributed as gd
 from gcodec.adaptive import (
     Accordion,
@@ -163,10 +164,17 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **optio
         wanted = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
         decided = decisions(state.controller)
     with given_model(group, name, **options) as (model, wrapped, state):
-        state.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+        saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+        state.load_state_dict(saved)
         found = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
         assert found == wanted
         assert decisions(state.controller) == decided
+        own = f"rank{rank()}"
+        plain: dict[str, Any] = {key: saved[own][key] for key in ("averager", "tensors")}
+        for other in ({}, plain):
+            with contextlib.suppress(gcodec.InvalidArgument):
+                state.load_state_dict({"version": 1, own: other})
+                raise AssertionError("a state without a controller was taken")
     return wanted
 
 

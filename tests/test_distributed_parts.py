@@ -228,3 +228,10 @@ def test_states_come_back_with_their_keys(state):
 def test_arrays_come_back_from_a_packed_state():
     counts = np.arange(7, dtype=np.int64)
     assert np.array_equal(unpack(pack({"counts": counts}))["counts"], counts)
+
+
+@pytest.mark.parametrize("damage", ["{", '{"gcodec.tensor": "AAAA"}', '{"gcodec.tensor": 5}', '{"gcodec.pairs": [1]}',
+                                    '{"array": "<f4", "base64": "AAA"}'])
+def test_damaged_states_are_refused(damage):
+    with pytest.raises(gcodec.GcodecError):
+        unpack(damage)

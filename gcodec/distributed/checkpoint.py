@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .. import codec
+from ..errors import Corruption, GcodecError
 
 _PAIRS, _TENSOR, _ARRAY = "gcodec.pairs", "gcodec.tensor", "array"  #: keys that mark what JSON does not have
 
@@ -25,9 +26,13 @@ def pack(state: Any) -> str:
 
 
 def unpack(text: str) -> Any:
-    """The inverse of :func:`pack`, but for tuples, which come back as lists. Raises Corruption, or ValueError for what
-    is no JSON."""
-    return json.loads(text, object_hook=_restored)
+    """The inverse of :func:`pack`, but for tuples, which come back as lists. Raises Corruption."""
+    try:
+        return json.loads(text, object_hook=_restored)
+    except GcodecError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise Corruption(f"a state that no checkpoint has packed: {error}") from error
 
 
 def _plain(value: Any) -> Any:

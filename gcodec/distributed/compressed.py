@@ -144,7 +144,7 @@ class CompressedGradients:
         """Go on from :meth:`state_dict` of the same rank, bit for bit, before the first step. Raises InvalidArgument
         for another version's or rank's."""
         own = state.get(self._own)
-        if state.get("version") != 1 or own is None:
+        if state.get("version") != 1 or own is None or not {"averager", "tensors"} <= own.keys():
             raise InvalidArgument(
                 f"a state of version {state.get('version')} with {list(state)}: this is version 1, {self._own}"
             )

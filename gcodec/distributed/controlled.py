@@ -18,11 +18,12 @@ from torch import nn
 from ..adaptive import Adaptive, Controller, Planner
 from ..averaging import Averager, Plan
 from ..compressors import Compressor, Frames, alone
-from ..errors import PeerError
+from ..errors import InvalidArgument, PeerError
 from .allreduce import TYPES, plain
 from .checkpoint import pack, unpack
 from .compressed import Averages, CompressedGradients, is_coded, tally_of
-from .lane import Job, Pending
+from .lane import Job, Lane, Pending
+from .stats import Tally
 from .talk import Talk
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """A bucket that waits for the last one: its number, memory, gradients by name, and what DDP waits for."""
+    """A bucket that waits for the last one: its number, memory, gradients by name, counts, and what DDP waits for."""
 
     number: int
     buffer: torch.Tensor
     gradients: dict[str, torch.Tensor]
+    tally: Tally
     pending: Pending
 
 
@@ -85,11 +87,12 @@ class AdaptiveGradients(CompressedGradients):
             self._begin()
         if self._in_parts:
             return super().reduce(bucket)
-        lane = self._lane_for(bucket.buffer())
-        held = Held(bucket.index(), bucket.buffer(), self._gradients(bucket), Pending())
+        buffer = bucket.buffer()
+        lane = self._lane_for(buffer)
+        held = Held(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), Pending())
         self._held.append(held)
         if bucket.is_last():
-            lane.submit(self._job_of_all())
+            lane.submit(self._job_of_all(lane))
         return held.pending.get_future()
 
     def _begin(self) -> None:
@@ -117,44 +120,25 @@ class AdaptiveGradients(CompressedGradients):
             shown = super()._terms(gradients)
         return "adaptive", shown, repr(self.plan), repr(self.controller), self.adaptive.step, self._rate
 
-    def _job_of_all(self) -> Job:
-        """All buckets of a step, as one conversation."""
+    def _job_of_all(self, lane: Lane) -> Job:
+        """All buckets of a step, as one conversation, which counts as the last one's."""
         step, self._held = self._held, []
-        lane = self._lane_for(step[-1].buffer)
         found = {name: x for held in step for name, x in held.gradients.items()}
         gradients = {name: found[name] for name in self._params if name in found}
-        tallies = [tally_of(held.buffer) for held in step]
-        talk = Talk(lane, self._terms(gradients), tallies[-1], f"step {self._stats.steps}")
+        talk = Talk(lane, self._terms(gradients), step[-1].tally, f"step {self._stats.steps}")
+        conversation = self.adaptive.average(
+            gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
+        )
 
         def work() -> None:
-            for held, tally in zip(step, tallies, strict=True):
-                if not is_coded(held.buffer):
-                    plain(lane, held.buffer, True, tally)
-            talk.run(
-                self.adaptive.average(
-                    gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
-                )
-            )
-            for held, tally in zip(step, tallies, strict=True):
-                self._count(lane, held.number, tally, held is step[-1])
-
-        def settle(error: BaseException | None) -> None:
             for held in step:
-                held.pending.complete(held.buffer, error)
+                if not is_coded(held.buffer):
+                    plain(lane, held.buffer, True, held.tally)
+            talk.run(conversation)
+            for held in step:
+                self._count(lane, held.number, held.tally, held is step[-1])
 
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                settle(error)
-                raise
-            settle(None)
-
-        def refuse(error: BaseException) -> None:
-            settle(PeerError(f"an earlier all-reduce of this group has failed: {error}"))
-            talk.refuse(error)
-
-        return Job(run, refuse)
+        return _for_all(step, Job(work, talk.refuse))
 
     def _packed(self) -> dict[str, Any]:
         state = self.adaptive.state_dict()
@@ -164,10 +148,35 @@ class AdaptiveGradients(CompressedGradients):
         return {**super()._packed(), "adaptive": pack(state), "sums": sums}
 
     def _unpack(self, own: dict[str, Any]) -> None:
+        if not {"adaptive", "sums"} <= own.keys():
+            raise InvalidArgument("the state of a hook without a controller")
         super()._unpack(own)
         sums = {name: found for name, text in own["sums"].items() if (found := unpack(text)) is not None}
         state = {**unpack(own["adaptive"]), "averager": self.averager.state_dict(), "sums": sums}
         self.adaptive.load_state_dict(state)
+
+
+def _for_all(step: list[Held], job: Job) -> Job:
+    """The job at whose end, whichever it is, all buckets of a step are done."""
+
+    def settle(error: BaseException | None) -> None:
+        for held in step:
+            held.pending.complete(held.buffer, error)
+
+    def run() -> None:
+        try:
+            job.run()
+        except BaseException as error:
+            settle(error)
+            raise
+        settle(None)
+
+    def refuse(error: BaseException) -> None:
+        settle(PeerError(f"an earlier all-reduce of this group has failed: {error}"))
+        if job.refuse is not None:
+            job.refuse(error)
+
+    return Job(run, refuse)
 
 
 def _warm(controller: Controller, plan: Plan, params: dict[str, torch.nn.Parameter]) -> None:
