@@ -23,7 +23,7 @@ CACHE = ROOT / ".cache" / "bench"
 #: What runs, whether it reads dumps, and the minutes that it takes on two cores.
 PARTS = (
     ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("scaling", True, 2), ("memory", False, 2),
-    ("corruption", True, 2), ("prediction", True, 1), ("compressors", False, 2), ("controllers", False, 3),
+    ("corruption", True, 2), ("prediction", True, 1), ("compressors", False, 3), ("controllers", False, 3),
 )
 CORRUPTION_TRIALS = "20"  #: of a quick run
 

@@ -2,11 +2,12 @@
 
     python -m bench.compressors [--quick] [--values N] [--threads N] [--out DIR]
 
-writes ``bench/results/compressors.csv``. Three contests, each of methods that take turns in one process; medians:
+writes ``bench/results/compressors.csv``. Four contests, each of methods that take turns in one process; medians:
 
 * ``choose``: which values to send: torch.topk of sizes, against thresholds from samples and searches;
 * ``message``: the whole of it, from the gradient to the bytes, against rounding to float16;
-* ``low rank``: the arithmetic of a step on one rank, against that of PyTorch's PowerSGD hook, from the same start.
+* ``low rank``: the arithmetic of a step on one rank, against that of PyTorch's PowerSGD hook, from the same start;
+* ``hook``: DDP hooks on a bucket, error feedback and all, against PyTorch's (``bench.hooks``).
 
 ``norm_kept`` is the L2 norm of what a message amounts to over the gradient's, ``of_best`` that over what the exact
 choice of as many values keeps. Everything is verified before it is timed. Low ranks have found their subspace by then.
@@ -26,7 +27,9 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
+from bench import hooks
 from bench.codec import RESULTS
+from bench.hooks import WrongResultError as WrongResultError
 from gcodec.compressors import ACPSGD, DGC, QSGD, Compressor, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.batching import bytes_of
 from gcodec.compressors.contract import Memory, alone
@@ -40,12 +43,10 @@ COLUMNS = ("contest", "data", "values", "threads", "method", "seconds", "times_f
 DENSITIES = (0.01, 0.001)
 RANKS = (1, 4, 16)
 MATRICES = ((1024, 1024), (512, 4608), (2000, 500))
+WIDTH = 768  #: of the layer whose gradients are a bucket: BERT base's
+CHOOSE, MESSAGE, QUICK = 25_000_000, 4_000_000, 200_000  #: values
 LEAST_OF_BEST = 0.95  #: of the norm that the exact choice keeps: what a threshold must reach to be compared with it
 TORCH, PYTORCH, HALF = "torch.topk", "PyTorch PowerSGD", "float16"
-
-
-class WrongResultError(Exception):
-    """A method does not do what it is timed for."""
 
 
 def gradients(n_values: int) -> dict[str, torch.Tensor]:
@@ -161,7 +162,7 @@ def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iter
         times = seconds_of(methods, 3 * rounds)
         for name, seconds in times.items():
             floats = settings.get(name, settings["PowerSGD"]).floats(shape)
-            kept = norm(methods[name]() if name == PYTORCH else methods[name]().average) / norm(matrix)
+            kept = norm(methods[name]()) / norm(matrix)
             yield ["low rank", f"{shape[0]} × {shape[1]}, rank {rank}", matrix.numel(), torch.get_num_threads(), name,
                    f"{seconds:.6f}", f"{times[PYTORCH] / seconds:.2f}", round(4 * floats),
                    f"{matrix.numel() / floats:.2f}", f"{kept:.4f}", ""]
@@ -169,22 +170,24 @@ def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iter
 
 def _step(setting: LowRank, matrix: torch.Tensor) -> Callable[[], Any]:
     memory: Memory = {}
-    return lambda: alone(setting.compress(matrix, memory, Place()))
+    return lambda: alone(setting.compress(matrix, memory, Place())).average
 
 
-def rows_of(n_values: int, rounds: int, quick: bool) -> Iterator[list[object]]:
-    """All contests."""
-    for data, flat in gradients(n_values).items():
+def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator[list[object]]:
+    """All contests, of gradients of these numbers of values."""
+    for data, flat in gradients(n_choose).items():
         yield from choices(data, flat, rounds)
+    for data, flat in gradients(n_message).items():
         yield from messages(data, flat, rounds)
     for shape in MATRICES[:1] if quick else MATRICES:
         yield from low_ranks(shape, rounds, RANKS[:1] if quick else RANKS)
+    yield from hooks.contest(64 if quick else WIDTH, rounds, RANKS[:1] if quick else RANKS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.compressors", description=__doc__.splitlines()[0])
-    parser.add_argument("--values", type=int, help="of a gradient (4 million; 200,000 with --quick)")
+    parser.add_argument("--values", type=int, help="of a gradient (25 million for choose, 4 for message)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (1)")
     parser.add_argument("--quick", action="store_true", help="few values, 1 round")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
@@ -193,8 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     rows = []
     try:
-        for row in rows_of(options.values or (200_000 if options.quick else 4_000_000), 1 if options.quick else 9,
-                           options.quick):
+        choose, message = (options.values or (QUICK if options.quick else n) for n in (CHOOSE, MESSAGE))
+        for row in rows_of(choose, message, 1 if options.quick else 9, options.quick):
             print(*row, flush=True)
             rows.append(row)
     finally:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import sections, targets
+from bench import contests, sections, targets
 from bench.cluster import tables as cluster
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
@@ -174,6 +174,8 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "memory-table": (sections.memory_table, "memory.csv"),
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
+    "compressors-table": (contests.compressors_table, "compressors.csv"),
+    "controllers-table": (contests.controllers_table, "controllers.csv"),
     cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
 }
 

@@ -16,6 +16,7 @@ import torch
 from .compressors.batching import together
 from .compressors.contract import Compressor, Conversation, Memory, Outcome, Place, Request, check_type, check_whole
 from .compressors.dense import Dense
+from .compressors.outcome import is_finite
 from .errors import InvalidArgument
 from .feedback import Carried, ErrorFeedback, Feedback
 
@@ -95,21 +96,27 @@ class Averager:
         return self.compressors.get(name, self.plan.compressor)
 
     def average(
-        self, gradients: Mapping[str, torch.Tensor], params: Mapping[str, torch.Tensor] | None = None
+        self,
+        gradients: Mapping[str, torch.Tensor],
+        params: Mapping[str, torch.Tensor] | None = None,
+        in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
         """The conversation about some tensors: the same names in the same order on all ranks. Returns their averages.
 
-        ``params``: the parameters whose gradients these are, for compressors that look at them.
+        ``params``: the parameters whose gradients these are, for compressors that look at them. ``in_place``: averages
+        take the gradients' place in memory.
         """
         sent = yield from together(
-            [self._one(name, x, (params or {}).get(name)) for name, x in gradients.items()], self.rank
+            [self._one(name, x, (params or {}).get(name), in_place) for name, x in gradients.items()], self.rank
         )
         for name, one in zip(gradients, sent, strict=True):
             self.last[name].payload_bytes = one.payload_bytes
             self.total.add(self.last[name])
+        if in_place:
+            return dict(gradients)
         return {name: one.outcome.average for name, one in zip(gradients, sent, strict=True)}
 
-    def _one(self, name: str, gradient: torch.Tensor, param: torch.Tensor | None) -> Conversation:
+    def _one(self, name: str, gradient: torch.Tensor, param: torch.Tensor | None, in_place: bool) -> Conversation:
         check_type(gradient)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
@@ -121,9 +128,11 @@ class Averager:
         outcome = yield from compressor.compress(shown, memory, place)
         if self.watch is not None:
             self.watch(name, carried.corrected, outcome)
-        finite = is_finite(outcome.average)
+        finite = outcome.finite
         if feedback is not None and finite:
             feedback.after(carried, outcome, memory)
+        if in_place:
+            outcome.put_into(gradient)
         n = gradient.numel()
         self.last[name] = Count(1, not finite, n, n * gradient.element_size(), outcome.floats)
         return outcome
@@ -150,8 +159,3 @@ class Averager:
 
 def _copy(memory: Mapping[str, Any]) -> Memory:
     return {key: value.clone() if torch.is_tensor(value) else value for key, value in memory.items()}
-
-
-def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite: one sum, unless that overflows."""
-    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -70,7 +70,7 @@ class ErrorFeedback(Feedback):
 
 @dataclass(frozen=True)
 class MomentumCorrection(Feedback):
-    """DGC's recipe for SGD with momentum (Lin et al., ICLR 2018, equation 4 and section 3.3): momentum is applied on
+    """DGC's recipe for SGD with momentum (Lin et al., ICLR 2018): momentum is applied on
     each rank before what it gives is accumulated and compressed. The optimizer must have none of its own.
 
     ``momentum``: its factor; ``nesterov``; ``masking``: momentum is forgotten where values were sent; ``clip``: a
@@ -131,7 +131,7 @@ def _keep_residual(carried: Carried, outcome: Outcome, memory: Memory) -> None:
 @dataclass(frozen=True)
 class WarmUp(Compressor):
     """A compressor whose density falls to its own in ``stages`` of ``steps`` each, exponentially (Lin et al., ICLR
-    2018, section 3.3): 25, 6.3, 1.6, 0.4 % and then 0.1 %, with the default."""
+    2018): 25, 6.3, 1.6, 0.4 % and then 0.1 %, with the default."""
 
     compressor: Compressor
     steps: int

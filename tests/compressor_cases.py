@@ -11,6 +11,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
@@ -25,16 +27,6 @@ from tests.distributed_cases import Net, batch_of, crc, rank
 
 SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4), (7, 7))
 RATES = {"momentum": 0.9}
-
-
-_groups: dict[int, dist.ProcessGroup] = {}
-
-
-def among(name_of_case: str, members: int, **arguments: Any) -> Any:
-    """What a case returns on this rank, run by the first ``members`` ranks, in a group of their own; None on others."""
-    if members not in _groups:
-        _groups[members] = dist.new_group(list(range(members)))
-    return globals()[name_of_case](_groups[members], **arguments) if rank() < members else None
 
 
 class Given(nn.Module):
@@ -129,6 +121,20 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None
         with contextlib.suppress(gcodec.InvalidArgument):
             state.load_state_dict({"version": 1, f"rank{1 - rank()}": {}})
             raise AssertionError("another rank's state was taken")
+
+
+def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> bool:
+    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    plan = Plan(PROMISES[name].setting)
+    with given_model(group, plan) as (model, wrapped, state):
+        for step in range(3):
+            averages_at(step, model, wrapped)
+        save({"hook": state}, checkpoint_id=folder, process_group=group)
+        saved = state.state_dict()
+    with given_model(group, plan) as (model, wrapped, state):
+        empty = state.state_dict()
+        load({"hook": state}, checkpoint_id=folder, process_group=group)
+        return bool(state.state_dict() == saved != empty)
 
 
 def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing as mp
 import os
 import tempfile
@@ -96,6 +97,33 @@ class Ranks:
         self._members.clear()
 
 
+class Members:
+    """The first ranks of a group, in a process group of their own, which a case gets as ``group``."""
+
+    def __init__(self, ranks: Ranks, size: int) -> None:
+        self.ranks, self.size = ranks, size
+
+    def run(self, case: str, **arguments: Any) -> list[Any]:
+        """Results by rank."""
+        return self.ranks.run("among", path=f"{self.ranks.cases}.{case}", members=self.size, **arguments)[: self.size]
+
+
+_groups: dict[int, Any] = {}
+
+
+def among(path: str, members: int, **arguments: Any) -> Any:
+    """What a case of any module returns on this rank, run by the first ``members`` ranks, in a group of their own; None
+    on others."""
+    import torch.distributed as dist
+
+    if members not in _groups:
+        _groups[members] = dist.new_group(list(range(members)))
+    if dist.get_rank() >= members:
+        return None
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)(_groups[members], **arguments)
+
+
 def one_of(values: list[Any]) -> Any:
     """What all ranks found."""
     assert all(value == values[0] for value in values), values
@@ -105,8 +133,6 @@ def one_of(values: list[Any]) -> Any:
 def _serve(pipe: Any, cases: str, backend: str, rank: int, size: int, store: str) -> None:
     """A rank's life: it leaves without the interpreter's teardown, in which Gloo's threads may still run."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    import importlib
-
     import torch
     import torch.distributed as dist
 
@@ -119,7 +145,7 @@ def _serve(pipe: Any, cases: str, backend: str, rank: int, size: int, store: str
             name, arguments = pipe.recv()
         except EOFError:
             os._exit(0)
-        pipe.send(_outcome(getattr(module, name), arguments))
+        pipe.send(_outcome(among if name == "among" else getattr(module, name), arguments))
 
 
 def _outcome(case: Callable[..., Any], arguments: dict[str, Any]) -> tuple[str, Any]:

@@ -385,14 +385,17 @@ def test_every_part_of_the_benchmarks_is_run():
 
 
 def test_compressors_are_verified_and_compared(tmp_path):
-    from bench import compressors
+    from bench import compressors, contests, hooks
     from gcodec.demo.tables import read_table
 
     assert compressors.main(["--quick", "--values", "50000", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / compressors.FILE)
-    assert {row["contest"] for row in rows} == {"choose", "message", "low rank"}
+    assert {row["contest"] for row in rows} == {"choose", "message", "low rank", "hook"}
     assert all(float(row["of_best"]) > 0.95 for row in rows if row["contest"] == "choose")
-    assert {row["method"] for row in rows} >= {compressors.TORCH, compressors.PYTORCH, compressors.HALF, "GradZip"}
+    methods = {row["method"] for row in rows}
+    assert methods >= {compressors.TORCH, compressors.PYTORCH, compressors.HALF, hooks.PYTORCH, hooks.HALF, "GradZip"}
+    page = contests.compressors_table(tmp_path)
+    assert sum(line.startswith("| ") for line in page) == len(rows) + 2 * len(contests.CONTESTS)
 
 
 def test_controllers_are_verified_and_timed(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.ranks import Ranks, one_of
+from tests.ranks import Members, Ranks, one_of
 
 CASES = "tests.compressor_cases"
 
@@ -26,17 +26,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
 }
-
-
-class Members:
-    """The first ranks of a group, in a process group of their own."""
-
-    def __init__(self, ranks: Ranks, size: int) -> None:
-        self.ranks, self.size = ranks, size
-
-    def run(self, case: str, **arguments: Any) -> list[Any]:
-        """Results by rank."""
-        return self.ranks.run("among", name_of_case=case, members=self.size, **arguments)[: self.size]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +80,11 @@ def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
 @pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd"])
 def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
     pair.run("resume", name=name, first=3, second=3)
+
+
+@pytest.mark.parametrize("name", ["dgc warming up", "gradzip float16"])
+def test_a_distributed_checkpoint_restores_every_ranks_state(pair, name, tmp_path):
+    assert all(pair.run("distributed_checkpoint", name=name, folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["topk", "powersgd"])

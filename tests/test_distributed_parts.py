@@ -17,6 +17,7 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed.checkpoint import pack, unpack
 from gcodec.distributed.exchange import Buffers, Exchange
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
@@ -227,3 +228,39 @@ def test_modes_without_a_meaning_are_refused():
         gd.allreduce(torch.zeros(3))
     with pytest.raises(gcodec.Unsupported, match="python_reducer"):
         gd.hook(None, (param, param))       # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0, 4), (3,), (50, 40)])
+def test_tensors_come_back_from_a_packed_state(dtype, shape):
+    """Bit for bit, whatever is in them."""
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    if tensor.numel() > 2:
+        tensor.view(-1)[:3] = torch.tensor([math.nan, -0.0, -math.inf])
+    found = unpack(pack({"x": tensor, "y": None}))["x"]
+    assert found.dtype == dtype
+    assert found.shape == tensor.shape
+    assert bool((found.reshape(-1).view(torch.uint8) == tensor.reshape(-1).view(torch.uint8)).all())
+
+
+NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False), st.text(max_size=5), st.booleans(), st.none())
+STATES = st.recursive(NUMBERS, lambda inner: st.one_of(
+    st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.dictionaries(st.floats(allow_nan=False), inner, min_size=1, max_size=3)), max_leaves=8)
+
+
+@given(STATES)
+def test_states_come_back_with_their_keys(state):
+    assert unpack(pack(state)) == state
+
+
+def test_arrays_come_back_from_a_packed_state():
+    counts = np.arange(7, dtype=np.int64)
+    assert np.array_equal(unpack(pack({"counts": counts}))["counts"], counts)
+
+
+@pytest.mark.parametrize("damage", ["{", '{"gcodec.tensor": "AAAA"}', '{"gcodec.tensor": 5}', '{"gcodec.pairs": [1]}',
+                                    '{"array": "<f4", "base64": "AAA"}'])
+def test_damaged_states_are_refused(damage):
+    with pytest.raises(gcodec.GcodecError):
+        unpack(damage)

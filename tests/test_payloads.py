@@ -15,10 +15,13 @@ from gcodec.compressors import DGC, QSGD, Exchange, Frames, Gather, RedSync, Red
 from gcodec.compressors.batching import join, split, together
 from gcodec.compressors.bits import pack, packed_size, unpack
 from gcodec.compressors.contract import Place
+from gcodec.compressors.draws import below, draw64
 from gcodec.compressors.indices import bits_per_index, decode_indices, encode_indices
 from gcodec.compressors.payload import ENVELOPE, SPARSE, seal, unseal
+from gcodec.compressors.quantization import dequantize, norms_of, quantize
 from gcodec.compressors.sparse import pack_sparse, unpack_sparse
 from gcodec.errors import Corruption, GcodecError, InsufficientData
+from gcodec.kernels.jit import kernel
 from gcodec.simulate import converse
 
 
@@ -107,6 +110,57 @@ def test_stray_bits_are_refused():
     assert list(unpack(b"\x07", 1, 3)) == [7]
     with pytest.raises(Corruption):
         unpack(b"\x0f", 1, 3)
+
+
+# Levels
+
+@given(st.integers(0, 9000), st.integers(1, 700), st.integers(2, 8), st.booleans(), st.integers(0, 2**64 - 1))
+def test_levels_are_next_to_the_values_they_stand_for(n, bucket, bits, by_max, key):
+    """Each value becomes one of the two levels around it, the nearer one without draws; what is a level stays."""
+    values = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    values[::7] = 0
+    norms = norms_of(values, bucket, by_max)
+    rows = [values[at : at + bucket] for at in range(0, n, bucket)]
+    wanted = [np.abs(row).max() if by_max else np.sqrt((row.astype(np.float64) ** 2).sum()) for row in rows]
+    assert np.allclose(norms, wanted, rtol=0 if by_max else 1e-6)
+    level = np.repeat(norms, bucket)[:n] / (2 ** (bits - 1) - 1)
+    for chosen, apart in ((None, 0.5), (key, 1.0)):
+        packed = quantize(values, norms, bucket, bits, chosen)
+        assert len(packed) == packed_size(n, bits)
+        found = dequantize(packed, norms, bucket, bits, n)
+        assert bool((np.abs(found - values) <= apart * level * (1 + 1e-5)).all())
+        assert bool((found * values >= 0).all())
+        assert not found[values == 0].any()
+        if by_max:
+            assert np.array_equal(norms_of(found, bucket, by_max), norms)
+            assert np.array_equal(dequantize(quantize(found, norms, bucket, bits, None), norms, bucket, bits, n), found)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_bucket_that_is_not_finite_says_so(bad):
+    values = np.ones(30, np.float32)
+    values[13] = bad
+    norms = norms_of(values, 10, True)
+    found = dequantize(quantize(values, norms, 10, 4, 5), norms, 10, 4, 30)
+    assert bool(np.isfinite(found[:10]).all())
+    assert not np.isfinite(found[10:20]).any()
+
+
+def test_draws_are_uniform_and_differ_by_key():
+    """Of 60,000 draws each of 16 classes has 3750, standard deviation 59.3. All lie within 5 of these with probability
+    1 - 16 * 5.7e-7: a false alarm in 100,000 keys, and the keys are fixed."""
+    @kernel
+    def many(key, drawn):
+        for i in range(len(drawn)):
+            drawn[i] = below(draw64(np.uint64(i), np.uint64(key)), np.uint64(16))
+
+    sets = []
+    for key in (0, 1, 2**63 + 5):
+        drawn = np.empty(60_000, np.int64)
+        many(np.uint64(key), drawn)
+        assert bool((np.abs(np.bincount(drawn, minlength=16) - 3750) < 5 * 59.3).all())
+        sets.append(drawn)
+    assert all(abs(float((a == b).mean()) - 1 / 16) < 5 * 0.001 for i, a in enumerate(sets) for b in sets[:i])
 
 
 # Whole payloads

@@ -1,4 +1,4 @@
-"""Accordion: two settings, the mild one in critical regimes (Agarwal et al., MLSys 2021, Algorithm 1)."""
+"""Accordion: two settings, the mild one in critical regimes (Agarwal et al., MLSys 2021)."""
 
 from __future__ import annotations
 

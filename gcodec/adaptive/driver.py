@@ -9,14 +9,15 @@ Like the averaging itself this is a conversation, so that it runs in one process
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from ..averaging import Averager, Plan, is_finite
+from ..averaging import Averager, Plan
 from ..compressors.contract import Compressor, Place, Reduce, Request, wide
+from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
 from ..feedback import Carried
 from .contract import Controller, Measured, Planner, Selector, Shapes
@@ -30,7 +31,8 @@ class Adaptive:
     """One rank's part in averaging the gradients of a model, with settings that a controller chooses.
 
     ``averager``: what does it; ``controller``: this rank's own, which no other rank's shares. ``clock`` counts seconds.
-    All gradients of a step come in one call of :meth:`average`, the same names at every step.
+    All gradients of a step come in one call of :meth:`average`, the same names at every step; or, where that is
+    allowed, in parts: :meth:`begin`, :meth:`part` as often as needed, :meth:`end`.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class Adaptive:
         self.averager, self.controller, self.clock = averager, controller, clock
         self.step = 0  #: steps ended
         self._shapes: Shapes | None = None
+        self._missing: set[str] = set()  #: of a step in parts: what is still to come
         self._sums: dict[str, torch.Tensor] = {}
         self._n_summed = 0
         self._ended: float | None = None
         self._seconds = self._measuring = self._samples = 0.0
+        self._probed = 0.0  #: seconds of this step's probes
 
     def average(
         self,
@@ -51,36 +55,78 @@ class Adaptive:
         *,
         rate: float | None = None,
         samples: float = 1.0,
+        in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
         """The conversation about a step's gradients: returns their averages.
 
-        ``params`` as for :meth:`Averager.average`; ``rate``: the learning rate of this step, for controllers that look
-        at it; ``samples`` that this rank's gradients are from. Raises InvalidArgument where names or shapes change.
+        ``params`` and ``in_place`` as for :meth:`Averager.average`; ``rate``: the learning rate of this step, for
+        controllers that look at it; ``samples`` that this rank's gradients are from. Raises InvalidArgument where names
+        or shapes change.
         """
-        self._check(gradients)
-        self.averager.compressors.update(self.controller.settings(self.step, rate))
-        measuring = 0.0
-        if isinstance(self.controller, Selector) and self._shapes:
-            measuring = yield from self._select(self.controller, gradients, params or {})
-        averages = yield from self.averager.average(gradients, params)
-        if isinstance(self.controller, Planner) and self._shapes:
-            yield from self._plan(self.controller, gradients, averages)
-        self.step += 1
-        self._time(measuring, samples)
+        shapes = self._compressed(gradients)
+        if self._shapes is None:
+            self._shapes = shapes
+            self.controller.start(shapes, self.averager.size)
+        elif shapes != self._shapes:
+            raise _change(dict(shapes.items() ^ self._shapes.items()))
+        self.begin(rate)
+        averages = yield from self.part(gradients, params, in_place)
+        yield from self.end(samples)
         return averages
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the next step's gradients may come in parts: not the first one's, from which the controller learns
+        what there is, and not those of a controller that decides within the step, from all of them."""
+        return self._shapes is not None and not isinstance(self.controller, Selector)
+
+    def begin(self, rate: float | None = None) -> None:
+        """The settings of a step, whose gradients come in parts. One that was begun before and not ended does not
+        count."""
+        self._missing = set(self._shapes or {})
+        self.averager.compressors.update(self.controller.settings(self.step, rate))
+
+    def part(
+        self,
+        gradients: Mapping[str, torch.Tensor],
+        params: Mapping[str, torch.Tensor] | None = None,
+        in_place: bool = False,
+    ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
+        """The conversation about some of a step's gradients: returns their averages. Raises InvalidArgument for names
+        or shapes that are not those of other steps, or that were there before in this one."""
+        known, shapes = self._shapes or {}, self._compressed(gradients)
+        wrong = [name for name, shape in shapes.items() if name not in self._missing or shape != known[name]]
+        if wrong:
+            raise _change(wrong)
+        self._missing -= shapes.keys()
+        if isinstance(self.controller, Selector) and shapes:
+            self._probed = yield from self._select(self.controller, gradients, params or {})
+        planner = self.controller if isinstance(self.controller, Planner) else None
+        if planner is not None and planner.source != "average":
+            self._add(gradients, shapes, planner)
+        averages = yield from self.averager.average(gradients, params, in_place)
+        if planner is not None and planner.source == "average":
+            self._add(averages, shapes, planner)
+        return averages
+
+    def end(self, samples: float = 1.0) -> Generator[Request, Any, None]:
+        """The conversation in which what needs all of a step is decided, once all parts are there. Raises
+        InvalidArgument where some are not."""
+        if self._missing:
+            raise _change(self._missing)
+        if isinstance(self.controller, Planner) and self._shapes:
+            yield from self._plan(self.controller)
+        self.step += 1
+        self._time(self._probed, samples)
+        self._probed = 0.0
 
     def skip(self) -> None:
         """Whatever has passed since the last step, such as an evaluation, was no part of the next one."""
         self._ended = self.clock()
 
-    def _check(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        shapes = {name: tuple(x.shape) for name, x in gradients.items() if self.averager.plan.compresses(x)}
-        if self._shapes is None:
-            self._shapes = shapes
-            self.controller.start(shapes, self.averager.size)
-        elif shapes != self._shapes:
-            wrong = sorted(dict(shapes.items() ^ self._shapes.items()))
-            raise InvalidArgument(f"gradients that are compressed change from step to step: {wrong}")
+    def _compressed(self, gradients: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+        """The shapes of those that are compressed."""
+        return {name: tuple(x.shape) for name, x in gradients.items() if self.averager.plan.compresses(x)}
 
     # within a step
 
@@ -123,16 +169,14 @@ class Adaptive:
 
     # between steps
 
-    def _plan(
-        self, controller: Planner, gradients: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
-    ) -> Generator[Request, Any, None]:
-        """Add up, and at the end of a period decide, on one rank, and tell all."""
-        self._add(gradients if controller.source in ("own", "reduced") else averages, controller)
+    def _plan(self, controller: Planner) -> Generator[Request, Any, None]:
+        """At the end of a period decide, on one rank, and tell all."""
+        self._n_summed += 1
         if (self.step + 1) % controller.period:
             return
-        sums, n_steps = self._sums, max(self._n_summed, 1)
+        sums, n_steps = self._sums, self._n_summed
         if controller.source == "reduced":
-            for name in sums:
+            for name in self._shapes or {}:
                 total = yield Reduce(sums[name])
                 sums[name] = total / self.averager.size
         numbers = torch.zeros(controller.n_numbers, dtype=torch.float64)
@@ -142,16 +186,15 @@ class Adaptive:
         controller.apply(told.tolist())
         self._sums, self._n_summed = {}, 0
 
-    def _add(self, tensors: Mapping[str, torch.Tensor], controller: Planner) -> None:
-        """One more step's gradients, unless they are not finite; only where they are looked at."""
+    def _add(self, tensors: Mapping[str, torch.Tensor], names: Iterable[str], controller: Planner) -> None:
+        """Some of one more step's gradients, unless they are not finite; only where they are looked at."""
         if controller.source != "reduced" and self.averager.rank != _DECIDES:
             return
-        for name in self._shapes or {}:
+        for name in names:
             tensor = tensors[name].detach()
             tensor = torch.zeros_like(tensor) if not is_finite(tensor) else tensor
             tensor = tensor.to(wide(tensor.dtype))
             self._sums[name] = self._sums[name].add_(tensor) if name in self._sums else tensor.clone()
-        self._n_summed += 1
 
     # checkpoints
 
@@ -183,6 +226,10 @@ class Adaptive:
         self._sums = {name: tensor.clone() for name, tensor in state["sums"].items()}
         self._seconds, self._measuring, self._samples = map(float, state["times"])
         self._ended = None
+
+
+def _change(names: Iterable[str]) -> InvalidArgument:
+    return InvalidArgument(f"gradients that are compressed change from step to step: {sorted(names)}")
 
 
 def ranks(

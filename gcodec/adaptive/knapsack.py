@@ -1,5 +1,5 @@
-"""The least cost within a budget, choosing one option for each item: L-GreCo's dynamic programming (Markov et al.,
-MLSys 2024, Algorithm 1, lines 12 to 30)."""
+"""The least cost within a budget, choosing one option for each item: L-GreCo's dynamic programming
+(Alimohammadi et al., MLSys 2024, Algorithm 1, lines 6 to 31)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 
 from ..compressors import Compressor, Dense, RandomK, Sparsifier
-from ..compressors.contract import Conversation, Memory, Outcome, Place, Values, kept, mean_of, random_of, tick
+from ..compressors.contract import Conversation, Memory, Outcome, Place, kept, key_of, mean_of, tick
+from ..compressors.outcome import Values
 from ..compressors.randomk import random_subset
 from .losses import loss, square
 
@@ -84,10 +85,10 @@ def _choice(
     if isinstance(setting, RandomK):
         n = flat.numel()
         k = kept(n, setting.density) if n else 0
-        random = random_of("random-k", setting.seed, place.name, tick(memory))
+        key = key_of("random-k", setting.seed, place.name, tick(memory))
         if among is None:
-            return random_subset(n, k, random).to(flat.device)
-        return among[random_subset(among.numel(), min(k, among.numel()), random).to(flat.device)]
+            return random_subset(n, k, key).to(flat.device)
+        return among[random_subset(among.numel(), min(k, among.numel()), key).to(flat.device)]
     if among is None:
         return setting.chosen(flat, memory, place)
     return setting.refine(flat, among, memory, place)

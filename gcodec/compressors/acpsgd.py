@@ -1,4 +1,4 @@
-"""ACP-SGD: PowerSGD that reduces one factor per step (Zhang et al., arXiv 2306.08881, Algorithm 2)."""
+"""ACP-SGD: PowerSGD that reduces one factor per step (Zhang et al., arXiv 2306.08881)."""
 
 from __future__ import annotations
 

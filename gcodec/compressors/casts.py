@@ -33,7 +33,7 @@ class Cast(Compressor):
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_type(gradient)
         narrow = (gradient / place.size).to(_NARROW[self.dtype])
-        contribution = narrow.to(gradient.dtype) * place.size
+        contribution = narrow.to(gradient.dtype, copy=True).mul_(place.size)
         total = yield Reduce(narrow)
         return Outcome(total.to(gradient.dtype), contribution, self.floats(gradient.shape))
 

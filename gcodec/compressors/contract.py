@@ -19,13 +19,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import xxhash
 
 from ..errors import InvalidArgument
+from .outcome import Outcome as Outcome
 
 Memory = dict[str, Any]
 """What a compressor keeps of one tensor from step to step: tensors, numbers and strings by name. Nothing else may be
@@ -54,64 +54,6 @@ class Exchange(NamedTuple):
 
 
 Request = Reduce | Gather | Exchange
-
-
-class Values(NamedTuple):
-    """Some values of a tensor: at ``indices``, int64[k], of its flat form; ``values``: k of them, or one for all."""
-
-    indices: torch.Tensor
-    values: torch.Tensor
-
-
-class Product(NamedTuple):
-    """A matrix of low rank: ``left`` [m, k] times the transpose of ``right`` [n, k]."""
-
-    left: torch.Tensor
-    right: torch.Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a conversation comes to.
-
-    ``average``: the estimate of the mean over ranks, shape and dtype of the gradient, the same on all ranks. ``sent``:
-    what this rank's messages amount to: a tensor, or what makes one. ``floats``: what this rank sent, counted as papers
-    do: values, without their indices; a value of b bits is b / 32 of one.
-    """
-
-    average: torch.Tensor
-    sent: torch.Tensor | Values | Product
-    floats: float
-
-    @property
-    def indices(self) -> torch.Tensor | None:
-        """int64[k], where the contribution may differ from zero; None: anywhere."""
-        return self.sent.indices if isinstance(self.sent, Values) else None
-
-    @cached_property
-    def contribution(self) -> torch.Tensor:
-        """What this rank's messages amount to, shape and dtype of the gradient."""
-        match self.sent:
-            case Values(indices, values):
-                flat = torch.zeros_like(self.average, memory_format=torch.contiguous_format).view(-1)
-                flat[indices] = values
-                return flat.view(self.average.shape)
-            case Product(left, right):
-                return (left @ right.T).to(self.average.dtype).view(self.average.shape)
-            case tensor:
-                return tensor
-
-    def rest(self, corrected: torch.Tensor, own: bool) -> torch.Tensor:
-        """``corrected`` less the contribution, without making one where that is not needed; ``own``: in its place."""
-        if isinstance(self.sent, torch.Tensor) or not corrected.is_contiguous():
-            return torch.sub(corrected, self.contribution, out=corrected if own else None)
-        left = corrected if own else corrected.clone()
-        if isinstance(self.sent, Values):
-            left.view(-1)[self.sent.indices] -= self.sent.values.to(left.dtype)
-        else:
-            factors = self.sent.left.to(left.dtype), self.sent.right.T.to(left.dtype)
-            left.view(len(factors[0]), -1).addmm_(*factors, alpha=-1)
-        return left
 
 
 Conversation = Generator[Request, Any, Outcome]
@@ -253,7 +195,12 @@ def tick(memory: Memory) -> int:
     return step
 
 
+def key_of(*facts: Any) -> int:
+    """64 bits that depend on these numbers and strings alone: what random numbers follow from. Never a global
+    generator, so that nothing has to be saved but a count of steps."""
+    return xxhash.xxh3_64_intdigest(repr(facts).encode())
+
+
 def random_of(*facts: Any) -> torch.Generator:
-    """A generator of random numbers, on the CPU, that depends on these numbers and strings alone: never the global
-    one, so that nothing has to be saved but a count of steps."""
-    return torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(repr(facts).encode()) >> 1)
+    """A generator of random numbers, on the CPU, by :func:`key_of`."""
+    return torch.Generator().manual_seed(key_of(*facts) >> 1)

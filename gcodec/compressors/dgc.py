@@ -1,4 +1,4 @@
-"""Deep Gradient Compression's choice of values (Lin et al., ICLR 2018, section 3 and Algorithm 4 of its appendix).
+"""Deep Gradient Compression's choice of values (Lin et al., ICLR 2018): a threshold from a sample.
 
 The rest of its recipe composes with any compressor: ``gcodec.feedback`` has momentum correction, momentum factor
 masking, local clipping and the warm-up of densities.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from .contract import Memory, Place, check_share, check_whole, kept, random_of, tick
-from .selection import above, count_above, largest, sampled_threshold, strided_sample
+from .selection import above, largest, sampled_threshold, strided_sample
 from .sparse import Sparsifier
 
 
@@ -44,19 +44,19 @@ class DGC(Sparsifier):
         k = kept(flat.numel(), self.density)
         random = random_of("dgc", self.seed, place.name, place.rank, tick(memory))
         sample = strided_sample(flat, self.sample, round(self.least / self.density), random)
-        threshold = self._adjusted(flat, k, sampled_threshold(sample, self.density))
-        indices = above(flat, threshold, int(self.upper * k))
+        indices = self._about(flat, k, sampled_threshold(sample, self.density))
         if not indices.numel():  # raised beyond the greatest: without reselect, and many equal values
             return largest(flat, k)
         return indices if indices.numel() <= k else indices[largest(flat[indices], k)]
 
-    def _adjusted(self, flat: torch.Tensor, k: int, threshold: float) -> float:
+    def _about(self, flat: torch.Tensor, k: int, threshold: float) -> torch.Tensor:
+        """Where values reach a threshold, once that is adjusted: in one pass where it need not be."""
         for _ in range(self.rounds):
-            count = count_above(flat, threshold)
-            if count < self.lower * k:
+            indices = above(flat, threshold, int(self.upper * k))
+            if indices.numel() < self.lower * k:
                 threshold *= self.lower
-            elif count > self.upper * k and not self.reselect:
+            elif indices.numel() > self.upper * k and not self.reselect:
                 threshold *= self.upper
             else:
-                break
-        return threshold
+                return indices
+        return above(flat, threshold, int(self.upper * k))

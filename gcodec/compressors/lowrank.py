@@ -22,7 +22,6 @@ from .contract import (
     Memory,
     Outcome,
     Place,
-    Product,
     Reduce,
     Request,
     check_type,
@@ -32,6 +31,7 @@ from .contract import (
     wide,
 )
 from .dense import Dense
+from .outcome import Product
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class LowRank(Compressor):
     matrix, which is sent dense otherwise. ``seed`` of what factors start from."""
 
     knob: ClassVar[str | None] = "rank"
+    carries_nan: ClassVar[bool] = True  # a value that is not finite leaves none in its row's products
     rank: int
     always: bool = False
     seed: int = 0
@@ -57,7 +58,7 @@ class LowRank(Compressor):
             return (yield from Dense().compress(gradient, memory, place))
         matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
         found = yield from self.factorize(matrix, memory, place)
-        return replace(found, average=found.average.to(gradient.dtype).view(gradient.shape))
+        return replace(found, shape=gradient.shape, dtype=gradient.dtype)
 
     def factored(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape is sent as factors."""
@@ -127,8 +128,8 @@ class Alternating(LowRank):
             memory[self._key("side")] = 1 - side
         floats = mean.numel() * (0.5 if self.dtype else 1.0)
         if side:
-            return Outcome(fixed @ mean.T, Product(fixed, own), floats)
-        return Outcome(mean @ fixed.T, Product(own, fixed), floats)
+            return Outcome(Product(fixed, mean), Product(fixed, own), floats)
+        return Outcome(Product(mean, fixed), Product(own, fixed), floats)
 
     def _mean(self, fitted: torch.Tensor, size: int) -> Generator[Request, Any, tuple[torch.Tensor, torch.Tensor]]:
         """The mean of a factor, and what this rank's part of it is."""

@@ -1,4 +1,4 @@
-"""PowerSGD: one step of power iteration (Vogels et al., NeurIPS 2019, Algorithm 1)."""
+"""PowerSGD: one step of power iteration (Vogels et al., NeurIPS 2019)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from .contract import Conversation, Memory, Outcome, Place, Product, check_whole, mean_of
+from .contract import Conversation, Memory, Outcome, Place, check_whole, mean_of
 from .lowrank import LowRank, orthonormal, product, usable
+from .outcome import Product
 
 _KEY = "powersgd.q"
 
@@ -41,7 +42,7 @@ class PowerSGD(LowRank):
             q = yield from mean_of(own.clone(), place.size)
         if usable(q):
             memory[_KEY] = q
-        return Outcome(p @ q.T, Product(p, own), self.iterations * rank * (m + n))
+        return Outcome(Product(p, q), Product(p, own), self.iterations * rank * (m + n))
 
     def floats(self, shape: Sequence[int]) -> float:
         return super().floats(shape) * (self.iterations if self.factored(shape) else 1)

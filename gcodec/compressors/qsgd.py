@@ -1,4 +1,4 @@
-"""QSGD: stochastic quantization (Alistarh et al., NeurIPS 2017, section 3.1 and equation 3)."""
+"""QSGD: stochastic quantization (Alistarh et al., NeurIPS 2017)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from ..errors import Corruption, InvalidArgument
-from .bits import pack, packed_size, unpack
+from ..tensors import kernel_view
+from .bits import packed_size
 from .contract import (
     Compressor,
     Conversation,
@@ -21,11 +22,12 @@ from .contract import (
     Place,
     check_type,
     check_whole,
-    random_of,
+    key_of,
     tick,
     wide,
 )
 from .payload import ENVELOPE, QUANTIZED, seal, unseal
+from .quantization import dequantize, norms_of, quantize
 from .sparse import named
 
 NORMS = ("max", "l2")
@@ -64,31 +66,24 @@ class QSGD(Compressor):
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_type(gradient)
         flat = gradient.reshape(-1)
-        random = random_of("qsgd", self.seed, place.name, place.rank, tick(memory))
-        payloads = yield Gather(self.pack(flat, random))
+        key = key_of("qsgd", self.seed, place.name, place.rank, tick(memory))
+        payloads = yield Gather(self.pack(flat, key))
         total, own = torch.zeros_like(flat, dtype=wide(flat.dtype)), flat
         for rank, payload in enumerate(payloads):
             values = named(rank, self.unpack, payload, flat)
             total += values
             if rank == place.rank:
                 own = values.to(flat.dtype)
-        average = (total / place.size).to(flat.dtype)
+        average = total.div_(place.size).to(flat.dtype)
         return Outcome(average.view(gradient.shape), own.view(gradient.shape), self.floats(gradient.shape))
 
-    def pack(self, flat: torch.Tensor, random: torch.Generator) -> bytes:
+    def pack(self, flat: torch.Tensor, key: int) -> bytes:
         """The payload of a flat tensor: norms, float32 each, then codes of ``bits``: the level, and above it the
-        sign."""
-        rows = self._rows(flat.float())
-        norms = rows.abs().amax(1) if self.norm == "max" else torch.linalg.vector_norm(rows, dim=1)
-        places = (rows.abs() * self.levels / norms[:, None]).nan_to_num_(0.0, 0.0).reshape(-1)[: flat.numel()]
-        if self.stochastic:
-            places += torch.rand(flat.numel(), generator=random).to(flat.device)
-        else:
-            places += 0.5
-        levels = places.floor_().clamp_(max=self.levels).to(torch.uint8)
-        codes = levels | (torch.signbit(flat).to(torch.uint8) << self.bits - 1)
-        packed = pack(codes.cpu().numpy(), self.bits)
-        return seal(QUANTIZED, flat.dtype, flat.numel(), norms.cpu().numpy().tobytes(), packed)
+        sign. ``key``, 64 bits, of the draws."""
+        values = kernel_view(flat.detach().cpu().float().contiguous().numpy())
+        norms = norms_of(values, self.bucket, self.norm == "max")
+        packed = quantize(values, norms, self.bucket, self.bits, key if self.stochastic else None)
+        return seal(QUANTIZED, flat.dtype, flat.numel(), norms.tobytes(), packed.tobytes())
 
     def unpack(self, payload: bytes, like: torch.Tensor) -> torch.Tensor:
         """Its values, on the device of ``like``, in the dtype in which they are added up. Raises Corruption,
@@ -97,16 +92,9 @@ class QSGD(Compressor):
         n_norms = -(-n // self.bucket)
         if len(body) != 4 * n_norms + packed_size(n, self.bits):
             raise Corruption(f"{len(body)} bytes for {n} values of {self.bits} bits in buckets of {self.bucket}")
-        norms = torch.from_numpy(np.frombuffer(body[: 4 * n_norms], np.float32).copy())
-        codes = torch.from_numpy(unpack(body[4 * n_norms :], n, self.bits)).to(like.device)
-        sizes = self._rows((codes & self.levels).to(wide(like.dtype))) / self.levels
-        values = (sizes * norms.to(like.device)[:, None]).reshape(-1)[:n]
-        return torch.where(codes > self.levels, -values, values)
-
-    def _rows(self, flat: torch.Tensor) -> torch.Tensor:
-        """Buckets as rows, the last one filled up with zeros."""
-        missing = -flat.numel() % self.bucket
-        return torch.nn.functional.pad(flat, (0, missing)).view(-1, self.bucket)
+        norms = np.frombuffer(body[: 4 * n_norms], np.float32).copy()
+        values = dequantize(body[4 * n_norms :], norms, self.bucket, self.bits, n)
+        return torch.from_numpy(values).to(like.device, wide(like.dtype))
 
     def floats(self, shape: Sequence[int]) -> float:
         n = math.prod(shape)

@@ -1,4 +1,4 @@
-"""RedSync: top-k by cheap searches for a threshold (Fang et al., JPDC 2019, Algorithms 2 and 3)."""
+"""RedSync: top-k by cheap searches for a threshold (Fang et al., JPDC 2019)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ METHODS = ("auto", "trimmed", "bisection")
 class RedSync(Sparsifier):
     """Searches a threshold between the mean and the maximum of sizes.
 
-    ``method``: "trimmed": lower the threshold from the maximum in steps of ``step`` of that distance until k values
-    exceed it, then choose the k largest of these (Algorithm 2); "bisection": halve until k ... 2k values exceed it, or
-    the interval is ``tolerance`` of the distance, and send these (Algorithm 3), 2k at most; "auto": bisection from
-    ``large`` values on (the paper's 4 MB). ``same_sign``: choose among positive and among negative values in turns, and
-    send one number, the mean of those chosen, beside the indices (section 5.2, "quantization").
+    ``method``: "trimmed" top-k: lower the threshold from the maximum in steps of ``step`` of that distance until k
+    values exceed it, then choose the k largest of these; "bisection": halve until k ... 2k values exceed it, or the
+    interval is ``tolerance`` of the distance, and send these, 2k at most; "auto": bisection from ``large`` values on
+    (the paper's 4 MB). ``same_sign``: choose among positive and among negative values in turns, and send one number,
+    the mean of those chosen, beside the indices (the paper's quantization).
     """
 
     method: str = "auto"

@@ -15,7 +15,7 @@ import torch
 from ..kernels.jit import kernel
 from ..tensors import kernel_view
 
-_RUN = 64  #: values that are looked at together
+_RUN = 16  #: values that are looked at together
 
 
 def sizes_of(values: torch.Tensor) -> torch.Tensor:
@@ -93,12 +93,20 @@ def _select(bits: Any, threshold: Any, indices: Any) -> Any:
     """Where they are, and how many; -1 where ``indices`` has not room for all and ``_RUN`` more. In runs, many of which
     hold none."""
     at, n, last = 0, len(bits), len(indices) - _RUN
-    for begin in range(0, n, _RUN):
-        end = min(begin + _RUN, n)
-        if _count(bits[begin:end], threshold):
+    whole = n - n % _RUN
+    for begin in range(0, whole, _RUN):
+        count = np.uint32(0)
+        for i in range(_RUN):
+            count += np.uint32(np.uint32(bits[begin + i] & np.uint32(0x7FFFFFFF)) >= threshold)
+        if count:
             if at > last:
                 return -1
-            for i in range(begin, end):
+            for i in range(begin, begin + _RUN):
                 indices[at] = i
                 at += np.uint32(bits[i] & np.uint32(0x7FFFFFFF)) >= threshold
+    if at > last:
+        return -1
+    for i in range(whole, n):
+        indices[at] = i
+        at += np.uint32(bits[i] & np.uint32(0x7FFFFFFF)) >= threshold
     return at

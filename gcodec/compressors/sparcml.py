@@ -1,5 +1,4 @@
-"""SparCML's sparse all-reduce: split, then all-gather, with a switch to dense (Renggli et al., SC 2019, section
-5.3)."""
+"""SparCML's sparse all-reduce: split, then all-gather, with a switch to dense (Renggli et al., SC 2019)."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from .contract import (
     Memory,
     Outcome,
     Place,
-    Values,
     check_share,
     check_type,
     wide,
 )
+from .outcome import Values
 from .partition import parts_of
 from .sparse import Sparsifier, named, pack_sparse, unpack_sparse
 
@@ -68,7 +67,7 @@ class SparCML(Compressor):
             total = torch.zeros_like(flat[part], dtype=wide(flat.dtype))
             where, values = named(rank, unpack_sparse, payload, total)
             total[where] = values
-            average[part] = (total / place.size).to(flat.dtype)
+            average[part] = total.div_(place.size).to(flat.dtype)
         return Outcome(average.view(gradient.shape), Values(indices, flat[indices]), indices.numel())
 
     def _sum(self, payloads: Sequence[bytes], own: torch.Tensor) -> bytes:

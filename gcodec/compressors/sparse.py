@@ -20,13 +20,13 @@ from .contract import (
     Memory,
     Outcome,
     Place,
-    Values,
     check_share,
     check_type,
     kept,
     wide,
 )
 from .indices import bits_per_index, decode_indices, encode_indices
+from .outcome import Values
 from .payload import ENVELOPE, SPARSE, seal, unseal
 
 _RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
@@ -85,7 +85,7 @@ class Sparsifier(Compressor):
             total[where] += values.to(total.dtype)
             if rank == place.rank:
                 sent = Values(where, values)
-        average = (total / place.size).to(flat.dtype)
+        average = total.div_(place.size).to(flat.dtype)
         return Outcome(average.view(gradient.shape), sent, sent.values.numel())
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:

@@ -12,6 +12,7 @@ from .bypass import Bypass as Bypass
 from .codebooks import Refresh as Refresh
 from .collectives import GroupOptions as GroupOptions
 from .compressed import CompressedGradients as CompressedGradients
+from .controlled import AdaptiveGradients as AdaptiveGradients
 from .conversing import converse as converse
 from .diloco import DiLoCo as DiLoCo
 from .fsdp import compress_fsdp as compress_fsdp

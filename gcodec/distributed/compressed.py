@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..averaging import Averager, Plan
 from ..compressors import Compressor, Frames, alone
+from ..compressors.contract import Request
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import TYPES, plain
+from .checkpoint import pack, unpack
 from .lane import Job, Lane, lane_of
 from .stats import Stats, Tally
 from .talk import Talk
@@ -69,43 +72,52 @@ class CompressedGradients:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        lane = self._lane_for(buffer)
+        gradients = self._gradients(bucket)
+        tally = tally_of(buffer)
+        talk = Talk(lane, self._terms(gradients), tally, f"step {self._stats.steps}, bucket {index}")
+        conversation = self._conversation(gradients, last)
+
+        def run() -> torch.Tensor:
+            if not is_coded(buffer):
+                plain(lane, buffer, True, tally)
+            if conversation is not None:
+                talk.run(conversation)
+            self._count(lane, index, tally, last)
+            return buffer
+
+        return lane.submit(Job(run, None if conversation is None else talk.refuse)).get_future()
+
+    def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu:
             raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
         if self._lane is None:
             self._lane = lane_of(self.group, self.timeout)
-        lane = self._lane
-        tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
-        job = self._job(lane, bucket, tally)
+        return self._lane
 
-        def run() -> torch.Tensor:
-            job.run()
-            tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
-            self._stats.add(index, tally)
-            if last:
-                self._stats.end_step()
-            return buffer
+    def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
+        """The conversation about a bucket, if there is any, which puts averages in the place of its gradients."""
+        return self.averager.average(gradients, self._params, in_place=True) if gradients else None
 
-        return lane.submit(Job(run, job.refuse)).get_future()
+    def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
+        """What ranks must agree on."""
+        tensors = [
+            (name, tuple(x.shape), str(x.dtype), repr(self.averager.compressor_of(name, x)))
+            for name, x in gradients.items()
+        ]
+        return "compressors", tensors, repr(self.plan.feedback)
 
-    def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
-        buffer = bucket.buffer()
-        if buffer.is_sparse or buffer.dtype not in TYPES:
-            return Job(lambda: plain(lane, buffer, True, tally))
-        gradients = self._gradients(bucket)
-        terms = [(name, tuple(x.shape), repr(self.averager.compressor_of(name, x))) for name, x in gradients.items()]
-        label = f"step {self._stats.steps}, bucket {bucket.index()}"
-        talk = Talk(lane, ("compressors", str(buffer.dtype), terms, repr(self.plan.feedback)), tally, label)
-
-        def run() -> None:
-            averages = talk.run(self.averager.average(gradients, self._params))
-            for name, gradient in gradients.items():
-                gradient.copy_(averages[name])
-
-        return Job(run, talk.refuse)
+    def _count(self, lane: Lane, index: int, tally: Tally, last: bool) -> None:
+        tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+        self._stats.add(index, tally)
+        if last:
+            self._stats.end_step()
 
     def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
-        """A bucket's gradients by name."""
-        found = {}
+        """A bucket's gradients by name: none where it is not one of dense floats."""
+        found: dict[str, torch.Tensor] = {}
+        if not is_coded(bucket.buffer()):
+            return found
         for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             name = self._names.get(id(param))
             if name is None:
@@ -121,22 +133,50 @@ class CompressedGradients:
         return {**self._stats.numbers(), "compressor": counts}
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's checkpoint needs, residuals and factors: plain tensors, numbers and strings, between steps.
+        """What this rank's checkpoint needs, residuals and factors, as numbers and strings, so that ``torch.load``
+        takes it with ``weights_only=True`` and a distributed checkpoint in place: between steps.
 
-        Every rank has its own; only together are they the state of a run.
+        Every rank has its own, under ``"rank<r>"``; only together are they the state of a run.
         """
-        return {"version": 1, f"rank{self.averager.rank}": self.averager.state_dict()}
+        return {"version": 1, self._own: self._packed()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict` of the same rank, bit for bit, before the first step. Raises InvalidArgument
         for another version's or rank's."""
-        own = state.get(f"rank{self.averager.rank}")
-        if state.get("version") != 1 or own is None:
+        own = state.get(self._own)
+        if state.get("version") != 1 or own is None or not {"averager", "tensors"} <= own.keys():
             raise InvalidArgument(
-                f"a state of version {state.get('version')} with {list(state)}: this is version 1, "
-                f"rank {self.averager.rank}"
+                f"a state of version {state.get('version')} with {list(state)}: this is version 1, {self._own}"
             )
-        self.averager.load_state_dict(own)
+        self._unpack(own)
+
+    @property
+    def _own(self) -> str:
+        return f"rank{self.averager.rank}"
+
+    def _packed(self) -> dict[str, Any]:
+        """A string for each parameter, whether there is anything to say of it or not: a distributed checkpoint restores
+        what the new state has an entry for."""
+        state = self.averager.state_dict()
+        tensors = state.pop("tensors")
+        return {"averager": pack(state), "tensors": {name: pack(tensors.get(name, {})) for name in self._params}}
+
+    def _unpack(self, own: dict[str, Any]) -> None:
+        tensors = {name: unpack(text) for name, text in own["tensors"].items()}
+        self.averager.load_state_dict({**unpack(own["averager"]), "tensors": tensors})
+
+
+Averages = Generator[Request, Any, dict[str, torch.Tensor]]
+
+
+def is_coded(buffer: torch.Tensor) -> bool:
+    """Whether a compressor takes a bucket; Gloo reduces others as they are."""
+    return not buffer.is_sparse and buffer.dtype in TYPES
+
+
+def tally_of(buffer: torch.Tensor) -> Tally:
+    """The counts of a bucket, to begin with."""
+    return Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
 
 
 def _check_optimizer(plan: Plan, optimizer: torch.optim.Optimizer | None) -> None:
