@@ -142,14 +142,13 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
 def on_cuda(device: str = "cuda") -> int:
     """All-reduces of tensors that are on a CUDA device, beside those of the same tensors in CPU memory."""
     torch.manual_seed(3)
-    plain = torch.nn.Parameter(torch.randn(300_001))
+    plain, momentum = torch.randn(300_001), torch.randn(300_001) * 1e-3
     found = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for place in ("cpu", device):
-            param = torch.nn.Parameter(plain.detach().to(place))
+            param = torch.nn.Parameter(plain.to(place, copy=True))
             optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
-            param.grad = plain.detach().to(place) * 1e-3
-            optimizer.step()
+            optimizer.state[param]["momentum_buffer"] = momentum.to(place, copy=True)
             for mode in (gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer)):
                 tensor = values_at(rank(), 300_001, dtype, "sparse").to(place)
                 if dtype != torch.float64 or distributed_cases.size() == 2:     # else Gloo's order of adding
