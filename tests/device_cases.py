@@ -96,21 +96,25 @@ def on_host(what: str, **arguments: Any) -> Any:
     return getattr(distributed_cases, what)(**arguments)
 
 
-def encodings(mode: str) -> tuple[int, ...]:
-    """How often a rank encodes in an all-reduce, and how many frames that makes; and how often it makes a codebook in
-    all steps of a training."""
+def encodings(mode: str) -> tuple[int, int]:
+    """How often a rank encodes in an all-reduce, and how many frames that makes."""
     gd.close_lanes()
     param = torch.nn.Parameter(torch.ones(100_000))
     near = gd.NearLossless(torch.optim.SGD([param], lr=0.1))
     chosen: Any = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(5), "near": near}[mode]
-    CALLS.update(fresh=0, encode=0, frames=0)
+    CALLS.update(encode=0, frames=0)
     with there("staged"):
         gd.allreduce(values_at(rank(), 100_000, torch.float32), mode=chosen, params=param)
-        found = CALLS["encode"], CALLS["frames"]
-        CALLS.update(fresh=0, encode=0)
-        distributed_cases.train("lossless", 12, state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
     gd.close_lanes()
-    return (*found, CALLS["fresh"], CALLS["encode"])
+    return CALLS["encode"], CALLS["frames"]
+
+
+def refreshes() -> tuple[int, int]:
+    """How often codebooks are made in a training, and how often one is needed."""
+    CALLS.update(fresh=0, encode=0)
+    on_devices("train", "staged", mode="lossless", steps=9,
+               state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
+    return CALLS["fresh"], CALLS["encode"]
 
 
 def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
