@@ -510,7 +510,8 @@ def start(mode: str) -> HostMemory:
 
     setattr(simulator, "swapped_cuda_module", _never_restored)  # noqa: B010 - it is not exported
     grid.set_threads(THREADS)
-    import_module("gcodec.gpu.batches")  # and so every kernel, before the first is launched
+    for module in ("batches", "levels"):
+        import_module(f"gcodec.gpu.{module}")  # and so every kernel, before the first is launched
     return HostMemory(FakeCUDAArray, names)
 
 

@@ -96,21 +96,25 @@ def on_host(what: str, **arguments: Any) -> Any:
     return getattr(distributed_cases, what)(**arguments)
 
 
-def encodings(mode: str) -> tuple[int, ...]:
-    """How often a rank encodes in an all-reduce, and how many frames that makes; and how often it makes a codebook in
-    all steps of a training."""
+def encodings(mode: str) -> tuple[int, int]:
+    """How often a rank encodes in an all-reduce, and how many frames that makes."""
     gd.close_lanes()
     param = torch.nn.Parameter(torch.ones(100_000))
     near = gd.NearLossless(torch.optim.SGD([param], lr=0.1))
     chosen: Any = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(5), "near": near}[mode]
-    CALLS.update(fresh=0, encode=0, frames=0)
+    CALLS.update(encode=0, frames=0)
     with there("staged"):
         gd.allreduce(values_at(rank(), 100_000, torch.float32), mode=chosen, params=param)
-        found = CALLS["encode"], CALLS["frames"]
-        CALLS.update(fresh=0, encode=0)
-        distributed_cases.train("lossless", 12, state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
     gd.close_lanes()
-    return (*found, CALLS["fresh"], CALLS["encode"])
+    return CALLS["encode"], CALLS["frames"]
+
+
+def refreshes() -> tuple[int, int]:
+    """How often codebooks are made in a training, and how often one is needed."""
+    CALLS.update(fresh=0, encode=0)
+    on_devices("train", "staged", mode="lossless", steps=9,
+               state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
+    return CALLS["fresh"], CALLS["encode"]
 
 
 def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
@@ -142,14 +146,13 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
 def on_cuda(device: str = "cuda") -> int:
     """All-reduces of tensors that are on a CUDA device, beside those of the same tensors in CPU memory."""
     torch.manual_seed(3)
-    plain = torch.nn.Parameter(torch.randn(300_001))
+    plain, momentum = torch.randn(300_001), torch.randn(300_001) * 1e-3
     found = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for place in ("cpu", device):
-            param = torch.nn.Parameter(plain.detach().to(place))
+            param = torch.nn.Parameter(plain.to(place, copy=True))
             optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
-            param.grad = plain.detach().to(place) * 1e-3
-            optimizer.step()
+            optimizer.state[param]["momentum_buffer"] = momentum.to(place, copy=True)
             for mode in (gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer)):
                 tensor = values_at(rank(), 300_001, dtype, "sparse").to(place)
                 if dtype != torch.float64 or distributed_cases.size() == 2:     # else Gloo's order of adding
