@@ -6,7 +6,8 @@ ranks.
 writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
 of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
 first all of one seed; a part for which there is no time is left out whole, and named. Seconds are of the processor.
-Every training is also kept in ``.cache/bench/lgreco``, where ``--resume`` finds it again, whatever has changed since.
+Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it
+again, whatever has changed since.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bench.codec import RESULTS
 from bench.experiments.lgreco import errors, tables, throughput
 from bench.experiments.lgreco.methods import PARTS
 from bench.experiments.lgreco.problems import PROBLEMS
-from bench.experiments.lgreco.trainings import Job, Training, kept
+from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept
 from gcodec.demo.tables import write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
@@ -47,8 +48,9 @@ def parts_of(full: bool, seeds: int, steps: int | None) -> Iterator[tuple[str, l
                 for method in PARTS[part](problem)]
 
 
-def run_all(parts: Sequence[tuple[str, list[Job]]], processes: int, minutes: float, resume: bool
-            ) -> tuple[list[Training], list[str]]:
+def run_all(
+    parts: Sequence[tuple[str, list[Job]]], processes: int, minutes: float, folder: Path, resume: bool
+) -> tuple[list[Training], list[str]]:
     """Trainings, in order, and the names of the parts that no time was left for."""
     found, left_out, begin = list[Future[Training]](), list[str](), perf_counter()
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
@@ -59,7 +61,7 @@ def run_all(parts: Sequence[tuple[str, list[Job]]], processes: int, minutes: flo
                 left_out.append(name)
                 continue
             print(f"{(perf_counter() - begin) / 60:5.1f} minutes: {name}", flush=True)
-            found += [pool.submit(kept, job, resume) for job in jobs]
+            found += [pool.submit(kept, job, folder, resume) for job in jobs]
         wait(found, return_when=ALL_COMPLETED)
     return [one.result() for one in found], left_out
 
@@ -99,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seeds, steps = (1, 10) if options.quick else (options.seeds, None)
     parts = list(parts_of(options.full, seeds, steps))[: 1 if options.quick else None]
-    trainings, left_out = run_all(parts, options.processes, options.minutes, options.resume)
+    folder = KEPT if options.out == RESULTS else options.out
+    trainings, left_out = run_all(parts, options.processes, options.minutes, folder, options.resume)
     write(trainings, options.out)
     for training in trainings:
         print(*tables.training_row(training))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -24,7 +25,7 @@ from gcodec.compressors import Compressor, Outcome
 from gcodec.simulate import converse
 
 RANKS = 2  #: each decodes the payloads of all, so that what a step takes grows with the square
-KEPT = ROOT / ".cache" / "bench" / "lgreco"
+KEPT = ROOT / ".cache" / "bench" / "lgreco"  #: pickled trainings, by their jobs
 WATCHED = 10  #: steps from one look at what compression really loses to the next
 
 
@@ -139,9 +140,9 @@ class Training:
         return count.ratio
 
 
-def kept(job: Job, resume: bool) -> Training:
-    """A training, or what is known of it."""
-    path = KEPT / f"{xxhash.xxh3_64_hexdigest(repr(job).encode())}.pickle"
+def kept(job: Job, folder: Path, resume: bool) -> Training:
+    """A training, or what an earlier run has left of it in a folder."""
+    path = folder / f"{xxhash.xxh3_64_hexdigest(repr(job).encode())}.pickle"
     if resume and path.exists():
         known: Training = pickle.loads(path.read_bytes())
         return known
