@@ -111,7 +111,7 @@ def test_the_experiments_from_end_to_end(tmp_path):
     _, rows = read_table(tmp_path / tables.OVERHEAD)
     assert {row["family"] for row in rows} == set(methods.REFERENCES["transformer"])
     found = {name: len(make(tmp_path)) for name, (make, _) in sections.PLACES.items()}
-    assert all(lines > 2 or name == "lgreco-rivals" for name, lines in found.items()), found  # of which there are none
+    assert all(lines > 1 or name == "lgreco-rivals" for name, lines in found.items()), found  # of which there are none
     drawn = {name for name, (draw, file) in pictures.PICTURES.items() if (tmp_path / file).exists()}
     assert drawn == set(pictures.PICTURES)
     for name, (draw, _) in pictures.PICTURES.items():

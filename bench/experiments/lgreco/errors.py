@@ -22,7 +22,7 @@ from gcodec.compressors import Compressor
 
 INTERVAL = 200  #: steps between decisions, that overheads are stated for
 BINS, ROUNDS = 10000, 5
-LEAST = 1e-6  #: of a squared norm: what is lost if nothing is, in float32
+LEAST = 1e-4  #: of a squared norm: below, float32 leaves too little of differences of squares
 STEPS = (1, 2, 3, 5, 10)  #: of power iteration
 COLUMNS = ("problem", "family", "tensors", "settings", "error_seconds", "choose_seconds", "step_seconds",
            "interval_steps", "error_percent", "choose_percent")

@@ -162,11 +162,12 @@ def sweep(problem: str) -> list[Method]:
 
 
 def variants(problem: str) -> list[Method]:
-    """What the paper or its code do otherwise: errors that are not squared, one rank's gradients, or all of them; and
-    half the rank."""
+    """What the paper or its code do otherwise: a wider range, as in section 5.3, errors that are not squared, one
+    rank's gradients, or all of them; and half the rank."""
     reference = REFERENCES[problem][RANKS]
     half = reference.at(int(reference.value) // 2)
     return [uniform(RANKS, half, f"{UNIFORM}, {half.value:g}"), lgreco(RANKS, half, f"{LGRECO}, {half.value:g}"),
+            lgreco(RANKS, reference, "L-GreCo, from D/4", range=Range(below=4)),
             lgreco(RANKS, reference, "L-GreCo, plain errors", metric="plain"),
             lgreco(RANKS, reference, "L-GreCo, own gradients", source="own"),
             lgreco(RANKS, reference, "L-GreCo, reduced gradients", source="reduced")]

@@ -123,9 +123,24 @@ def low_rank(results: Path) -> list[str]:
     return [*markdown(columns, table), "", f"Processor time; from {source(comments)}"]
 
 
+def replay(results: Path) -> list[str]:
+    """Whether trainings made once more decided alike, and ranks among each other."""
+    _, rows = read_table(results / tables.TRAININGS)
+    keys = ("problem", "family", "method", "seed")
+    again = [row for row in rows if row["part"] == "replay"]
+    first = {tuple(row[key] for key in keys): row for row in rows if row["part"] == "pairs"}
+    both = [(row, first[tuple(row[key] for key in keys)]) for row in again]
+    same = sum(all(one[what] == other[what] for what in ("decisions", "quality", "loss")) for one, other in both)
+    alike = sum(row["same_on_ranks"] == "1" for row in rows)
+    return [f"{same} of {len(again)} trainings that were made twice decided the same at every step and came to the same",
+            "quality and loss, to the last digit written.",
+            f"In {alike} of {len(rows)} trainings all ranks had the same settings at every step."]
+
+
 #: Name of a marked place to what fills it, and the file in bench/results that this reads.
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "lgreco-pairs": (pairs, tables.TRAININGS),
+    "lgreco-replay": (replay, tables.TRAININGS),
     "lgreco-rivals": (rivals, tables.TRAININGS),
     "lgreco-sweep": (sweep, tables.TRAININGS),
     "lgreco-overhead": (overhead, tables.OVERHEAD),
