@@ -132,8 +132,8 @@ def replay(results: Path) -> list[str]:
     both = [(row, first[tuple(row[key] for key in keys)]) for row in again]
     same = sum(all(one[what] == other[what] for what in ("decisions", "quality", "loss")) for one, other in both)
     alike = sum(row["same_on_ranks"] == "1" for row in rows)
-    return [f"{same} of {len(again)} trainings that were made twice decided the same at every step and came to the same",
-            "quality and loss, to the last digit written.",
+    return [f"{same} of {len(again)} trainings made twice decided the same at every step and came to the same quality",
+            "and loss, to the last digit written.",
             f"In {alike} of {len(rows)} trainings all ranks had the same settings at every step."]
 
 
