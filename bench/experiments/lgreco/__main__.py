@@ -77,7 +77,7 @@ def write(trainings: Sequence[Training], out: Path) -> None:
     write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, map(tables.training_row, trainings))
     write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
     write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
-    first = [one for one in trainings if one.job.seed == 0]
+    first = [one for one in trainings if one.job.seed == 0 and one.job.part != "replay"]
     pairs = [one for one in first if one.job.part == "pairs"]
     adapted = [one for one in pairs if one.means]
     write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))

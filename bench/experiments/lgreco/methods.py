@@ -101,11 +101,12 @@ def k_means(family: str, reference: Compressor) -> Method:
     return Method(family, "k-means", reference, make)
 
 
-def threshold(family: str, reference: TopK) -> Method:
-    """Rethink-GS: one threshold for all, of the first period's mean gradient."""
+def threshold(family: str, reference: TopK, share: float) -> Method:
+    """Rethink-GS: one threshold for all, which a share of the reference's density of the first period's mean gradient
+    reaches."""
     def make(setup: Setup) -> Controller:
-        return GlobalThreshold(reference, period=setup.period)
-    return Method(family, "Rethink-GS", reference, make)
+        return GlobalThreshold(reference.at(share * setup.reference.value), period=setup.period)
+    return Method(family, f"Rethink-GS, {share:g} × the density", reference, make)
 
 
 def buckets_of(params: Mapping[str, torch.Tensor], count: int = BUCKETS) -> dict[str, int]:
@@ -147,7 +148,7 @@ def sparse_rivals(problem: str) -> list[Method]:
     """Table 6: what else adapts densities; uniform ones at the ends of what Accordion has to choose from."""
     reference = REFERENCES[problem][SPARSE]
     assert isinstance(reference, TopK)
-    return [accordion(SPARSE, reference, 2, 0.1), threshold(SPARSE, reference),
+    return [accordion(SPARSE, reference, 2, 0.1), *(threshold(SPARSE, reference, share) for share in (1, 0.1)),
             *(uniform(SPARSE, reference.at(reference.value * factor), f"uniform, {factor:g} × the density")
               for factor in (2, 0.1))]
 

@@ -49,9 +49,10 @@ def period_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
 
 
 def tensor_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
-    """Every tensor of the trainings of the first seed; ``last_setting``: of its knob, if it is compressed."""
+    """Every tensor of the trainings of the first seed, replays apart; ``last_setting``: of its knob, where it is
+    compressed."""
     for training in trainings:
-        if training.job.seed:
+        if training.job.seed or training.job.part == "replay":
             continue
         settings = training.decisions[-1].settings if training.decisions else ()
         last = dict(zip(training.compressed, settings, strict=False))  # none were made where there is none
