@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from itertools import pairwise
-from time import perf_counter
 
 import pytest
 
@@ -98,9 +97,9 @@ def test_power_iteration_comes_nearer_to_the_least_error_with_every_step(trained
 def test_a_part_without_time_is_left_out_whole():
     done: Future[Training] = Future()
     done.set_result(Training(Job("", "", "", "", 0, 1, 1)))
-    begin = perf_counter() - 60
-    assert experiments._fits([done] * 4, 4, 2, begin, 2.1)
-    assert not experiments._fits([done] * 4, 5, 2, begin, 2.1)
+    assert experiments.fits(60, [done] * 4, 4, 120)
+    assert not experiments.fits(60, [done] * 4, 5, 120)
+    assert not experiments.fits(60, [done] * 4 + [Future()], 4, 120)
 
 
 def test_the_experiments_from_end_to_end(tmp_path):
@@ -110,6 +109,8 @@ def test_the_experiments_from_end_to_end(tmp_path):
     assert all(row["same_on_ranks"] == "1" for row in rows)
     _, rows = read_table(tmp_path / tables.OVERHEAD)
     assert {row["family"] for row in rows} == set(methods.REFERENCES["transformer"])
+    again, left_out = experiments.run_all(list(experiments.parts_of(False, 1, 10))[:2], 1, 0, tmp_path, True)
+    assert [training.total.payload_bytes for training in again] and left_out == ["pairs, vgg, seed 0"]
     found = {name: len(make(tmp_path)) for name, (make, _) in sections.PLACES.items()}
     assert all(lines > 1 or name == "lgreco-rivals" for name, lines in found.items()), found  # of which there are none
     drawn = {name for name, (draw, file) in pictures.PICTURES.items() if (tmp_path / file).exists()}

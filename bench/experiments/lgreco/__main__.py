@@ -16,24 +16,25 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import groupby, product
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
 from bench.codec import RESULTS
 from bench.experiments.lgreco import errors, tables, throughput
-from bench.experiments.lgreco.methods import PARTS
+from bench.experiments.lgreco.methods import DENSE, PARTS
 from bench.experiments.lgreco.problems import PROBLEMS
-from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept
+from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept, path_of
 from gcodec.demo.tables import write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
 ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), ("sparse rivals", "vgg"),
-         ("replay", "vgg"), ("sweep", "transformer"), ("variants", "transformer"))
+         ("replay", "vgg"), ("sweep", "transformer"), ("variants", "transformer"),
+         ("depth", "small transformer"))
 FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
         ("sparse rivals", "transformer"), ("sweep", "vgg"))
-ONE_SEED = ("sweep", "replay", "variants")  #: parts that are not repeated, unless with --full
+ONE_SEED = ("sweep", "replay", "variants", "depth")  #: parts that are not repeated, unless with --full
 SEEDS, MINUTES = 3, 19
 DECISIONS = 10  #: in a training
 
@@ -52,24 +53,29 @@ def run_all(
     parts: Sequence[tuple[str, list[Job]]], processes: int, minutes: float, folder: Path, resume: bool
 ) -> tuple[list[Training], list[str]]:
     """Trainings, in order, and the names of the parts that no time was left for."""
-    found, left_out, begin = list[Future[Training]](), list[str](), perf_counter()
+    found, new = list[Future[Training]](), list[Future[Training]]()
+    left_out, begin = list[str](), perf_counter()
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for name, jobs in parts:
-            while len(open_ones := [one for one in found if not one.done()]) >= processes:
+            while len(open_ones := [one for one in new if not one.done()]) >= processes:
                 wait(open_ones, return_when=FIRST_COMPLETED)
-            if found and not _fits(found, len(open_ones) + len(jobs), processes, begin, minutes):
+            known = [resume and path_of(job, folder).exists() for job in jobs]
+            passed = perf_counter() - begin
+            if not all(known) and found and not fits(passed, new, known.count(False), 60 * minutes):
                 left_out.append(name)
                 continue
-            print(f"{(perf_counter() - begin) / 60:5.1f} minutes: {name}", flush=True)
-            found += [pool.submit(kept, job, folder, resume) for job in jobs]
+            print(f"{passed / 60:5.1f} minutes: {name}", flush=True)
+            started = [pool.submit(kept, job, folder, resume) for job in jobs]
+            found += started
+            new += [one for one, is_known in zip(started, known, strict=True) if not is_known]
         wait(found, return_when=ALL_COMPLETED)
     return [one.result() for one in found], left_out
 
 
-def _fits(found: Sequence[Future[Training]], more: int, processes: int, begin: float, minutes: float) -> bool:
+def fits(passed: float, begun: Sequence[Future[Training]], more: int, seconds: float) -> bool:
     """Whether so many more trainings end in time, if they take as long as those that are done."""
-    done, passed = sum(one.done() for one in found), perf_counter() - begin
-    return passed + more * passed / max(done, 1) <= 60 * minutes
+    done = sum(one.done() for one in begun)
+    return passed + (len(begun) - done + more) * passed / max(done, 1) <= seconds
 
 
 def write(trainings: Sequence[Training], out: Path) -> None:
@@ -83,8 +89,9 @@ def write(trainings: Sequence[Training], out: Path) -> None:
     write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
     write_table(out / tables.LOW_RANK, errors.LOW_RANK_COLUMNS,
                 (row for one in adapted if one.job.family == "PowerSGD" for row in errors.low_rank(one)))
-    rows = [row for _, some in groupby(sorted(first, key=lambda one: one.job.problem), lambda one: one.job.problem)
-            for row in throughput.rows_of(list(some))]
+    compared = {one.job.problem for one in first if one.job.method == DENSE}
+    rows = [row for problem in sorted(compared)
+            for row in throughput.rows_of([one for one in first if one.job.problem == problem])]
     write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
 
 

@@ -174,6 +174,12 @@ def variants(problem: str) -> list[Method]:
             lgreco(RANKS, reference, "L-GreCo, reduced gradients", source="reduced")]
 
 
+def depth(problem: str) -> list[Method]:
+    """Ranks alone, on a model of other depth."""
+    reference = REFERENCES[problem][RANKS]
+    return [uniform(RANKS, reference), lgreco(RANKS, reference)]
+
+
 def replay(problem: str) -> list[Method]:
     """L-GreCo once more, to see whether it decides alike."""
     return [lgreco(family, reference) for family, reference in REFERENCES[problem].items()]
@@ -182,7 +188,7 @@ def replay(problem: str) -> list[Method]:
 #: Every set of methods, by the part of the experiments that it belongs to.
 PARTS: dict[str, Callable[[str], list[Method]]] = {
     "pairs": pairs, "rivals": rivals, "sparse rivals": sparse_rivals, "sweep": sweep, "variants": variants,
-    "replay": replay}
+    "depth": depth, "replay": replay}
 
 
 def method_of(part: str, problem: str, family: str, name: str) -> Method:

@@ -89,7 +89,7 @@ def rivals(results: Path) -> list[str]:
 def sweep(results: Path) -> list[str]:
     """Quality and ratio by density (Figure 2), and variants of L-GreCo."""
     comments, rows = read_table(results / tables.TRAININGS)
-    rows = [row for row in rows if row["seed"] == "0" and row["part"] in ("pairs", "sweep", "variants")]
+    rows = [row for row in rows if row["seed"] == "0" and row["part"] in ("pairs", "sweep", "variants", "depth")]
     parts = {(row["problem"], row["family"]) for row in rows if row["part"] != "pairs"}
     table = [[row["problem"], row["family"], row["method"], f"{float(row['quality']):.3f}",
               f"{float(row['byte_ratio']):.2f}", row["worst_error_of_uniform"][:6], f"{float(row['lost_share']):.3f}"]

@@ -140,9 +140,14 @@ class Training:
         return count.ratio
 
 
+def path_of(job: Job, folder: Path) -> Path:
+    """Where a training is kept."""
+    return folder / f"{xxhash.xxh3_64_hexdigest(repr(job).encode())}.pickle"
+
+
 def kept(job: Job, folder: Path, resume: bool) -> Training:
     """A training, or what an earlier run has left of it in a folder."""
-    path = folder / f"{xxhash.xxh3_64_hexdigest(repr(job).encode())}.pickle"
+    path = path_of(job, folder)
     if resume and path.exists():
         known: Training = pickle.loads(path.read_bytes())
         return known
