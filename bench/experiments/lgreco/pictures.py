@@ -36,7 +36,7 @@ def rows_of(results: Path, file: str, **wanted: str) -> list[Row]:
 
 def profile(results: Path, path: Path) -> None:
     """The rank of every layer at the end, over its size (Figure 1)."""
-    problems = unique(row["problem"] for row in rows_of(results, tables.TENSORS, family=RANKS, method=LGRECO))
+    problems = unique(row["problem"] for row in rows_of(results, tables.TENSORS, part="pairs", family=RANKS))
     figure, panels = _figure(1, len(problems), wide=1.3)
     for axes, problem in zip(panels[0], problems, strict=True):
         rows = rows_of(results, tables.TENSORS, problem=problem, family=RANKS, method=LGRECO, part="pairs")

@@ -56,9 +56,11 @@ def pairs(results: Path) -> list[str]:
                 worst = max(float(row["worst_error_of_uniform"]) for row in own)
                 over = [*(f"{gain:.2f}" for gain in gains), f"{worst:.4f}"]
             table.append([family or method, method if family else "", str(len(own)), quality(own), paired(own, dense),
-                          paired(own, uniform) if method == LGRECO else "", f"{number(own, 'byte_ratio'):.2f}", *over])
+                          paired(own, uniform) if method == LGRECO else "", f"{number(own, 'byte_ratio'):.2f}", *over,
+                          f"{number(own, 'lost_share'):.3f}"])
         columns = ["family", "settings", ">seeds", f">{QUALITY}", ">to dense", ">to uniform", ">ratio",
-                   ">ratio / uniform", ">the same, from the first decision on", ">largest error / uniform"]
+                   ">ratio / uniform", ">the same, from the first decision on", ">largest error / uniform",
+                   ">really lost, share of squares"]
         lines += [f"**{problem}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
     return [*lines, f"From {source(comments)}"]
 
