@@ -290,7 +290,8 @@ def output_of(block: str) -> str:
 
 
 def test_the_readmes_links_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "docs" / "benchmarks.md"):
+    for name in ("README.md", "docs/benchmarks.md", "docs/experiments-lgreco.md"):
+        page = ROOT / name
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), target
 
@@ -376,7 +377,8 @@ def test_every_part_of_the_benchmarks_is_run():
         modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
         apart = {"bench.__main__", "bench.gpu"}  # the latter on another machine, by `make bench-gpu`
         assert modules - apart - set(names) == ({"bench.report"} if quick else set())
-    page = "".join((ROOT / path).read_text() for path in ("docs/benchmarks.md", "README.md", "bench/sections.py"))
+    pages = ("docs/benchmarks.md", "docs/experiments-lgreco.md", "README.md", "bench/sections.py")
+    page = "".join((ROOT / path).read_text() for path in pages)
     for name in report.PLACES:
         assert re.search(f"<!-- begin {name}\\b", page), name
         assert f"<!-- end {name} -->" in page

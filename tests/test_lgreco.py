@@ -404,6 +404,7 @@ def test_a_hard_threshold_sends_what_reaches_it():
     assert outcome.contribution.tolist() == [[0, -2, 3], [0, 1, 0]]
     outcome = HardThreshold(threshold=9.0, density=0.5).decompressed(tensor)
     assert outcome.contribution.tolist() == [[0, 0, 3], [0, 0, 0]]
+    assert errors_of([HardThreshold(threshold=1.0, density=0.5)], tensor)[0] == pytest.approx(0.26)  # not top-k's
     assert torch.equal(HardThreshold(threshold=0.0, density=1.0).decompressed(tensor).contribution, tensor)
     with pytest.raises(InvalidArgument):
         HardThreshold(0.5, threshold=-1.0)

@@ -21,6 +21,7 @@ from ..compressors.sparse import Sparsifier
 from ..errors import InvalidArgument
 from .losses import loss, square, whole_values
 from .passes import cut, left_out, quantized, values_of
+from .thresholds import HardThreshold
 
 METHODS = ("auto", "svd", "power")
 _SVD_PASSES = 8  #: multiplications that singular values take, in units of m * n * min(m, n): about
@@ -67,9 +68,9 @@ def errors_of(
 ) -> np.ndarray:
     """The squared L2 norm of what each setting loses of a tensor: float64, in the order of settings.
 
-    Sparsifiers count as exact top-k; random choices and draws as they are expected. Low-rank approximations count as
-    the best there is, by singular values ("svd"), or what ``steps`` steps of power iteration find ("power"); "auto"
-    takes what is cheaper.
+    Sparsifiers of a density count as exact top-k; random choices and draws as they are expected. Low-rank
+    approximations count as the best there is, by singular values ("svd"), or what ``steps`` steps of power iteration
+    find ("power"); "auto" takes what is cheaper.
     """
     if method not in METHODS:
         raise InvalidArgument(f"method={method!r}; one of {METHODS}")
@@ -96,6 +97,8 @@ def errors_of(
 
 def _group(setting: Compressor, tensor: torch.Tensor) -> str:
     """What settings have in common for whose errors one pass over the tensor is enough."""
+    if isinstance(setting, HardThreshold):
+        return "other"
     if isinstance(setting, Sparsifier) and not getattr(setting, "same_sign", False):
         return "sparse"
     if isinstance(setting, LowRank) and setting.factored(tensor.shape):

@@ -1,0 +1,122 @@
+"""L-GreCo's experiments (Alimohammadi et al., MLSys 2024, section 5 and appendices), on small models among simulated
+ranks.
+
+    python -m bench.experiments.lgreco [--quick] [--full] [--seeds N] [--minutes N] [--processes N] [--resume]
+
+writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
+of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
+first all of one seed; a part for which there is no time is left out whole, and named. Seconds are of the processor.
+Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it
+again, whatever has changed since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+
+from bench.codec import RESULTS
+from bench.experiments.lgreco import errors, tables, throughput
+from bench.experiments.lgreco.methods import DENSE, PARTS
+from bench.experiments.lgreco.problems import PROBLEMS
+from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept, path_of
+from gcodec.demo.tables import write_table
+
+#: Part and problem, the most important first; those after ``FULL`` need ``--full``.
+ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), ("sparse rivals", "vgg"),
+         ("replay", "vgg"), ("sweep", "transformer"), ("variants", "transformer"),
+         ("depth", "small transformer"))
+FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
+        ("sparse rivals", "transformer"), ("sweep", "vgg"))
+ONE_SEED = ("sweep", "replay", "variants", "depth")  #: parts that are not repeated, unless with --full
+SEEDS, MINUTES = 3, 19
+DECISIONS = 10  #: in a training
+
+
+def parts_of(full: bool, seeds: int, steps: int | None) -> Iterator[tuple[str, list[Job]]]:
+    """The name and the trainings of every part, seed by seed."""
+    for seed, (part, problem) in product(range(seeds), (*ORDER, *(FULL if full else ()))):
+        n_steps = PROBLEMS[problem].steps if steps is None else steps
+        if full or not seed or part not in ONE_SEED:
+            yield f"{part}, {problem}, seed {seed}", [
+                Job(part, problem, method.family, method.name, seed, n_steps, max(n_steps // DECISIONS, 1))
+                for method in PARTS[part](problem)]
+
+
+def run_all(
+    parts: Sequence[tuple[str, list[Job]]], processes: int, minutes: float, folder: Path, resume: bool
+) -> tuple[list[Training], list[str]]:
+    """Trainings, in order, and the names of the parts that no time was left for."""
+    found, new = list[Future[Training]](), list[Future[Training]]()
+    left_out, begin = list[str](), perf_counter()
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for name, jobs in parts:
+            while len(open_ones := [one for one in new if not one.done()]) >= processes:
+                wait(open_ones, return_when=FIRST_COMPLETED)
+            known = [resume and path_of(job, folder).exists() for job in jobs]
+            passed = perf_counter() - begin
+            if not all(known) and found and not fits(passed, new, known.count(False), 60 * minutes):
+                left_out.append(name)
+                continue
+            print(f"{passed / 60:5.1f} minutes: {name}", flush=True)
+            started = [pool.submit(kept, job, folder, resume) for job in jobs]
+            found += started
+            new += [one for one, is_known in zip(started, known, strict=True) if not is_known]
+        wait(found, return_when=ALL_COMPLETED)
+    return [one.result() for one in found], left_out
+
+
+def fits(passed: float, begun: Sequence[Future[Training]], more: int, seconds: float) -> bool:
+    """Whether so many more trainings end in time, if they take as long as those that are done."""
+    done = sum(one.done() for one in begun)
+    return passed + (len(begun) - done + more) * passed / max(done, 1) <= seconds
+
+
+def write(trainings: Sequence[Training], out: Path) -> None:
+    """All tables."""
+    write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, map(tables.training_row, trainings))
+    write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
+    write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
+    first = [one for one in trainings if one.job.seed == 0 and one.job.part != "replay"]
+    pairs = [one for one in first if one.job.part == "pairs"]
+    adapted = [one for one in pairs if one.means]
+    write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
+    write_table(out / tables.LOW_RANK, errors.LOW_RANK_COLUMNS,
+                (row for one in adapted if one.job.family == "PowerSGD" for row in errors.low_rank(one)))
+    compared = {one.job.problem for one in first if one.job.method == DENSE}
+    rows = [row for problem in sorted(compared)
+            for row in throughput.rows_of([one for one in first if one.job.problem == problem])]
+    write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="1 seed, 10 steps, the pairs alone")
+    parser.add_argument("--full", action="store_true", help="more problems, and seeds of every part")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of trainings ({SEEDS})")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"that trainings may take ({MINUTES})")
+    parser.add_argument("--processes", type=int, default=2, help="of one thread each (2)")
+    parser.add_argument("--resume", action="store_true", help="go on from the trainings that earlier runs have kept")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
+    options = parser.parse_args(arguments)
+    seeds, steps = (1, 10) if options.quick else (options.seeds, None)
+    parts = list(parts_of(options.full, seeds, steps))[: 1 if options.quick else None]
+    folder = KEPT if options.out == RESULTS else options.out
+    trainings, left_out = run_all(parts, options.processes, options.minutes, folder, options.resume)
+    write(trainings, options.out)
+    for training in trainings:
+        print(*tables.training_row(training))
+    if left_out:
+        print("no time for", "; ".join(left_out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""What is compared: uniform settings, L-GreCo on them, and what else adapts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gcodec.adaptive import Accordion, Bytes, Controller, GlobalThreshold, KMeans, LGreCo, Prioritized, Range, Settings
+from gcodec.averaging import Plan
+from gcodec.compressors import QSGD, Compressor, Dense, PowerSGD, TopK
+from gcodec.feedback import ErrorFeedback
+
+CLUSTERS = 6  #: of k-means, as in the paper's section 5.3
+BUCKETS = 6  #: a model's gradients are cut into, in the order in which they become known
+SWEEP = (0.01, 0.3)  #: densities of the trade-off curve beside the default
+DENSE, UNIFORM, LGRECO = "dense", "uniform", "L-GreCo"
+Make = Callable[["Setup"], Controller]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a controller is made for: its ``reference`` setting, steps between decisions, and buckets by tensor."""
+
+    reference: Compressor
+    period: int
+    buckets: Mapping[str, int]
+
+
+class Fixed(Controller):
+    """Decides nothing: every tensor is compressed as the plan says."""
+
+    def settings(self, step: int, rate: float | None) -> Settings:
+        return {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """``reference``: the uniform setting that it is or starts from; ``make``: its controller."""
+
+    family: str
+    name: str
+    reference: Compressor
+    make: Make = lambda setup: Fixed()
+
+    @property
+    def plan(self) -> Plan:
+        """Without error feedback where what is lost is zero in the mean."""
+        unbiased = isinstance(self.reference, QSGD | Dense)
+        return Plan(self.reference, None if unbiased else ErrorFeedback())
+
+
+def uniform(family: str, reference: Compressor, name: str = UNIFORM) -> Method:
+    """The same setting everywhere, always."""
+    return Method(family, name, reference)
+
+
+def lgreco(family: str, reference: Compressor, name: str = LGRECO, **options: object) -> Method:
+    """L-GreCo with the paper's range, unless ``options`` say otherwise."""
+    def make(setup: Setup) -> Controller:
+        return LGreCo(setup.reference, period=setup.period, **options)  # type: ignore[arg-type]
+    return Method(family, name, reference, make)
+
+
+def prioritized(family: str, reference: Compressor) -> Method:
+    """Costs times the number of the bucket (appendix B)."""
+    def make(setup: Setup) -> Controller:
+        return LGreCo(setup.reference, period=setup.period, cost=Prioritized(Bytes(), setup.buckets))
+    return Method(family, "L-GreCo, priorities", reference, make)
+
+
+def accordion(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
+    """Two settings, given as multiples of the reference's."""
+    def make(setup: Setup) -> Controller:
+        return _accordion(setup, mild, harsh)
+    return Method(family, "Accordion", reference, make)
+
+
+def combined(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
+    """Accordion's verdicts are L-GreCo's references, and its range is twice as wide on either side (section 5.3)."""
+    def make(setup: Setup) -> Controller:
+        return LGreCo(setup.reference, Range(2 / harsh, 2 * mild), period=setup.period,
+                      accordion=_accordion(setup, mild, harsh))
+    return Method(family, "L-GreCo + Accordion", reference, make)
+
+
+def _accordion(setup: Setup, mild: float, harsh: float) -> Accordion:
+    value = setup.reference.value
+    whole = setup.reference.knob != "density"
+    mild_value, harsh_value = (round(value * factor) if whole else value * factor for factor in (mild, harsh))
+    return Accordion(setup.reference.at(mild_value), setup.reference.at(harsh_value), setup.period)
+
+
+def k_means(family: str, reference: Compressor) -> Method:
+    """CGX: as many settings as clusters, evenly from twice the reference to half of it."""
+    def make(setup: Setup) -> Controller:
+        value = setup.reference.value
+        steps = [round(2 * value - number * 1.5 * value / (CLUSTERS - 1)) for number in range(CLUSTERS)]
+        return KMeans(setup.reference, tuple(setup.reference.at(step) for step in steps), setup.period)
+    return Method(family, "k-means", reference, make)
+
+
+def threshold(family: str, reference: TopK, share: float) -> Method:
+    """Rethink-GS: one threshold for all, which a share of the reference's density of the first period's mean gradient
+    reaches."""
+    def make(setup: Setup) -> Controller:
+        return GlobalThreshold(reference.at(share * setup.reference.value), period=setup.period)
+    return Method(family, f"Rethink-GS, {share:g} × the density", reference, make)
+
+
+def buckets_of(params: Mapping[str, torch.Tensor], count: int = BUCKETS) -> dict[str, int]:
+    """The bucket of each tensor, from 1 in the order of transmission: the last layer's gradients come first. Buckets
+    are about equally large, and hold whole tensors."""
+    total, seen, found = sum(param.numel() for param in params.values()), 0, dict[str, int]()
+    for name, param in reversed(list(params.items())):
+        found[name] = min(1 + int((seen + param.numel() / 2) * count / total), count)
+        seen += param.numel()
+    return found
+
+
+QUANTIZED, SPARSE, RANKS = "QSGD", "Top-k", "PowerSGD"
+#: The paper's default parameters; of ranks, those for small models.
+REFERENCES: dict[str, dict[str, Compressor]] = {
+    "transformer": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
+    "small transformer": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(8)},
+    "vgg": {QUANTIZED: QSGD(4), SPARSE: TopK(0.01), RANKS: PowerSGD(4)},
+    "lstm": {QUANTIZED: QSGD(4), SPARSE: TopK(0.1), RANKS: PowerSGD(4)},
+}
+
+
+def pairs(problem: str) -> list[Method]:
+    """Tables 2 and 3: every family, uniform and by L-GreCo, and dense."""
+    found = [uniform("", Dense(), DENSE)]
+    for family, reference in REFERENCES[problem].items():
+        found += [uniform(family, reference), lgreco(family, reference)]
+    return found
+
+
+def rivals(problem: str) -> list[Method]:
+    """Table 4 and Figures 7 and 8: what else adapts ranks."""
+    reference = REFERENCES[problem][RANKS]
+    return [accordion(RANKS, reference, 2, 0.5), k_means(RANKS, reference), combined(RANKS, reference, 2, 0.5),
+            prioritized(RANKS, reference)]
+
+
+def sparse_rivals(problem: str) -> list[Method]:
+    """Table 6: what else adapts densities; uniform ones at the ends of what Accordion has to choose from."""
+    reference = REFERENCES[problem][SPARSE]
+    assert isinstance(reference, TopK)
+    return [accordion(SPARSE, reference, 2, 0.1), *(threshold(SPARSE, reference, share) for share in (1, 0.1)),
+            *(uniform(SPARSE, reference.at(reference.value * factor), f"uniform, {factor:g} × the density")
+              for factor in (2, 0.1))]
+
+
+def sweep(problem: str) -> list[Method]:
+    """Figure 2: other densities."""
+    reference, found = REFERENCES[problem][SPARSE], list[Method]()
+    for density in SWEEP:
+        other = reference.at(density)
+        found += [uniform(SPARSE, other, f"{UNIFORM}, {density:g}"), lgreco(SPARSE, other, f"{LGRECO}, {density:g}")]
+    return found
+
+
+def variants(problem: str) -> list[Method]:
+    """What the paper or its code do otherwise: a wider range, as in section 5.3, errors that are not squared, one
+    rank's gradients, or all of them; and half the rank."""
+    reference = REFERENCES[problem][RANKS]
+    half = reference.at(int(reference.value) // 2)
+    return [uniform(RANKS, half, f"{UNIFORM}, {half.value:g}"), lgreco(RANKS, half, f"{LGRECO}, {half.value:g}"),
+            lgreco(RANKS, reference, "L-GreCo, from D/4", range=Range(below=4)),
+            lgreco(RANKS, reference, "L-GreCo, plain errors", metric="plain"),
+            lgreco(RANKS, reference, "L-GreCo, own gradients", source="own"),
+            lgreco(RANKS, reference, "L-GreCo, reduced gradients", source="reduced")]
+
+
+def depth(problem: str) -> list[Method]:
+    """Ranks alone, on a model of other depth."""
+    reference = REFERENCES[problem][RANKS]
+    return [uniform(RANKS, reference), lgreco(RANKS, reference)]
+
+
+def replay(problem: str) -> list[Method]:
+    """L-GreCo once more, to see whether it decides alike."""
+    return [lgreco(family, reference) for family, reference in REFERENCES[problem].items()]
+
+
+#: Every set of methods, by the part of the experiments that it belongs to.
+PARTS: dict[str, Callable[[str], list[Method]]] = {
+    "pairs": pairs, "rivals": rivals, "sparse rivals": sparse_rivals, "sweep": sweep, "variants": variants,
+    "depth": depth, "replay": replay}
+
+
+def method_of(part: str, problem: str, family: str, name: str) -> Method:
+    """The one of these names."""
+    return next(one for one in PARTS[part](problem) if (one.family, one.name) == (family, name))

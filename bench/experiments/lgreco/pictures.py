@@ -1,0 +1,187 @@
+"""The pictures of L-GreCo's experiments, from the CSV files; each can be read in gray.
+
+    python -m bench.experiments.lgreco.pictures [--results DIR] [--out DIR]
+
+writes ``docs/images/lgreco-*.png``. A picture whose CSV file is missing is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+
+from matplotlib.axes import Axes
+
+from bench.cluster.pictures import unique
+from bench.experiments.lgreco import tables
+from bench.experiments.lgreco.methods import DENSE, LGRECO, RANKS, REFERENCES, SPARSE, UNIFORM
+from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
+from gcodec.demo.plots import COLORS, MARKERS
+from gcodec.demo.tables import read_table
+
+TEXT, IMAGES = "transformer", "vgg"
+RIVALS = (UNIFORM, LGRECO, "Accordion", "k-means", "L-GreCo + Accordion", "L-GreCo, priorities")
+LINKS = ("0.1", "1.0")  #: Gb/s
+Row = dict[str, str]
+
+
+def rows_of(results: Path, file: str, **wanted: str) -> list[Row]:
+    """Rows of a file whose columns are as wanted."""
+    _, rows = read_table(results / file)
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def profile(results: Path, path: Path) -> None:
+    """The rank of every layer at the end, over its size (Figure 1)."""
+    problems = unique(row["problem"] for row in rows_of(results, tables.TENSORS, part="pairs", family=RANKS))
+    figure, panels = _figure(1, len(problems), wide=1.3)
+    for axes, problem in zip(panels[0], problems, strict=True):
+        rows = rows_of(results, tables.TENSORS, problem=problem, family=RANKS, method=LGRECO, part="pairs")
+        rows = [row for row in rows if row["last_setting"]][::-1]
+        places = range(len(rows))
+        sizes = axes.twinx()
+        sizes.bar(places, [int(row["values"]) / 1000 for row in rows], color="#d8d8d8", edgecolor="gray", zorder=0)
+        sizes.set_ylabel("thousand values (bars)", fontsize=9)
+        axes.set_zorder(sizes.get_zorder() + 1)
+        axes.patch.set_visible(False)
+        axes.plot(places, [float(row["last_setting"]) for row in rows], marker="o", color=COLORS[0], label=LGRECO)
+        axes.axhline(REFERENCES[problem][RANKS].value, color="red", linestyle="--", label=UNIFORM)
+        axes.set_xticks(places, [row["tensor"].removesuffix(".weight") for row in rows], rotation=60, ha="right",
+                        fontsize=6)
+        axes.set_ylim(bottom=0)
+        _describe(axes, f"{problem}: ranks in the end", "layer, in the order of transmission", "rank")
+    _legend(figure, panels[0][0], 2)
+    _save(figure, path)
+
+
+def tradeoff(results: Path, path: Path) -> None:
+    """Quality against ratio for densities (Figure 2)."""
+    rows = rows_of(results, tables.TRAININGS, problem=TEXT, seed="0")
+    figure, panels = _figure(1, 1, wide=1.5)
+    axes = panels[0][0]
+    for number, kind in enumerate((UNIFORM, LGRECO)):
+        points = sorted((float(row["byte_ratio"]), float(row["quality"])) for row in rows
+                        if row["family"] == SPARSE and row["method"].split(", 0.")[0] == kind)
+        axes.plot(*zip(*points, strict=True), DASHES[number], marker=MARKERS[number], color=COLORS[number], label=kind)
+    dense = next(float(row["quality"]) for row in rows if row["method"] == DENSE)
+    axes.axhline(dense, color="black", linewidth=0.8, linestyle=":", label=DENSE)
+    _log_axis(axes, (1, 2, 5, 10, 20, 50, 100))
+    _describe(axes, "Transformer, Top-k (right and down: better)", "bytes before / after", "nats per token, held out")
+    _legend(figure, axes, 3)
+    _save(figure, path)
+
+
+def throughput(results: Path, path: Path) -> None:
+    """Modeled throughput by workers and link, as a share of ideal scaling (Figures 3 to 6)."""
+    rows = [row for row in rows_of(results, tables.THROUGHPUT)
+            if row["gbps"] in LINKS and row["method"] in (DENSE, UNIFORM, LGRECO)]
+    problems = unique(row["problem"] for row in rows)
+    figure, panels = _figure(len(problems), len(LINKS))
+    for line, problem in zip(panels, problems, strict=True):
+        for axes, gbps in zip(line, LINKS, strict=True):
+            some = [row for row in rows if (row["problem"], row["gbps"]) == (problem, gbps)]
+            for number, (family, method) in enumerate(unique((row["family"], row["method"]) for row in some)):
+                points = [(int(row["workers"]), float(row["of_ideal"])) for row in some
+                          if (row["family"], row["method"]) == (family, method)]
+                axes.plot(*zip(*points, strict=True), DASHES[2 * (method == UNIFORM)], marker=MARKERS[number],
+                          color=COLORS[(number + 1) // 2], label=f"{family} {method}".strip(),
+                          fillstyle="none" if method == UNIFORM else "full")
+            _log_axis(axes, sorted({int(row["workers"]) for row in some}))
+            axes.set_ylim(0, 1.05)
+            _describe(axes, f"{problem}, {float(gbps):g} Gb/s (a model)", "workers", "share of ideal throughput")
+    _legend(figure, panels[0][0], 4)
+    _save(figure, path)
+
+
+def rivals(results: Path, path: Path) -> None:
+    """Ratio over training, and floats by bucket, of what adapts ranks (Figures 7 and 8)."""
+    periods = rows_of(results, tables.PERIODS, problem=TEXT, family=RANKS, seed="0")
+    tensors = rows_of(results, tables.TENSORS, problem=TEXT, family=RANKS)
+    figure, panels = _figure(1, 2, wide=1.4)
+    left, right = panels[0]
+    names = [name for name in RIVALS if any(row["method"] == name for row in periods)]
+    buckets = sorted({row["bucket"] for row in tensors})
+    for number, name in enumerate(names):
+        ratios(left, [row for row in periods if row["method"] == name], number, name)
+        own = [row for row in tensors if row["method"] == name]
+        sent = [sum(float(row["floats_per_step"]) for row in own if row["bucket"] == bucket) for bucket in buckets]
+        places = [at + (number - len(names) / 2 + 0.5) * 0.9 / len(names) for at in range(len(buckets))]
+        right.bar(places, sent, 0.9 / len(names), color=SHADES[number], hatch=HATCHES[number], edgecolor="black",
+                  linewidth=0.6, label=name)
+    right.set_xticks(range(len(buckets)), buckets)
+    _describe(left, "Transformer, PowerSGD", "step", "bytes before / after")
+    _describe(right, "Floats per step", "bucket, in the order of transmission", "floats")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=8, frameon=False)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2, fontsize=8, frameon=False)
+    _save(figure, path)
+
+
+def ratios(axes: Axes, rows: Iterable[Row], number: int, label: str) -> None:
+    """A line: the mean ratio of each period, over steps."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(int(row["step"]), []).append(float(row["byte_ratio"]))
+    axes.plot(list(found), [mean(values) for values in found.values()], DASHES[number % 4], marker=MARKERS[number],
+              color=COLORS[number % len(COLORS)], label=label)
+
+
+def training(results: Path, path: Path) -> None:
+    """Ratio over training of every family, over the uniform setting's (Figure 9)."""
+    rows = rows_of(results, tables.PERIODS, part="pairs")
+    problems = unique(row["problem"] for row in rows)
+    figure, panels = _figure(1, len(problems))
+    for axes, problem in zip(panels[0], problems, strict=True):
+        some = [row for row in rows if row["problem"] == problem]
+        for number, family in enumerate(unique(row["family"] for row in some if row["family"])):
+            both = [{(row["seed"], row["step"]): float(row["byte_ratio"]) for row in some
+                     if (row["family"], row["method"]) == (family, method)} for method in (LGRECO, UNIFORM)]
+            over = [{"step": step, "byte_ratio": str(ratio / both[1][seed, step])}
+                    for (seed, step), ratio in both[0].items()]
+            ratios(axes, over, number, family)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_ylim(bottom=0.9)
+        _describe(axes, f"{problem}: L-GreCo over uniform", "step", "times the uniform ratio")
+    _legend(figure, panels[0][0], 3)
+    _save(figure, path)
+
+
+def low_rank(results: Path, path: Path) -> None:
+    """How far errors by power iteration are from those by singular values (appendix C)."""
+    rows = rows_of(results, tables.LOW_RANK)
+    figure, panels = _figure(1, 1, wide=1.3)
+    axes = panels[0][0]
+    for number, problem in enumerate(unique(row["problem"] for row in rows)):
+        some = [row for row in rows if row["problem"] == problem]
+        steps = [int(row["power_steps"]) for row in some]
+        for dash, what in zip(DASHES, ("worst", "mean"), strict=False):
+            axes.plot(steps, [max(float(row[f"{what}_excess_percent"] or 0), 1e-5) for row in some], dash,
+                      marker=MARKERS[number], color=COLORS[number], label=f"{problem}, {what}")
+    axes.set_yscale("log")
+    _log_axis(axes, steps)
+    _describe(axes, "Error of power iteration over the least", "steps of power iteration", "%")
+    _legend(figure, axes, 2)
+    _save(figure, path)
+
+
+PICTURES: Pictures = {
+    "lgreco-profile": (profile, tables.TENSORS),
+    "lgreco-tradeoff": (tradeoff, tables.TRAININGS),
+    "lgreco-throughput": (throughput, tables.THROUGHPUT),
+    "lgreco-rivals": (rivals, tables.PERIODS),
+    "lgreco-training": (training, tables.PERIODS),
+    "lgreco-lowrank": (low_rank, tables.LOW_RANK),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco.pictures",
+                                     description=__doc__.splitlines()[0])
+    return draw_all(PICTURES, parser, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

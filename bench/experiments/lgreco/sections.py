@@ -1,0 +1,150 @@
+"""The tables of docs/experiments-lgreco.md, from the CSV files: ``bench.report`` puts them in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from bench.experiments.lgreco import tables
+from bench.experiments.lgreco.methods import DENSE, LGRECO, RANKS, SPARSE, UNIFORM
+from bench.experiments.lgreco.problems import PROBLEMS
+from bench.markdown import markdown, source
+from gcodec.demo.tables import read_table
+
+Row = dict[str, str]
+QUALITY = "quality, mean ± deviation over seeds"
+
+
+def unique(rows: Sequence[Row], *keys: str) -> list[tuple[str, ...]]:
+    """What rows have in some columns, each once, in order."""
+    return list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
+
+
+def number(rows: Sequence[Row], column: str) -> float:
+    """The mean of a column; NaN where it is empty."""
+    return mean(float(row[column] or "nan") for row in rows)
+
+
+def quality(rows: Sequence[Row]) -> str:
+    """Mean and deviation over seeds."""
+    values = [float(row["quality"]) for row in rows]
+    return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def paired(rows: Sequence[Row], others: Sequence[Row]) -> str:
+    """The mean difference in quality between trainings of the same seeds."""
+    known = {row["seed"]: float(row["quality"]) for row in others}
+    found = [float(row["quality"]) - known[row["seed"]] for row in rows if row["seed"] in known]
+    return f"{mean(found):+.3f}" if found else ""
+
+
+def pairs(results: Path) -> list[str]:
+    """Uniform settings and L-GreCo, by family (Tables 2 and 3)."""
+    comments, rows = read_table(results / tables.TRAININGS)
+    rows = [row for row in rows if row["part"] == "pairs"]
+    lines: list[str] = []
+    for (problem,) in unique(rows, "problem"):
+        table, some = list[list[str]](), [row for row in rows if row["problem"] == problem]
+        dense = [row for row in some if row["method"] == DENSE]
+        for family, method in unique(some, "family", "method"):
+            own, uniform = ([row for row in some if (row["family"], row["method"]) == (family, one)]
+                            for one in (method, UNIFORM))
+            over = ["", "", ""]
+            if method == LGRECO:
+                gains = (number(own, column) / number(uniform, column) for column in ("byte_ratio", "adapted_ratio"))
+                worst = max(float(row["worst_error_of_uniform"]) for row in own)
+                over = [*(f"{gain:.2f}" for gain in gains), f"{worst:.4f}"]
+            table.append([family or method, method if family else "", str(len(own)), quality(own), paired(own, dense),
+                          paired(own, uniform) if method == LGRECO else "", f"{number(own, 'byte_ratio'):.2f}", *over,
+                          f"{number(own, 'lost_share'):.3f}"])
+        columns = ["family", "settings", ">seeds", f">{QUALITY}", ">to dense", ">to uniform", ">ratio",
+                   ">ratio / uniform", ">the same, from the first decision on", ">largest error / uniform",
+                   ">really lost, share of squares"]
+        lines += [f"**{problem}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
+    return [*lines, f"From {source(comments)}"]
+
+
+def rivals(results: Path) -> list[str]:
+    """What else adapts (Tables 4 and 6)."""
+    comments, rows = read_table(results / tables.TRAININGS)
+    _, modeled = read_table(results / tables.THROUGHPUT)
+    lines: list[str] = []
+    for part, family in (("rivals", RANKS), ("sparse rivals", SPARSE)):
+        for (problem,) in unique([row for row in rows if row["part"] == part], "problem"):
+            some = [row for row in rows if (row["problem"], row["family"]) == (problem, family)
+                    and row["part"] in ("pairs", part)]
+            table = []
+            for (method,) in unique(some, "method"):
+                own = [row for row in some if row["method"] == method]
+                speeds = [float(row["speedup"]) for row in modeled if (row["problem"], row["family"], row["method"],
+                          row["gbps"], row["workers"]) == (problem, family, method, "0.1", "8")]
+                error = f"{number(own, 'median_error_of_uniform'):.3f}" if own[0]["median_error_of_uniform"] else ""
+                table.append([method, str(len(own)), quality(own), f"{number(own, 'byte_ratio'):.2f}",
+                              f"{number(own, 'float_ratio'):.2f}", error, *(f"{speed:.2f}" for speed in speeds)])
+            columns = ["method", ">seeds", f">{QUALITY}", ">ratio", ">float ratio", ">error / uniform, median",
+                       ">modeled speed at 0.1 Gb/s, 8 workers, of dense"]
+            lines += [f"**{problem}, {family}**, {PROBLEMS[problem].unit}:", "", *markdown(columns, table), ""]
+    return [*lines, f"From {source(comments)}"]
+
+
+def sweep(results: Path) -> list[str]:
+    """Quality and ratio by density (Figure 2), and variants of L-GreCo."""
+    comments, rows = read_table(results / tables.TRAININGS)
+    rows = [row for row in rows if row["seed"] == "0" and row["part"] in ("pairs", "sweep", "variants", "depth")]
+    parts = {(row["problem"], row["family"]) for row in rows if row["part"] != "pairs"}
+    table = [[row["problem"], row["family"], row["method"], f"{float(row['quality']):.3f}",
+              f"{float(row['byte_ratio']):.2f}", row["worst_error_of_uniform"][:6], f"{float(row['lost_share']):.3f}"]
+             for row in sorted(rows, key=lambda row: row["family"], reverse=True)
+             if (row["problem"], row["family"]) in parts]
+    columns = ["problem", "family", "settings", ">quality", ">ratio", ">largest error / uniform",
+               ">really lost, share of squares"]
+    return [*markdown(columns, table), "", f"One seed; from {source(comments)}"]
+
+
+def overhead(results: Path) -> list[str]:
+    """What decisions take (Table 1)."""
+    comments, rows = read_table(results / tables.OVERHEAD)
+    table = [[row["problem"], row["family"], row["tensors"], row["settings"],
+              *(f"{1000 * float(row[key]):.2f}" for key in ("error_seconds", "choose_seconds", "step_seconds")),
+              f"{float(row['error_percent']):.2f}", f"{float(row['choose_percent']):.2f}"] for row in rows]
+    columns = ["problem", "family", ">tensors", ">settings in all", ">errors, ms", ">dynamic programming, ms",
+               ">a step, ms", ">errors, %", ">dynamic programming, %"]
+    return [*markdown(columns, table), "",
+            f"Processor time of one rank; percent of {rows[0]['interval_steps']} steps; from {source(comments)}"]
+
+
+def low_rank(results: Path) -> list[str]:
+    """Errors by power iteration (appendix C)."""
+    comments, rows = read_table(results / tables.LOW_RANK)
+    keys = ("mean_excess_percent", "worst_excess_percent", "seconds_of_svd", "same_ranks", "bytes_of_svds",
+            "error_of_uniform")
+    table = [[row["problem"], row["power_steps"], *(f"{float(row[key] or 'nan'):.3f}" for key in keys)] for row in rows]
+    columns = ["problem", ">steps", ">error over the least, mean %", ">worst %", ">time / SVD's",
+               ">share of ranks chosen alike", ">bytes / SVD's", ">true error / uniform"]
+    return [*markdown(columns, table), "", f"Processor time; from {source(comments)}"]
+
+
+def replay(results: Path) -> list[str]:
+    """Whether trainings made once more decided alike, and ranks among each other."""
+    _, rows = read_table(results / tables.TRAININGS)
+    keys = ("problem", "family", "method", "seed")
+    again = [row for row in rows if row["part"] == "replay"]
+    first = {tuple(row[key] for key in keys): row for row in rows if row["part"] == "pairs"}
+    both = [(row, first[tuple(row[key] for key in keys)]) for row in again]
+    same = sum(all(one[what] == other[what] for what in ("decisions", "quality", "loss")) for one, other in both)
+    alike = sum(row["same_on_ranks"] == "1" for row in rows)
+    return [f"{same} of {len(again)} trainings made twice decided the same at every step and came to the same quality",
+            "and loss, to the last digit written.",
+            f"In {alike} of {len(rows)} trainings all ranks had the same settings at every step."]
+
+
+#: Name of a marked place to what fills it, and the file in bench/results that this reads.
+PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
+    "lgreco-pairs": (pairs, tables.TRAININGS),
+    "lgreco-replay": (replay, tables.TRAININGS),
+    "lgreco-rivals": (rivals, tables.TRAININGS),
+    "lgreco-sweep": (sweep, tables.TRAININGS),
+    "lgreco-overhead": (overhead, tables.OVERHEAD),
+    "lgreco-lowrank": (low_rank, tables.LOW_RANK),
+}

@@ -1,0 +1,120 @@
+"""L-GreCo's experiments: trainings that repeat, decisions that keep their promise, a model that is consistent."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.experiments.lgreco import __main__ as experiments
+from bench.experiments.lgreco import errors, methods, pictures, sections, tables
+from bench.experiments.lgreco.throughput import Load, step_seconds, wire_seconds
+from bench.experiments.lgreco.trainings import Job, Training, train
+from gcodec.adaptive import LGreCo, Planner
+from gcodec.demo.tables import read_table
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SHORT = {"steps": 6, "period": 2}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return {family: train(Job("pairs", "transformer", family, methods.LGRECO, 0, **SHORT))
+            for family in methods.REFERENCES["transformer"]}
+
+
+def test_decisions_lose_no_more_and_send_no_more_than_the_uniform_setting(trained):
+    for training in trained.values():
+        assert [decision.step for decision in training.decisions] == [2, 4]
+        for decision in training.decisions:
+            assert decision.error <= 1 + 1e-6
+            assert decision.cost <= 1
+        assert training.same
+
+
+def test_the_same_seed_makes_the_same_decisions(trained):
+    again = train(trained["PowerSGD"].job)
+    assert again.decided == trained["PowerSGD"].decided
+    assert again.decisions[-1].settings == trained["PowerSGD"].decisions[-1].settings
+    assert again.quality == trained["PowerSGD"].quality
+    assert again.total == trained["PowerSGD"].total
+
+
+def test_what_is_sent_adds_up(trained):
+    for training in trained.values():
+        for parts in (training.tensors.values(), training.periods):
+            assert sum(part.payload_bytes for part in parts) == training.total.payload_bytes
+        assert set(training.buckets.values()) <= set(range(1, methods.BUCKETS + 1))
+        assert training.buckets["head.weight"] == 1
+        assert max(training.buckets.values()) == training.buckets["embedding.weight"]
+
+
+@pytest.mark.parametrize("part", methods.PARTS)
+def test_every_method_makes_a_controller_of_its_own(part):
+    for problem in methods.REFERENCES:
+        found = methods.PARTS[part](problem)
+        assert len({(one.family, one.name) for one in found}) == len(found)
+        for method in found:
+            assert methods.method_of(part, problem, method.family, method.name) is not None
+            controller = method.make(methods.Setup(method.reference, 7, {"a": 1}))
+            assert not isinstance(controller, Planner) or controller.period == 7
+            if isinstance(controller, LGreCo):
+                assert controller.reference == method.reference
+
+
+loads = st.builds(
+    Load, st.floats(1e-3, 1), st.floats(0, 0.1), st.just((0.25, 0.25, 0.5)),
+    st.tuples(*3 * [st.floats(0, 1e6)]), st.booleans())
+
+
+@given(loads, st.sampled_from([2, 4, 16]), st.sampled_from([0.1, 1.0, 10.0]))
+def test_modeled_steps_lie_between_no_and_full_overlap(load, workers, gbps):
+    seconds, last = step_seconds(load, workers, gbps)
+    wires = [wire_seconds(n_bytes, workers, gbps, load.reduced) for n_bytes in load.n_bytes]
+    least = max(load.compute + load.compress * load.shares[-1] + wires[-1], sum(wires) + load.compress)
+    assert least * (1 - 1e-9) <= seconds <= (load.compute + load.compress + sum(wires)) * (1 + 1e-9)
+    assert last == wires[-1]
+    assert step_seconds(load, 1, gbps)[0] == pytest.approx(load.compute)
+    assert step_seconds(load, workers, 2 * gbps)[0] <= seconds
+    assert step_seconds(load, 2 * workers, gbps)[0] >= seconds
+
+
+def test_power_iteration_comes_nearer_to_the_least_error_with_every_step(trained):
+    rows = list(errors.low_rank(trained["PowerSGD"]))
+    excess = [float(str(row[3])) for row in rows if row[3]]
+    assert all(-1e-2 <= later <= sooner + 1e-2 for sooner, later in pairwise(excess))
+    assert all(float(str(row[8])) <= 1.1 for row in rows)
+
+
+def test_a_part_without_time_is_left_out_whole():
+    done: Future[Training] = Future()
+    done.set_result(Training(Job("", "", "", "", 0, 1, 1)))
+    assert experiments.fits(60, [done] * 4, 4, 120)
+    assert not experiments.fits(60, [done] * 4, 5, 120)
+    assert not experiments.fits(60, [done] * 4 + [Future()], 4, 120)
+
+
+def test_the_experiments_from_end_to_end(tmp_path):
+    assert experiments.main(["--quick", "--processes", "1", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / tables.TRAININGS)
+    assert len(rows) == 1 + 2 * 3
+    assert all(row["same_on_ranks"] == "1" for row in rows)
+    _, rows = read_table(tmp_path / tables.OVERHEAD)
+    assert {row["family"] for row in rows} == set(methods.REFERENCES["transformer"])
+    again, left_out = experiments.run_all(list(experiments.parts_of(False, 1, 10))[:2], 1, 0, tmp_path, True)
+    assert [training.total.payload_bytes for training in again] and left_out == ["pairs, vgg, seed 0"]
+    found = {name: len(make(tmp_path)) for name, (make, _) in sections.PLACES.items()}
+    assert all(lines > 1 or name == "lgreco-rivals" for name, lines in found.items()), found  # of which there are none
+    drawn = {name for name, (draw, file) in pictures.PICTURES.items() if (tmp_path / file).exists()}
+    assert drawn == set(pictures.PICTURES)
+    for name, (draw, _) in pictures.PICTURES.items():
+        draw(tmp_path, tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
