@@ -1,4 +1,4 @@
-"""Puts measured numbers into README.md and docs/benchmarks.md, from the CSV files that demo and benchmarks write.
+"""Puts measured numbers into README.md and pages of docs/, from the CSV files that demo and benchmarks write.
 
     python -m bench.report [--demo gcodec-demo] [--check]
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench import sections, targets
 from bench.cluster import tables as cluster
+from bench.experiments import gravac_tables
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
 from gcodec.demo.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
@@ -25,7 +26,7 @@ from gcodec.demo.tables import read_table
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "experiments.md")
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
 SHOWN_BITS = {"fp32": FIXED_BITS["float32"], "bf16": FIXED_BITS["bfloat16"]}
@@ -175,6 +176,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "prediction-table": (sections.prediction_table, "prediction.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
+    **gravac_tables.PLACES,
 }
 
 

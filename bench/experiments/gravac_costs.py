@@ -38,7 +38,7 @@ def tables(quick: bool) -> Tables:
     torch.set_num_threads(1)
     try:
         names = ["cnn"] if quick else list(PROBLEMS)
-        costs = [row for name in names for row in costs_of(name, 3 if quick else SETTLED)]
+        costs = [row for name in names for row in costs_of(name, 1 if quick else SETTLED)]
         large = {"large": gradient((LARGE // 100 if quick else LARGE,), 2)}
         pairs = list(levels_of("one tensor", large, 3 if quick else ROUNDS // 3))
         for name in names:
