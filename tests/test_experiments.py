@@ -103,6 +103,7 @@ def test_all_ranks_take_the_same_decisions_and_take_them_again():
                 grads = torch.autograd.grad(loss, list(params.values()))
                 gradients.append(dict(zip(params, grads, strict=True)))
             group.average(gradients, params, 0.1)
+        assert group.ranks is not None
         states = [rank.controller.state_dict() for rank in group.ranks]
         assert states == [states[0]] * 3
         assert set(states[0]["throughputs"]) <= {1.0, 2.0, 4.0, 8.0, 32.0, 50.0}

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments import gravac_costs
 from bench.experiments.gravac_methods import DENSE, METHODS, jobs
@@ -116,14 +117,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="of every training (1; with --full 3)")
     parser.add_argument("--minutes", type=float, default=20, help="that all may take (20)")
     parser.add_argument("--full", action="store_true", help="three seeds, however long they take")
-    parser.add_argument("--quick", action="store_true", help=f"a few trainings of {QUICK_STEPS} steps")
+    parser.add_argument("--quick", action="store_true", help=f"a few trainings of {QUICK_STEPS} steps, to try it")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
+    parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
+    out = options.out or (CACHE / "quick" if options.quick else RESULTS)
     every = jobs(options.seeds or (3 if options.full else 1))
     if options.quick:
         every = [(name, method, seed) for name, method, seed in every if name == "cnn" and method in QUICK]
-    tables = kept(options.out, every) if options.resume else {name: [] for name in COLUMNS}
+    tables = kept(out, every) if options.resume else {name: [] for name in COLUMNS}
     done = {job_of(row, "runs") for row in tables["runs"]}
     todo = [job for job in every if job not in done]
     minutes = float("inf") if options.full else options.minutes
@@ -132,9 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, table in tables.items():
             table += rows[name]
             table.sort(key=lambda row: every.index(job_of(row, name)))
-            write_table(options.out / NAME.format(name), COLUMNS[name], table)
+            write_table(out / NAME.format(name), COLUMNS[name], table)
     for name, (columns, table) in gravac_costs.tables(options.quick).items():
-        write_table(options.out / NAME.format(name), columns, table)
+        write_table(out / NAME.format(name), columns, table)
     return 0
 
 
@@ -143,8 +145,9 @@ def kept(folder: Path, every: Sequence[Job]) -> Rows:
     found: Rows = {}
     for name, columns in COLUMNS.items():
         path = folder / NAME.format(name)
-        rows = read_table(path)[1] if path.exists() else []
-        found[name] = [values for row in rows if job_of(values := [row[column] for column in columns], name) in every]
+        rows: list[list[object]] = [[row[column] for column in columns] for row in read_table(path)[1]
+                                    ] if path.exists() else []
+        found[name] = [row for row in rows if job_of(row, name) in every]
     return found
 
 
