@@ -13,7 +13,7 @@ PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_predictio
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow test-gpu golden bench bench-gpu bench-cluster clean
+.PHONY: help demo test check portable pytest slow test-gpu golden bench bench-gpu bench-cluster experiments clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -53,6 +53,11 @@ bench-gpu:      ## the codec on a CUDA device, with whatever PYTHON brings. BENC
 
 bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited rate; as root. BENCH_ARGS=--quick tries it
 	@$(BIN)/python -m bench.cluster $(BENCH_ARGS)
+
+experiments: $(VENV)/.installed ## the papers' experiments on small models, 20 minutes. EXPERIMENT_ARGS=--quick tries them
+	@$(BIN)/python -m bench.experiments.gravac $(EXPERIMENT_ARGS)
+	@$(BIN)/python -m bench.experiments.gravac_pictures
+	@$(BIN)/python -m bench.report
 
 clean:          ## remove what make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

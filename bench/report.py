@@ -1,4 +1,4 @@
-"""Puts measured numbers into README.md and docs/benchmarks.md, from the CSV files that demo and benchmarks write.
+"""Puts measured numbers into README.md and pages of docs/, from the CSV files that demo and benchmarks write.
 
     python -m bench.report [--demo gcodec-demo] [--check]
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench import contests, sections, targets
 from bench.cluster import tables as cluster
+from bench.experiments import gravac_tables
 from bench.experiments.lgreco import sections as lgreco
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
@@ -26,7 +27,10 @@ from gcodec.demo.tables import read_table
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 TAKEN_OVER = {"results.csv": "demo.csv", "updates.csv": "demo-updates.csv"}
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "experiments-lgreco.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "experiments", "experiments-lgreco")),
+)
 SPEED = "transformer fp32"  #: the demo's section whose speeds README shows
 FIXED = "mantissa bits"  #: how the names of fixed-bits modes end
 SHOWN_BITS = {"fp32": FIXED_BITS["float32"], "bf16": FIXED_BITS["bfloat16"]}
@@ -178,6 +182,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "compressors-table": (contests.compressors_table, "compressors.csv"),
     "controllers-table": (contests.controllers_table, "controllers.csv"),
     cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
+    **gravac_tables.PLACES,
     **lgreco.PLACES,
 }
 

@@ -112,6 +112,22 @@ def test_the_least_factor_rises_to_the_one_just_tried():
     assert (controller.floor, controller.candidate) == (40, 1000)
 
 
+@pytest.mark.parametrize(("settle", "sent"), [(False, 10), (True, 40)])
+def test_exploration_may_settle_on_the_best_that_keeps_enough(settle, sent):
+    """As published, what follows the last candidate is theta_min, though another factor did as well."""
+    controller = gravac(settle=settle, omega=0.0)
+
+    def gains(factor):
+        return 0.8 - factor / 1e3 if factor <= 40 else 0.5
+
+    feed(controller, gains, lambda factor: 1 / factor, steps=4 * 4)
+    assert controller.candidate == (40 if settle else 1000)
+    assert feed(controller, gains, lambda factor: 1 / factor, steps=12) == [sent] * 12
+    assert set(feed(controller, lambda factor: gains(factor) - 0.065, lambda factor: 1 / factor, steps=12)[4:]) == (
+        {20} if settle else {10})       # where it keeps too little, the next
+    assert feed(controller, lambda factor: 0.5, lambda factor: 1 / factor) == [1]
+
+
 def test_exploration_ends_where_throughput_no_longer_rises():
     """The papers' case: throughput saturates, so the lower of the two best factors it is, for good."""
     controller = gravac(policy=Geometric(), most=2000, omega=0.01)

@@ -377,8 +377,7 @@ def test_every_part_of_the_benchmarks_is_run():
         modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
         apart = {"bench.__main__", "bench.gpu"}  # the latter on another machine, by `make bench-gpu`
         assert modules - apart - set(names) == ({"bench.report"} if quick else set())
-    pages = ("docs/benchmarks.md", "docs/experiments-lgreco.md", "README.md", "bench/sections.py")
-    page = "".join((ROOT / path).read_text() for path in pages)
+    page = "".join(path.read_text() for path in (*report.PAGES, ROOT / "bench/sections.py"))
     for name in report.PLACES:
         assert re.search(f"<!-- begin {name}\\b", page), name
         assert f"<!-- end {name} -->" in page

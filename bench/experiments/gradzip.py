@@ -2,11 +2,11 @@
 
     python -m bench.experiments.gradzip [--quick] [--seeds N] [--steps N] [--minutes N] [--threads N]
 
-writes ``bench/results/experiment-gradzip.csv``: held-out accuracy of a residual network on digits, made hard by
-shifts, noise and occlusion, for every method of the paper's Table 1, each from the same initial weights and with the
-same batches per seed. Ranks of factors are chosen layer by layer, so that 2 m n / ((m + n) k) is the ratio asked for,
-at least 1; ``float_ratio`` is what was sent in all, dense vectors and small layers included. Seeds that do not fit
-into the minutes are left out, whole.
+writes ``bench/results/experiment-gradzip.csv``: held-out accuracy of a residual network on the hard digits of
+``problems``, for every method of the paper's Table 1, each from the same initial weights and with the same batches per
+seed. Ranks of factors are chosen layer by layer, so that 2 m n / ((m + n) k) is the ratio asked for, at least 1;
+``float_ratio`` is what was sent in all, dense vectors and small layers included. Seeds that do not fit into the minutes
+are left out, whole.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import torch
-from torch import nn
 
 from bench.codec import RESULTS
+from bench.experiments.problems import PROBLEMS
+from bench.experiments.trial import run
 from gcodec.averaging import Plan
 from gcodec.compressors import Cast, Compressor, Dense, GradNA, GradZip, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
-from gcodec.demo.digits import Digits, load_digits
 from gcodec.demo.models import DigitNet
 from gcodec.demo.tables import write_table
 from gcodec.feedback import ErrorFeedback
-from gcodec.simulate import Simulation
 
 FILE = "experiment-gradzip.csv"
 COLUMNS = ("method", "feedback", "seed", "steps", "accuracy", "loss", "float_ratio", "byte_ratio")
-RANKS, BATCH, RATE, MOMENTUM = 4, 32, 0.05, 0.9
-OCCLUDED = 3  #: pixels of a square that is blotted out of every image
+BATCH, RATE = 32, 0.05
 Setting = Callable[[tuple[int, ...]], Compressor]
 
 
@@ -57,52 +56,13 @@ METHODS: dict[tuple[str, bool], Setting] = {
 }
 
 
-def hard_batch(digits: Digits, size: int, random: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shifted and noised images, with a square blotted out of each."""
-    images, labels = digits.batch(size, random)
-    for image, (down, right) in zip(images, random.integers(0, 9 - OCCLUDED, size=(size, 2)), strict=True):
-        image[0, down : down + OCCLUDED, right : right + OCCLUDED] = 0
-    return torch.from_numpy(images), torch.from_numpy(labels)
-
-
-def gradients_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float]:
-    """One rank's gradients by name, and its loss."""
-    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
-    params = dict(model.named_parameters())
-    return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True)), float(loss.detach())
-
-
 def trained(setting: Setting, feedback: bool, seed: int, steps: int, width: int) -> list[object]:
     """Accuracy on held-out images, mean loss of the last tenth of the steps, and the two ratios."""
-    torch.manual_seed(seed)
-    model = DigitNet(width=width)
-    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=MOMENTUM, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, cycle_momentum=False)
-    simulation = Simulation(RANKS, Plan(Dense(), ErrorFeedback() if feedback else None))
-    for name, param in model.named_parameters():
-        simulation.set(name, setting(tuple(param.shape)))
-    training, held_out = load_digits()
-    randoms = [np.random.default_rng((seed, rank)) for rank in range(RANKS)]
-    losses = []
-    for _ in range(steps):
-        found = [gradients_of(model, hard_batch(training, BATCH, random)) for random in randoms]
-        averages = simulation.average([gradients for gradients, _ in found])[0]
-        for name, param in model.named_parameters():
-            param.grad = averages[name]
-        optimizer.step()
-        schedule.step()
-        losses.append(sum(loss for _, loss in found) / RANKS)
-    count = simulation.ranks[0].total
-    return [f"{accuracy_of(model, held_out):.4f}", f"{np.mean(losses[-max(steps // 10, 1) :]):.4f}",
-            f"{count.float_ratio:.2f}", f"{count.ratio:.2f}"]
-
-
-def accuracy_of(model: nn.Module, held_out: Digits) -> float:
-    """On 2000 images, the same for every method and seed."""
-    images, labels = hard_batch(held_out, 2000, np.random.default_rng(1))
-    model.eval()
-    with torch.no_grad():
-        return float((model(images).argmax(1) == labels).float().mean())
+    problem = replace(PROBLEMS["cnn"], model=lambda: DigitNet(width=width), rate=RATE, batch=BATCH)
+    plan = Plan(Dense(), ErrorFeedback() if feedback else None)
+    trial = run(problem, plan, seed, steps, lambda name, shape: setting(tuple(shape)))
+    return [f"{trial.quality / 100:.4f}", f"{np.mean(trial.losses[-max(steps // 10, 1) :]):.4f}",
+            f"{trial.sent.float_ratio:.2f}", f"{trial.sent.ratio:.2f}"]
 
 
 def rows_of(seeds: int, steps: int, width: int, minutes: float) -> Iterator[list[object]]:

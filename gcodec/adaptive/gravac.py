@@ -32,7 +32,9 @@ class GraVAC(Selector):
     throughputs, where exploration ends. ``policy``: the candidates. ``weight`` of a new gain in its moving average;
     None: W / 100 for W ranks. ``denominator`` of the gain: "fed", gradients with error feedback, as in the text, or
     "raw", without, where a gain may exceed 1. ``metric``: of "squared" norms, as in the text, or of "plain" ones, the
-    root of that, as in the published code. ``dense``: what is sent at a factor of 1.
+    root of that, as in the published code. ``dense``: what is sent at a factor of 1. ``settle``: once all candidates
+    have been tried, go on with the best of those that keep enough, where the paper stays with the last one: unless that
+    keeps enough, theta_min is then all that is sent.
 
     Times reach a step late those whose throughput they are: see :class:`~gcodec.adaptive.contract.Measured`.
     """
@@ -49,6 +51,7 @@ class GraVAC(Selector):
     metric: str = "squared"
     nested: bool = True
     dense: Compressor = Dense()  # noqa: RUF009 - frozen
+    settle: bool = False
     changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "throughputs", "log")
     floor: float = field(default=0.0, init=False, repr=False)  #: theta_min, as of now
     candidate: float = field(default=0.0, init=False, repr=False)  #: theta_s * theta_min
@@ -142,7 +145,16 @@ class GraVAC(Selector):
                 self.floor = min(self.floor, self.ideal)
                 return
         later = [factor for factor in self.policy.candidates(self.least, self.most) if factor > evaluated]
-        self.candidate = later[0] if later else evaluated
+        if self.settle and self.most in self.gains:
+            self.candidate = self._settled(evaluated)
+        else:
+            self.candidate = later[0] if later else evaluated
+
+    def _settled(self, evaluated: float) -> float:
+        """The factor of the highest throughput, from theta_min on, among those that kept enough when last tried; if
+        none did, the candidate as it is."""
+        enough = [factor for factor, gain in self.gains.items() if gain >= self.epsilon and factor >= self.floor]
+        return max(enough, key=lambda factor: (self.throughputs.get(factor, 0.0), factor), default=evaluated)
 
 
 def gravac_bits(

@@ -1,0 +1,107 @@
+"""The tables of GraVAC's experiments in docs/experiments.md, from their CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bench.experiments.gravac_methods import DENSE, TABLE_2, UNFED
+from bench.experiments.gravac_pictures import FILES, Row
+from bench.experiments.problems import PROBLEMS
+from bench.markdown import markdown, source
+from gcodec.demo.tables import read_table
+
+RUNS = FILES["runs"]
+BASE = "Top-k 10x"  #: of speedups, as in the paper
+RANDOM_K = ("Random-k 10x", UNFED, *(f"GraVAC 0.7, Random-k, {ways}" for ways in (
+    "raw, plain", "fed, plain", "raw, squared", "fed, squared")), "Accordion, Random-k 1.5x/1000x")
+ACCORDION = ("GraVAC 0.7, DGC", "GraVAC 0.7, Top-k", "Accordion, PowerSGD 4/1", "Accordion, Top-k 10x/1000x")
+GAINS = ("GraVAC 0.7, DGC", "GraVAC 0.7, DGC, raw", "GraVAC 0.7, DGC, plain", "GraVAC 0.9, DGC",
+         "GraVAC 0.9, DGC, raw", "GraVAC 0.9, DGC, plain", "GraVAC 0.7, DGC, settling", "GraVAC 0.7, DGC, 1 Gb/s",
+         "GraVAC 0.7, RedSync, geometric")
+COLUMNS = ["problem", "method", ">quality", ">less dense", ">floats", ">bytes", ">dense steps", ">speedup, 1 Gb/s",
+           ">30 Mb/s"]
+
+
+def table_2(results: Path) -> list[str]:
+    """GraVAC beside static factors."""
+    return _table(results, TABLE_2)
+
+
+def random_k(results: Path) -> list[str]:
+    """What each way makes of a choice at random."""
+    return _table(results, (DENSE, *RANDOM_K))
+
+
+def accordion(results: Path) -> list[str]:
+    """GraVAC beside Accordion."""
+    return _table(results, (DENSE, *ACCORDION))
+
+
+def gains(results: Path) -> list[str]:
+    """Denominators, metrics, policies."""
+    return _table(results, (DENSE, *GAINS))
+
+
+def _table(results: Path, methods: Sequence[str]) -> list[str]:
+    """Rows of these methods, for problems that have more of them than the dense row and one other."""
+    comments, rows = read_table(results / RUNS)
+    table = []
+    for problem in PROBLEMS:
+        found = {method: [row for row in rows if (row["problem"], row["method"]) == (problem, method)]
+                 for method in methods}
+        found = {method: some for method, some in found.items() if some}
+        if DENSE in found and len(found) > 2:
+            base = [row for row in rows if (row["problem"], row["method"]) == (problem, BASE)]
+            table += [[problem, method, *_cells(some, found[DENSE], base)] for method, some in found.items()]
+    return [*markdown(COLUMNS, table), "", f"From {source(comments)}"]
+
+
+def _cells(some: Sequence[Row], dense: Sequence[Row], base: Sequence[Row]) -> list[str]:
+    """Means over seeds; differences from the dense run of the same seed."""
+    of_seed = {row["seed"]: float(row["quality"]) for row in dense}
+    lost = [float(row["quality"]) - of_seed[row["seed"]] for row in some if row["seed"] in of_seed]
+    unit = PROBLEMS[some[0]["problem"]].unit
+    digits = 1 if unit.startswith("%") else 3
+    spread = f" ± {np.std(lost, ddof=1):.{digits}f}" if len(lost) > 1 else ""
+    dense_steps = 100 * _mean(some, "dense_steps") / _mean(some, "steps")
+    speedups = [f"{_mean(base, key) / _mean(some, key):.2f}" if base else "" for key in ("seconds_1g", "seconds_30m")]
+    return [f"{_mean(some, 'quality'):.{digits}f} {unit}", f"{np.mean(lost):+.{digits}f}{spread}",
+            *(f"{_mean(some, key):.1f}×" for key in ("float_ratio", "byte_ratio")), f"{dense_steps:.0f} %", *speedups]
+
+
+def _mean(rows: Sequence[Row], key: str) -> float:
+    return float(np.mean([float(row[key]) for row in rows]))
+
+
+def levels(results: Path) -> list[str]:
+    """Two factors tried on one gradient."""
+    comments, rows = read_table(results / FILES["levels"])
+    table = [[row["data"], row["values"], row["tensors"], row["method"], f"{float(row['speedup']):.2f}×",
+              f"{float(row['speedup_q1']):.2f} ... {float(row['speedup_q3']):.2f}"] for row in rows]
+    return [*markdown(["gradient", ">values", ">tensors", "method", ">speedup", ">quartiles"], table), "",
+            f"Ratios of processor times; from {source(comments)}"]
+
+
+def reached(results: Path) -> list[str]:
+    """Steps by the factor that GraVAC sent."""
+    comments, rows = read_table(results / FILES["factors"])
+    table = []
+    for problem, method in dict.fromkeys((row["problem"], row["method"]) for row in rows):
+        some = [row for row in rows if (row["problem"], row["method"], row["seed"]) == (problem, method, "0")]
+        if some and method.startswith("GraVAC"):
+            sent = ", ".join(f"{row['factor']}×: {row['steps']}" for row in some if int(row["steps"]))
+            gain = ", ".join(f"{row['factor']}×: {float(row['gain']):.2f}" for row in some if float(row["factor"]) > 1)
+            table.append([problem, method, sent, gain])
+    return [*markdown(["problem", "method", "steps by factor", "last gain by factor"], table), "",
+            f"First seed; from {source(comments)}"]
+
+
+#: Name of a marked place to what fills it, and the file that this reads.
+PLACES = {
+    "gravac-table-2": (table_2, RUNS), "gravac-random-k": (random_k, RUNS), "gravac-accordion": (accordion, RUNS),
+    "gravac-gains": (gains, RUNS), "gravac-levels": (levels, FILES["levels"]),
+    "gravac-factors": (reached, FILES["factors"]),
+}

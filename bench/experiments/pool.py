@@ -1,0 +1,48 @@
+"""Trainings on two single-threaded processes, as many as fit into the minutes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from time import perf_counter
+from typing import TypeVar
+
+import torch
+
+Job = tuple[str, str, int]  #: problem, method, seed
+Result = TypeVar("Result")
+PROCESSES = 2
+
+
+def results_of(
+    jobs: Sequence[Job], work: Callable[[Job], Result], minutes: float, processes: int = PROCESSES
+) -> Iterator[tuple[Job, Result]]:
+    """Jobs' results, in the order in which they end. A job that is longer than the time left, as the longest of its
+    problem so far was, is left out, and named."""
+    begin = perf_counter()
+    longest: dict[str, float] = {}
+    running: dict[Future[tuple[float, Result]], Job] = {}
+    waiting, left_out = list(jobs), list[Job]()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                job = waiting.pop(0)
+                if perf_counter() - begin + longest.get(job[0], 0.0) > 60 * minutes:
+                    left_out.append(job)
+                    continue
+                running[pool.submit(_timed, work, job)] = job
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(done)
+                seconds, result = done.result()
+                longest[job[0]] = max(longest.get(job[0], 0.0), seconds)
+                yield job, result
+    if left_out:
+        print(f"no time for {len(left_out)}:", *("/".join(map(str, job)) for job in left_out), sep="\n    ", flush=True)
+
+
+def _timed(work: Callable[[Job], Result], job: Job) -> tuple[float, Result]:
+    start = perf_counter()
+    result = work(job)
+    return perf_counter() - start, result

@@ -1,0 +1,172 @@
+"""What the experiments rest on: problems drawn from a seed, trainings that are those of all ranks together, decisions
+that repeat, traffic counted as the model has it; and the whole of GraVAC's, on a few steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+import torch
+
+from bench.experiments import gravac, gravac_pictures, gravac_tables, pool
+from bench.experiments.gravac_methods import DENSE, METHODS, jobs
+from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
+from bench.experiments.traffic import Link, Traffic
+from bench.experiments.trial import RANKS, Group, run
+from gcodec.adaptive import GraVAC
+from gcodec.compressors import Dense, RandomK, TopK
+from gcodec.compressors.contract import Exchange, Gather, Reduce
+from gcodec.demo.tables import read_table
+from gcodec.simulate import converse
+
+SMALL = replace(PROBLEMS["cnn"], batch=4)
+
+
+# Problems
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_problem_is_drawn_from_its_seed(name):
+    problem = replace(PROBLEMS[name], batch=2)
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        model = problem.model()
+        loss = problem.loss(model, problem.batch, np.random.default_rng(seed))
+        loss.backward()
+        assert all(param.grad is not None and torch.isfinite(param.grad).all() for param in model.parameters())
+        found.append((loss.item(), problem.quality(model)))
+    assert found[0] == found[1] != found[2]
+    assert 0 < problem.seconds < 1
+
+
+def test_disguises_keep_what_a_digit_is():
+    images = torch.from_numpy(np.random.default_rng(0).random((64, 1, 8, 8), np.float32))
+    ours, again, other = (disguised(images, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert ours.shape == images.shape
+    assert torch.equal(ours, again)
+    assert not torch.equal(ours, other)
+    assert 1 <= HIDDEN <= 4     # no more than a quarter of the image
+
+
+def test_the_rate_rises_and_falls_within_a_run():
+    factors = [SMALL.factor(step, 200) for step in range(200)]
+    assert factors[0] == pytest.approx(0.1)
+    assert max(factors) == factors[100] == 1
+    assert factors[-1] == pytest.approx(0.01)
+    assert all(0 < SMALL.factor(step, 4) <= 1 for step in range(4))
+
+
+# Trainings
+
+def test_dense_ranks_average_what_they_have():
+    seen = []
+
+    def see(step, gradients, averages):
+        seen.append(len(gradients))
+        for name, average in averages.items():
+            expected = sum(own[name].double() for own in gradients) / RANKS
+            assert torch.allclose(average.double(), expected, atol=1e-6)
+
+    trial = run(SMALL, METHODS[DENSE].plan, 0, 2, see=see)
+    assert seen == [RANKS] * 2
+    assert trial.floats == [trial.sent.values / 2] * 2
+    assert all(raw == pytest.approx(fed) == pytest.approx(sent) for raw, fed, sent in trial.norms)
+    assert list(trial.qualities) == [2]
+    assert trial.compress_seconds > 0 < trial.train_seconds
+
+
+def test_seeds_are_paired():
+    """All methods start from the same parameters and see the same batches."""
+    first = [run(SMALL, METHODS[name].plan, seed, 1).losses for name in (DENSE, "Top-k 1000x") for seed in (0, 1)]
+    assert first[0] == first[2] != first[1] == first[3]
+
+
+def test_all_ranks_take_the_same_decisions_and_take_them_again():
+    logs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = SMALL.model()
+        params = dict(model.named_parameters())
+        plan = replace(METHODS["Top-k 10x"].plan, compressor=TopK(0.1))
+        group = Group(SMALL, plan, 3, GraVAC(TopK(0.1), 2, 50, 0.8, window=1), Link(1e6, 1e-3))
+        random = np.random.default_rng(0)
+        for _ in range(5):
+            gradients = []
+            for _ in range(3):
+                loss = SMALL.loss(model, SMALL.batch, random)
+                grads = torch.autograd.grad(loss, list(params.values()))
+                gradients.append(dict(zip(params, grads, strict=True)))
+            group.average(gradients, params, 0.1)
+        assert group.ranks is not None
+        states = [rank.controller.state_dict() for rank in group.ranks]
+        assert states == [states[0]] * 3
+        assert set(states[0]["throughputs"]) <= {1.0, 2.0, 4.0, 8.0, 32.0, 50.0}
+        logs.append((states[0]["log"], states[0]["throughputs"]))
+    assert logs[0] == logs[1]
+
+
+# Traffic
+
+@pytest.mark.parametrize(("request_of", "messages", "n_bytes"), [
+    (lambda rank: Reduce(torch.ones(100)), 6, 2 * 3 / 4 * 400),
+    (lambda rank: Gather(b"x" * 100), 3, 300),
+    (lambda rank: Exchange([b"x" * 10] * 4), 3, 30),
+], ids=["reduce", "gather", "exchange"])
+def test_traffic_is_that_of_rings(request_of, messages, n_bytes):
+    def talk(rank):
+        answer = yield request_of(rank)
+        return answer
+
+    traffic = Traffic()
+    conversations = [talk(rank) for rank in range(4)]
+    conversations[0] = traffic.metered(conversations[0], 4)
+    converse(conversations)
+    assert (traffic.messages, traffic.wire_bytes) == (messages, n_bytes)
+    assert traffic.seconds(Link(8e6, 0.5)) == pytest.approx(messages / 2 + n_bytes / 1e6)
+    assert (traffic + traffic) - traffic == traffic == traffic.copy() is not traffic
+
+
+# GraVAC's
+
+def test_what_there_is_no_time_for_is_left_out_and_named(capsys):
+    todo = [("cnn", DENSE, 0), ("lstm", "DGC 10x", 1)]
+    assert list(pool.results_of(todo, len, minutes=0)) == []
+    assert capsys.readouterr().out.splitlines() == ["no time for 2:", "    cnn/dense/0", "    lstm/DGC 10x/1"]
+
+
+def test_every_training_is_named_once():
+    found = jobs(2)
+    assert len(found) == len(set(found))
+    assert {method for _, method, _ in found} == set(METHODS)
+    assert found.index(("lstm", DENSE, 0)) < found.index(("lstm", "DGC 10x", 0)) < found.index(("cnn", DENSE, 1))
+    for name, method in METHODS.items():
+        assert method.plan.compresses(torch.zeros(1)), name     # biases too
+        if method.controller is not None:
+            assert method.controller(40) == method.controller(40)
+    assert METHODS[DENSE].compressor == Dense()
+    assert METHODS["Random-k 10x"].compressor == RandomK(0.1)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_gravacs_experiments_from_end_to_end(tmp_path):
+    assert gravac.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / gravac_tables.RUNS)
+    assert [row["method"] for row in rows] == [
+        method for problem, method, _ in jobs(1) if problem == "cnn" and method in gravac.QUICK]
+    assert all(float(row["float_ratio"]) >= 1 for row in rows)
+    assert next(row for row in rows if row["method"] == DENSE)["dense_steps"] == str(gravac.QUICK_STEPS)
+    for make, file in gravac_tables.PLACES.values():
+        assert (tmp_path / file).exists()
+        assert len(make(tmp_path)) > 3
+    assert gravac_pictures.main(["--results", str(tmp_path), "--out", str(tmp_path)]) == 0
+    for name in gravac_pictures.PICTURES:
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+    before = (tmp_path / gravac_tables.RUNS).read_text()
+    assert gravac.kept(tmp_path, jobs(1))["runs"] == [list(row.values()) for row in rows]
+    assert before == (tmp_path / gravac_tables.RUNS).read_text()
