@@ -370,6 +370,7 @@ def test_the_benchmarks_from_end_to_end(tmp_path):
 def test_every_part_of_the_benchmarks_is_run():
     from bench import __main__ as everything
     from bench import plots, report
+    from bench.experiments import gravac_pictures
 
     for quick in (False, True):
         found = everything.commands(quick, Path("dumps"), report.RESULTS)
@@ -381,7 +382,7 @@ def test_every_part_of_the_benchmarks_is_run():
     for name in report.PLACES:
         assert re.search(f"<!-- begin {name}\\b", page), name
         assert f"<!-- end {name} -->" in page
-    for name in plots.PICTURES:
+    for name in (*plots.PICTURES, *gravac_pictures.PICTURES):
         assert f"(images/{name}.png)" in page
 
 
