@@ -7,8 +7,9 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # Files of tests are spread over the cores: most of the time goes into compiling kernels.
 SPREAD := -n auto --dist loadfile
 
-# Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets.
-PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_prediction.py
+# Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets. That denormals may be flushed
+# is tested once: it takes long, and does not depend on that.
+PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_prediction.py -k "not flushes"
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
