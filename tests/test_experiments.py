@@ -153,6 +153,7 @@ def test_every_training_is_named_once():
     assert METHODS["Random-k 10x"].compressor == RandomK(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_gravacs_experiments_from_end_to_end(tmp_path):
     assert gravac.main(["--quick", "--out", str(tmp_path)]) == 0

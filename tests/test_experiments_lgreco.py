@@ -102,6 +102,7 @@ def test_a_part_without_time_is_left_out_whole():
     assert not experiments.fits(60, [done] * 4 + [Future()], 4, 120)
 
 
+@pytest.mark.slow
 def test_the_experiments_from_end_to_end(tmp_path):
     assert experiments.main(["--quick", "--processes", "1", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / tables.TRAININGS)
