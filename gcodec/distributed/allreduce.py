@@ -108,8 +108,8 @@ def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
 def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> torch.Tensor:
     """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first. Raises
     PeerError, which ``label`` begins."""
-    flat = plain_begun(lane, flat, mean, tally, label).finish()
-    return flat
+    reduced: torch.Tensor = plain_begun(lane, flat, mean, tally, label).finish()
+    return reduced
 
 
 def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Later:
@@ -123,12 +123,7 @@ def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label:
     def finish() -> torch.Tensor:
         _named(label, work.wait)
         n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
-        on_ring = 2 * (lane.size - 1) / lane.size * n_bytes
-        tally.sent_bytes += on_ring
-        tally.received_bytes += on_ring
-        tally.wait_seconds += perf_counter() - start
-        tally.seconds += perf_counter() - start
-        tally.dense += 1
+        tally.add_dense(n_bytes, lane.size, perf_counter() - start)
         return flat
 
     return Later(finish)

@@ -94,14 +94,20 @@ class Coder:
         return n_bytes
 
     def _lossless(self, values: Values, begin: int, kind: int, out: np.ndarray) -> int:
-        scheme, shared, shapes = self.scheme, self.shared, self._shapes(values, begin)
+        scheme, shared = self.scheme, self.shared
         if shared is None:
             plan = self._plan(values, _NO_LEVELS, begin)
             return len(encode_values(values, scheme, _NO_LEVELS, True, plan, self.threads, out))
         key = begin, kind, shared.numbers.tobytes()
         given = shared.codebooks.given(self._owners(values, begin))
         piece = Piece(
-            key, values, scheme, shapes, given, self.threads, lambda: self._plan(values, _NO_LEVELS, begin)
+            key,
+            values,
+            scheme,
+            lambda: self._shapes(values, begin),
+            given,
+            self.threads,
+            lambda: self._plan(values, _NO_LEVELS, begin),
         )
         return shared.codebooks.predicted.encode(piece, out)
 

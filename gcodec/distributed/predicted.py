@@ -29,14 +29,14 @@ _NO_LEVELS = np.zeros(0, np.uint8)
 class Piece(NamedTuple):
     """A range of a buffer to be encoded without loss.
 
-    ``key``: the same for this range at every step; ``shapes``: of the tensors in it; ``given``: shared codebooks, if
-    there are any; ``plan``: makes the plan without prediction.
+    ``key``: the same for this range at every step; ``shapes``: finds those of the tensors in it; ``given``: shared
+    codebooks, if there are any; ``plan``: makes the plan without prediction.
     """
 
     key: Hashable
     values: Values
     scheme: Scheme
-    shapes: Sequence[Sequence[int]]
+    shapes: Callable[[], Sequence[Sequence[int]]]
     given: Given | None
     threads: int | None
     plan: Callable[[], Plan]
@@ -73,7 +73,7 @@ class Predicted:
         return size if piece.given is None or piece.key in self._tried else self._try(piece, size, out)
 
     def _again(self, piece: Piece, tried: _Tried, out: np.ndarray) -> int:
-        prediction = tried.prediction.renewed(piece.values.bits, piece.values.dtype, rows_of(piece.shapes))
+        prediction = tried.prediction.renewed(piece.values.bits, piece.values.dtype, rows_of(piece.shapes()))
         plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
         size = piece.encode(plan._replace(prediction=prediction), out)
         if size > tried.usual:
@@ -86,7 +86,7 @@ class Predicted:
             self._tried.clear()
         self._tried[piece.key] = None
         values, scheme, threads = piece.values, piece.scheme, piece.threads
-        plan = plan_for(values, scheme, _NO_LEVELS, _CODING, threads, piece.given, shapes=piece.shapes)
+        plan = plan_for(values, scheme, _NO_LEVELS, _CODING, threads, piece.given, shapes=piece.shapes())
         if plan.prediction is None:
             return usual
         frame = np.empty(len(out), np.uint8)

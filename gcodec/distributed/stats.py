@@ -38,6 +38,15 @@ class Tally:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
+    def add_dense(self, n_bytes: int, size: int, seconds: float) -> None:
+        """Count an uncompressed all-reduce of so many bytes among ``size`` ranks, as a ring's."""
+        on_ring = 2 * (size - 1) / size * n_bytes
+        self.sent_bytes += on_ring
+        self.received_bytes += on_ring
+        self.wait_seconds += seconds
+        self.seconds += seconds
+        self.dense += 1
+
     def numbers(self) -> dict[str, float]:
         """All counts by name, and ``ratio``: what a dense ring would have sent over what was sent."""
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
