@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -74,19 +73,17 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
 _SPREAD = 1 << 16  #: most columns of which each gets a number of its own, whatever their groups: for speed
 
 
-def for_kernels(found: Sequence[ColumnReferences]) -> Columns:
+@lru_cache(4)
+def for_kernels(found: tuple[ColumnReferences, ...]) -> Columns:
     """As the kernels want them."""
-    if not found:
-        return _NONE
-    spans, heads, begin = [], [], 0
+    spans: list[int] = []
+    heads, begin = [np.zeros(0, np.int8)], 0
     for one in found:
         group, own = one.n_columns // len(one.heads), one.heads
         if one.n_columns <= _SPREAD:
             group, own = 1, np.repeat(own, group)
-        spans.append((one.start, one.stop, one.n_columns, begin, group))
+        spans += (one.start, one.stop, one.n_columns, begin, group)
         heads.append(own)
         begin += len(own)
     return Columns(np.array(spans, np.int64), np.concatenate(heads))
 
-
-_NONE = Columns(np.zeros((0, 5), np.int64), np.zeros(0, np.int8))

@@ -17,9 +17,8 @@ import numpy as np
 from .codebook import Codebook
 from .coding import Coding
 from .errors import InvalidArgument
-from .fitting import bin_costs, from_histogram
+from .fitting import bin_costs, from_histogram, window_of
 from .kernels import survey
-from .surveying import window_of
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ class CodebookCycle:
         if not total:
             return 0.0
         if self._costs_of is not self.current:
-            window, center = window_of(self.n_levels)
-            self._costs = bin_costs(self.current.codebook, window, center).astype(np.uint64)
+            self._costs = bin_costs([self.current.codebook])[0].astype(np.uint64)
             self._costs_of = self.current
         cost = int(self._last @ self._costs)
         return (cost - int(survey.entropy_bits(self._last)) / 256) / total

@@ -6,16 +6,25 @@ relative head).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 
-from .codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths
+from .codebook import MAX_SYMBOLS, Codebook, huffman_lengths
 from .errors import InvalidArgument
-from .kernels import fit
+from .kernels import fit, survey
 from .kernels.prefix_code import ESCAPE, MAX_LENGTH
 
 
-def from_histogram(
-    histogram: np.ndarray,
+def window_of(n_levels: int) -> tuple[int, int]:
+    """(window, center) of survey histograms."""
+    return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
+
+
+def from_histograms(
+    histograms: np.ndarray,
     head_bits: int,
     n_levels: int,
     center: int,
@@ -23,38 +32,59 @@ def from_histogram(
     exact: bool = False,
     max_length: int = MAX_LENGTH,
     escape_threshold: int | None = None,
-) -> Codebook:
-    """The codebook that suits counted symbols.
+) -> tuple[Codebook, ...]:
+    """The codebooks that suit counted symbols, one for each row.
 
-    ``histogram``: uint32[2 + n_levels * window] as the survey kernels count it (zero, outside, then (level, relative
-    head + center)); ``exact``: these are all values that will be coded, none else will occur; otherwise nearby
-    symbols, zero and the escape get codes unseen. ``max_length``: length limit in bits, 2 ... 12;
+    ``histograms``: unsigned integers[n, 2 + n_levels * window] as the survey kernels count them (zero, outside, then
+    (level, relative head + center)); ``exact``: these are all values that will be coded, none else will occur;
+    otherwise nearby symbols, zero and the escape get codes unseen. ``max_length``: length limit in bits, 2 ... 12;
     ``escape_threshold``: GComp's n_theta: symbols whose native Huffman code is longer than this are left to the
     escape. Raises InvalidArgument.
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise InvalidArgument(f"max_length {max_length} is not in 2 ... {MAX_LENGTH}")
-    counts = np.asarray(histogram).astype(np.int64)
-    window = (len(counts) - 2) // n_levels
+    counts = np.asarray(histograms).astype(np.int64)
+    n, window = len(counts), (counts.shape[1] - 2) // n_levels
     most = min(MAX_SYMBOLS, (1 << max_length) - 2)
-    places, weights = np.empty((n_levels, 2), np.int64), np.empty(most + 2, np.int64)
-    weights = weights[: fit.choose_symbols(counts, n_levels, window, most, exact, places, weights)]
+    spans, weights = np.empty((n, n_levels, 2), np.int64), np.zeros((n, most + 2), np.int64)
+    n_weights, lengths = np.empty(n, np.int64), np.zeros((n, ESCAPE + 1), np.uint8)
+    fit.choose_symbols(counts, n_levels, window, most, exact, spans, weights, n_weights)
     if escape_threshold is not None:
-        long = huffman_lengths(weights)[:-1] > escape_threshold
-        weights[-1] += weights[:-1][long].sum()
-        weights[:-1][long] = 0
-    if np.count_nonzero(weights) < 2:  # a code has two symbols at least
-        weights[-1] = weights[-1] or 1
-        weights[0] = weights[0] or np.count_nonzero(weights) < 2
-    short = limited_lengths(weights, max_length).tobytes()
+        for row, size in zip(weights, n_weights, strict=True):
+            long = huffman_lengths(row[:size])[:-1] > escape_threshold
+            row[size - 1] += row[: size - 1][long].sum()
+            row[: size - 1][long] = 0
+    fit.find_lengths(weights, n_weights, max_length, *_merging(most + 2, max_length), lengths)
     mask = (1 << head_bits) - 1
-    ranges = tuple(((lo - center) & mask if hi > lo else 0, hi - lo) for lo, hi in places.tolist())
-    return Codebook(head_bits, ranges, short[:-1].ljust(ESCAPE, b"\0") + short[-1:])
+    return tuple(
+        Codebook(head_bits, tuple(((lo - center) & mask if hi > lo else 0, hi - lo) for lo, hi in own), row.tobytes())
+        for own, row in zip(spans.tolist(), lengths, strict=True)
+    )
 
 
-def bin_costs(codebook: Codebook, window: int, center: int) -> np.ndarray:
-    """Bits that each bin of a survey histogram costs under a codebook, uint32[n_bins]; a million where it has no
-    code."""
-    costs = np.empty(2 + len(codebook.ranges) * window, np.uint32)
-    fit.bin_costs(codebook.range_array, codebook.length_array, codebook.head_bits, window, center, costs)
+def _merging(n: int, limit: int) -> tuple[np.ndarray, ...]:
+    """Scratch of ``prefix_code.package_merge``."""
+    weight, is_leaf = np.empty((2, 2 * n), np.uint64), np.empty((limit, 2 * n), np.uint8)
+    return np.empty(n, np.int64), weight, is_leaf, np.empty(limit, np.int64), np.empty(n, np.uint8)
+
+
+def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center: int, **rules: Any) -> Codebook:
+    """:func:`from_histograms` of one histogram, integers[n_bins]."""
+    return from_histograms(np.asarray(histogram)[None], head_bits, n_levels, center, **rules)[0]
+
+
+def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
+    """Bits that each bin of a survey histogram costs under codebooks for the same values, uint32[n_codebooks, n_bins];
+    a million where it has no code."""
+    window, center = window_of(len(codebooks[0].ranges))
+    ranges = np.array([codebook.ranges for codebook in codebooks], np.int64)
+    lengths = np.frombuffer(b"".join(codebook.lengths for codebook in codebooks), np.uint8).reshape(-1, ESCAPE + 1)
+    costs = np.empty((len(ranges), 2 + ranges.shape[1] * window), np.uint32)
+    fit.bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)
     return costs
+
+
+@lru_cache(1024)
+def kept_costs(codebooks: tuple[Codebook, ...]) -> np.ndarray:
+    """:func:`bin_costs` of codebooks that are used again and again."""
+    return bin_costs(codebooks)

@@ -13,7 +13,7 @@ from .codebook import Codebook
 from .coding import Coding
 from .column_fit import fit_columns
 from .columns import ColumnReferences
-from .fitting import bin_costs, from_histogram
+from .fitting import bin_costs, from_histograms, kept_costs, window_of
 from .kernels import fit, survey
 from .prediction import Prediction, Predictor, Rows
 from .surveying import (
@@ -25,7 +25,6 @@ from .surveying import (
     Survey,
     View,
     stream_lengths,
-    window_of,
 )
 from .valuetypes import ValueType
 
@@ -111,14 +110,14 @@ def make_plan(
         predictor = Predictor(values, dtype, rows, base, block)
     decide = partial(_plan_of, look, coding=coding, lossy=lossy, given=given, predictor=predictor)
     plan, bits, coded_bits = decide(view, weigh=bool(others))
-    left = np.ones(len(plan.choice), np.bool_)  # to column references and wide heads: all blocks but predicted ones
+    left = None  # to column references and wide heads: all blocks but predicted ones
     if plan.prediction is not None:
         left = plan.prediction.choice < 0
         if view.columns:  # other sub-streams may suit the rest better
             others.append((look.best(dtype, lengths, ()), 0.0))
     for other, gain in others:
-        share = (1 + gain) * look.bits(other) / max(look.bits(view), 1)
-        if share * coded_bits < bits or (1 + gain) * look.bits(other, left) < look.bits(view, left):
+        better = (1 + gain) * other.bits / max(view.bits, 1) * coded_bits < bits
+        if better or (left is not None and (1 + gain) * look.bits(other, left) < look.bits(view, left)):
             another, its_bits, _ = decide(other, weigh=True)
             if (1 + gain) * its_bits < bits:
                 plan, bits = another, its_bits
@@ -138,7 +137,7 @@ def _plan_of(
     """The rest of :func:`make_plan`, and about what all blocks take, and would if none were predicted: if there is a
     predictor or to ``weigh``."""
     dtype, stream_log2, columns, _, references, _ = view
-    stream, seen = 1 << stream_log2, look.whole(view)
+    stream, seen, again = 1 << stream_log2, look.whole(view), given is not None
     if given is None:
         counts = seen.by_stream if references else seen.by_block
         exact = seen.every == 1 and not lossy
@@ -147,10 +146,13 @@ def _plan_of(
             codebooks, tuple(codebook.record for codebook in codebooks), references
         )
     counts = seen.by_stream if given.references else seen.by_block
-    choice = _choose(given.codebooks, counts, look.n_levels)
+    costs = None
+    if len(given.codebooks) > 1 or (given.codebooks and (predictor or weigh)):
+        costs = kept_costs(given.codebooks) if again else bin_costs(given.codebooks)
+    choice = _choose(costs, counts) if given.codebooks else np.full(len(counts), -1, np.int64)
     prediction, bits, coded_bits = None, 0.0, 0.0
     if predictor or weigh:
-        expected = _expected_bits(given, choice, counts, dtype, seen.every, stream)
+        expected = _expected_bits(costs, choice, counts, dtype, seen.every, stream, given.references)
         bits = coded_bits = float(expected.sum())
         if predictor:
             prediction = predictor.weigh(expected, stream)
@@ -174,24 +176,27 @@ def _plan_of(
 
 
 def _expected_bits(
-    given: Given, choice: np.ndarray, counts: np.ndarray, dtype: ValueType, every: int, stream: int
+    costs: np.ndarray | None,
+    choice: np.ndarray,
+    counts: np.ndarray,
+    dtype: ValueType,
+    every: int,
+    stream: int,
+    references: bool,
 ) -> np.ndarray:
-    """About what each block takes as a coded one, float64[n_blocks]."""
-    window, center = window_of(1)
-    if not given.codebooks:
+    """About what each block takes as a coded one, float64[n_blocks]. ``costs``: of the codebooks, None for none."""
+    if costs is None:
         return np.full(len(counts), 0.0)
-    costs = np.stack([bin_costs(codebook, window, center) for codebook in given.codebooks])
     bits, numbers = np.zeros((2, len(counts)), np.int64)
     fit.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
-    return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * given.references))
+    return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * references))
 
 
-def _choose(codebooks: Sequence[Codebook], counts: np.ndarray, n_levels: int) -> np.ndarray:
-    """The cheapest codebook of every block, -1 where there is none: int64[n_blocks]."""
-    choice = np.zeros(len(counts), np.int64) if codebooks else np.full(len(counts), -1, np.int64)
-    if len(codebooks) > 1:
-        window, center = window_of(n_levels)
-        survey.choose(counts, np.stack([bin_costs(codebook, window, center) for codebook in codebooks]), choice)
+def _choose(costs: np.ndarray | None, counts: np.ndarray) -> np.ndarray:
+    """The cheapest codebook of every block: int64[n_blocks]. ``costs``: of all codebooks, None where there is one."""
+    choice = np.zeros(len(counts), np.int64)
+    if costs is not None and len(costs) > 1:
+        survey.choose(counts, costs, choice)
     return choice
 
 
@@ -201,8 +206,7 @@ def _cheaper_prior(
     """A codebook that comes with gcodec, where naming it is cheaper than carrying a made one: small arrays."""
     if len(codebooks) != 1 or seen.every != 1 or references:
         return None
-    window, center = window_of(n_levels)
-    costs = bin_costs(codebooks[0], window, center)
+    (costs,) = bin_costs(codebooks)
     best, best_bits = None, fit.spent(counts, costs) + 8 * len(codebooks[0].record)
     for record, codebook, costs in _shipped(dtype.name, n_levels):
         bits = fit.spent(counts, costs) + 8 * len(record)
@@ -214,9 +218,8 @@ def _cheaper_prior(
 @lru_cache(64)
 def _shipped(dtype: str, n_levels: int) -> list[tuple[bytes, Codebook, np.ndarray]]:
     """Record, codebook and costs of the codebooks that come with gcodec for a value type."""
-    window, center = window_of(n_levels)
     return [
-        (codebook.reference(codebook_id), codebook, bin_costs(codebook, window, center))
+        (codebook.reference(codebook_id), codebook, bin_costs([codebook])[0])
         for codebook_id, codebook in prior.fitting(dtype, n_levels)
     ]
 
@@ -235,18 +238,16 @@ def _make_codebooks(
         exact = False
     most, share = min(coding.max_codebooks, len(used)), len(used) / len(counts) / every
     groups = _groups(counts if len(used) == len(counts) else counts[used], most, share)
-    return tuple(
-        from_histogram(
-            row,
-            dtype.head_bits,
-            n_levels,
-            center,
-            exact=exact,
-            max_length=coding.max_length,
-            escape_threshold=coding.escape_threshold,
-        )
-        for row in groups
-        if len(groups) == 1 or row.any()
+    if len(groups) > 1:
+        groups = groups[groups.any(axis=1)]
+    return from_histograms(
+        groups,
+        dtype.head_bits,
+        n_levels,
+        center,
+        exact=exact,
+        max_length=coding.max_length,
+        escape_threshold=coding.escape_threshold,
     )
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import ColumnReferences, for_kernels
-from .kernels import survey
-from .kernels.parameters import Surveying
+from .fitting import window_of
+from .kernels import counting, survey
+from .kernels.parameters import Look, Surveying
 from .prediction import Rows
 from .scratch import give, take
 from .valuetypes import ValueType
@@ -17,13 +18,15 @@ from .workers import run
 
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 #: Of arrays up to so many values, one in so many pieces is looked at.
-_SHARES, _LEAST_SHARE = ((1, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
+_SHARES, _LEAST_SHARE = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
 _FIXED_SHARE, _FIXED_LEAST = 8, 1 << 15  #: likewise where codebooks are given: of arrays of so many values and more
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
 _EMPTY_BITS = 4  #: what one costs that is all zero
 MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
-_LOOKED_AT = 1 << 16  #: values that are enough to choose between views
+#: So many values are enough to choose between views, and of each block that they are of this share at least: from few
+#: a block's mean cannot be told from its sub-streams'.
+_LOOKED_AT, _LOOK_SHARE = 1 << 15, 8
 
 
 class Survey(NamedTuple):
@@ -36,11 +39,6 @@ class Survey(NamedTuple):
     by_stream: np.ndarray
     every: int
     step: int
-
-
-def window_of(n_levels: int) -> tuple[int, int]:
-    """(window, center) of survey histograms."""
-    return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
 
 
 def share_of(n_values: int) -> int:
@@ -56,7 +54,7 @@ def take_survey(
     block: int,
     stream: int,
     threads: int,
-    columns: Sequence[ColumnReferences] = (),
+    columns: tuple[ColumnReferences, ...] = (),
     step: int = 1,
     every: int | None = None,
 ) -> Survey:
@@ -65,34 +63,16 @@ def take_survey(
     window, center = window_of(n_levels)
     n_rows, n_bins, every = -(-len(values) // (block * step)), 2 + n_levels * window, every or share_of(len(values))
     bases = np.empty(n_rows, np.int64)
-    by_block, by_stream = np.empty((2, n_rows, n_bins), np.uint32)
-    # Only levels ask what is finite.
-    found, infinity = for_kernels(columns), np.uint64(dtype.infinity if n_levels > 1 else 0)
-    kind = ("survey", dtype.uint, block, stream, n_bins)
+    by_block, by_stream = np.zeros((2, n_rows, n_bins), np.uint32)
+    found = for_kernels(columns)
+    infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
+    piece = max(stream, counting.PIECE)
+    look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity)
+    some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.uint, block, stream, n_bins)
 
     def work(begin: int, stop: int) -> None:
         scratch = take(kind, lambda: _scratch(dtype, block, stream, n_bins))
-        survey.survey(
-            values,
-            levels if n_levels > 1 else None,
-            len(values),
-            block,
-            stream,
-            every,
-            step,
-            begin,
-            stop,
-            dtype.head_shift,
-            dtype.head_mask,
-            window,
-            center,
-            found,
-            infinity,
-            scratch,
-            bases,
-            by_block,
-            by_stream,
-        )
+        counting.survey(values, some_levels, look, found, scratch, begin, stop, bases, by_block, by_stream)
         give(kind, scratch)
 
     run(work, n_rows, threads)
@@ -102,13 +82,15 @@ def take_survey(
 def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveying:
     n_streams = block // stream + 2
     return Surveying(
-        np.empty(stream, np.int8),
-        np.empty(block + stream, dtype.uint),
+        np.empty(max(stream, counting.PIECE), np.int8),
+        np.empty(block + max(stream, counting.PIECE), dtype.uint),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.bool_),
         np.empty(2 * stream, np.uint16),
         np.empty((4, n_bins), np.uint32),
+        np.zeros(4 * counting.PART, np.uint16),
+        *np.empty((2, counting.PART), np.uint32),
     )
 
 
@@ -128,7 +110,7 @@ def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> lis
 class View(NamedTuple):
     """One way to code an array: ``dtype``, with the usual head or a wide one; ``stream_log2``: values per sub-stream;
     ``columns``: column references; ``seen``: a count of some blocks; ``references``: whether sub-streams have
-    references of their own; ``bits`` that symbols and sub-streams of what was counted take, 0 if nobody asks."""
+    references of their own; ``bits`` that what was counted takes, 0 if nobody asks."""
 
     dtype: ValueType
     stream_log2: int
@@ -138,14 +120,14 @@ class View(NamedTuple):
     bits: float
 
 
-def _costs(seen: Survey, stream_log2: int, block: int, some: np.ndarray) -> tuple[float, float]:
-    """What symbols and sub-streams of the blocks that are marked in ``some`` (bool[n_rows]) take, in bits, where heads
-    are relative to each block's mean, and where to each sub-stream's."""
-    plain, relative, n_heads = survey.compare_references(seen.by_block, seen.by_stream, some)
+def _costs(dtype: ValueType, seen: Survey, stream_log2: int, block: int, some: np.ndarray) -> tuple[float, float]:
+    """What the blocks marked in ``some`` (bool[n_rows]) take, in bits, where heads are relative to each block's
+    mean, and where to each sub-stream's."""
+    plain, relative, n_heads, n_tails = survey.compare_references(seen.by_block, seen.by_stream, some)
     n_streams = int(n_heads) >> stream_log2
     n_empty = max(int(some.sum()) * (block // seen.every >> stream_log2) - n_streams, 0)
-    streams = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty
-    return int(plain) / 256 + streams, int(relative) / 256 + REFERENCE_BITS * n_streams + streams
+    others = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * int(n_tails)
+    return int(plain) / 256 + others, int(relative) / 256 + REFERENCE_BITS * n_streams + others
 
 
 class Looking(NamedTuple):
@@ -160,35 +142,39 @@ class Looking(NamedTuple):
     fixed: bool
     threads: int
 
+    @property
+    def share(self) -> int:
+        """Of how many pieces of each block one is counted in the end."""
+        n_values = len(self.values)
+        return max(share_of(n_values), _FIXED_SHARE if self.fixed and n_values >= _FIXED_LEAST else 1)
+
     def view(
         self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...], alone: bool = False
     ) -> View:
         """One way, from a count of some blocks. ``alone``: there is no other to compare it with."""
-        n_values, n_blocks = len(self.values), -(-len(self.values) // self.block)
         if alone and self.fixed:
-            every = max(share_of(n_values), _FIXED_SHARE if n_values >= _FIXED_LEAST else 1)
-            seen = self._survey(dtype, stream_log2, columns, 1, every)
+            seen = self._survey(dtype, stream_log2, columns, 1, self.share)
             return View(dtype, stream_log2, columns, seen, self.allowed, 0.0)
-        step = max(-(-n_blocks // MAX_SURVEYED), -(-n_values // (share_of(n_values) * _LOOKED_AT)), 1)
-        seen = self._survey(dtype, stream_log2, columns, step)
-        plain, relative = _costs(seen, stream_log2, self.block, np.ones(len(seen.bases), np.bool_))
+        every = min(self.share, _LOOK_SHARE)
+        step = max(-(-len(self.values) // (every * _LOOKED_AT)), 1)
+        seen = self._survey(dtype, stream_log2, columns, step, every)
+        plain, relative = _costs(dtype, seen, stream_log2, self.block, np.ones(len(seen.bases), np.bool_))
         references = self.allowed and (self.fixed or relative < plain)
         return View(dtype, stream_log2, columns, seen, references, relative if references else plain)
 
     def whole(self, view: View) -> Survey:
         """The count of all blocks for one way: of all their values where a sample shows nothing but zeros."""
-        seen = view.seen if view.seen.step == 1 else self._survey(view.dtype, view.stream_log2, view.columns, 1)
+        dtype, stream_log2, columns, seen, *_ = view
+        if seen.step > 1 or seen.every != self.share:
+            seen = self._survey(dtype, stream_log2, columns, 1, self.share)
         if seen.every > 1 and not seen.by_block[:, 1:].any():
-            seen = self._survey(view.dtype, view.stream_log2, view.columns, 1, 1)
+            seen = self._survey(dtype, stream_log2, columns, 1, 1)
         return seen
 
-    def bits(self, view: View, left: np.ndarray | None = None) -> float:
-        """What is counted in a view takes, tails included; ``left``: bool[n_blocks], of these blocks alone."""
-        seen = view.seen
-        some = np.ones(len(seen.bases), np.bool_) if left is None else left[:: seen.step]
-        n_tails = int(seen.by_block[some, 1:].sum(dtype=np.int64))
-        costs = _costs(seen, view.stream_log2, self.block, some)
-        return costs[view.references] + view.dtype.tail_bits * n_tails
+    def bits(self, view: View, left: np.ndarray) -> float:
+        """What is counted in a view takes of some blocks alone: ``left``, bool[n_blocks]."""
+        some = left[:: view.seen.step]
+        return _costs(view.dtype, view.seen, view.stream_log2, self.block, some)[view.references]
 
     def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""
@@ -205,7 +191,7 @@ class Looking(NamedTuple):
         stream_log2: int,
         columns: tuple[ColumnReferences, ...],
         step: int,
-        every: int | None = None,
+        every: int,
     ) -> Survey:
         values, levels, n_levels, block, *_, threads = self
         return take_survey(values, levels, dtype, n_levels, block, 1 << stream_log2, threads, columns, step, every)

@@ -198,9 +198,9 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
 @law
 def histograms(memory: HostMemory, quick: bool) -> None:
     """What the device counts is what the host's survey counts of the same sub-streams."""
+    from gcodec.fitting import window_of
     from gcodec.gpu import encoding, forms
     from gcodec.kernels.cuda.histogram import count_symbols
-    from gcodec.surveying import window_of
 
     for case in cases(quick, SLOW_CASES[:1], 300):
         dtype, bits = BY_NAME[case.dtype], case.bits.reshape(-1).copy()

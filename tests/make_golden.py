@@ -300,9 +300,9 @@ def levels_of_mode(T: int, mode: int) -> tuple[list[int], list[tuple[int, int]]]
 def device_frames() -> Iterator[tuple[str, Built]]:
     """What is written on a CUDA device: by the plan that is used there, which the host's encoder follows as well."""
     from gcodec.encoding import encode_values
-    from gcodec.fitting import from_histogram
+    from gcodec.fitting import from_histogram, window_of
     from gcodec.gpu.encoding import SharedCodebook, plan_of
-    from gcodec.surveying import take_survey, window_of
+    from gcodec.surveying import take_survey
     from gcodec.tensors import Values
     from gcodec.valuetypes import BY_NAME
 

@@ -17,8 +17,7 @@ from gcodec import prior
 from gcodec.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths, read_inline
 from gcodec.cycle import CodebookCycle
 from gcodec.errors import Corruption, InvalidArgument
-from gcodec.fitting import bin_costs, from_histogram
-from gcodec.surveying import window_of
+from gcodec.fitting import bin_costs, from_histogram, window_of
 from tests import laws, reference
 from tests.cases import KINDS
 from tests.frame_builder import Inline, random_codebook
@@ -233,7 +232,7 @@ def test_a_histograms_codebook_codes_all_that_was_counted(drawn, exact, max_leng
     assert len(codebook.ranges) == n_levels
     assert codebook.n_symbols <= MAX_SYMBOLS
     assert read_inline(codebook.record, 0, n_levels, head_bits)[0] == codebook
-    costs = bin_costs(codebook, window_of(n_levels)[0], center).astype(np.int64)
+    costs = bin_costs([codebook])[0].astype(np.int64)
     assert (costs[histogram > 0] <= 12 + head_bits).all()
     if not exact:
         assert codebook.has_escape
@@ -248,7 +247,7 @@ def test_costs_of_bins_are_the_lengths_of_their_symbols(drawn):
     histogram, head_bits, n_levels, center = drawn
     codebook = from_histogram(histogram, head_bits, n_levels, center)
     window = window_of(n_levels)[0]
-    costs = bin_costs(codebook, window, center).astype(np.int64)
+    costs = bin_costs([codebook])[0].astype(np.int64)
     escape = codebook.lengths[ESCAPE] + head_bits
     half = 1 << (head_bits - 1)
     wanted = np.full(len(costs), escape)
@@ -272,7 +271,7 @@ def test_a_seen_distribution_is_coded_near_its_entropy():
         entropy = float((used * np.log2(used.sum() / used)).sum())
         for exact, margin in ((True, 1.035), (False, 1.04)):
             codebook = from_histogram(counts, 8, 1, center, exact=exact)
-            spent = int((counts.astype(np.int64) * bin_costs(codebook, window, center)).sum())
+            spent = int((counts.astype(np.int64) * bin_costs([codebook])[0]).sum())
             assert entropy <= spent + 1
             assert spent <= entropy * margin
 
@@ -283,7 +282,7 @@ def test_escape_threshold_is_that_of_native_codes():
     counts = np.zeros(2 + window, np.uint32)
     counts[2 + center - 20 : 2 + center] = [2**n for n in range(20)]
     codebook = from_histogram(counts, 8, 1, center, exact=True, escape_threshold=6)
-    costs = bin_costs(codebook, window, center)[2 + center - 20 : 2 + center]
+    costs = bin_costs([codebook])[0][2 + center - 20 : 2 + center]
     escaped = costs == codebook.lengths[ESCAPE] + 8
     native = huffman_lengths(counts[2 + center - 20 : 2 + center])
     assert 0 < escaped.sum() < 20

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fitting import from_histogram
+from ..fitting import from_histogram, window_of
 from ..ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from ..optimizers import levels_for, view_from_dump
 from ..recorder import Dump, read_dump
 from ..rounding import round_to_levels
-from ..surveying import take_survey, window_of
+from ..surveying import take_survey
 from ..tensors import values_of
 from ..valuetypes import BY_NAME
 

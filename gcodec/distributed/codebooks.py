@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +20,9 @@ from ..codebook import Codebook, read_inline
 from ..coding import Coding
 from ..cycle import CodebookCycle, Version
 from ..errors import InvalidArgument
-from ..fitting import bin_costs
+from ..fitting import kept_costs
 from ..kernels import fit, survey
 from ..planning import Given, Plan
-from ..surveying import window_of
 from .message import agreement_of
 from .predicted import Predicted
 
@@ -62,13 +60,6 @@ class Layer:
     def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
         self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
         self.recent = np.zeros_like(self.cycle.histogram)  #: counted in the current step
-
-
-@lru_cache(1024)
-def _costs_of(books: tuple[Codebook, ...]) -> np.ndarray:
-    """What each bin of a survey's histograms costs under each codebook: int64[n_codebooks, n_bins], bits."""
-    window, center = window_of(len(books[0].ranges))
-    return np.stack([bin_costs(book, window, center) for book in books]).astype(np.int64)
 
 
 class Spent(NamedTuple):
@@ -133,7 +124,7 @@ class Codebooks:
         if not plan.codebooks:
             return True
         bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
-        fit.add_costs(plan.counts, _costs_of(plan.codebooks), plan.choice, 0, bits, n_symbols)
+        fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
         paid = int(bits.sum())
         self.paid += paid
         return paid - int(survey.entropy_bits(whole)) / 256 <= _MISFIT * int(n_symbols.sum())

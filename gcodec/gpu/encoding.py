@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.codebook import Codebook
 from gcodec.coding import Coding
 from gcodec.errors import InvalidArgument
-from gcodec.fitting import from_histogram
+from gcodec.fitting import from_histogram, window_of
 from gcodec.format import Prelude
 from gcodec.kernels.cuda.encode import encode_blocks
 from gcodec.kernels.cuda.frames import move_blocks, seal_frames
@@ -22,7 +22,7 @@ from gcodec.kernels.cuda.values import BLOCK, BLOCK_LOG2
 from gcodec.planning import Plan
 from gcodec.scheme import Scheme
 from gcodec.sizes import raw_bytes
-from gcodec.surveying import STREAM_LOG2, window_of
+from gcodec.surveying import STREAM_LOG2
 from gcodec.valuetypes import ValueType
 
 from .forms import check_type, drops_of, encode_tables, form_of

@@ -17,24 +17,24 @@ MOST_HEAD = 100  #: a reference's greatest size
 def fill_columns(spans, heads, start, n, out):
     """Column references of values ``start ... start + n`` of an array, 0 where there are none.
 
-    ``spans``: int64[n, 5]: first and last value, columns, where in ``heads`` (int8) they lie and how many share one;
+    ``spans``: int64[5 * n]: first and last value, columns, where in ``heads`` (int8) they lie and how many share one;
     ``out``: int8[n], result. Returns whether there are any.
     """
     own, found = view(out, 0, n), False
     for i in range(n):
         own[i] = I8(0)
-    for k in range(len(spans)):
-        begin, end = max(spans[k, 0], start), min(spans[k, 1], start + n)
+    for k in range(0, len(spans), 5):
+        begin, end = max(spans[k], start), min(spans[k + 1], start + n)
         if begin >= end:
             continue
         found = True
-        n_columns, group = spans[k, 2], spans[k, 4]
-        column = (begin - spans[k, 0]) % n_columns
+        n_columns, group = spans[k + 2], spans[k + 4]
+        column = (begin - spans[k]) % n_columns
         i = begin - start
         while i < end - start:
             count = min(n_columns - column, end - start - i)
             first, last = column // group, (column + count - 1) // group
-            row, some = view(heads, spans[k, 3] + first, last - first + 1), view(out, i, count)
+            row, some = view(heads, spans[k + 3] + first, last - first + 1), view(out, i, count)
             if group == 1:
                 for j in range(count):
                     some[j] = row[j]

@@ -8,21 +8,28 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .prefix_code import ESCAPE
+from .prefix_code import ESCAPE, package_merge
 from .scalar import U32, U64
 
 NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 
 @kernel
-def choose_symbols(histogram, n_levels, window, budget, exact, spans, weights):
-    """Which bins get a symbol, and the weight of each.
+def choose_symbols(histograms, n_levels, window, budget, exact, spans, weights, n_weights):
+    """Which bins get a symbol, and the weight of each, for a codebook per row.
 
-    ``histogram``: int64[2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
-    what was counted is all that will occur; ``spans``: int64[n_levels, 2], result: bins [lo, hi) of every level;
-    ``weights``: int64[budget + 2], result: of zero, of the bins of the spans, of the escape. Returns the number of
-    weights.
+    ``histograms``: int64[n, 2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
+    what was counted is all that will occur; ``spans``: int64[n, n_levels, 2], result: bins [lo, hi) of every level;
+    ``weights``: int64[n, budget + 2], result: of zero, of the bins of the spans, of the escape; ``n_weights``:
+    int64[n], result: how many.
     """
+    for k in range(len(histograms)):
+        n_weights[k] = _choose_some(histograms[k], n_levels, window, budget, exact, spans[k], weights[k])
+
+
+@kernel
+def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
+    """The same for one row. Returns the number of weights."""
     total = 0
     for level in range(n_levels):
         row = 2 + level * window
@@ -82,26 +89,50 @@ def choose_symbols(histogram, n_levels, window, budget, exact, spans, weights):
 
 
 @kernel
-def bin_costs(ranges, lengths, head_bits, window, center, costs):
-    """Bits that each bin costs under a codebook, :data:`NO_COST` where it has no code.
+def find_lengths(weights, n_weights, limit, order, weight, is_leaf, n_items, found, lengths):
+    """Code lengths by symbol number, for a codebook per row.
 
-    ``ranges``: int64[n_levels, 2] of (first, count); ``lengths``: uint8[256]; ``costs``: uint32[n_bins], result.
+    ``weights``, ``n_weights``: of :func:`choose_symbols`; ``order``, ``weight``, ``is_leaf``, ``n_items``: scratch of
+    :func:`prefix_code.package_merge`; ``found``: uint8[budget + 2], scratch; ``lengths``: uint8[n, 256], zeros, result.
     """
-    escape = U32(NO_COST)
-    if lengths[ESCAPE]:
-        escape = U32(lengths[ESCAPE] + head_bits)
-    for i in range(len(costs)):
-        costs[i] = escape
-    if lengths[0]:
-        costs[0] = lengths[0]
+    for k in range(len(weights)):
+        n, used = n_weights[k], 0
+        own = weights[k, :n]
+        for i in range(n):
+            used += own[i] > 0
+        if used < 2:  # a code has two symbols at least
+            used += own[n - 1] == 0
+            own[n - 1] = max(own[n - 1], 1)
+            own[0] = own[0] if used > 1 else 1
+        package_merge(own, limit, order, weight, is_leaf, n_items, found)
+        for i in range(n - 1):
+            lengths[k, i] = found[i]
+        lengths[k, ESCAPE] = found[n - 1]
+
+
+@kernel
+def bin_costs(ranges, lengths, head_bits, window, center, costs):
+    """Bits that each bin costs under codebooks, :data:`NO_COST` where one has no code.
+
+    ``ranges``: int64[n, n_levels, 2] of (first, count); ``lengths``: uint8[n, 256]; ``costs``: uint32[n, n_bins],
+    result.
+    """
     half, mask = np.int64(1) << (head_bits - 1), (np.int64(1) << head_bits) - 1
-    number = 1
-    for level in range(ranges.shape[0]):
-        for j in range(ranges[level, 1]):
-            place = ((ranges[level, 0] + j + half) & mask) - half + center
-            if 0 <= place < window and lengths[number]:
-                costs[2 + level * window + place] = lengths[number]
-            number += 1
+    for k in range(len(ranges)):
+        escape = U32(NO_COST)
+        if lengths[k, ESCAPE]:
+            escape = U32(lengths[k, ESCAPE] + head_bits)
+        for i in range(costs.shape[1]):
+            costs[k, i] = escape
+        if lengths[k, 0]:
+            costs[k, 0] = lengths[k, 0]
+        number = 1
+        for level in range(ranges.shape[1]):
+            for j in range(ranges[k, level, 1]):
+                place = ((ranges[k, level, 0] + j + half) & mask) - half + center
+                if 0 <= place < window and lengths[k, number]:
+                    costs[k, 2 + level * window + place] = lengths[k, number]
+                number += 1
 
 
 @kernel

@@ -74,23 +74,42 @@ class Planes(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Column references: ``spans``: int64[n, 5], of each first and last value, number of columns, where in ``heads``
+    """Column references: ``spans``: int64[5 * n], of each first and last value, number of columns, where in ``heads``
     (int8) they lie and how many columns share one."""
 
     spans: np.ndarray
     heads: np.ndarray
 
 
+class Look(NamedTuple):
+    """What is looked at before an array is coded: of every ``step``-th block one in ``every`` pieces; values per
+    ``block``, sub-``stream`` and ``piece``; how heads lie in values, and where bins lie in histograms."""
+
+    block: int
+    stream: int
+    piece: int
+    every: int
+    step: int
+    head_shift: int
+    head_mask: int
+    window: int
+    center: int
+    infinity: np.uint64
+
+
 class Surveying(NamedTuple):
     """Working memory of one thread for counting what is looked at of one block at a time."""
 
-    own: np.ndarray  #: int8[stream]
-    shifted: np.ndarray  #: uintW[block + stream]
+    own: np.ndarray  #: int8[piece], of stream or counting.PIECE values, whichever is more
+    shifted: np.ndarray  #: uintW[block + piece]
     means: np.ndarray  #: int64[n_streams]
     numbers: np.ndarray  #: int64[n_streams]
     moved: np.ndarray  #: bool[n_streams]
     bins: np.ndarray  #: uint16[2 stream]
     counts: np.ndarray  #: uint32[4, n_bins]
+    parts: np.ndarray  #: uint16[4 * counting.PART], zeros
+    counted: np.ndarray  #: uint32[counting.PART]
+    whole: np.ndarray  #: uint32[counting.PART]
 
 
 class Scratch(NamedTuple):

@@ -6,12 +6,13 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import is_constant
+from .counting import PIECE
 from .jit import kernel
 from .memory import float_of, view
 from .residuals import as_float, digits, predict, residuals, scale_of, sum_products, sum_squares
 from .scalar import U32
 from .streams import STREAM_PAD
-from .survey import PIECE, entropy_bits
+from .survey import entropy_bits
 
 PROBED, PROBED_ROWS = 128, 16  #: columns and rows that a first look is at
 HOPELESS, HOPELESS_ROWS = 512, 2  #: bits, in 1/256, beyond what is promising: after so many rows no more are looked at

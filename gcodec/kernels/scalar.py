@@ -57,26 +57,6 @@ def round_magnitude(bits, drop, infinity, nearest):
 
 
 @kernel
-def log2_fixed(count):
-    """log2 of a positive integer in 1/256 bits, rounded down, by integer operations only."""
-    mantissa = U64(count)
-    exponent = 0
-    while mantissa >= U64(1 << 16):
-        mantissa = U64(mantissa >> U64(1))
-        exponent += 1
-    while mantissa < U64(1 << 15):
-        mantissa = U64(mantissa << U64(1))
-        exponent -= 1
-    result = (15 + exponent) << 8
-    for bit in range(7, -1, -1):
-        mantissa = U64(U64(mantissa * mantissa) >> U64(15))
-        if mantissa >= U64(1 << 16):
-            mantissa = U64(mantissa >> U64(1))
-            result += 1 << bit
-    return result
-
-
-@kernel
 def rounded(bits, drop, first, sign_bit, infinity, smallest_normal, nearest, prune):
     """A value of at most 32 bits with ``drop`` mantissa bits rounded away, or ``first`` where it is not finite; all of
     them uint32. :func:`round_magnitude` on both signs, and denormals and -0 become +0 if ``prune``."""
