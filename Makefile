@@ -46,7 +46,7 @@ test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothin
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.make_golden
 
-bench: $(VENV)/.bench          ## the codec beside its peers, 25 minutes; BENCH_ARGS=--quick tries it, in two
+bench: $(VENV)/.bench          ## the codec beside its peers, 30 minutes; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-gpu:      ## the codec on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it

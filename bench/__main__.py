@@ -2,7 +2,7 @@
 
     python -m bench [--quick] [--data DIR] [--out DIR]
 
-takes about 25 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
+takes about 30 minutes on two cores. It records dumps if there are none (``.cache/bench/dumps``) and writes
 ``bench/results``, ``docs/images`` and the tables in docs/benchmarks.md. ``--quick`` is for trying it out, in under two
 minutes: on few steps of training, with one round of everything, and all that it writes goes to ``.cache/bench/quick``.
 """
@@ -22,8 +22,9 @@ from bench.data import ROOT
 CACHE = ROOT / ".cache" / "bench"
 #: What runs, whether it reads dumps, and the minutes that it takes on two cores.
 PARTS = (
-    ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("scaling", True, 2), ("memory", False, 2),
-    ("corruption", True, 2), ("prediction", True, 1), ("compressors", False, 3), ("controllers", False, 3),
+    ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("speed", True, 5), ("scaling", True, 2),
+    ("memory", False, 2), ("corruption", True, 2), ("prediction", True, 1), ("compressors", False, 3),
+    ("controllers", False, 3),
 )
 CORRUPTION_TRIALS = "20"  #: of a quick run
 

@@ -174,6 +174,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "levels-summary": (sections.levels_summary, "levels.csv"),
     "levels-ahead": (sections.levels_ahead, "levels.csv"),
     "stages-table": (sections.stages_table, "stages.csv"),
+    "speed-table": (sections.speed_table, "speed.csv"),
     "scaling-table": (sections.scaling_table, "scaling.csv"),
     "calls-table": (sections.calls_table, "calls.csv"),
     "memory-table": (sections.memory_table, "memory.csv"),

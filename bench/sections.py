@@ -119,6 +119,17 @@ def _limits(rows: list[Row]) -> Iterator[str]:
                f"{100 * times[most] / whole:.0f} % of the whole.")
 
 
+def speed_table(results: Path) -> list[str]:
+    """Speeds beside that of a copy, of both paths."""
+    comments, rows = read_table(results / "speed.csv")
+    table = [[row["data"], row["mode"], row["path"], f"{100 * int(row['compressed_bytes']) / int(row['bytes']):.2f}",
+              *(rounded(row[name]) for name in ("copy_GBps", "encode_GBps", "decode_GBps", "encode_of_copy",
+                                                "decode_of_copy")), row["same_bytes"]] for row in rows]
+    columns = ["data", "mode", "path", ">%", ">copy GB/s", ">encode GB/s", ">decode GB/s", ">enc / copy", ">dec / copy",
+               "same bytes"]
+    return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
 def scaling_table(results: Path) -> list[str]:
     """Rates by size."""
     comments, rows = read_table(results / "scaling.csv")

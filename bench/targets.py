@@ -8,7 +8,8 @@ from pathlib import Path
 from bench.markdown import markdown
 from bench.sections import MIB, TIE, contests
 from gcodec.demo.inputs import PARAMETERS
-from gcodec.demo.measure import OURS
+from gcodec.demo.measure import COPY, OURS
+from gcodec.demo.settings import LOSSLESS
 from gcodec.demo.tables import read_table
 
 OVERHEAD = 30  #: microseconds per call
@@ -29,6 +30,49 @@ def _sizes(results: Path) -> Iterator[tuple[str, str]]:
     yield (f"smaller than every peer at any level up to a second per 100 MB, on every dump (on parameters a tie within "
            f"{TIE} % counts)",
            f"{smallest} of {len(found)} dumps smaller, {ties} of parameters tied, {len(found) - smallest - ties} not")
+
+
+#: Of the speed of a copy, by mode and type of the data: encoding, decoding.
+SPEEDS = {
+    ("lossless", "fp32"): (0.35, 0.35), ("near-lossless", "fp32"): (0.35, 0.30), ("lossless", "bf16"): (0.18, 0.18),
+}
+PORTABLE_SHARE = 3  #: the path without AVX-512 may take so many times as long
+
+
+def _speeds(results: Path) -> Iterator[tuple[str, str]]:
+    rows = read_table(results / "speed.csv")[1]
+    native = {(row["data"], row["mode"]): row for row in rows if row["path"] == "native"}
+    size = int(rows[0]["bytes"]) // MIB
+    for (mode, dtype), least in SPEEDS.items():
+        found = [row for row in native.values() if row["mode"] == mode and row["data"].endswith(dtype)]
+        for direction, share in zip(DIRECTIONS, least, strict=True):
+            shares = [float(row[f"{direction}_of_copy"]) for row in found]
+            yield (f"{direction}: {mode} {dtype} gradients at {share} of a copy's speed or more, one core, {size} MiB",
+                   f"{min(shares):.2f} to {max(shares):.2f}")
+    portable = [row for row in rows if row["path"] == "portable"]
+    for direction in DIRECTIONS if portable else ():
+        slower = [float(native[row["data"], row["mode"]][f"{direction}_of_copy"]) / float(row[f"{direction}_of_copy"])
+                  for row in portable]
+        yield (f"{direction}: at most {PORTABLE_SHARE} times as slow without AVX-512, with the same bytes",
+               f"{min(slower):.1f} to {max(slower):.1f} times, " +
+               ("the same bytes" if all(row["same_bytes"] == "yes" for row in rows) else "OTHER BYTES"))
+
+
+def _peers(results: Path) -> Iterator[tuple[str, str]]:
+    rows = [row for row in read_table(results / "codec.csv")[1] if row["mode"] in ("raw", LOSSLESS)]
+    for direction, times in zip(DIRECTIONS, (5, 1.3), strict=True):
+        gains = []
+        for data in dict.fromkeys(row["data"] for row in rows if row["data"].endswith("gradients fp32")):
+            some = {row["codec"]: row for row in rows if row["data"] == data}
+            ours = some.pop(OURS)
+            near = [row for codec, row in some.items() if codec != COPY and not codec.startswith(OURS)
+                    and int(row["compressed_bytes"]) <= 1.05 * int(ours["compressed_bytes"])]
+            if near:
+                fastest = max(float(row[f"{direction}_GBps"]) for row in near)
+                gains.append(float(ours[f"{direction}_GBps"]) / fastest)
+        if gains:
+            yield (f"{direction}: at least {times} times as fast as the fastest peer within 5 % of the size, fp32 "
+                   "gradients", f"{min(gains):.1f} to {max(gains):.1f} times")
 
 
 def _scaling(results: Path) -> Iterator[tuple[str, str]]:
@@ -64,5 +108,6 @@ def _memory(results: Path) -> Iterator[tuple[str, str]]:
 
 
 PARTS: tuple[tuple[Callable[[Path], Iterator[tuple[str, str]]], str], ...] = (
-    (_sizes, "levels.csv"), (_scaling, "scaling.csv"), (_calls, "calls.csv"), (_memory, "memory.csv"),
+    (_sizes, "levels.csv"), (_speeds, "speed.csv"), (_peers, "codec.csv"),
+    (_scaling, "scaling.csv"), (_calls, "calls.csv"), (_memory, "memory.csv"),
 )

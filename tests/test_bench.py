@@ -363,7 +363,7 @@ def test_the_benchmarks_from_end_to_end(tmp_path):
     for make, file in report.PLACES.values():
         if (out / file).exists():
             assert len(make(out)) > 3, file
-    assert len(targets.targets(out)) == 2 + 1 + 4 + 2 + 3
+    assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 4 + 2 + 3
     assert len({contest.model for contest in sections.contests(out)}) == 3
 
 
@@ -454,6 +454,28 @@ def test_stages_add_up(gradient):
             assert sum(times.values()) == pytest.approx(whole, rel=1e-3, abs=0.01)
             assert stages.PYTHON in times
         assert stage in {row[3] for row in rows}
+
+
+def test_speeds_and_the_portable_path(gradient, tmp_path, monkeypatch):
+    from bench import sections, speed, targets
+
+    def inputs(folder, values):
+        assert folder == tmp_path
+        yield "cnn gradients fp32", [settings.lossless(gradient), settings.near_lossless(gradient)]
+
+    monkeypatch.setattr(speed, "inputs_of", inputs)
+    monkeypatch.setattr(speed, "elsewhere", speed.here)
+    assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 0
+    _, rows = tables.read_table(tmp_path / "speed.csv")
+    assert [(row["mode"], row["path"]) for row in rows] == [
+        (mode, path) for path in (speed.NATIVE, speed.PORTABLE) for mode in ("lossless", "near-lossless")]
+    assert len(sections.speed_table(tmp_path)) == 8
+    monkeypatch.setattr(targets, "SPEEDS", {("lossless", "fp32"): (0.35, 0.35)})
+    found = [line for line in targets.targets(tmp_path) if "code:" in line]
+    assert len(found) == 4 and found[-1].endswith("the same bytes |")
+    changed = iter(["a", "b", "c", "b"])
+    monkeypatch.setattr(speed, "xxh3_128_hexdigest", lambda data: next(changed))
+    assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 1
 
 
 def test_rates_by_size(gradient):

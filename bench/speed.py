@@ -1,0 +1,104 @@
+"""Speed against that of copying memory on 256 MiB, and the same without the vector steps of AVX-512.
+
+    python -m bench.speed [--data DIR] [--quick] [--out DIR]
+
+writes ``bench/results/speed.csv``: the gradients of each model, repeated to that size and of unknown shapes; lossless
+and near-lossless float32, the levels given, and lossless bfloat16; one thread, into memory that exists, all of a line
+in turn with the copy; medians. Then the same in a process whose kernels are compiled for x86-64 as of 2009: the speeds,
+and whether the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xxhash import xxh3_128_hexdigest
+
+from bench.codec import RESULTS
+from bench.data import default_folder
+from bench.stages import inputs_of
+from gcodec.demo.measure import COPY, MEGA, OURS
+from gcodec.demo.settings import Setting
+from gcodec.demo.tables import write_table
+from gcodec.demo.timing import GIGA, copy_task, interleave
+
+VALUES = 64 * MEGA
+COLUMNS = ("data", "mode", "path", "bytes", "compressed_bytes", "copy_GBps", "encode_GBps", "decode_GBps",
+           "encode_of_copy", "decode_of_copy", "same_bytes")
+NATIVE, PORTABLE = "native", "portable"
+#: The name alone keeps the features of the machine at hand; the empty list takes them away.
+TARGET = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}
+Found = dict[str, str | float | int]
+
+
+def measured(title: str, setting: Setting, rounds: int) -> Found:
+    """Sizes and speeds of one mode on one input, and a hash of its bytes."""
+    tasks = {OURS: setting.task(), COPY: copy_task(setting.data.bits)}
+    encoded = bytes(tasks[OURS].encode())
+    timings, errors = interleave(tasks, rounds, 60.0)
+    for error in errors.values():
+        raise error
+    own, copy, size = timings[OURS], timings[COPY], setting.data.nbytes
+    return {"data": title, "mode": setting.mode, "bytes": size, "compressed_bytes": len(encoded),
+            "copy": size / copy.encode / GIGA, "encode": size / own.encode / GIGA, "decode": size / own.decode / GIGA,
+            "hash": xxh3_128_hexdigest(encoded)}
+
+
+def here(folder: Path, values: int, rounds: int) -> Iterator[Found]:
+    """All of it in this process."""
+    for title, settings in inputs_of(folder, values):
+        for setting in settings:
+            yield measured(title, setting, rounds)
+
+
+def elsewhere(folder: Path, values: int, rounds: int) -> Iterator[Found]:
+    """The same in a process that is compiled for the portable path."""
+    command = [sys.executable, "-m", "bench.speed", "--child", f"{values},{rounds}", "--data", str(folder)]
+    own = TARGET | {"NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ".cache/numba") + "-portable"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | own) as child:
+        assert child.stdout is not None
+        yield from map(json.loads, child.stdout)
+    if child.returncode:
+        raise SystemExit(f"the portable path failed: {child.returncode}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 if the two paths do not give the same bytes."""
+    parser = argparse.ArgumentParser(prog="python -m bench.speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    parser.add_argument("--quick", action="store_true", help="few values, 1 round")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    folder = options.data or default_folder()
+    values, rounds = (MEGA // 4, 1) if options.quick else (VALUES, 7)
+    if options.child:
+        for found in here(folder, *map(int, options.child.split(","))):
+            print(json.dumps(found), flush=True)
+        return 0
+    paths = {NATIVE: here, PORTABLE: elsewhere}
+    if platform.machine() != "x86_64":
+        del paths[PORTABLE]     # there is one path
+    rows: list[list[str | float | int]] = []
+    hashes: dict[tuple[object, object], object] = {}
+    for path, run in paths.items():
+        for found in run(folder, values, rounds):
+            copy, encode, decode = (float(found[name]) for name in ("copy", "encode", "decode"))
+            key = found["data"], found["mode"]
+            same = hashes.setdefault(key, found["hash"]) == found["hash"]
+            rows.append([*key, path, found["bytes"], found["compressed_bytes"], f"{copy:.3f}", f"{encode:.3f}",
+                         f"{decode:.3f}", f"{encode / copy:.4f}", f"{decode / copy:.4f}", "yes" if same else "no"])
+            print(*rows[-1], flush=True)
+    write_table(options.out / "speed.csv", COLUMNS, rows)
+    return 0 if all(row[-1] == "yes" for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
