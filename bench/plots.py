@@ -21,7 +21,7 @@ from matplotlib.ticker import NullLocator
 
 from bench.codec import RESULTS
 from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
-from gcodec.demo.measure import COPY, OURS
+from gcodec.demo.measure import OURS
 from gcodec.demo.plots import COLORS, LEGEND, MARKERS
 from gcodec.demo.settings import LOSSLESS
 from gcodec.demo.tables import read_table
@@ -114,7 +114,7 @@ def scaling(results: Path, path: Path) -> None:
     """Rates against size."""
     _, rows = read_table(results / "scaling.csv")
     figure, panels = _figure(1, 2)
-    kinds = dict.fromkeys((row["codec"], row["threads"], row["memory"]) for row in rows if row["codec"] != COPY)
+    kinds = dict.fromkeys((row["codec"], row["threads"], row["memory"]) for row in rows if row["codec"] == OURS)
     for axes, direction in zip(panels[0], ("encode", "decode"), strict=True):
         for number, (codec, threads, memory) in enumerate(kinds):
             points = [(int(row["bytes"]), float(row[f"{direction}_GBps"])) for row in rows

@@ -3,7 +3,8 @@
     python -m bench.scaling [--data DIR] [--quick] [--largest MIB] [--out DIR]
 
 writes ``bench/results/scaling.csv``: float32 gradients, lossless, of 4 KiB to 1 GiB, on one and two threads, into
-memory that exists and into new arrays, which the larger sizes repeat; beside them the copy of the same bytes. And
+memory that exists and into new arrays, which the larger sizes repeat; beside them the copy of the same bytes, and two
+calls at the same time, each on half of the values and one thread: what two threads could reach on this machine. And
 ``bench/results/calls.csv``: microseconds of a call on one value and on 1024. All of one size take turns; medians.
 """
 
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder, named_inputs, read_series
 from gcodec.demo.inputs import GRADIENTS, Input
@@ -29,7 +33,8 @@ CALLS = (1, 1024)  #: values
 A_TURN = 8 * MEGA  #: bytes in one turn at least: small sizes are coded several times
 MODEL = "transformer"
 COLUMNS = ("bytes", "codec", "threads", "memory", "compressed_bytes", "encode_GBps", "decode_GBps")
-EXISTING, NEW = "existing", "new"
+EXISTING, NEW, SIDE_BY_SIDE = "existing", "new", "gcodec, two calls"
+_pool = ThreadPoolExecutor(2)
 
 
 def source(folder: Path) -> np.ndarray:
@@ -47,6 +52,23 @@ def of_size(bits: np.ndarray, n_bytes: int) -> Input:
     return Input("", "float32", np.resize(bits[start:], count))
 
 
+def side_by_side(data: Input) -> Task:
+    """Each half of the values by a call of its own, at the same time."""
+    middle, result = data.bits.size // 2, np.zeros_like(data.values)
+    halves, results = (data.bits[:middle], data.bits[middle:]), (result[:middle], result[middle:])
+    rooms = [np.zeros(gcodec.max_encoded_size(half.size, data.dtype), np.uint8) for half in halves]
+
+    def encode() -> list[Any]:
+        return list(_pool.map(lambda half, room: gcodec.encode(half, dtype=data.dtype, threads=1, out=room),
+                              halves, rooms))
+
+    def decode(encoded: list[Any]) -> np.ndarray:
+        list(_pool.map(lambda some, own: gcodec.decode(some, threads=1, out=own), encoded, results))
+        return result
+
+    return Task(encode, decode, data.bits)
+
+
 def tasks_of(data: Input) -> dict[tuple[str, int, str], Task]:
     """By codec, threads and kind of memory. More threads only where gcodec would use them."""
     ours = lossless(data)
@@ -54,6 +76,7 @@ def tasks_of(data: Input) -> dict[tuple[str, int, str], Task]:
     for threads in (1, 2):
         for memory in (EXISTING, NEW):
             found["gcodec", threads, memory] = ours.task(threads, reuse=memory == EXISTING)
+    found[SIDE_BY_SIDE, 2, EXISTING] = side_by_side(data)
     return found
 
 

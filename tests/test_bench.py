@@ -482,7 +482,7 @@ def test_rates_by_size(gradient):
     from bench import scaling
 
     rows = list(scaling.rates(gradient.bits, [4096, 1 << 15], 1))
-    assert [row[0] for row in rows] == [4096] * 5 + [1 << 15] * 5
+    assert [row[0] for row in rows] == [4096] * 6 + [1 << 15] * 6
     assert len({row[4] for row in rows[1:5]}) == 1
     assert scaling.of_size(gradient.bits, 4).bits.size == 1
     assert [row[:2] for row in scaling.calls_of(gradient.bits, 1)] == [
