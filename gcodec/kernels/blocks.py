@@ -7,7 +7,7 @@ import numpy as np
 from .jit import kernel
 from .memory import load_u64, view, width_of
 from .prefix_code import ESCAPE
-from .scalar import U8, U16, U32, U64
+from .scalar import NARROW, U8, U16, U32, U64
 from .steps import HAS_AVX512
 from .streams import STREAM_PAD
 from .vector import look_up_level, lookup
@@ -46,9 +46,10 @@ def mean_head(values, head_shift, head_mask):
     middle = 64 if signed else 0
     if width_of(values) <= 32:
         total, number, mask = U32(0), U32(0), U32(head_mask >> 1 if signed else head_mask)
+        shift = U32(head_shift) & NARROW
         for i in range(len(values)):
             bits = U32(values[i])
-            total = U32(total + U32(U32(bits >> U32(head_shift)) & mask))
+            total = U32(total + U32(U32(bits >> shift) & mask))
             number = U32(number + U32(bits != U32(0)))
         return np.int64(total) // max(np.int64(number), 1) + middle, np.int64(number)
     heads, others = U64(0), U64(0)
@@ -172,14 +173,14 @@ def find_symbols(
                     else:
                         symbols_9(some, i, result, i, np.int64(origin), np.int64(limit))
             if width == 32:
-                down, low = U32(head_shift), U32(head_mask)
+                down, low = U32(head_shift) & NARROW, U32(head_mask)
                 for i in range(whole, length):
                     bits = U32(some[i])
                     offset = U32((bits >> down) - origin) & low
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
                     result[i] = U8(symbol if bits else U32(0))
             elif width == 16:
-                shift, mask = U16(head_shift), U16(head_mask)
+                shift, mask = U16(head_shift) & NARROW, U16(head_mask)
                 for i in range(whole, length):
                     bits = U16(some[i])
                     offset = U16((bits >> shift) - U16(origin)) & mask

@@ -7,7 +7,7 @@ import numpy as np
 from .blocks import mean_head
 from .jit import kernel
 from .memory import view, width_of
-from .scalar import I8, I32, I64, U16, U32, U64
+from .scalar import I8, I32, I64, NARROW, U16, U32, U64
 from .streams import STREAM_PAD
 
 MOST_HEAD = 100  #: a reference's greatest size
@@ -60,29 +60,32 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
     some, own, result = view(values, 0, n), view(columns, 0, n), view(out, 0, n)
     width = width_of(values)
     if width == 32:
-        field = U32(U32(head_mask) << U32(head_shift))
-        top, wrong = U32(infinity), U32(0)
+        shift = U32(head_shift) & NARROW
+        field, top, magnitude = U32(U32(head_mask) << shift), U32(infinity), U32(0x7FFFFFFF)
+        crossed, lost = U32(0), U32(0)  # in its top bit, whether any changed sides of infinity; any that became 0
         for i in range(n):
             bits = U32(some[i])
-            moved = U32(bits - U32(U32(own[i]) << U32(head_shift)))
-            moved = U32((bits & ~field) | (moved & field))
+            moved = U32(bits - U32(U32(own[i]) << shift))
+            moved = U32(U32(bits & ~field) | U32(moved & field))
             moved = moved if bits else U32(0)
-            wrong |= U32((bits != U32(0)) != (moved != U32(0)))
-            wrong |= U32((U32(bits & U32(0x7FFFFFFF)) < top) != (U32(moved & U32(0x7FFFFFFF)) < top))
+            crossed = U32(crossed | U32(U32(U32(bits & magnitude) - top) ^ U32(U32(moved & magnitude) - top)))
+            lost = U32(lost | U32(U32(0) if moved else bits))
             result[i] = moved
-        return wrong == 0
+        return U32(crossed >> U32(31)) == 0 and lost == 0
     if width == 16:
-        narrow_field = U16(head_mask << head_shift)
-        narrow_top, narrow_wrong = U16(infinity), U16(0)
+        step = U16(1 << head_shift)
+        narrow_field, narrow_top, rest = U16(head_mask << head_shift), U16(infinity), U16(0x7FFF)
+        narrow_crossed, narrow_lost = U16(0), U16(0)
         for i in range(n):
             short = U16(some[i])
-            gone = U16(short - U16(U16(own[i]) << U16(head_shift)))
-            gone = U16((short & ~narrow_field) | (gone & narrow_field))
+            gone = U16(short - U16(U16(own[i]) * step))
+            gone = U16(U16(short & ~narrow_field) | U16(gone & narrow_field))
             gone = gone if short else U16(0)
-            narrow_wrong |= U16((short != U16(0)) != (gone != U16(0)))
-            narrow_wrong |= U16((U16(short & U16(0x7FFF)) < narrow_top) != (U16(gone & U16(0x7FFF)) < narrow_top))
+            before, after = U16(U16(short & rest) - narrow_top), U16(U16(gone & rest) - narrow_top)
+            narrow_crossed = U16(narrow_crossed | U16(before ^ after))
+            narrow_lost = U16(narrow_lost | U16(U16(0) if gone else short))
             result[i] = gone
-        return narrow_wrong == 0
+        return U16(narrow_crossed >> U16(15)) == 0 and narrow_lost == 0
     wide_field, magnitude = U64(head_mask) << U64(head_shift), (U64(1) << U64(width - 1)) - U64(1)
     bad = False
     for i in range(n):
@@ -98,25 +101,25 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
 @kernel
 def restore_columns(out, n, stream, symbols, columns, head_shift, head_mask):
     """Inverse of :func:`remove_columns`, in place: of all values whose symbol is not 0."""
-    width = width_of(out)
+    width, shift, step = width_of(out), U32(head_shift) & NARROW, U16(1 << head_shift)
     for s in range((n + stream - 1) // stream):
         first = s * stream
         count = min(stream, n - first)
         some, own = view(symbols, s * (stream + STREAM_PAD), count), view(columns, first, count)
         result = view(out, first, count)
         if width == 32:
-            field = U32(U32(head_mask) << U32(head_shift))
+            field = U32(U32(head_mask) << shift)
             for i in range(count):
                 bits = U32(result[i])
-                moved = U32(bits + U32(U32(own[i]) << U32(head_shift)))
-                moved = U32((bits & ~field) | (moved & field))
+                moved = U32(bits + U32(U32(own[i]) << shift))
+                moved = U32(U32(bits & ~field) | U32(moved & field))
                 result[i] = moved if some[i] else bits
         elif width == 16:
             narrow_field = U16(head_mask << head_shift)
             for i in range(count):
                 short = U16(result[i])
-                gone = U16(short + U16(U16(own[i]) << U16(head_shift)))
-                gone = U16((short & ~narrow_field) | (gone & narrow_field))
+                gone = U16(short + U16(U16(own[i]) * step))
+                gone = U16(U16(short & ~narrow_field) | U16(gone & narrow_field))
                 result[i] = gone if some[i] else short
         else:
             wide_field = U64(head_mask) << U64(head_shift)
@@ -147,7 +150,7 @@ def sum_columns(values, n_columns, count, n_rows, every, head_shift, head_mask, 
         mean, _ = mean_head(row, head_shift, head_mask)
         middle, total = I32(mean), U32(0)
         if width_of(values) <= 32:
-            shift, mask = U32(head_shift), U32(head_mask)
+            shift, mask = U32(head_shift) & NARROW, U32(head_mask)
             for j in range(count):
                 bits = U32(row[j])
                 far = I32(I32((bits >> shift) & mask) - middle)

@@ -12,7 +12,7 @@ from .blocks import mean_head
 from .columns import fill_columns, remove_columns
 from .jit import kernel
 from .memory import view, view_if_any, width_of
-from .scalar import U16, U32, U64
+from .scalar import NARROW, U16, U32, U64
 
 PIECE = 512  #: values that are looked at together
 MOST_HEADS = 512  #: that are counted as they are
@@ -26,6 +26,7 @@ def find_bins(values, levels, origin, head_shift, head_mask, window, center, bin
     result, half = view(bins, 0, n), U32((head_mask + 1) >> 1)
     lift = U32(half - U32(origin))
     lowest, mask, size = U32(np.int64(half) - center), U32(head_mask), U32(window)
+    shift = U32(head_shift) & NARROW
     if width_of(values) == 64:
         for i in range(n):
             word = U64(values[i])
@@ -35,7 +36,7 @@ def find_bins(values, levels, origin, head_shift, head_mask, window, center, bin
     else:
         for i in range(n):
             bits = U32(values[i])
-            place = U32(U32(U32(U32(bits >> U32(head_shift)) + lift) & mask) - lowest)
+            place = U32(U32(U32(U32(bits >> shift) + lift) & mask) - lowest)
             found = U32(1) if place >= size else U32(place + U32(2))
             result[i] = U16(found if bits else U32(0))
     if levels is not None:
@@ -67,7 +68,7 @@ def count_heads(values, head_shift, head_mask, bins, parts, counted, total):
     ``total``. Returns the least and the greatest head of values that are not zero; others of ``counted`` are left as
     they were, but for that of zeros. ``bins``: uint16[n], scratch; ``parts``: uint16[4 * PART], four parts of the
     counts, all zero before and after."""
-    n, found, shift, mask = len(values), view(bins, 0, len(values)), U32(head_shift), U32(head_mask)
+    n, found, shift, mask = len(values), view(bins, 0, len(values)), U32(head_shift) & NARROW, U32(head_mask)
     least, most, zero = mask, U32(0), head_mask + 1
     for i in range(n):
         bits = U32(values[i])

@@ -13,6 +13,7 @@ from .jit import kernel
 U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
 I8, I32, I64 = np.int8, np.int32, np.int64
 ESCAPE = 255  #: symbol number of the escape
+NARROW = U32(31)  #: a shift by ``n & NARROW`` is vectorized 32 bits wide: numba's own shifts are of 64 bits
 
 
 @kernel
