@@ -23,7 +23,7 @@ def check_device() -> None:
     except Exception as error:  # of many kinds, by the library that is missing
         raise Unsupported(f"numba cannot use the CUDA device: {error}") from error
     if getattr(settings(), "CUDA_PER_THREAD_DEFAULT_STREAM", 0):
-        raise Unsupported("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM: numba's default stream must be torch's, the legacy one")
+        raise Unsupported("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM: numba's default stream must be torch's")
 
 
 def settings() -> Any:
