@@ -33,10 +33,21 @@ ON_DEVICE = [case for case in (*CASES, *LARGE) if case.dtype in TYPES]
 every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def numba_reaches_the_device() -> None:
+    """Or else every test would say that it does not, and none anything else."""
+    from gcodec.gpu import memory
+
+    try:
+        memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+    except gcodec.Unsupported as error:
+        pytest.exit(f"{error}; see docs/gpu.md, What it needs", returncode=1)
+
+
 def tensor_of(case: Case) -> Any:
     """A case's array as a tensor on the host."""
-    bits = np.ascontiguousarray(case.bits)
-    return torch.from_numpy(bits.copy().view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
+    bits = np.array(case.bits, order="C")       # 0-d stays 0-d
+    return torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
 
 
 def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
@@ -155,6 +166,7 @@ def test_levels_of_a_live_optimizer(fused):
 @pytest.mark.parametrize("size", [2, 3])
 def test_all_reduces_have_the_hosts_bits(size):
     """Ranks share the device, which NCCL does not do: frames go through the host."""
+    pytest.importorskip("xxhash")
     ranks = Ranks(size, "tests.device_cases")
     try:
         one_of(ranks.run("on_cuda"))
