@@ -152,7 +152,7 @@ def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
         if rank() == culprit:
             broken = mock.Mock(side_effect=RuntimeError("the device's network is gone"))
             for owner, method in ((wire.GroupWire, "swap"), (wire.GroupWire, "all_reduce"),
-                                  (wire.StagedWire, "all_reduce")):
+                                  (wire.StagedWire, "swap"), (wire.StagedWire, "all_reduce")):
                 stack.enter_context(mock.patch.object(owner, method, broken))
         try:
             gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30)

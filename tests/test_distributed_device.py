@@ -98,7 +98,7 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
             assert (name == error and text in message) or "given up" in message, (name, message)
 
 
-@pytest.mark.parametrize(("by", "compressed"), [("group", True), ("group", False), ("staged", False)])
+@pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])
 def test_a_failed_collective_is_an_error_that_says_where(ranks, by, compressed):
     where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "
     for rank, (name, message) in enumerate(ranks.run("lost", culprit=CULPRIT, by=by, compressed=compressed)):

@@ -28,7 +28,7 @@ def named(label: str, operation: Callable[[], Any]) -> Any:
         return operation()
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
-    except RuntimeError as error:
+    except (RuntimeError, PeerError) as error:
         raise PeerError(f"{label}: {str(error).splitlines()[0]}") from error
 
 
