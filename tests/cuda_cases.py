@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from hashlib import sha256
 from importlib import import_module
 from io import StringIO
 from random import Random
@@ -324,6 +325,27 @@ def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
 
 
 @law
+def golden_frames(memory: HostMemory, quick: bool) -> None:
+    """Those of ``tests/golden`` decode to what they did when they were made, and of ``tests/golden-invalid`` all are
+    refused alike; but for those against a base, which a device does not take."""
+    if not quick:
+        return
+    from tests.make_golden import GOLDEN, INVALID, as_known, read_manifest
+
+    for folder in (GOLDEN, INVALID):
+        for name, described in read_manifest(folder).items():
+            known = as_known(described.get("codebooks", []))
+            books = books_of(known)     # by their hash; one frame names a record with spare bits that are not zero
+            if "base" not in described and {book.hash for book in books} == {digest for _, digest in known}:
+                found = outcome(memory, (folder / f"{name}.frame").read_bytes(), books=books)
+                if folder == GOLDEN:
+                    assert not isinstance(found, str), (name, found)
+                    assert sha256(found.tobytes()).hexdigest() == described["sha256"], name
+                else:
+                    assert found == described["expected"], (name, found)
+
+
+@law
 def any_frames(memory: HostMemory, quick: bool) -> None:
     """Valid frames of every type that no encoder writes, and frames with one thing wrong, which are refused alike. No
     index is out of bounds."""
@@ -579,7 +601,7 @@ def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
 
     said = StringIO()
     with pretending_device(), redirect_stdout(said):
-        some = "0-d or a_batch or live or spoilt or (hosts and AdamW)"
+        some = "0-d or golden or a_batch or live or spoilt or (hosts and AdamW)"
         found = pytest.main(["-q", "-m", "gpu", "-k", some, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
                              "ignore::pytest.PytestAssertRewriteWarning", "tests/test_gpu.py"])
     assert found == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()

@@ -5,6 +5,9 @@ Run by ``make test-gpu``; skipped where there is no device.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
 ]
 TYPES = ("float32", "bfloat16", "float16")
+GOLDEN = Path(__file__).parent / "golden"
 ON_DEVICE = [case for case in (*CASES, *LARGE) if case.dtype in TYPES]
 every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 
@@ -104,6 +108,13 @@ def test_ladders(case, ladders):
 def test_frames_of_the_host(case):
     frame = gcodec.encode(tensor_of(case))
     laws.assert_same_bits(gcodec.decode(frame, device="cuda").cpu(), case.bits)
+
+
+def test_golden_frames():
+    for name, described in json.loads((GOLDEN / "manifest.json").read_text()).items():
+        if not {"base", "codebooks"} & described.keys():
+            result = gcodec.decode((GOLDEN / f"{name}.frame").read_bytes(), device="cuda")
+            assert sha256(laws.bits_of(result.cpu()).tobytes()).hexdigest() == described["sha256"], name
 
 
 @pytest.mark.parametrize("dtype", TYPES)
