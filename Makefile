@@ -14,7 +14,7 @@ PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_predictio
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable pytest slow test-gpu golden bench bench-gpu bench-cluster experiments clean
+.PHONY: help demo test check portable pytest slow test-gpu sanitize-gpu golden bench bench-gpu bench-cluster experiments clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,14 +43,26 @@ slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
 test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed
 	@$(PYTHON) -m pytest -m gpu tests/test_gpu.py
 
+# Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
+SANITIZER ?= compute-sanitizer
+SANITIZED := batch or levels or spoilt or frames_of_the_host or fixed_bits
+
+sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, races, barriers, what was never written
+	@for tool in memcheck racecheck synccheck initcheck; do \
+		echo "== $$tool"; \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 \
+			$(PYTHON) -m pytest -q -m gpu tests/test_gpu.py -k "$(SANITIZED)" || exit 1; \
+	done
+
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
 	@$(BIN)/python -m tests.make_golden
 
 bench: $(VENV)/.bench          ## the codec beside its peers, 30 minutes; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
-bench-gpu:      ## the codec on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it
+bench-gpu:      ## codec and all-reduces on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it
 	@$(PYTHON) -m bench.gpu $(BENCH_ARGS)
+	@$(PYTHON) -m bench.gpu_allreduce $(BENCH_ARGS)
 
 bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited rate; as root. BENCH_ARGS=--quick tries it
 	@$(BIN)/python -m bench.cluster $(BENCH_ARGS)

@@ -3,30 +3,32 @@
     python -m bench.gpu [--quick] [--out DIR]
 
 writes ``bench/results/gpu.csv``. Needs torch, numba and a CUDA device; says so where one is missing, and ends. Each
-result is verified before anything is timed: bytes against the host's encoder by the same plan (up to 64 MB), values
+result is verified before anything is timed: bytes and levels against the host's by the same plan (up to 64 MB), values
 against what was encoded. Times are between events on the device's stream, over rotating buffers that together are
 larger than any cache, the median of several rounds. Beside them: the device's own copy of as many bytes, torch's cast
-to bfloat16, the host's codec where it takes seconds, and the roofline: bytes that a direction has to read and write,
-at the speed of the copy.
+to bfloat16, nvCOMP's ANS where it is installed, the host's codec where it takes seconds, and the roofline: bytes that a
+direction has to read and write, at the speed of the copy. All-reduces: :mod:`bench.gpu_allreduce`.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from gcodec import FINE_LADDER, decode, encode, gpu
+from bench.gpu_device import buffers_of, copies, gradients, reason_not_to, seconds
+from bench.gpu_peers import checked_ans, host_seconds
+from gcodec import FINE_LADDER, decode, gpu
 from gcodec.demo.tables import write_table
 from gcodec.encoding import encode_values
+from gcodec.gpu import memory as seam
 from gcodec.gpu.encoding import plan_of
-from gcodec.gpu.memory import TorchMemory
+from gcodec.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
 from gcodec.scheme import fixed, ladder, lossless
 from gcodec.tensors import values_of
 from gcodec.valuetypes import BY_NAME
@@ -36,55 +38,35 @@ COLUMNS = ("device", "dtype", "mode", "what", "original_bytes", "frame_bytes", "
            "GBps", "of_roofline")
 TYPES, MODES = ("float32", "bfloat16", "float16"), ("lossless", "fixed 6", "ladder")
 SIZES = tuple(1 << log2 for log2 in (20, 22, 24, 26, 28, 30, 32))
-_VERIFIED = 1 << 26         #: bytes up to which the host encodes, too
-_ROTATING = 1 << 28         #: bytes of buffers that are used in turn: more than a cache holds
-_SAMPLE = 1 << 22           #: values that are drawn; more are copies of these
+VERIFIED = 1 << 26          #: bytes up to which the host encodes, too
+PART = 1 << 21              #: bytes of each of many tensors that are encoded in one launch
+#: Rules whose levels are timed: hyperparameters, and what state there is.
+RULES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "SGD": ({"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
+    "AdamW": ({"lr": 1e-3}, ("exp_avg", "exp_avg_sq")),
+}
 
 
-def reason_not_to() -> str:
-    """Why nothing can be measured here; empty if it can."""
-    try:
+@dataclass(frozen=True)
+class Line:
+    """Makes rows of the table of one input: of ``x``, whose frame takes ``frame_bytes``, on a device that copies
+    ``copy`` GB/s."""
+
+    x: Any
+    dtype: str
+    mode: str
+    frame_bytes: int
+    copy: float
+
+    def row(self, what: str, took: float, moved: float, frame_bytes: int | None = None) -> Sequence[Any]:
+        """One of something that took so many seconds and cannot but move so many bytes."""
         import torch
-    except ImportError:
-        return "torch is not installed"
-    if not torch.cuda.is_available():
-        return "torch finds no CUDA device"
-    try:
-        TorchMemory(torch.device("cuda", torch.cuda.current_device()))
-    except Exception as error:
-        return str(error)
-    return ""
 
-
-def gradients(dtype: str, size: int) -> Any:
-    """Values like a gradient's, on the device: normal, of a scale for each row of 1024, a quarter of them zero."""
-    import torch
-
-    kind = getattr(torch, dtype)
-    n = size // kind.itemsize
-    generator = torch.Generator(device="cuda").manual_seed(0)
-    rows = max(min(n, _SAMPLE) // 1024, 1)
-    x = torch.randn(rows, 1024, device="cuda", generator=generator)
-    x *= torch.exp2(torch.randint(-6, 1, (rows, 1), device="cuda", generator=generator)) * 1e-2
-    x *= torch.rand(rows, 1024, device="cuda", generator=generator) > 0.25
-    return x.to(kind).reshape(-1).repeat(-(-n // x.numel()))[:n].clone()
-
-
-def seconds(call: Callable[[int], Any], n_buffers: int, rounds: int) -> float:
-    """Median time of ``call(k)`` on the device, k going around."""
-    import torch
-
-    call(0)
-    found = []
-    for k in range(rounds):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        begin.record()
-        call(k % n_buffers)
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(found)
+        size = self.x.nbytes
+        speed, most = size / took / 1e9, self.copy * 2 * size / moved
+        frame_bytes = self.frame_bytes if frame_bytes is None else frame_bytes
+        return (torch.cuda.get_device_name(), self.dtype, self.mode, what, size, frame_bytes,
+                f"{moved / self.x.numel():.3f}", f"{most:.1f}", f"{speed:.1f}", f"{speed / most:.3f}")
 
 
 def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
@@ -99,13 +81,15 @@ def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
 
 
 def verify(x: Any, dtype: str, mode: str, options: dict[str, Any], book: Any, frame: Any) -> None:
-    """The host makes the same bytes, and both directions agree."""
+    """The host makes the same bytes, both directions agree, and what was rounded stays as it is."""
     import torch
 
     (result,) = gpu.decode_batch([frame])
     if mode == "lossless":
         assert torch.equal(result.view(torch.uint8), x.view(torch.uint8)), "decoded values differ"
-    if x.nbytes > _VERIFIED:
+    (again,) = gpu.encode_batch([result], codebook=book, **options)
+    assert torch.equal(again, frame), "decoded values encode to another frame"
+    if x.nbytes > VERIFIED:
         return
     kind = BY_NAME[dtype]
     scheme = {"lossless": lossless(kind), "fixed 6": fixed(kind, 6), "ladder": ladder(kind, FINE_LADDER[dtype])}[mode]
@@ -116,29 +100,23 @@ def verify(x: Any, dtype: str, mode: str, options: dict[str, Any], book: Any, fr
     assert torch.equal(result.cpu().view(torch.uint8), decode(bytes(frame.cpu().numpy())).view(torch.uint8))
 
 
-def measure(dtype: str, mode: str, size: int, copy: dict[int, float], rounds: int) -> Iterator[Sequence[Any]]:
+def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
     """Rows of the table for one input."""
     import torch
 
     from gcodec.gpu import decoding
 
-    n_buffers = max(min(_ROTATING // size, 64), 2)
+    n_buffers = buffers_of(size)
     tensors = [gradients(dtype, size) for _ in range(n_buffers)]
-    x, device = tensors[0], torch.cuda.get_device_name()
+    x = tensors[0]
     options = options_of(mode, dtype, x)
-    shared = {name: value for name, value in options.items() if name != "rounding"}
-    book = gpu.fresh_codebook([x], **shared)
+    book = gpu.fresh_codebook([x], **options)
     (frame,) = gpu.encode_batch([x], codebook=book, **options)
     verify(x, dtype, mode, options, book, frame)
-    memory = TorchMemory(x.device)
+    memory = seam.TorchMemory(x.device)
     frames = [frame.clone() for _ in range(n_buffers)]
     parsed = decoding.parse(memory, frames)
-    fast = copy[size]
-
-    def row(what: str, took: float, moved: float) -> Sequence[Any]:
-        speed, most = size / took / 1e9, fast * 2 * size / moved
-        return (device, dtype, mode, what, size, len(frame), f"{moved / x.numel():.3f}", f"{most:.1f}", f"{speed:.1f}",
-                f"{speed / most:.3f}")
+    row = Line(x, dtype, mode, len(frame), copy).row
 
     graded = x.numel() if mode == "ladder" else 0
     encoded, decoded = size + graded + len(frame), size + len(frame)
@@ -147,32 +125,101 @@ def measure(dtype: str, mode: str, size: int, copy: dict[int, float], rounds: in
     took = seconds(lambda k: gpu.start_batch([tensors[k]], **options), n_buffers, rounds)
     yield row("encode, fresh codebook", took, encoded + size + graded)
     took = seconds(lambda k: decoding.decode(memory, [parsed[k]], [tensors[k]]), n_buffers, rounds)
+    yield row("decode, prelude known", took, decoded)
+    took = seconds(lambda k: gpu.decode_batch([frames[k]]), n_buffers, rounds)
     yield row("decode", took, decoded)
-    yield row("copy", 2 * size / fast / 2e9, 2 * size)
+    yield row("copy", 2 * size / copy / 2e9, 2 * size)
     if dtype == "float32":
         took = seconds(lambda k: tensors[k].to(torch.bfloat16), n_buffers, rounds)
         yield row("cast to bfloat16", took, size + size // 2)
-    if mode == "lossless" and size <= _VERIFIED:
-        here = x.cpu()
-        begin = perf_counter()
-        data = encode(here)
-        middle = perf_counter()
-        decode(data)
-        yield row("host: encode", middle - begin, encoded)
-        yield row("host: decode", perf_counter() - middle, decoded)
+    if mode == "lossless" and size <= VERIFIED:
+        to, back = host_seconds(x.cpu())
+        yield row("host: encode", to, encoded)
+        yield row("host: decode", back, decoded)
 
 
-def copies(sizes: Sequence[int], rounds: int) -> dict[int, float]:
-    """GB/s at which the device copies, by size: bytes copied, not read plus written."""
+def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+    """Rows for as many values in tensors of 2 MB, all of them in one launch."""
     import torch
 
-    found = {}
-    for size in sizes:
-        n_buffers = max(min(_ROTATING // size, 64), 2)
-        buffers = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(n_buffers)]
-        took = seconds(lambda k: buffers[k].copy_(buffers[k - 1]), n_buffers, rounds)  # noqa: B023 - called here
-        found[size] = size / took / 1e9
-    return found
+    tensors = [list(gradients(dtype, size).split(PART * 8 // BY_NAME[dtype].bits)) for _ in range(buffers_of(size))]
+    book = gpu.fresh_codebook(tensors[0])
+    frames = gpu.encode_batch(tensors[0], codebook=book)
+    results = gpu.decode_batch(frames)
+    for result, x in zip(results, tensors[0], strict=True):
+        assert torch.equal(result.view(torch.uint8), x.view(torch.uint8)), "decoded values differ"
+    n_bytes, title = sum(map(len, frames)), f"{len(frames)} tensors of {PART >> 20} MiB"
+    row = Line(torch.cat(results), dtype, "lossless", n_bytes, copy).row
+    took = seconds(lambda k: gpu.start_batch(tensors[k], codebook=book), len(tensors), rounds)
+    yield row(f"encode, {title}", took, size + n_bytes)
+    copied = [[frame.clone() for frame in frames] for _ in tensors]
+    took = seconds(lambda k: gpu.decode_batch(copied[k]), len(tensors), rounds)
+    yield row(f"decode, {title}", took, size + n_bytes)
+
+
+def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+    """Rows for levels by optimizers' rules, alone and followed by encoding; state is of the gradient's type."""
+    for name, (hyper, state) in RULES.items():
+        buffers = [[gradients(dtype, size, seed=seed) for seed in range(2 + len(state))]
+                   for _ in range(max(buffers_of(size) // 4, 2))]
+        for arrays in buffers:
+            arrays[1] *= 100        # parameters are larger than their gradients
+            arrays[-1].abs_()
+        known = hyper_from(name, hyper)
+        views = [OptimizerView(name, known, {"step": 100.0, **dict(zip(state, rest, strict=True))})
+                 for _, _, *rest in buffers]
+        grad, param, *rest = buffers[0]
+        (levels,) = gpu.levels_batch(views[:1], [param], [grad])
+        if size <= VERIFIED:
+            dumped = {"step": 100.0, **dict(zip(state, (one.cpu() for one in rest), strict=True))}
+            wanted = levels_for(view_from_dump(name, hyper, dumped), param.cpu(), grad.cpu())
+            assert np.array_equal(levels.cpu().numpy(), wanted), "levels differ"
+        book = gpu.fresh_codebook([grad], levels=[levels])
+        (frame,) = gpu.encode_batch([grad], levels=[levels], codebook=book)
+        row, read = Line(grad, dtype, name, len(frame), copy).row, size * len(buffers[0])
+
+        def choose(k: int) -> Any:
+            grad, param, *_ = buffers[k]                                    # noqa: B023 - called here
+            return gpu.levels_batch([views[k]], [param], [grad])            # noqa: B023
+
+        def encode(k: int) -> Any:
+            return gpu.start_batch([buffers[k][0]], levels=choose(k), codebook=book)    # noqa: B023
+
+        yield row("levels", seconds(choose, len(buffers), rounds), read + grad.numel())
+        yield row("levels, encode, reused codebook", seconds(encode, len(buffers), rounds),
+                  read + 2 * grad.numel() + size + len(frame))
+
+
+def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+    """Rows for nvCOMP's ANS."""
+    tensors = [gradients(dtype, size) for _ in range(buffers_of(size))]
+    peer = checked_ans(dtype, tensors[0])
+    if isinstance(peer, str):
+        print(f"nvCOMP is left out: {peer}", flush=True)
+        return
+    encoded = [peer.encode(x) for x in tensors]
+    n_bytes = peer.size(encoded[0])
+    row = Line(tensors[0], dtype, "lossless", n_bytes, copy).row
+    took = seconds(lambda k: peer.encode(tensors[k]), len(tensors), rounds)
+    yield row("nvCOMP ANS: encode", took, size + n_bytes)
+    took = seconds(lambda k: peer.decode(encoded[k]), len(tensors), rounds)
+    yield row("nvCOMP ANS: decode", took, size + n_bytes)
+
+
+def all_rows(sizes: Sequence[int], rounds: int) -> Iterator[Sequence[Any]]:
+    """The table."""
+    import torch
+
+    copy = copies(sizes, rounds)
+    for dtype in TYPES:
+        for size in sizes:
+            for mode in MODES:
+                yield from measure(dtype, mode, size, copy[size], rounds)
+                torch.cuda.empty_cache()
+            others = [measure_levels, measure_ans, *([measure_batch] if size > PART else [])]
+            for other in others:
+                yield from other(dtype, size, copy[size], rounds)
+                torch.cuda.empty_cache()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -189,16 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     wanted, rounds = (SIZES[1:4:2], 3) if options.quick else (SIZES, 15)
     free = torch.cuda.mem_get_info()[0]
-    sizes = [size for size in wanted if 8 * size < free]
-    copy = copies(sizes, rounds)
     rows = []
-    for dtype in TYPES:
-        for mode in MODES:
-            for size in sizes:
-                for row in measure(dtype, mode, size, copy, rounds):
-                    print(*row, sep=", ", flush=True)
-                    rows.append(row)
-                torch.cuda.empty_cache()
+    for row in all_rows([size for size in wanted if 16 * size < free], rounds):
+        print(*row, sep=", ", flush=True)
+        rows.append(row)
     write_table(options.out / "gpu.csv", COLUMNS, rows)
     return 0
 

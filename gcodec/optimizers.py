@@ -9,7 +9,7 @@ import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,20 @@ def held_by(
         if any(param is held for held in group["params"]):
             return name, group, optimizer.state.get(param, {})
     raise InvalidArgument("the parameter is not in any of the optimizer's groups")
+
+
+def counted(steps: Sequence[Any]) -> list[float]:
+    """Numbers of steps, as optimizers keep them. Waits once for all that are on a CUDA device (``fused``,
+    ``capturable``)."""
+    found = list(steps)
+    there = [number for number, step in enumerate(found) if getattr(step, "is_cuda", False)]
+    if there:
+        import torch
+
+        numbers = torch.stack([found[number].reshape(()) for number in there]).tolist()
+        for number, step in zip(there, numbers, strict=True):
+            found[number] = step
+    return [float(step) for step in found]
 
 
 def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]) -> OptimizerView:

@@ -10,14 +10,18 @@ Prints a line for each law: its name, and what went wrong, in JSON.
 from __future__ import annotations
 
 import json
+import mmap
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from hashlib import sha256
 from importlib import import_module
+from io import StringIO
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -321,6 +325,27 @@ def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
 
 
 @law
+def golden_frames(memory: HostMemory, quick: bool) -> None:
+    """Those of ``tests/golden`` decode to what they did when they were made, and of ``tests/golden-invalid`` all are
+    refused alike; but for those against a base, which a device does not take."""
+    if not quick:
+        return
+    from tests.make_golden import GOLDEN, INVALID, as_known, read_manifest
+
+    for folder in (GOLDEN, INVALID):
+        for name, described in read_manifest(folder).items():
+            known = as_known(described.get("codebooks", []))
+            books = books_of(known)     # by their hash; one frame names a record with spare bits that are not zero
+            if "base" not in described and {book.hash for book in books} == {digest for _, digest in known}:
+                found = outcome(memory, (folder / f"{name}.frame").read_bytes(), books=books)
+                if folder == GOLDEN:
+                    assert not isinstance(found, str), (name, found)
+                    assert sha256(found.tobytes()).hexdigest() == described["sha256"], name
+                else:
+                    assert found == described["expected"], (name, found)
+
+
+@law
 def any_frames(memory: HostMemory, quick: bool) -> None:
     """Valid frames of every type that no encoder writes, and frames with one thing wrong, which are refused alike. No
     index is out of bounds."""
@@ -336,6 +361,63 @@ def any_frames(memory: HostMemory, quick: bool) -> None:
             books = books_of(built.codebooks)
             expected = laws.outcome(mutation.frame, built.codebooks)
             assert laws.same_outcome(outcome(memory, mutation.frame, books=books), expected), mutation
+
+
+@law
+def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
+    """Tensors, frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as
+    many. Memory that is only named costs nothing."""
+    if not quick or sys.platform != "linux":
+        return
+    from gcodec.gpu import decoding
+
+    dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    room = np.frombuffer(mmap.mmap(-1, 2 * far + (1 << 20), flags=flags), np.uint16)
+    some = Case("bfloat16", "gaussian").bits.reshape(-1)
+    places = [room[0:700], room[far : far + 700]]
+    for place in places:
+        place[:] = some[:700]
+    frames = check_same_bytes(memory, places, dtype, schemes.lossless(dtype))
+    data = [room[begin : begin + len(frame) // 2].view(np.uint8)
+            for begin, frame in zip((1 << 16, far + (1 << 16)), frames, strict=True)]
+    for place, own, frame in zip(places, data, frames, strict=True):
+        own[:] = np.frombuffer(frame, np.uint8)
+        place[:] = 0
+    (decoded,) = decoding.decode(memory, decoding.parse(memory, data), places)
+    assert not decoded.failures()
+    assert all(np.array_equal(place, some[:700]) for place in places)
+    check_far_blocks(memory, room, far)
+
+
+def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
+    """The kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun there:
+    number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
+    from gcodec.gpu import encoding, forms
+    from gcodec.kernels.blocks import OK
+    from gcodec.kernels.cuda.decode import decode_blocks
+    from gcodec.kernels.cuda.encode import encode_blocks
+    from gcodec.kernels.cuda.parameters import Output
+
+    dtype, n, first, words = BY_NAME["bfloat16"], 20_000, -(far >> 14), 4 + (1 << 13)
+    scheme, own = schemes.lossless(dtype), room[far : far + n]
+    own[:] = np.resize(Case("bfloat16", "gaussian").bits.reshape(-1), n)
+    wanted, owner = own.copy(), np.zeros(2, np.int32)
+    shared = encoding.fresh_codebook(memory, [encoding.Source(own, n, (n,))], dtype, scheme, CODING)
+    assert shared is not None
+    form = forms.form_of(dtype, 1, len(scheme.widths), scheme, True)
+    out = Output(np.zeros(2 * words, np.uint32), np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.zeros(1, np.uint32))
+    rows = np.array([[0, 0, far + n, first, 0, 8, 1, first * words]], np.int64)
+    tables = forms.encode_tables(memory, dtype, scheme, [shared.codebook])
+    memory.launch(encode_blocks, 2, room, np.zeros(1, np.uint8), rows, owner, form, tables, out)
+    assert (out.kinds == 2).all() and (out.sizes < 4 * words).all()
+    own[:] = 0
+    rows = np.array([[0, 0, far + n, first, 14, 8, 0, 1, 0, 0]], np.int64)
+    lookups = forms.decode_tables(memory, dtype, scheme.widths, scheme.levels, [shared.codebook], [])
+    statuses = np.full(2, -1, np.int32)
+    memory.launch(decode_blocks, 2, out.slots, rows, owner, np.array([0, 4 * words]), out.sizes.astype(np.int64), form,
+                  lookups, room, statuses)
+    assert (statuses == OK).all() and np.array_equal(own, wanted)
 
 
 @law
@@ -457,6 +539,8 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
     for param in params:
         param.grad = torch.randn(param.shape, generator=random) * 1e-2
     optimizer.step()
+    for param in params[:2]:       # as with fused=True
+        optimizer.state[param]["step"] = pretending(optimizer.state[param]["step"])
     ends = np.cumsum([param.numel() for param in params])
     segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
                 for end, param in zip(ends, params, strict=True)]
@@ -484,6 +568,43 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
                     wanted = round_to_levels(wanted, 0, Ladder((23 - 5,)))
                 assert np.array_equal(own.numpy().view(np.uint32), wanted.view(np.uint32)), (mode, kind, begin)
             assert tally.encoded_bytes == tally.decoded_bytes == values.nbytes
+
+
+@law
+def the_benchmark(memory: HostMemory, quick: bool) -> None:
+    """``bench.gpu`` runs to its end and finds what it verifies; its figures are then the host's."""
+    if not quick:
+        return
+    from bench import gpu as bench
+    from bench.gpu_device import reason_not_to
+    from tests.cuda_torch import pretending_device
+
+    with pretending_device(), patch.object(bench, "PART", 1 << 13), redirect_stdout(StringIO()):
+        assert not reason_not_to()
+        rows = list(bench.all_rows([1 << 15], 1))
+    assert all(len(row) == len(bench.COLUMNS) and float(row[-2]) >= 0 for row in rows)
+    assert {row[1] for row in rows} == set(TYPES)
+    assert {row[2] for row in rows} == {*bench.MODES, *bench.RULES}
+    what = {row[3] for row in rows}
+    assert {"encode, reused codebook", "decode", "levels", "encode, 4 tensors of 0 MiB", "cast to bfloat16",
+            "host: decode"} <= what
+
+
+@law
+def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
+    """Those of ``make test-gpu`` hold where a device does what it should; of the many, some of each kind."""
+    if not quick:
+        return
+    import pytest
+
+    from tests.cuda_torch import pretending_device
+
+    said = StringIO()
+    with pretending_device(), redirect_stdout(said):
+        some = "0-d or golden or a_batch or live or spoilt or (hosts and AdamW)"
+        found = pytest.main(["-q", "-m", "gpu", "-k", some, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
+                             "ignore::pytest.PytestAssertRewriteWarning", "tests/test_gpu.py"])
+    assert found == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()
 
 
 @contextmanager

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from gcodec import gpu
 from gcodec.gpu import memory as seam
 from gcodec.kernels.cuda import grid
+from gcodec.valuetypes import ValueType
 
 
 class Pretending(torch.Tensor):
@@ -36,6 +39,12 @@ class TorchOnHost(seam.TorchMemory):
 
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
+
+    def part(self, array: Any, begin: int, end: int) -> Any:
+        return pretending(super().part(array, begin, end))
+
+    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+        return pretending(super().new(dtype, shape))
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         if blocks:
@@ -63,4 +72,52 @@ def on_host() -> Iterator[None]:
         patch.object(gpu, "_indexed", lambda device: here),
         patch.object(torch.cuda, "stream", lambda stream: contextlib.nullcontext()),
     ):
+        yield
+
+
+class _CudaIsHere(TorchFunctionMode):
+    """What is made on or moved to a CUDA device lies here and pretends; what is moved to the CPU pretends no more."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return pretending(args[0])
+        if func is torch.Tensor.cpu:
+            return args[0].as_subclass(torch.Tensor)
+        if str(kwargs.get("device")).startswith("cuda"):
+            return pretending(func(*args, **{**kwargs, "device": "cpu"}))
+        return func(*args, **kwargs)
+
+
+class _Generator(torch.Generator):
+    """One of the device's random numbers."""
+
+    def __new__(cls, device: str = "cpu") -> Any:
+        return super().__new__(cls)
+
+
+class _Event:
+    """An event of a device that does everything at once."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.time = 0.0
+
+    def record(self) -> None:
+        self.time = perf_counter()
+
+    def elapsed_time(self, other: _Event) -> float:
+        return 1e3 * (other.time - self.time)
+
+
+@contextlib.contextmanager
+def pretending_device() -> Iterator[None]:
+    """A CUDA device that is the host."""
+    cuda = {"is_available": lambda: True, "Event": _Event, "synchronize": lambda: None, "empty_cache": lambda: None,
+            "get_device_name": lambda: "the host", "current_device": lambda: 0, "mem_get_info": lambda: (1 << 33,) * 2}
+    with contextlib.ExitStack() as stack:
+        for name, value in cuda.items():
+            stack.enter_context(patch.object(torch.cuda, name, value))
+        stack.enter_context(patch.object(torch, "Generator", _Generator))
+        stack.enter_context(on_host())
+        stack.enter_context(_CudaIsHere())
         yield

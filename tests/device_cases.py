@@ -143,6 +143,26 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
     return name, text, torch.equal(tensor, before), following
 
 
+def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
+    """An all-reduce of which a rank takes no part, or none any more when frames are to travel; its error."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    lane_of(group, timedelta(seconds=2))
+    name = text = ""
+    with there(by), contextlib.ExitStack() as stack:
+        if rank() == culprit:
+            broken = mock.Mock(side_effect=RuntimeError("the device's network is gone"))
+            for owner, method in ((wire.GroupWire, "swap"), (wire.GroupWire, "all_reduce"),
+                                  (wire.StagedWire, "swap"), (wire.StagedWire, "all_reduce")):
+                stack.enter_context(mock.patch.object(owner, method, broken))
+        try:
+            gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30)
+        except gcodec.GcodecError as error:
+            name, text = type(error).__name__, str(error)
+    dist.barrier()
+    gd.close_lanes(group, 1.0)
+    return name, text
+
+
 def on_cuda(device: str = "cuda") -> int:
     """All-reduces of tensors that are on a CUDA device, beside those of the same tensors in CPU memory."""
     torch.manual_seed(3)

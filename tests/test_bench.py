@@ -376,7 +376,8 @@ def test_every_part_of_the_benchmarks_is_run():
         found = everything.commands(quick, Path("dumps"), report.RESULTS)
         names = [command[0] for command in found]
         modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
-        apart = {"bench.__main__", "bench.gpu"}  # the latter on another machine, by `make bench-gpu`
+        on_devices = {"bench.gpu", "bench.gpu_allreduce"}       # on another machine, by `make bench-gpu`
+        apart = {"bench.__main__", *on_devices}
         assert modules - apart - set(names) == ({"bench.report"} if quick else set())
     page = "".join(path.read_text() for path in (*report.PAGES, ROOT / "bench/sections.py"))
     for name in report.PLACES:
@@ -384,6 +385,17 @@ def test_every_part_of_the_benchmarks_is_run():
         assert f"<!-- end {name} -->" in page
     for name in (*plots.PICTURES, *gravac_pictures.PICTURES):
         assert f"(images/{name}.png)" in page
+
+
+def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
+    """What the device itself is measured by, tests/cuda_cases.py runs."""
+    from bench import gpu_allreduce
+    from gcodec.demo.tables import read_table
+
+    assert gpu_allreduce.main(["--quick", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / "gpu-allreduce.csv")
+    assert len(rows) == 8 and {row["dtype"] for row in rows} == set(gpu_allreduce.TYPES)
+    assert all(float(row["milliseconds"]) > 0 for row in rows)
 
 
 def test_compressors_are_verified_and_compared(tmp_path):

@@ -20,6 +20,7 @@ from gcodec.compressors.randomk import random_subset
 from gcodec.errors import InvalidArgument, PeerError
 from gcodec.feedback import ErrorFeedback, WarmUp
 from gcodec.simulate import Simulation, compress_on, converse
+from tests import elsewhere
 from tests.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,6 +40,19 @@ def test_at_its_lossless_setting_it_is_dense(name):
     for step, found in enumerate(averages):
         for tensor, wanted in mean_of(gradients_at(step, 3, shapes=shapes)).items():
             assert norm(found[tensor] - wanted) <= promise.apart * norm(wanted), tensor
+
+
+@everyone
+def test_gradients_on_a_device_are_averaged_there(name):
+    """With the averages that the host has, and nothing that a device's tensors do not allow."""
+    simulation, host = Simulation(2, PROMISES[name].setting), Simulation(2, PROMISES[name].setting)
+    for step in range(2):
+        wanted, gradients = one_step(host, step), gradients_at(step, 2)
+        with elsewhere.Devices():
+            found = simulation.average([{key: elsewhere.elsewhere(x) for key, x in own.items()} for own in gradients])
+        for own in found:
+            assert all(isinstance(x, elsewhere.Elsewhere) and same(elsewhere.back(x), wanted[key])
+                       for key, x in own.items())
 
 
 @everyone

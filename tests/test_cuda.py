@@ -8,10 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import pytest
+from numba import config
 
 import gcodec
 from tests.cuda_cases import LAWS
@@ -61,3 +63,22 @@ def test_a_broken_cuda_target_is_unsupported(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", broken)
     with pytest.raises(gcodec.Unsupported, match="libcudart"):
         importlib.import_module("gcodec.kernels.cuda")
+
+
+def test_small_launches_are_no_mistake():
+    """numba warns of few blocks, and a warning is an error here. Its switch is the process's, and stays as it was."""
+    launch, frames = (importlib.import_module(f"gcodec.kernels.cuda.{name}") for name in ("launch", "frames"))
+    with ThreadPoolExecutor(8) as threads:
+        for made in threads.map(lambda blocks: launch.configured(frames.seal_frames, blocks, 0), range(1, 128)):
+            assert made.griddim[0] < 128
+    assert launch.settings().CUDA_LOW_OCCUPANCY_WARNINGS == 1
+    assert launch.stream_of(0) == 0
+
+
+def test_a_default_stream_of_each_threads_own_is_refused(monkeypatch):
+    launch = importlib.import_module("gcodec.kernels.cuda.launch")
+    monkeypatch.setattr(launch.cuda, "current_context", lambda: None)
+    launch.check_device()
+    monkeypatch.setattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 1, raising=False)
+    with pytest.raises(gcodec.Unsupported, match="PER_THREAD"):
+        launch.check_device()

@@ -96,3 +96,11 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
         if rank != CULPRIT:
             assert f"rank {CULPRIT} " in message or "given up" in message, message
             assert (name == error and text in message) or "given up" in message, (name, message)
+
+
+@pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])
+def test_a_failed_collective_is_an_error_that_says_where(ranks, by, compressed):
+    where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "
+    for rank, (name, message) in enumerate(ranks.run("lost", culprit=CULPRIT, by=by, compressed=compressed)):
+        assert name == "PeerError" and message.startswith(where), (rank, name, message)
+        assert rank != CULPRIT or message == where + "the device's network is gone"

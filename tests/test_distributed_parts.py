@@ -18,6 +18,8 @@ import torch
 import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.checkpoint import pack, unpack
+from gcodec.distributed.collectives import Collectives
+from gcodec.distributed.compressed import CompressedGradients
 from gcodec.distributed.exchange import Buffers, Exchange
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
@@ -264,3 +266,16 @@ def test_arrays_come_back_from_a_packed_state():
 def test_damaged_states_are_refused(damage):
     with pytest.raises(gcodec.GcodecError):
         unpack(damage)
+
+
+def test_what_is_not_reduced_on_devices_says_so():
+    """Any other device than the CPU stands for a CUDA device here."""
+    there = torch.zeros(100_000, device="meta")
+    refusals: dict[str, Any] = {
+        "FSDP: tensors on meta": lambda: Collectives(gd.GroupOptions(), "FSDP").suits([there], 2),
+        "gradients on meta": lambda: CompressedGradients._lane_for(None, there),    # type: ignore[arg-type]
+        "parameters on meta": lambda: gd.DiLoCo(torch.optim.SGD([torch.nn.Parameter(there)], lr=1.0), 5),
+    }
+    for text, refused in refusals.items():
+        with pytest.raises(gcodec.Unsupported, match=text):
+            refused()

@@ -5,6 +5,9 @@ Run by ``make test-gpu``; skipped where there is no device.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,14 +32,26 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
 ]
 TYPES = ("float32", "bfloat16", "float16")
+GOLDEN = Path(__file__).parent / "golden"
 ON_DEVICE = [case for case in (*CASES, *LARGE) if case.dtype in TYPES]
 every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def numba_reaches_the_device() -> None:
+    """Or else every test would say that it does not, and none anything else."""
+    from gcodec.gpu import memory
+
+    try:
+        memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+    except gcodec.Unsupported as error:
+        pytest.exit(f"{error}; see docs/gpu.md, What it needs", returncode=1)
+
+
 def tensor_of(case: Case) -> Any:
     """A case's array as a tensor on the host."""
-    bits = np.ascontiguousarray(case.bits)
-    return torch.from_numpy(bits.copy().view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
+    bits = np.array(case.bits, order="C")       # 0-d stays 0-d
+    return torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
 
 
 def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
@@ -93,6 +108,13 @@ def test_ladders(case, ladders):
 def test_frames_of_the_host(case):
     frame = gcodec.encode(tensor_of(case))
     laws.assert_same_bits(gcodec.decode(frame, device="cuda").cpu(), case.bits)
+
+
+def test_golden_frames():
+    for name, described in json.loads((GOLDEN / "manifest.json").read_text()).items():
+        if not {"base", "codebooks"} & described.keys():
+            result = gcodec.decode((GOLDEN / f"{name}.frame").read_bytes(), device="cuda")
+            assert sha256(laws.bits_of(result.cpu()).tobytes()).hexdigest() == described["sha256"], name
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -155,6 +177,7 @@ def test_levels_of_a_live_optimizer(fused):
 @pytest.mark.parametrize("size", [2, 3])
 def test_all_reduces_have_the_hosts_bits(size):
     """Ranks share the device, which NCCL does not do: frames go through the host."""
+    pytest.importorskip("xxhash")
     ranks = Ranks(size, "tests.device_cases")
     try:
         one_of(ranks.run("on_cuda"))

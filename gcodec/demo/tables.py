@@ -6,14 +6,19 @@ import csv
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gcodec.demo.measure import COPY, Size
-from gcodec.demo.report import Row
 from gcodec.demo.timing import machine
+
+if TYPE_CHECKING:
+    from gcodec.demo.measure import Size
+    from gcodec.demo.report import Row
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Rows with their speeds, also as shares of the memory copy of the same run; above them, machine and command."""
+    from gcodec.demo.measure import COPY  # with all the peers; a table alone needs none of them
+
     rows = list(rows)
     copies = {row.dump: row for row in rows if row.codec == COPY}
     columns = ("data", "mode", "codec", "original_bytes", "compressed_bytes", "values", "percent", "bits_per_value",

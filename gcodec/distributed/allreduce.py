@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, PeerError, Unsupported
+from ..errors import InvalidArgument, Unsupported
 from ..tensors import values_of
 from ..valuetypes import BY_NAME, ValueType
 from .coder import Coder, Shared
 from .device_jobs import allreduce_there, on_device
+from .exchange import named
 from .gradients import Gradients
 from .lane import Job, Lane, Later, Pending, lane_of
 from .modes import Lossless, Mode, NearLossless
@@ -118,22 +119,16 @@ def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label:
     start = perf_counter()
     if mean:
         flat.div_(lane.size)
-    work = _named(label, lambda: lane.group.allreduce([flat]))
+    label = f"{label}, uncompressed"
+    work = named(label, lambda: lane.group.allreduce([flat]))
 
     def finish() -> torch.Tensor:
-        _named(label, work.wait)
+        named(label, work.wait)
         n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
         tally.add_dense(n_bytes, lane.size, perf_counter() - start)
         return flat
 
     return Later(finish)
-
-
-def _named(label: str, operation: Callable[[], Any]) -> Any:
-    try:
-        return operation()
-    except RuntimeError as error:
-        raise PeerError(f"{label}, uncompressed: {str(error).splitlines()[0]}") from error
 
 
 def compressed(

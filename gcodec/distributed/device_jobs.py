@@ -11,6 +11,7 @@ from ..valuetypes import ValueType
 from .device import TYPES, DeviceBooks, DeviceCoder, side_of
 from .device_reduction import DeviceReduction
 from .device_rules import DeviceRule
+from .exchange import named
 from .gradients import Gradients
 from .lane import Job, Lane
 from .modes import Mode, NearLossless
@@ -35,8 +36,9 @@ def unchanged(flat: torch.Tensor) -> Job:
     return Job(run, None, _devices(flat), side.current)
 
 
-def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally) -> Job:
-    """The job that reduces ``flat`` in place, uncompressed. As in DDP a mean is divided first."""
+def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Job:
+    """The job that reduces ``flat`` in place, uncompressed. As in DDP a mean is divided first. Raises PeerError, which
+    ``label`` begins."""
     side = side_of(flat.device)
     mark = side.mark()
 
@@ -45,8 +47,12 @@ def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally) -> Job
         side.after(mark, flat)
         if mean:
             flat.div_(lane.size)
-        wire_of(lane, flat.device).all_reduce(flat)
-        side.finish()  # so that seconds are those of the network
+
+        def reduce() -> None:
+            wire_of(lane, flat.device).all_reduce(flat)
+            side.finish()  # so that seconds are those of the network
+
+        named(f"{label}, uncompressed", reduce)
         tally.add_dense(flat.nbytes, lane.size, perf_counter() - start)
         return flat
 

@@ -18,7 +18,7 @@ import torch
 
 from ..errors import Corruption, GcodecError, LimitExceeded
 from .device import DeviceCoder, mean_of
-from .exchange import Exchange, Incoming
+from .exchange import Exchange, Incoming, named
 from .lane import Lane
 from .message import CONTRIBUTION, HEADER, RESULT, check
 from .partition import Range
@@ -133,7 +133,8 @@ class DeviceReduction(Reduction):
         for peer, slot in expected.items():
             sizes[peer] = self._heard(exchange, slot, posted[peer])
         outgoing = [self._nothing() if peer == rank else frame for peer, frame in enumerate(frames)]
-        received = wire.swap(outgoing, sizes)
+        where = f"{self.label or f'all-reduce {self.sequence}'}, frames"
+        received = named(where, lambda: wire.swap(outgoing, sizes))
         received[rank] = frames[rank]
         tally.sent_bytes += sum(map(len, outgoing))
         tally.received_bytes += sum(sizes) + (HEADER + 8) * len(expected)

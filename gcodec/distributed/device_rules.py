@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from .. import gpu
-from ..optimizers import STATE, OptimizerView
+from ..optimizers import STATE, OptimizerView, counted
 from .gradients import Segment, flat_tensor
 from .rules import Held, Many, Rule
 
 
 class DeviceRule(Rule):
     """The levels of a near-lossless all-reduce of a buffer on a device, whose parameters and state are there too. As
-    Rule, but that it waits for the device where an optimizer counts its steps there."""
+    Rule, but that it waits for the device, once, where an optimizer counts its steps there."""
 
     def graded(self, parts: Sequence[tuple[int, torch.Tensor]], kind: int) -> list[torch.Tensor]:
         """Of parts of the buffer, each given as the value it begins at and its values: tensors of uint8. ``kind``: 0
@@ -41,13 +42,20 @@ class DeviceRule(Rule):
                 target.copy_(levels)
         return out
 
+    @cached_property
+    def _steps(self) -> dict[int, float]:
+        """How many an optimizer has taken, by where a parameter's segment begins."""
+        held = [(segment.begin, held.state.get("step", 0)) for segment, held in self._others if held is not None]
+        return dict(zip([begin for begin, _ in held], counted([step for _, step in held]), strict=True))
+
     def _seen(self, segment: Segment, held: Held) -> tuple[torch.Tensor, OptimizerView]:
         """A parameter, and what its optimizer knows, flat in the order of the gradient's memory."""
         seen: Any = self._views.get(segment.begin)
         if seen is None:
             known = {key: held.state[key] for key in STATE[held.name] if held.state.get(key) is not None}
             state: dict[str, Any] = {
-                key: float(one) if key == "step" else flat_tensor(one, segment.stride) for key, one in known.items()
+                key: self._steps[segment.begin] if key == "step" else flat_tensor(one, segment.stride)
+                for key, one in known.items()
             }
             seen = flat_tensor(segment.param, segment.stride), OptimizerView(held.name, held.hyper, state)
             self._views[segment.begin] = seen

@@ -21,6 +21,17 @@ from ..errors import PeerError
 _KEPT = 64  #: buffers of a size that are kept
 
 
+def named(label: str, operation: Callable[[], Any]) -> Any:
+    """What an operation of torch's groups returns. Raises PeerError, which ``label`` begins, in place of what torch
+    raises of them; what a device lacks is nobody else's fault."""
+    try:
+        return operation()
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except (RuntimeError, PeerError) as error:
+        raise PeerError(f"{label}: {str(error).splitlines()[0]}") from error
+
+
 class Buffers:
     """Memory for messages, used again: fresh pages cost as much as encoding does. For one thread. ``pinned``: such as
     a CUDA device copies to and from by itself."""

@@ -121,7 +121,7 @@ class CompressedAllreduce:
         label = f"step {self._stats.steps}, bucket {bucket.index()}"
         dense = Job(lambda: plain_begun(lane, buffer, True, tally, label))
         if there:
-            dense = plain_there(lane, buffer, True, tally)
+            dense = plain_there(lane, buffer, True, tally, label)
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
         if dtype is None or buffer.nbytes < max(self.smallest, 1) or (there and buffer.dtype not in CODED_THERE):
             return dense

@@ -61,8 +61,17 @@ class StagedWire:
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """As :meth:`Wire.swap`; receives are posted before sends. Raises PeerError."""
+        exchange = Exchange(self.lane.group, self.lane.timeout, self._buffers, _where)
+        try:
+            return self._swap(exchange, frames, sizes)
+        except BaseException:
+            self.lane.parked.append(exchange)  # what the network may still write to must live on
+            raise
+
+    def _swap(
+        self, exchange: Exchange, frames: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
         lane = self.lane
-        exchange = Exchange(lane.group, lane.timeout, self._buffers, _where)
         self._turn += 1
         tag = _TAG | self._turn % (1 << 16)
         others = [(lane.rank + distance) % lane.size for distance in range(1, lane.size)]

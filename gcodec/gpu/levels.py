@@ -14,7 +14,7 @@ from gcodec.kernels.cuda import levels as kernels
 from gcodec.kernels.cuda.levels import THRESHOLDS, Kinds
 from gcodec.kernels.cuda.values import BLOCK_LOG2
 from gcodec.kernels.floats import BFLOAT16, HALF, WIDE
-from gcodec.optimizers import OptimizerView, arrays_of, formula_for, held_by, hyper_from
+from gcodec.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 from gcodec.truncation import Policy, float32_terms
 
 from .memory import Memory
@@ -73,17 +73,10 @@ def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -
     (``capturable``, ``fused``) or keeps hyperparameters there. Raises Unsupported, InvalidArgument."""
     held = [held_by(optimizer, param) for param in params]
     hypers = {id(group): hyper_from(name, group) for name, group, _ in held}
-    steps = [state.get("step", 0) for _, _, state in held]
-    there = [number for number, step in enumerate(steps) if getattr(step, "is_cuda", False)]
-    if there:
-        import torch
-
-        counted = torch.stack([steps[number].reshape(()) for number in there]).tolist()
-        for number, step in zip(there, counted, strict=True):
-            steps[number] = step
+    steps = counted([state.get("step", 0) for _, _, state in held])
     views = []
     for (name, group, state), step in zip(held, steps, strict=True):
-        views.append(OptimizerView(name, hypers[id(group)], {**state, "step": float(step)}))
+        views.append(OptimizerView(name, hypers[id(group)], {**state, "step": step}))
     return views
 
 

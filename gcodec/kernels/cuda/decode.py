@@ -131,7 +131,7 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
                 used = decode_stream(words, start, last, U32(U32(begins[s]) << U32(3)), count, row, lookup,
                                      form.head_bits, symbols, out, U64(target + U64(I32(s << log2))))
                 if ceil_bytes(used) != U32(stream_bytes[s]):
-                    failed[0] = U32(1)
+                    cuda.atomic.or_(failed, 0, U32(1))
             else:
                 fill_run(U32(w7 & U32(255)), count, row, symbols)
         cuda.syncthreads()

@@ -41,9 +41,9 @@ def find_means(values, levels, at, level_at, n, log2, form, drops, heads, number
         cuda.atomic.add(heads, s, total)
         cuda.atomic.add(numbers, s, number)
     if different:
-        sums[DIFFERENT] = U32(1)
+        cuda.atomic.or_(sums, DIFFERENT, U32(1))
     if faulty:
-        sums[FAULTY] = U32(1)
+        cuda.atomic.or_(sums, FAULTY, U32(1))
     cuda.syncthreads()
 
 
@@ -106,9 +106,9 @@ def measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, b
         s = I32(begin >> log2)
         cuda.atomic.add(bits, s, total)
         if some:
-            live[s] = U32(1)
+            cuda.atomic.or_(live, s, U32(1))
     cuda.atomic.add(totals, 0, even)
     cuda.atomic.add(totals, 1, odd)
     if failed:
-        sums[FAILED] = U32(1)
+        cuda.atomic.or_(sums, FAILED, U32(1))
     cuda.syncthreads()
