@@ -22,6 +22,7 @@ from gcodec.distributed.exchange import Buffers, Exchange
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
 from gcodec.distributed.partition import piece_length, shapes_within, shares
+from gcodec.distributed.periods import Periods
 from gcodec.distributed.rules import Rule
 from gcodec.distributed.schedule import Schedule
 from gcodec.distributed.stats import Stats, Tally
@@ -264,3 +265,29 @@ def test_arrays_come_back_from_a_packed_state():
 def test_damaged_states_are_refused(damage):
     with pytest.raises(gcodec.GcodecError):
         unpack(damage)
+
+
+# Steps among collectives
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), min_size=1, max_size=20), st.data())
+def test_steps_begin_after_the_longest_gap(first, step, data):
+    pause, periods = data.draw(st.integers(0, len(step) - 1)), Periods(lambda gaps: 3 * gaps)
+    shortest = next(n for n in range(1, len(step) + 1) if len(step) % n == 0 and step == step[:n] * (len(step) // n))
+    now, begun = 0.0, []
+    for number, call in enumerate(first + step * 60):
+        place = (number - len(first)) % len(step)
+        now += 5.0 if number >= len(first) and place == pause else 1.0
+        if periods.begins(call, now):
+            begun.append(place)
+    assert begun
+    assert periods.known
+    if shortest == len(step):
+        assert set(begun) == {pause}
+    assert not periods.begins(7, now)       # another call than all before
+    assert not periods.known
+
+
+@given(st.integers(5, 9000))
+def test_what_never_repeats_itself_has_no_steps(n_calls):
+    periods = Periods(lambda gaps: gaps)
+    assert not any(periods.begins(number, number) for number in range(n_calls))

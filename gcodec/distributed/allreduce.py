@@ -118,10 +118,10 @@ def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label:
     start = perf_counter()
     if mean:
         flat.div_(lane.size)
-    work = _named(label, lambda: lane.group.allreduce([flat]))
+    work = named(label, lambda: lane.group.allreduce([flat]))
 
     def finish() -> torch.Tensor:
-        _named(label, work.wait)
+        named(label, work.wait)
         n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
         tally.add_dense(n_bytes, lane.size, perf_counter() - start)
         return flat
@@ -129,7 +129,8 @@ def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label:
     return Later(finish)
 
 
-def _named(label: str, operation: Callable[[], Any]) -> Any:
+def named(label: str, operation: Callable[[], Any]) -> Any:
+    """What an operation of Gloo's returns. Raises PeerError, which ``label`` begins."""
     try:
         return operation()
     except RuntimeError as error:
