@@ -21,6 +21,7 @@ from gcodec.distributed.checkpoint import pack, unpack
 from gcodec.distributed.exchange import Buffers, Exchange
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
+from gcodec.distributed.notices import Notices
 from gcodec.distributed.partition import piece_length, shapes_within, shares
 from gcodec.distributed.periods import Periods
 from gcodec.distributed.rules import Rule
@@ -51,6 +52,46 @@ def test_a_closed_connection_is_an_error_that_names_the_rank(begin):
     exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer} (here)")
     with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3 \(here\): .*closed by peer\)$"):
         begin(exchange)
+
+
+class Box:
+    """A store that may be gone."""
+
+    def __init__(self, gone):
+        self.gone, self.kept = gone, {}
+
+    def set(self, key, value):
+        self.check([key])
+        self.kept[key] = value.encode()
+
+    def check(self, keys):
+        if self.gone:
+            raise RuntimeError("the store is gone")
+        return all(key in self.kept for key in keys)
+
+    def get(self, key):
+        return self.kept[key]
+
+
+def test_who_has_given_up_before_is_not_to_blame():
+    store: Any = Box(gone=False)
+    Notices(store, 3).leave("rank 1: no answer")
+    Notices(store, 3).leave("rank 1: no answer")
+    here = Notices(store, 2)
+    group: Any = GoneGroup()
+    exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer}", here)
+    for again in range(2):
+        with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3: .* that rank had given up: rank 1: no answer$"):
+            exchange.post(3, again, 10)
+    assert Notices(store, 0).of(2) == "rank 3: the connection has failed (Connection closed by peer)"
+    assert here.of(1) is None
+
+
+def test_without_a_store_there_are_no_notices():
+    store: Any = Box(gone=True)
+    notices = Notices(store, 1)
+    notices.leave("anything")
+    assert notices.of(1) is None
 
 
 @given(st.integers(0, 1 << 26), st.integers(1, 9))

@@ -62,7 +62,7 @@ class StagedWire:
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """As :meth:`Wire.swap`; receives are posted before sends. Raises PeerError."""
         lane = self.lane
-        exchange = Exchange(lane.group, lane.timeout, self._buffers, _where)
+        exchange = Exchange(lane.group, lane.timeout, self._buffers, _where, lane.notices)
         self._turn += 1
         tag = _TAG | self._turn % (1 << 16)
         others = [(lane.rank + distance) % lane.size for distance in range(1, lane.size)]
