@@ -97,6 +97,10 @@ class Averager:
             return Dense()
         return self.compressors.get(name, self.plan.compressor)
 
+    def feedback_of(self, gradient: torch.Tensor) -> Feedback | None:
+        """What carries something from earlier steps into this one's gradient."""
+        return None if self.skips_zeros and not gradient.any() else self.plan.feedback
+
     def average(
         self,
         gradients: Mapping[str, torch.Tensor],
@@ -122,8 +126,7 @@ class Averager:
         check_type(gradient)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
-        compressor = self.compressor_of(name, gradient)
-        feedback = None if self.skips_zeros and not gradient.any() else self.plan.feedback
+        compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
         shown = carried.corrected.to(gradient.dtype)
         if not (compressor.carries_nan or is_finite(shown)):
