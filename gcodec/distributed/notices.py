@@ -1,8 +1,8 @@
 """Why ranks have given up, where they cannot say so over the network.
 
 A wait that takes too long on Gloo closes all connections of the rank that waits. Other ranks then find that it is gone,
-or lose patience with it in their turn, and would name it instead of the one it waited for. So it leaves a note in the
-store that the group met through, and they look there.
+or lose patience with it in their turn, and would name it instead of the one it waited for. So it leaves a notice in
+the store that the group met through, and they look there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from time import monotonic, sleep
 
 from torch._C._distributed_c10d import Store
 
-_PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have left its note
+_PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have left its notice
 _PAUSE = 0.02  #: seconds from look to look
-_MOST = 800  #: characters of a note
+_MOST = 800  #: characters of a notice
 
 
 class Notices:
-    """The notes of one group's ranks, each of which leaves at most one. Neither method raises, nor takes much longer
+    """The notices of one group's ranks, each of which leaves at most one. Neither method raises, nor takes much longer
     than half a second: the store may be gone, too."""
 
     def __init__(self, store: Store, rank: int) -> None:
