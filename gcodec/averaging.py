@@ -78,8 +78,9 @@ class Averager:
     """One rank's part in averaging the gradients of a model, step after step. Everything is known by a tensor's name.
 
     ``compressors``: settings of single tensors, in place of the plan's; changed between steps, on all ranks alike.
-    ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome. ``total``:
-    counts of all steps; ``last``: of each tensor's last step.
+    ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome.
+    ``skips_zeros``: where a gradient is zero as a whole on this rank, nothing that is kept of it is sent, but waits.
+    ``total``: counts of all steps; ``last``: of each tensor's last step.
     """
 
     def __init__(self, plan: Plan, rank: int = 0, size: int = 1) -> None:
@@ -87,6 +88,7 @@ class Averager:
         self.compressors: dict[str, Compressor] = {}
         self.memories: dict[str, Memory] = {}
         self.watch: Watch | None = None
+        self.skips_zeros = False
         self.total, self.last = Count(), dict[str, Count]()
 
     def compressor_of(self, name: str, gradient: torch.Tensor) -> Compressor:
@@ -94,6 +96,10 @@ class Averager:
         if not self.plan.compresses(gradient):
             return Dense()
         return self.compressors.get(name, self.plan.compressor)
+
+    def feedback_of(self, gradient: torch.Tensor) -> Feedback | None:
+        """What carries something from earlier steps into this one's gradient."""
+        return None if self.skips_zeros and not gradient.any() else self.plan.feedback
 
     def average(
         self,
@@ -120,7 +126,7 @@ class Averager:
         check_type(gradient)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
-        compressor, feedback = self.compressor_of(name, gradient), self.plan.feedback
+        compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
         shown = carried.corrected.to(gradient.dtype)
         if not (compressor.carries_nan or is_finite(shown)):

@@ -169,6 +169,29 @@ def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: flo
     return crc(list(model.parameters())), losses[0], losses[-1], numbers["compressor"]["dropped"]
 
 
+def unused(group: dist.ProcessGroup, name: str) -> tuple[list[bool], list[torch.Tensor]]:
+    """A branch that some steps use on all ranks, on one, on none: whether it had a gradient, the sum of what came of
+    these, and this rank's residual less its own gradients."""
+    model, alone = Net(branch=True), Net(branch=True)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, find_unused_parameters=True)
+    state = gd.CompressedGradients(wrapped, PROMISES[name].setting, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    assert model.branch is not None
+    assert alone.branch is not None
+    weight, there = model.branch.weight, []
+    total, owed = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step, uses in enumerate((True, False, rank() == 0, False, True)):
+        x, y = batch_of(step)
+        model.zero_grad()
+        nn.functional.cross_entropy(wrapped(x, uses), y).backward()
+        there.append(weight.grad is not None)
+        total += 0 if weight.grad is None else weight.grad
+        if uses:
+            owed -= torch.autograd.grad(nn.functional.cross_entropy(alone(x), y), alone.branch.weight)[0]
+    owed += state.averager.memories["branch.weight"]["residual"]
+    return there, [total.detach(), owed.detach()]
+
+
 def join(group: dist.ProcessGroup, name: str) -> int:
     """Ranks with different numbers of batches."""
     model = Net()

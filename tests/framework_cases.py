@@ -74,6 +74,26 @@ def lightning_hook() -> tuple[Net, float]:
     return net, states[0].stats()["calls"]
 
 
+def lightning_argument() -> tuple[Net, float]:
+    """The hook as an argument, by the call that Lightning makes on CUDA devices only; the mode, when there is an
+    optimizer."""
+    import pytorch_lightning as pl
+    from pytorch_lightning.overrides.distributed import _register_ddp_comm_hook
+    from pytorch_lightning.strategies import DDPStrategy
+
+    class OnCuda(DDPStrategy):
+        def _register_ddp_hooks(self) -> None:
+            _register_ddp_comm_hook(self.model, self._ddp_comm_state, self._ddp_comm_hook, self._ddp_comm_wrapper)
+
+    class NearLossless(pl.Callback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            state.mode = gd.NearLossless(trainer.optimizers)
+
+    state = gd.CompressedAllreduce(bypass=None)
+    strategy = OnCuda(process_group_backend="gloo", ddp_comm_state=state, ddp_comm_hook=gd.hook)
+    return lightning(strategy, [NearLossless()]), state.stats()["calls"]
+
+
 def accelerate_hook() -> tuple[Net, float]:
     """The hook, on what ``prepare`` returns: Accelerate's own argument knows PyTorch's hooks only."""
     from accelerate import Accelerator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import gcodec
 import gcodec.distributed as gd
-from tests.distributed_cases import Net, batch_of, crc, rank, size
+from tests.distributed_cases import Net, batch_of, crc, rank, size, slowed
 from tests.distributed_cases import _sabotage as sabotage
 
 MODES: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8)}
@@ -50,7 +51,7 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
     """
     replicas = 1 if how.startswith("shard") else 2
     counting: Any = None
-    options: Any = gd.GroupOptions(mode=MODES[mode], smallest=1000)
+    options: Any = gd.GroupOptions(mode=MODES[mode], smallest=1000, bypass=None)
     override: dict[Any, Any] | None = {"rep": ("gcodec", options)} if how == "hsdp_override" else None
     if how == "shard_group":
         override = {"shard": ("gcodec", options)}
@@ -59,13 +60,32 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
     model = sharded(mesh if how in ("hsdp", "hsdp_override") else mesh["shard"], narrow)
     if how in ("shard_ours", "hsdp_hook"):
         counting = gd.compress_fsdp(model, MODES[mode], replicas=mesh["rep"] if how == "hsdp_hook" else None,
-                                    smallest=1000, timeout=timedelta(seconds=50))
+                                    smallest=1000, timeout=timedelta(seconds=50), bypass=None)
     elif how in ("shard_group", "hsdp_override"):
         counting = mesh.get_group("shard" if how == "shard_group" else "rep")
         assert isinstance(counting, gd.CompressedGroup)
     parameters = trained(model, accumulate=accumulate)
     return {"crc": crc(parameters), "sums": [float(one.double().abs().sum()) for one in parameters],
             "stats": None if counting is None else counting.stats()}
+
+
+def bypass(slow: str) -> tuple[list[float], int]:
+    """Uncompressed collectives of every step where one of two ways is slow, and all those of the last one."""
+    mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
+    model = sharded(mesh["shard"])
+    counting = gd.compress_fsdp(model, MODES["fixed"], smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    counts = [counting.stats()]
+    with slowed(slow):
+        for step in range(36):
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(counting.stats())
+    crcs = crc([one.detach().full_tensor() for one in model.parameters()])      # type: ignore[attr-defined]
+    assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3}
+    return [after["dense"] - before["dense"] for before, after in pairwise(counts)], crcs
 
 
 def refusals() -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -21,10 +22,11 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import coder
 from gcodec.distributed.allreduce import SMALLEST
-from tests.distributed_cases import Net, batch_of, crc, dense_sum, rank, same_bits, size, values_at
+from tests.distributed_cases import Net, batch_of, crc, dense_sum, rank, same_bits, size, slowed, values_at
 from tests.distributed_cases import _sabotage as sabotage
 
 LARGE = 70_001  #: values; enough to be compressed
+gd.register_backend("gcodec", gd.GroupOptions(bypass=None))     # so that every sum is made in the order of ranks
 
 
 def terms(n_values: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -314,7 +316,7 @@ def interleaved(rounds: int) -> int:
 def subgroups() -> None:
     """Groups of some ranks, of Gloo and of gcodec, with options of their own; made and destroyed."""
     ranks = [0, size() - 1] if size() > 1 else [0]
-    options = gd.GroupOptions(mode=gd.FixedBits(6), smallest=1000)
+    options = gd.GroupOptions(mode=gd.FixedBits(6), smallest=1000, bypass=None)
     group = dist.new_group(ranks, backend="gcodec", pg_options=options)
     gloo = dist.new_group(ranks, backend="gloo")
     assert dist.get_backend() == "gcodec"
@@ -358,7 +360,7 @@ def overlapping() -> None:
 def named_backend() -> None:
     """A second name with other options; nonsense is refused."""
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
-    gd.register_backend("gcodec_narrow", gd.GroupOptions(mode=gd.FixedBits(3), smallest=100))
+    gd.register_backend("gcodec_narrow", gd.GroupOptions(gd.FixedBits(3), smallest=100))
     group = dist.new_group(backend="gcodec_narrow")
     assert dist.get_backend(group) == "gcodec_narrow"
     brought = terms(5000)
@@ -399,7 +401,8 @@ def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, j
     """DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
     group = dist.new_group(backend="gloo") if gloo else None
     if bits and not gloo:
-        group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1))
+        narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
+        group = dist.new_group(backend="gcodec", pg_options=narrow_options)
     net = Net(branch=bool(options.get("find_unused_parameters")), narrow=narrow)
     model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -411,6 +414,47 @@ def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, j
             optimizer.zero_grad()
     parameters = [one.detach() for one in model.parameters()]
     return crc(parameters), [float(one.double().abs().sum()) for one in parameters]
+
+
+def bypass(slow: str) -> tuple[list[float], list[float], int]:
+    """DDP without a hook where one of two ways is slow: uncompressed collectives and all of them, of every step."""
+    options = gd.GroupOptions(gd.FixedBits(8), smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    group: Any = dist.new_group(backend="gcodec", pg_options=options)
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    counts = []
+    with slowed(slow):
+        for step in range(36):
+            x, y = batch_of(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            counts.append([group.stats()[name] for name in ("dense", "calls")])
+    dense, calls = ([after - before for before, after in pairwise([0, *of])] for of in zip(*counts, strict=True))
+    return dense, calls, crc(list(model.parameters()))
+
+
+def changing() -> tuple[list[bool], list[bool], int]:
+    """Steps before and after one from which on there are fewer collectives, in the middle of a trial: whether each was
+    uncompressed as a whole."""
+    options = gd.GroupOptions(smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    group: Any = dist.new_group(backend="gcodec", pg_options=options)
+    found, results = [], []
+    with slowed("coded"):
+        for step in range(42):
+            before = group.stats()
+            for n_values in (1000, 3000, 9000)[: 3 if step < 18 else 2]:
+                brought = terms(n_values * size())
+                tensor, part = brought[rank()].clone(), torch.empty(n_values)
+                dist.all_reduce(tensor, group=group)
+                exact = dense_sum(brought, False)
+                torch.testing.assert_close(tensor, exact, rtol=1e-4, atol=1e-6)
+                group.reduce_scatter_single(part, brought[rank()]).wait()
+                torch.testing.assert_close(part, exact.chunk(size())[rank()], rtol=1e-4, atol=1e-6)
+                results.append(tensor)
+            after = group.stats()
+            found.append(after["dense"] - before["dense"] == after["calls"] - before["calls"])
+    return found[:18], found[18:], crc(results)
 
 
 # -------------------------------------------------------------------------------------------------------------- Faults

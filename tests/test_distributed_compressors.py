@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from tests.ranks import Members, Ranks, one_of
 
 CASES = "tests.compressor_cases"
@@ -61,6 +63,17 @@ def test_the_same_with_other_numbers_of_ranks(others, name):
 def test_dgc_trains_in_every_form(pair, form):
     _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run("train", plan_name="dgc", **FORMS[form])])
     assert first == last
+
+
+@pytest.mark.parametrize("name", ["topk", "powersgd"])
+def test_what_is_unused_loses_nothing(pair, name):
+    """DDP throws away what comes of a step in which no rank has used a parameter: so nothing is sent then."""
+    found = pair.run("unused", name=name)
+    for there, (total, _) in found:
+        assert there == [True, False, True, False, True]
+        assert torch.equal(total, found[0][1][0])
+    owed = sum(owed for _, (_, owed) in found) / len(found)     # what was sent plus what is left is what there was
+    torch.testing.assert_close(found[0][1][0], -owed, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "qsgd"])

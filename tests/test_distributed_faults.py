@@ -44,13 +44,12 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
 
 
 def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
-    found = ranks.run("fault", kind="silence", culprit=CULPRIT, patience=2)
+    found = ranks.run("fault", kind="silence", culprit=CULPRIT, patience=3)
     for rank, (name, message, untouched, _) in enumerate(found):
         assert untouched
         if rank != CULPRIT:
             assert name == "PeerError"
-            # A rank whose patience ends closes its connections, which may be what another hears first.
-            assert any(text in message for text in (f"rank {CULPRIT} ", "given up", "closed by peer")), message
+            assert f"rank {CULPRIT} " in message, message       # whomever this one has waited for
 
 
 def test_a_full_queue_is_an_error_within_the_timeout(ranks):
@@ -73,4 +72,4 @@ def test_a_dead_rank_is_an_error():
     for rank in (0, 2):
         name, message = found[rank]
         assert name == "PeerError"
-        assert f"rank {CULPRIT} " in message or "given up" in message
+        assert f"rank {CULPRIT} " in message, message

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(("package", "recipe"), [
     ("pytorch_lightning", "lightning_backend"), ("pytorch_lightning", "lightning_hook"),
+    ("pytorch_lightning", "lightning_argument"),
     ("accelerate", "accelerate_backend"), ("accelerate", "accelerate_hook"),
 ])
 def test_recipes(package, recipe):

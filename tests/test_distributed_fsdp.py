@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch.distributed.fsdp")
 
-from tests.ranks import Ranks
+from tests.ranks import Ranks, one_of
 
 CASES = "tests.fsdp_cases"
 
@@ -63,6 +63,15 @@ def test_replicas_are_averaged(four, how, mode):
     if mode == "fixed":
         assert ours["crc"] != plain["crc"]
         assert ours["stats"]["ratio"] > 1.5
+
+
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_what_is_slower_is_left(pair, slow):
+    dense, _ = one_of(pair.run("bypass", slow=slow))
+    assert sum(dense[:13]) == 0     # while it learns what a step is
+    assert 0 < sum(dense[13:22]) < 27       # a trial
+    assert dense[22:28] == [3 * (slow == "coded")] * 6
+    assert 0 < sum(dense[28:]) < 24     # the next one
 
 
 def test_senseless_arguments_are_refused(pair):

@@ -55,6 +55,27 @@ def test_ddp_with_fixed_bits(ranks):
     assert (checksum == gloos[0][0]) == (ranks.size == 1)
 
 
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_what_is_slower_is_left(ranks, slow):
+    if ranks.size != 3:
+        pytest.skip("three ranks stand for all")
+    dense, calls, _ = one_of(ranks.run("bypass", slow=slow))
+    assert calls[1:] == [3] * 35
+    assert sum(dense[:13]) == 0     # while it learns what a step is
+    assert 0 < sum(dense[13:22]) < 27       # a trial
+    assert dense[22:28] == [3 * (slow == "coded")] * 6
+    assert 0 < sum(dense[28:]) < 24     # the next one
+
+
+def test_another_step_is_tried_anew(ranks):
+    if ranks.size != 2:
+        pytest.skip("two ranks stand for all")
+    before, after, _ = one_of(ranks.run("changing"))
+    assert any(before)      # a trial had begun
+    assert not any(after[2:9])
+    assert after[-3:] == [True] * 3
+
+
 @pytest.mark.parametrize("how", ["payload", "header", "exception"])
 def test_damage_is_an_exception(ranks, how):
     if ranks.size == 1:

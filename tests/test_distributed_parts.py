@@ -23,7 +23,9 @@ from gcodec.distributed.compressed import CompressedGradients
 from gcodec.distributed.exchange import Buffers, Exchange
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
+from gcodec.distributed.notices import Notices
 from gcodec.distributed.partition import piece_length, shapes_within, shares
+from gcodec.distributed.periods import Periods
 from gcodec.distributed.rules import Rule
 from gcodec.distributed.schedule import Schedule
 from gcodec.distributed.stats import Stats, Tally
@@ -52,6 +54,46 @@ def test_a_closed_connection_is_an_error_that_names_the_rank(begin):
     exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer} (here)")
     with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3 \(here\): .*closed by peer\)$"):
         begin(exchange)
+
+
+class Box:
+    """A store that may be gone."""
+
+    def __init__(self, gone):
+        self.gone, self.kept = gone, {}
+
+    def set(self, key, value):
+        self.check([key])
+        self.kept[key] = value.encode()
+
+    def check(self, keys):
+        if self.gone:
+            raise RuntimeError("the store is gone")
+        return all(key in self.kept for key in keys)
+
+    def get(self, key):
+        return self.kept[key]
+
+
+def test_who_has_given_up_before_is_not_to_blame():
+    store: Any = Box(gone=False)
+    Notices(store, 3).leave("rank 1: no answer")
+    Notices(store, 3).leave("rank 1: no answer")
+    here = Notices(store, 2)
+    group: Any = GoneGroup()
+    exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer}", here)
+    for again in range(2):
+        with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3: .* that rank had given up: rank 1: no answer$"):
+            exchange.post(3, again, 10)
+    assert Notices(store, 0).of(2) == "rank 3: the connection has failed (Connection closed by peer)"
+    assert here.of(1) is None
+
+
+def test_without_a_store_there_are_no_notices():
+    store: Any = Box(gone=True)
+    notices = Notices(store, 1)
+    notices.leave("anything")
+    assert notices.of(1) is None
 
 
 @given(st.integers(0, 1 << 26), st.integers(1, 9))
@@ -279,3 +321,29 @@ def test_what_is_not_reduced_on_devices_says_so():
     for text, refused in refusals.items():
         with pytest.raises(gcodec.Unsupported, match=text):
             refused()
+
+
+# Steps among collectives
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), min_size=1, max_size=20), st.data())
+def test_steps_begin_after_the_longest_gap(first, step, data):
+    pause, periods = data.draw(st.integers(0, len(step) - 1)), Periods(lambda gaps: 3 * gaps)
+    shortest = next(n for n in range(1, len(step) + 1) if len(step) % n == 0 and step == step[:n] * (len(step) // n))
+    now, begun = 0.0, []
+    for number, call in enumerate(first + step * 60):
+        place = (number - len(first)) % len(step)
+        now += 5.0 if number >= len(first) and place == pause else 1.0
+        if periods.begins(call, now):
+            begun.append(place)
+    assert begun
+    assert periods.known
+    if shortest == len(step):
+        assert set(begun) == {pause}
+    assert not periods.begins(7, now)       # another call than all before
+    assert not periods.known
+
+
+@given(st.integers(5, 9000))
+def test_what_never_repeats_itself_has_no_steps(n_calls):
+    periods = Periods(lambda gaps: gaps)
+    assert not any(periods.begins(number, number) for number in range(n_calls))

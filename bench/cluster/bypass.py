@@ -1,10 +1,10 @@
-"""What the hook costs where compressing does not pay: plain DDP, and gcodec with its bypass, step by step.
+"""What hook and process group cost where compressing does not pay: plain DDP, and gcodec with its bypass.
 
     python -m bench.cluster.bypass [--quick] [--out DIR]
 
-writes ``cluster-bypass.csv``: for each model and rate the median step of both, in the same processes, and of PyTorch's
-own dense hook, which tells what any hook in Python costs. The first ``FIRST`` steps of each are in a row, so that the
-hook's trial sees steps that follow each other; they do not count. Then methods take turns, step by step.
+writes ``cluster-bypass.csv``: for each model and rate the median step of each, in the same processes, and of PyTorch's
+own dense hook, which tells what any hook in Python costs. The first ``FIRST`` steps of each are in a row, so that a
+trial sees steps that follow each other; they do not count. Then methods take turns, step by step.
 ``paired``: the median of each step's time over that of the plain step beside it. ``compressed_share``: of the
 all-reduces in the last step.
 """
@@ -20,12 +20,12 @@ from statistics import median, quantiles
 
 from bench.cluster.bed import UNSHAPED, clean_up_when_told_to_end, obstacle
 from bench.cluster.runs import Result, train
-from bench.cluster.training import BYPASS, FP32, HOOK
+from bench.cluster.training import BYPASS, FP32, GROUP, HOOK
 from bench.codec import RESULTS
 from gcodec.demo.tables import write_table
 
 FILE = "cluster-bypass.csv"
-FIRST = 20  #: by then the hook has decided
+FIRST = 36  #: by then hook and process group have decided
 RATES = (UNSHAPED, "2gbit", "1gbit", "100mbit")
 COLUMNS = ("model", "workers", "rate", "batch", "method", "steps", "step_seconds", "step_seconds_q1",
            "step_seconds_q3", "of_plain", "paired", "compressed_share")
@@ -41,7 +41,7 @@ class Plan:
 
 
 PLANS = (Plan("cnn", 128, 160), Plan("transformer", 8, 120))
-QUICK_PLANS = (Plan("cnn", 64, 40),)
+QUICK_PLANS = (Plan("cnn", 64, 60),)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -50,9 +50,8 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     for method, run in result["runs"].items():
         seconds = run["seconds"][FIRST:]
         low, middle, high = quantiles(seconds, n=4)
-        stats = run["stats"]
-        last = stats["last_step"] if stats else {}
-        share = f"{1 - last['dense'] / last['calls']:.3f}" if last else ""
+        calls, dense = (after - before for before, after in zip(*run["calls"][-2:], strict=True))
+        share = f"{1 - dense / calls:.3f}" if calls else ""
         yield [result["model"], result["workers"], result["rate"], result["batch"], method, len(seconds),
                f"{middle:.5f}", f"{low:.5f}", f"{high:.5f}", f"{middle / median(plain):.4f}",
                f"{median(own / other for own, other in zip(seconds, plain, strict=True)):.4f}", share]
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         for rate in options.rate or (RATES[:1] if options.quick else RATES):
             more = ["--first", str(FIRST), "--batch", str(plan.batch)]
-            found = list(rows_of(train(plan.model, rate, plan.steps, 1, (FP32, HOOK, BYPASS), more=more)))
+            found = list(rows_of(train(plan.model, rate, plan.steps, 1, (FP32, HOOK, BYPASS, GROUP), more=more)))
             for row in found:
                 print(*row, sep=", ", flush=True)
             rows += found

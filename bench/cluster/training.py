@@ -43,12 +43,21 @@ from gcodec.averaging import Plan as Compression
 from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.train import TASKS, Plan, Task
-from gcodec.distributed import Bypass, CompressedAllreduce, CompressedGradients, Lossless, NearLossless, hook
+from gcodec.distributed import (
+    Bypass,
+    CompressedAllreduce,
+    CompressedGradients,
+    CompressedGroup,
+    Lossless,
+    NearLossless,
+    hook,
+)
 from gcodec.feedback import ErrorFeedback
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
 HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python
 BYPASS = f"{NEAR}, bypass"  #: may go around the codec; the other two always use it
+GROUP = "gcodec process group, bypass"  #: DDP without a hook
 CONTROL = "control"  #: and a number
 NOTHING = "no communication"  #: replicas drift apart: for the time of computing alone
 #: What GradZip's paper compares, by its names, and others at its ratios; with error feedback.
@@ -89,12 +98,13 @@ class Run:
     task: Task
     ddp: DistributedDataParallel
     random: np.random.Generator
-    state: CompressedAllreduce | CompressedGradients | None = None
+    state: CompressedAllreduce | CompressedGradients | CompressedGroup | None = None
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     bits: list[float] = field(default_factory=list)  #: per head symbol, with the hook's shared codebooks
     entropies: list[float] = field(default_factory=list)  #: of the same symbols
+    calls: list[tuple[float, float]] = field(default_factory=list)  #: all-reduces so far, and those not compressed
 
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.task.optimizer.param_groups]
@@ -107,8 +117,9 @@ class Run:
         self.seconds.append(perf_counter() - start)
         dist.barrier()
         self.sent.append((traffic() - before).sent)
+        stats = self.state.stats() if self.state else {}
+        self.calls.append((stats.get("calls", 0), stats.get("dense", 0)))
         if isinstance(self.state, CompressedAllreduce):
-            stats = self.state.stats()
             self.bits.append(stats["bits_per_symbol"])
             self.entropies.append(stats["entropy_per_symbol"])
 
@@ -131,8 +142,10 @@ def begin(name: str, model: str, plan: Plan, seed: int) -> Run:
     task = TASKS[model](plan)
     if name.startswith(CONTROL):
         perturb(task.model, int(name.split()[-1]))
-    ddp = DistributedDataParallel(WithLoss(task), bucket_cap_mb=BUCKET_MB[model], broadcast_buffers=False)
-    state = register(ddp, name, task.optimizer)
+    group = dist.new_group(backend="gcodec") if name == GROUP else None
+    ddp = DistributedDataParallel(
+        WithLoss(task), bucket_cap_mb=BUCKET_MB[model], broadcast_buffers=False, process_group=group)
+    state = group if isinstance(group, CompressedGroup) else register(ddp, name, task.optimizer)
     return Run(name, task, ddp, np.random.default_rng((seed, dist.get_rank())), state)
 
 
@@ -185,7 +198,7 @@ def gathered(runs: Sequence[Run], plan: Plan, model: str) -> dict[str, Any]:
         losses, sent = (means / dist.get_world_size()).tolist()
         stats = run.state.stats() if run.state else {}
         found["runs"][run.name] = {"losses": losses, "sent": sent, "seconds": slowest.tolist(), "bits": run.bits,
-                                   "entropies": run.entropies, "stats": stats}
+                                   "entropies": run.entropies, "calls": run.calls, "stats": stats}
     return found
 
 

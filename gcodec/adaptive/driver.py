@@ -156,7 +156,7 @@ class Adaptive:
 
     def _fed(self, gradient: torch.Tensor, place: Place) -> torch.Tensor:
         """What is to be compressed in a gradient's place."""
-        feedback, memory = self.averager.plan.feedback, self.averager.memories.setdefault(place.name, {})
+        feedback, memory = self.averager.feedback_of(gradient), self.averager.memories.setdefault(place.name, {})
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
         return carried.corrected.to(gradient.dtype)
 

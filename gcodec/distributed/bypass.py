@@ -51,10 +51,11 @@ class Bypass:
 
 
 class Gate:
-    """Decides for each bucket, from steps and sums that all ranks have in common. On the lane's thread."""
+    """Decides for each bucket, from steps and sums that all ranks have in common. On the lane's thread. ``label``:
+    begins what is logged."""
 
-    def __init__(self, config: Bypass) -> None:
-        self.config = config
+    def __init__(self, config: Bypass, label: str = "") -> None:
+        self.config, self.label = config, label
         self.step, self.start = 0, _FIRST
         self.verdicts: dict[int, bool] = {}  #: by the bit length of a bucket's bytes: whether to compress
         self._forget()
@@ -123,7 +124,8 @@ class Gate:
         if speaks:
             chosen = [f"{1 << size - 1}" for size, good in self.verdicts.items() if good]
             _log.info(
-                "dense all-reduce at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed: %s",
+                "%sdense at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed: %s",
+                f"{self.label}: " if self.label else "",
                 link / 1e9,
                 codec / 1e9,
                 1e3 * dense_step,
@@ -133,6 +135,11 @@ class Gate:
                 else "not compressing",
             )
         self.start = self.step + self.config.every
+        self._forget()
+
+    def restart(self) -> None:
+        """Steps are no longer those that were measured: the trial is to begin anew."""
+        self.start = self.step + _FIRST
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:

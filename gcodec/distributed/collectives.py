@@ -4,19 +4,22 @@ FSDP's adapters have in common."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .allreduce import SMALLEST, TYPES, compressed
+from .allreduce import SMALLEST, TYPES, compressed, plain
+from .bypass import APART, COMPRESSED, DENSE, Bypass
 from .lane import Job, Lane, lane_of
 from .modes import FixedBits, Lossless
-from .scatter import scattered
+from .periods import PeriodGate
+from .scatter import plain_scattered, scattered
 from .stats import Tally
 from .warm import warm
 from .work import LaneWork
@@ -32,13 +35,16 @@ class GroupOptions:
     ``mode``: ``Lossless()`` or ``FixedBits``; NearLossless needs parameters, which a process group does not see and of
     which FSDP has but shards. ``smallest``: tensors of fewer bytes go through Gloo as they are. ``threads`` of the
     codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
-    rank is an error; default what torch was told (``timeout=``). Raises InvalidArgument for another mode.
+    rank is an error; default what torch was told (``timeout=``). ``bypass``: how it is found out what is faster
+    uncompressed, where the same collectives come again and again; None: all are compressed. Raises InvalidArgument for
+    another mode.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
     smallest: int = SMALLEST
     threads: int | None = None
     timeout: timedelta | None = None
+    bypass: Bypass | None = field(default_factory=Bypass)
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, Lossless | FixedBits):
@@ -53,18 +59,31 @@ class GroupOptions:
         return self.timeout
 
 
+class _Call(NamedTuple):
+    """What one collective has in common with those of other steps; ``turns``: of a ring that the dense one takes, 2 for
+    an all-reduce, 1 for half of it."""
+
+    name: str
+    turns: int
+    n_bytes: int
+    dtype: torch.dtype
+
+
 class Collectives:
     """Starts them on lanes, and counts. ``label``: begins what errors say of where they happened."""
 
     def __init__(self, options: GroupOptions, label: str) -> None:
         self.options, self.label = options, label
         self.threads = options.threads or threads_here()
-        self._tally = Tally()
+        self._tally, self._lock = Tally(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._gates: dict[Lane, PeriodGate] = {}
 
     def stats(self) -> dict[str, float]:
-        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them."""
-        return self._tally.numbers()
+        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them. Of dense collectives that torch
+        makes itself there are no seconds."""
+        with self._lock:
+            return self._tally.numbers()
 
     def suits(self, tensors: Sequence[torch.Tensor], size: int) -> bool:
         """Whether reducing these among ``size`` ranks is work for a lane: the same answer on all ranks.
@@ -81,41 +100,80 @@ class Collectives:
             raise Unsupported(f"{self.label}: tensors on {elsewhere} are not reduced yet; those in CPU memory are")
         return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
 
-    def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork:
-        """Of tensors of one type, in place; they travel as one. The work's value is the list."""
+    def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork | None:
+        """Of tensors of one type, in place; they travel as one. The work's value is the list. None: this is one that is
+        faster uncompressed, and the caller's to make. Raises PeerError."""
+        call = _Call("all-reduce", 2, sum(one.nbytes for one in tensors), tensors[0].dtype)
+        lane, kind, tally = self._begun(group, call)
+        if kind == DENSE:
+            return None
         parts = [one.detach().contiguous().view(-1) for one in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
-        lane, tally = self._lane(group, flat.dtype), Tally(calls=1, raw_bytes=flat.nbytes)
-        mode, threads, dtype, result = self.options.mode, self.threads, TYPES[flat.dtype], self._room(lane, flat)
-        job = compressed(lane, flat, result, dtype, mode, mean, None, None, threads, tally, self.label)
+        if kind == APART:
+            result, job = flat, Job(lambda: plain(lane, flat, mean, tally, self.label))
+        else:
+            mode, threads, dtype, result = self.options.mode, self.threads, TYPES[flat.dtype], self._room(lane, flat)
+            job = compressed(lane, flat, result, dtype, mode, mean, None, None, threads, tally, self.label)
 
         def end() -> list[torch.Tensor]:
             for one, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
                 one.detach().copy_(part.view(one.shape))
-            self._count(tally, 2, lane)
+            self._ended(lane, call, tally)
             return tensors
 
-        return LaneWork(lane.submit(_with_end(job, end)))
+        return LaneWork(lane.submit(_with_end([job], end)))
 
     def reduce_scatter(
         self, group: dist.ProcessGroup, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], mean: bool
-    ) -> LaneWork:
-        """Of pairs: the whole, and what takes this rank's part. The work's value is the list of parts."""
-        lane = self._lane(group, pairs[0][0].dtype)
-        return LaneWork(lane.submit(_several([self._scatter(lane, whole, own, mean) for whole, own in pairs])))
-
-    def _scatter(self, lane: Lane, whole: torch.Tensor, own: torch.Tensor, mean: bool) -> Job:
-        flat, result = whole.detach().contiguous().view(-1), own.detach().contiguous().view(-1)
-        tally = Tally(calls=1, raw_bytes=flat.nbytes)
-        job = scattered(lane, flat, result, self.options.mode, mean, self.threads, tally, self.label)
+    ) -> LaneWork | None:
+        """Of pairs: the whole, and what takes this rank's part. The work's value is the list of parts. None, errors: as
+        :meth:`all_reduce`."""
+        call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
+        lane, kind, tally = self._begun(group, call)
+        if kind == DENSE:
+            return None
+        flat = [(whole.detach().contiguous().view(-1), own.detach().contiguous().view(-1)) for whole, own in pairs]
+        jobs = [self._scatter(lane, kind, whole, own, mean, tally) for whole, own in flat]
 
         def end() -> list[torch.Tensor]:
-            if not own.is_contiguous():
-                own.detach().copy_(result.view(own.shape))
-            self._count(tally, 1, lane)
-            return [own]
+            for (_, own), (_, result) in zip(pairs, flat, strict=True):
+                if not own.is_contiguous():
+                    own.detach().copy_(result.view(own.shape))
+            self._ended(lane, call, tally)
+            return [own for _, own in pairs]
 
-        return _with_end(job, end)
+        return LaneWork(lane.submit(_with_end(jobs, end)))
+
+    def _scatter(
+        self, lane: Lane, kind: int, whole: torch.Tensor, own: torch.Tensor, mean: bool, tally: Tally
+    ) -> Job:
+        if kind == APART:
+            return plain_scattered(lane, whole, own, mean, tally, self.label)
+        return scattered(lane, whole, own, self.options.mode, mean, self.threads, tally, self.label)
+
+    def _begun(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Tally]:
+        """The lane, how the collective is to be made, and what counts it; for DENSE it has been counted."""
+        lane, tally, bypass = self._lane(group, call.dtype), Tally(calls=1, raw_bytes=call.n_bytes), self.options.bypass
+        tally.dense_bytes = call.turns * (lane.size - 1) / lane.size * call.n_bytes
+        if bypass is None:
+            return lane, COMPRESSED, tally
+        if lane not in self._gates:
+            self._gates[lane] = PeriodGate(bypass, lane, self.label)
+        kind = self._gates[lane].kind(call, call.n_bytes)
+        if kind == DENSE:
+            tally.add_dense(call.n_bytes, lane.size, 0.0, call.turns)
+            self._count(tally)
+        return lane, kind, tally
+
+    def _ended(self, lane: Lane, call: _Call, tally: Tally) -> None:
+        """In the lane."""
+        self._count(tally)
+        if lane in self._gates:
+            self._gates[lane].add(call.n_bytes, tally)
+
+    def _count(self, tally: Tally) -> None:
+        with self._lock:
+            self._tally.add(tally)
 
     def _room(self, lane: Lane, like: torch.Tensor) -> torch.Tensor:
         """Memory for a result. A lane does one job after another and empties it at the end of each, so jobs share."""
@@ -125,11 +183,6 @@ class Collectives:
                 self._results.clear()
             self._results[key] = torch.empty_like(like)
         return self._results[key]
-
-    def _count(self, tally: Tally, turns: int, lane: Lane) -> None:
-        """``turns``: of a ring, that the dense collective would take: 2 for an all-reduce, 1 for half of it."""
-        tally.dense_bytes = turns * (lane.size - 1) / lane.size * tally.raw_bytes
-        self._tally.add(tally)
 
     def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype) -> Lane:
         self.make_warm(dtype)
@@ -158,20 +211,17 @@ def mean_of(op: Any) -> bool | None:
     return False if op == dist.ReduceOp.SUM else None
 
 
-def _with_end(job: Job, end: Callable[[], list[torch.Tensor]]) -> Job:
+def _with_end(jobs: Sequence[Job], end: Callable[[], list[torch.Tensor]]) -> Job:
+    """One job of several, whose value is that of ``end``."""
+
     def run() -> list[torch.Tensor]:
-        job.run()
+        for job in jobs:
+            job.run()
         return end()
-
-    return Job(run, job.refuse)
-
-
-def _several(jobs: Sequence[Job]) -> Job:
-    """One job of several whose values are lists; its value is the lists' sum."""
 
     def refuse(error: BaseException) -> None:
         for job in jobs:
             if job.refuse is not None:
                 job.refuse(error)
 
-    return Job(lambda: [tensor for job in jobs for tensor in job.run()], refuse)
+    return Job(run, refuse)

@@ -32,9 +32,10 @@ class CompressedGradients:
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
     ``model``: the module whose gradients come, under DDP or not: its parameters' names tell tensors apart, however DDP
-    forms its buckets. ``plan``: a compressor, which gets error feedback, or a :class:`~gcodec.averaging.Plan`.
-    ``optimizer``: the one that will take the step; plans with momentum correction need it, to see that it has no
-    momentum. ``group``: DDP's process group. ``timeout``: when a silent rank becomes an error.
+    forms its buckets; with ``find_unused_parameters`` it must be DDP's. ``plan``: a compressor, which gets error
+    feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the one that will take the step; plans with momentum
+    correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when a silent rank
+    becomes an error.
 
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
     ``gcodec.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and number of
@@ -59,6 +60,8 @@ class CompressedGradients:
         self._names = {id(param): name for name, param in module.named_parameters()}
         self._params = dict(module.named_parameters())  # keeps their ids from being used again
         self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
+        if isinstance(model, DistributedDataParallel):  # it throws away the average of what no rank has used
+            self.averager.skips_zeros = bool(model.find_unused_parameters)
         self._stats = Stats()
         self._lane: Lane | None = None
         _warm(self.plan.compressor, {param.dtype for param in self._params.values()})

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import PeerError
+from .notices import Notices
 
 _KEPT = 64  #: buffers of a size that are kept
 
@@ -69,15 +70,20 @@ class Incoming:
 
 class Exchange:
     """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to; ``where``:
-    from a peer to the text that its errors begin with.
+    from a peer to the text that its errors begin with; ``notices``: what ranks have said of why they are gone.
 
     ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it. All methods raise PeerError.
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, timeout: timedelta, buffers: Buffers, where: Callable[[int], str]
+        self,
+        group: dist.ProcessGroup,
+        timeout: timedelta,
+        buffers: Buffers,
+        where: Callable[[int], str],
+        notices: Notices | None = None,
     ) -> None:
-        self.group, self.buffers, self.where = group, buffers, where
+        self.group, self.buffers, self.where, self.notices = group, buffers, where, notices
         self._deadline = monotonic() + timeout.total_seconds()
         self._timeout = timeout
         self._receives: list[Incoming] = []
@@ -108,13 +114,13 @@ class Exchange:
 
     def receive(self, incoming: Incoming, where: str) -> np.ndarray:
         """Wait for a message: uint8, longer than the message. ``where``: begins the text of an error."""
-        self._wait(incoming.work, where)
+        self._wait(incoming.work, incoming.peer, where)
         return incoming.bytes
 
     def finish(self) -> None:
         """Wait until everything has been sent, and take the memory back."""
         for peer, _, work in self._sends:
-            self._wait(work, self.where(peer))
+            self._wait(work, peer, self.where(peer))
         for buffer in self._owned:
             self.buffers.give(buffer)
         for incoming in self._receives:
@@ -124,23 +130,32 @@ class Exchange:
         try:
             return operation([buffer], peer, tag)
         except RuntimeError as error:  # Gloo knows already that the peer is gone
-            raise self._failed(self.where(peer), error) from error
+            raise self._failed(peer, self.where(peer), error) from error
 
-    @staticmethod
-    def _failed(where: str, error: RuntimeError) -> PeerError:
-        return PeerError(f"{where}: the connection has failed ({str(error).splitlines()[0]})")
+    def _failed(self, peer: int, where: str, error: RuntimeError) -> PeerError:
+        """What to raise. Where that peer has given up before, it is not the one to blame."""
+        late = "imed out" in str(error)
+        what = f"no answer within {self._timeout.total_seconds():g} s" if late else "the connection has failed"
+        text, reason = f"{where}: {what} ({_in_short(error)})", None
+        if self.notices is not None:
+            self.notices.leave(text)
+            reason = self.notices.of(peer)
+        return PeerError(text if reason is None else f"{text}; that rank had given up: {reason}")
 
-    def _wait(self, work: Any, where: str) -> None:
+    def _wait(self, work: Any, peer: int, where: str) -> None:
         start = perf_counter()
         left = timedelta(seconds=max(self._deadline - monotonic(), 0.001))
         try:
             done = work.wait(left)
         except RuntimeError as error:
-            if "imed out" not in str(error):
-                raise self._failed(where, error) from error
-            text = f"no answer within {self._timeout.total_seconds():g} s"
-            raise PeerError(f"{where}: {text} ({str(error).splitlines()[0]})") from error
+            raise self._failed(peer, where, error) from error
         finally:
             self.waited += perf_counter() - start
         if not done:
             raise PeerError(f"{where}: the operation was aborted")
+
+
+def _in_short(error: RuntimeError) -> str:
+    """What Gloo says, without the place in its source before it and the advice after it."""
+    line = str(error).splitlines()[0]
+    return (line.partition("] ")[2] if line.startswith("[") else line).partition(". ")[0]

@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST
+from .bypass import Bypass
 from .collectives import Collectives, GroupOptions, mean_of
 from .modes import FixedBits, Lossless
-from .work import LaneWork
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -47,10 +47,11 @@ class CompressedReduceScatter:
     ) -> Any:
         """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part. Returns a work if
         ``async_op``. Raises PeerError, Corruption."""
-        mean = mean_of(op)
-        if mean is None or not self.collectives.suits([input_tensor], group.size()):
+        mean, work = mean_of(op), None
+        if mean is not None and self.collectives.suits([input_tensor], group.size()):
+            work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
+        if work is None:
             return _plain_reduce_scatter(output_tensor, input_tensor, group, op, async_op)
-        work: LaneWork = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
         if async_op:
             return work
         work.wait()
@@ -65,19 +66,21 @@ def compress_fsdp(
     smallest: int = SMALLEST,
     threads: int | None = None,
     timeout: timedelta = timedelta(minutes=5),
+    bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
 ) -> Collectives:
     """Compress the gradients of every module of ``model`` that ``fully_shard`` has been called on.
 
     ``mode``: lossless by default. ``replicas``: for models that are sharded over one dimension of a mesh alone: the
     other dimension (or its group), over which the shards' gradients are then averaged, compressed, in place of HSDP's
     own all-reduce. To keep HSDP's own, and compress only that, give its dimension the backend "gcodec". ``smallest``,
-    ``threads``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a silent rank is an error.
+    ``threads``, ``bypass``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a silent rank is
+    an error.
 
     Returns what counts: ``stats()`` has wire bytes, ratio and seconds. Errors are raised by ``backward()``. Raises
     Unsupported for a torch without custom communications, InvalidArgument for another mode, for a model without FSDP2
     modules, and for ``replicas`` of a model that is already HSDP.
     """
-    collectives = Collectives(GroupOptions(mode or Lossless(), smallest, threads, timeout), "FSDP")
+    collectives = Collectives(GroupOptions(mode or Lossless(), smallest, threads, timeout, bypass), "FSDP")
     modules = _sharded(model)
     hook = None if replicas is None else _averaging(collectives, replicas)
     for module in modules:
@@ -106,10 +109,12 @@ def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGrou
     group = replicas if isinstance(replicas, dist.ProcessGroup) else replicas.get_group()
 
     def average(shard: torch.Tensor) -> None:
-        if collectives.suits([shard], group.size()):
-            collectives.all_reduce(group, [shard], True).wait()
-        else:
+        suits = collectives.suits([shard], group.size())
+        work = collectives.all_reduce(group, [shard], True) if suits else None
+        if work is None:
             dist.all_reduce(shard, op=dist.ReduceOp.AVG, group=group)
+        else:
+            work.wait()
 
     return average
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class Gradients:
             ]
         )
 
-    @property
+    @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
         """Of the tensors as they lie in memory: those in another order than row-major count as flat."""
         return [

@@ -81,10 +81,11 @@ class CompressedGroup(dist.ProcessGroup):
 
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
         listed, mean = _as_list(tensors), mean_of(_operation(arguments, options))
-        if mean is None or not self._collectives.suits(listed, self.size()):
-            work: Work = inner_method(self.inner, name)(tensors, *arguments, **options)
-            return work
-        return self._collectives.all_reduce(self, listed, mean)
+        ours = None
+        if mean is not None and self._collectives.suits(listed, self.size()):
+            ours = self._collectives.all_reduce(self, listed, mean)
+        work: Work = ours or inner_method(self.inner, name)(tensors, *arguments, **options)
+        return work
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
         own, given, mean = _as_list(outputs), _as_list(inputs), mean_of(_operation(arguments, options))
@@ -92,10 +93,11 @@ class CompressedGroup(dist.ProcessGroup):
             whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
             for whole, part in zip(given, own, strict=True)
         )
-        if mean is None or not fits or not self._collectives.suits(given, self.size()):
-            work: Work = inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
-            return work
-        return self._collectives.reduce_scatter(self, list(zip(given, own, strict=True)), mean)
+        ours = None
+        if mean is not None and fits and self._collectives.suits(given, self.size()):
+            ours = self._collectives.reduce_scatter(self, list(zip(given, own, strict=True)), mean)
+        work: Work = ours or inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
+        return work
 
 
 def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ..errors import GcodecError, InvalidArgument, PeerError
 from .exchange import Buffers
+from .notices import Notices
 
 Place = Callable[[], AbstractContextManager[Any]]
 
@@ -96,8 +97,9 @@ class Lane:
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
         self.parent, self.timeout = parent, timeout
-        self.group = private_group(parent, timeout)
-        self.rank, self.size = self.group.rank(), self.group.size()
+        self.rank, self.size = parent.rank(), parent.size()
+        store = _private_store(parent)
+        self.group, self.notices = private_group(store, self.rank, self.size, timeout), Notices(store, self.rank)
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
@@ -175,17 +177,21 @@ class Lane:
         self.failure = self.failure or GcodecError("this lane is closed")
 
 
-def private_group(parent: dist.ProcessGroup, timeout: timedelta) -> dist.ProcessGroup:
-    """A Gloo group with the ranks of ``parent``, which is all that it needs to be collective over.
-
-    It meets through the parent's own store. ``new_group`` with local synchronization would name it after how many
-    groups this process is in, which is not the same on all ranks, and falls when one is destroyed.
-    """
+def _private_store(parent: dist.ProcessGroup) -> Store:
+    """A part of the parent's own store, for a group of the same ranks."""
     name = str(parent.group_name)
     _made[name] = _made.get(name, 0) + 1
-    store = PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
-    group = dist.ProcessGroup(store, parent.rank(), parent.size())
-    adopt(group, dist.ProcessGroupGloo(store, parent.rank(), parent.size(), timeout=timeout))
+    return PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
+
+
+def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
+    """A Gloo group of those that meet through ``store``, which is all that it needs to be collective over.
+
+    ``new_group`` with local synchronization would name it after how many groups this process is in, which is not the
+    same on all ranks, and falls when one is destroyed.
+    """
+    group = dist.ProcessGroup(store, rank, size)
+    adopt(group, dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
     return group
 
 

@@ -85,7 +85,8 @@ class Reduction:
         self.sequence = self.lane.sequence
         self.lane.sequence += 1
         self._left = deque(self.schedule.outgoing())
-        return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers, self._where)
+        lane = self.lane
+        return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
 
     def _run(self, exchange: Exchange) -> None:
         own = [

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from ..tensors import values_of
 from .allreduce import TYPES
 from .coder import Coder
+from .delegation import inner_method
+from .exchange import named
 from .lane import Job, Lane
 from .modes import FixedBits, Lossless
 from .partition import Range, piece_length
@@ -85,3 +89,16 @@ def scattered(
         return own
 
     return Job(run, lambda error: scatter().refuse(error))
+
+
+def plain_scattered(lane: Lane, flat: torch.Tensor, own: torch.Tensor, mean: bool, tally: Tally, label: str) -> Job:
+    """The same of Gloo's own, uncompressed."""
+
+    def run() -> torch.Tensor:
+        start, options = perf_counter(), dist.ReduceScatterOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
+        named(f"{label}, uncompressed", lambda: inner_method(lane.group, "reduce_scatter_single")(own, flat, options).wait())
+        tally.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
+        return own
+
+    return Job(run)

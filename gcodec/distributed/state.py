@@ -74,6 +74,7 @@ class CompressedAllreduce:
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
         self._results: dict[int, torch.Tensor] = {}
+        self._layouts: dict[int, tuple[tuple[int, ...], Gradients]] = {}
         self._books: dict[Any, DeviceBooks] = {}
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
@@ -125,7 +126,7 @@ class CompressedAllreduce:
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
         if dtype is None or buffer.nbytes < max(self.smallest, 1) or (there and buffer.dtype not in CODED_THERE):
             return dense
-        gradients, mode = gradients_of(bucket), self.mode
+        gradients, mode = self._gradients(bucket), self.mode
         shared = None if there else self._shared(gradients)
         result = self._result_for(bucket.index(), buffer)
         if there:
@@ -151,6 +152,14 @@ class CompressedAllreduce:
             return flat
 
         return Job(run, coded.refuse, coded.devices, coded.place)
+
+    def _gradients(self, bucket: GradBucket) -> Gradients:
+        """As :func:`gradients_of`, found once: a bucket keeps its layout until it is rebuilt, of other parameters or in
+        another order."""
+        index, params = bucket.index(), tuple(map(id, bucket.parameters()))
+        if index not in self._layouts or self._layouts[index][0] != params:
+            self._layouts[index] = params, gradients_of(bucket)
+        return self._layouts[index][1]
 
     def _shared(self, gradients: Gradients) -> Shared | None:
         if self.refresh is None:

@@ -38,9 +38,10 @@ class Tally:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
-    def add_dense(self, n_bytes: int, size: int, seconds: float) -> None:
-        """Count an uncompressed all-reduce of so many bytes among ``size`` ranks, as a ring's."""
-        on_ring = 2 * (size - 1) / size * n_bytes
+    def add_dense(self, n_bytes: int, size: int, seconds: float, turns: int = 2) -> None:
+        """Count an uncompressed collective of so many bytes among ``size`` ranks, as a ring's; ``turns``: of the ring,
+        2 for an all-reduce, 1 for half of it."""
+        on_ring = turns * (size - 1) / size * n_bytes
         self.sent_bytes += on_ring
         self.received_bytes += on_ring
         self.wait_seconds += seconds

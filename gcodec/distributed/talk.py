@@ -64,7 +64,8 @@ class Talk:
     def _start(self) -> Exchange:
         self.sequence, self.piece = self.lane.sequence, 0
         self.lane.sequence += 1
-        return Exchange(self.lane.group, self.lane.timeout, self.lane.buffers, self._where)
+        lane = self.lane
+        return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
 
     def _run(self, conversation: Generator[Request, Any, Any], exchange: Exchange) -> Any:
         answer: Any = None

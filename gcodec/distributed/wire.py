@@ -61,7 +61,7 @@ class StagedWire:
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """As :meth:`Wire.swap`; receives are posted before sends. Raises PeerError."""
-        exchange = Exchange(self.lane.group, self.lane.timeout, self._buffers, _where)
+        exchange = Exchange(self.lane.group, self.lane.timeout, self._buffers, _where, self.lane.notices)
         try:
             return self._swap(exchange, frames, sizes)
         except BaseException:
