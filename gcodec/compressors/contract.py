@@ -36,7 +36,8 @@ _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class Reduce(NamedTuple):
-    """Asks for the sum over ranks of a dense tensor, in its own dtype. The tensor is the asked one's from then on."""
+    """Asks for the sum over ranks of a dense tensor, in its own dtype, by rank (``sums``). The tensor is the asked
+    one's from then on."""
 
     tensor: torch.Tensor
 
