@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -18,6 +20,8 @@ from gcodec.checkpoint import pack, unpack
 from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradNA, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.contract import Gather, Memory, Reduce, alone, kept
 from gcodec.compressors.randomk import random_subset
+from gcodec.compressors.selection import bits_in, count_above
+from gcodec.compressors.sizes import Binned, Sizes, sizes_in
 from gcodec.errors import InvalidArgument, PeerError
 from gcodec.feedback import ErrorFeedback, WarmUp
 from gcodec.simulate import Simulation, compress_on, converse
@@ -262,6 +266,37 @@ def test_thresholds_keep_about_what_the_largest_do(setting, kind):
     limit = 2.0 if isinstance(setting, RedSync) else 1.5
     assert norm(found.contribution) >= 0.93 * norm(best.contribution)
     assert found.floats <= limit * best.floats
+
+
+def test_a_histogram_knows_what_counting_finds():
+    """At thresholds between and within its bins, for any number of values."""
+    random = torch.Generator().manual_seed(0)
+    flat = torch.randn(300_001, generator=random) ** 3
+    flat[:5] = torch.tensor([0.0, -0.0, 1e-42, 3.5, -3.5])
+    bits = bits_in(flat)
+    assert isinstance(sizes_in(flat), Binned)
+    assert not isinstance(sizes_in(flat[:1000]), Binned)
+    counted, binned = Sizes(flat), Binned(flat, bits)
+    assert binned.mean == pytest.approx(counted.mean, rel=1e-5)
+    assert binned.most == counted.most
+    for threshold in (0.0, 1e-42, 1e-3, 0.5, 0.5009765625, 3.5, 3.5 + 1e-6, counted.most, 1e30):
+        count = count_above(flat, threshold)
+        assert binned.most_above(threshold) >= count
+        for k in (1, count - 1, count, count + 1, count + 50, len(flat)):
+            assert binned.reached(threshold, k) == (count >= k)
+    for bad in (math.nan, -math.inf):
+        flat[7] = bad
+        assert Binned(flat, bits).most == math.inf
+
+
+@pytest.mark.parametrize("method", ["trimmed", "bisection"])
+def test_redsync_chooses_the_same_of_large_tensors(method):
+    flat = torch.randn(300_001, generator=torch.Generator().manual_seed(1)) ** 3
+    for density in (0.5, 0.01, 1e-5):
+        setting = RedSync(density, method=method)
+        found = setting.select(flat, {}, Place())
+        with mock.patch("gcodec.compressors.redsync.sizes_in", Sizes):
+            assert torch.equal(setting.select(flat, {}, Place()), found)
 
 
 @given(st.integers(1, 2000), st.floats(0.01, 1.0), st.integers(0, 100))

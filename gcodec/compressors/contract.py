@@ -139,7 +139,7 @@ def mean_of(tensor: torch.Tensor, size: int) -> Generator[Request, Any, torch.Te
     they are added up, so that sums stay in range; the others after."""
     if wide(tensor.dtype) is tensor.dtype:
         total: torch.Tensor = yield Reduce(tensor)
-        return total / size
+        return total.div_(size)
     mean: torch.Tensor = yield Reduce(tensor / size)
     return mean
 

@@ -26,6 +26,48 @@ class Product(NamedTuple):
     right: torch.Tensor
 
 
+class Narrow(NamedTuple):
+    """A tensor in a narrower dtype than the gradient's."""
+
+    values: torch.Tensor
+
+
+class Rounded(NamedTuple):
+    """``size`` times what a ``size``-th of ``values`` is in the narrower ``dtype``. It is rounded anew whenever it is
+    wanted, a ``_RUN`` at a time, which takes less than keeping it."""
+
+    values: torch.Tensor
+    dtype: torch.dtype
+    size: int
+
+    def narrow(self) -> torch.Tensor:
+        """In the narrower dtype, a ``size``-th of it."""
+        if self.size == 1:
+            return self.values.to(self.dtype)
+        found = torch.empty_like(self.values, dtype=self.dtype, memory_format=torch.contiguous_format)
+        room, flat, out = self._room(self.values.dtype), self.values.reshape(-1), found.view(-1)
+        for begin in range(0, flat.numel(), _RUN):
+            part = flat[begin : begin + _RUN]
+            out[begin : begin + _RUN].copy_(torch.div(part, self.size, out=room[: part.numel()]))
+        return found
+
+    def taken_from(self, flat: torch.Tensor, out: torch.Tensor) -> None:
+        """``flat`` less this, both flat, into ``out``, which may be ``flat``."""
+        values, room, narrow = self.values.reshape(-1), self._room(self.values.dtype), self._room(self.dtype)
+        for begin in range(0, flat.numel(), _RUN):
+            part = values[begin : begin + _RUN]
+            wide, small = room[: part.numel()], narrow[: part.numel()]
+            small.copy_(part if self.size == 1 else torch.div(part, self.size, out=wide))
+            whole, rest = flat[begin : begin + _RUN], out[begin : begin + _RUN]
+            torch.sub(whole, wide.copy_(small), alpha=self.size, out=rest)
+
+    def _room(self, dtype: torch.dtype) -> torch.Tensor:
+        return self.values.new_empty(min(_RUN, self.values.numel()), dtype=dtype)
+
+
+_RUN = 1 << 15  #: values that stay in the nearest caches while they are rounded
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a conversation comes to.
@@ -36,8 +78,8 @@ class Outcome:
     value of b bits is b / 32 of one.
     """
 
-    mean: torch.Tensor | Product
-    sent: torch.Tensor | Values | Product
+    mean: torch.Tensor | Product | Narrow
+    sent: torch.Tensor | Values | Product | Rounded
     floats: float
     shape: Sequence[int] = ()
     dtype: torch.dtype = torch.float32
@@ -45,12 +87,20 @@ class Outcome:
     @cached_property
     def average(self) -> torch.Tensor:
         """The mean as a tensor."""
-        return self._made(self.mean) if isinstance(self.mean, Product) else self.mean
+        match self.mean:
+            case Product():
+                return self._made(self.mean)
+            case Narrow(values):
+                return values.to(self.dtype)
+            case tensor:
+                return tensor
 
     def put_into(self, out: torch.Tensor) -> None:
         """Write the average into a tensor of its shape and dtype: a product without making another one first."""
         mean = self.mean
-        if isinstance(mean, Product) and out.is_contiguous() and out.dtype == mean.left.dtype:
+        if isinstance(mean, Narrow):
+            out.copy_(mean.values)
+        elif isinstance(mean, Product) and out.is_contiguous() and out.dtype == mean.left.dtype:
             torch.mm(mean.left, mean.right.T, out=out.view(len(mean.left), -1))
         else:
             out.copy_(self.average)
@@ -62,7 +112,7 @@ class Outcome:
             sizes = [factor.abs().amax(0).double() for factor in self.mean]
             if float((sizes[0] * sizes[1]).sum()) < torch.finfo(self.dtype).max / 2:  # no value exceeds this sum
                 return True
-        return is_finite(self.average)
+        return is_finite(self.mean.values if isinstance(self.mean, Narrow) else self.average)
 
     @property
     def indices(self) -> torch.Tensor | None:
@@ -79,25 +129,34 @@ class Outcome:
                 return flat.view(self.average.shape)
             case Product():
                 return self._made(self.sent)
+            case Rounded(values, _, size):
+                return self.sent.narrow().to(values.dtype, copy=True).mul_(size)
             case tensor:
                 return tensor
 
     def _made(self, product: Product) -> torch.Tensor:
         return (product.left @ product.right.T).to(self.dtype).view(tuple(self.shape))
 
-    def rest(self, corrected: torch.Tensor, own: bool) -> torch.Tensor:
-        """``corrected`` less the contribution, without making one where that is not needed; ``own``: in its place."""
+    def rest(self, corrected: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``corrected`` less the contribution, without making one where that is not needed. ``out``: where to, of the
+        same shape, dtype and strides; it may be ``corrected`` itself."""
         if isinstance(self.sent, torch.Tensor) or not corrected.is_contiguous():
-            return torch.sub(corrected, self.contribution, out=corrected if own else None)
+            return torch.sub(corrected, self.contribution, out=out)
+        left = torch.empty_like(corrected) if out is None else out
         if isinstance(self.sent, Values):
-            left = corrected if own else corrected.clone()
+            if left is not corrected:
+                left.copy_(corrected)
             left.view(-1)[self.sent.indices] -= self.sent.values.to(left.dtype)
-            return left
-        factors = self.sent.left.to(corrected.dtype), self.sent.right.T.to(corrected.dtype)
-        matrix = corrected.view(len(factors[0]), -1)
-        return torch.addmm(matrix, *factors, alpha=-1, out=matrix if own else None).view(corrected.shape)
+        elif isinstance(self.sent, Rounded):
+            self.sent.taken_from(corrected.view(-1), left.view(-1))
+        else:
+            factors = self.sent.left.to(corrected.dtype), self.sent.right.T.to(corrected.dtype)
+            torch.addmm(corrected.view(len(factors[0]), -1), *factors, alpha=-1, out=left.view(len(factors[0]), -1))
+        return left
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite: one sum, unless that overflows."""
+    """Whether no value is NaN or infinite: one sum, unless that overflows, as those of 16 bits do soon."""
+    if tensor.element_size() == 2 and tensor.numel():
+        return all(math.isfinite(float(end)) for end in tensor.aminmax())
     return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
