@@ -109,8 +109,8 @@ class Outcome:
     def finite(self) -> bool:
         """Whether no value of the average is NaN or infinite."""
         if isinstance(self.mean, Product):
-            sizes = [factor.abs().amax(0).double() for factor in self.mean]
-            if float((sizes[0] * sizes[1]).sum()) < torch.finfo(self.dtype).max / 2:  # no value exceeds this sum
+            left, right = (float(torch.linalg.vector_norm(factor)) for factor in self.mean)
+            if left * right < torch.finfo(self.dtype).max / 2:  # no value of the product exceeds that of the norms
                 return True
         return is_finite(self.mean.values if isinstance(self.mean, Narrow) else self.average)
 
