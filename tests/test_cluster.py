@@ -34,6 +34,7 @@ from bench.cluster import (  # noqa: E402
     team,
     training,
 )
+from bench.experiments import gravac_methods  # noqa: E402
 from gcodec.demo.tables import write_table  # noqa: E402
 from gcodec.distributed.stats import Tally  # noqa: E402
 
@@ -229,10 +230,10 @@ def test_rows_of_a_training():
     found = list(compressed.rows_of(moved))
     assert [row[3] for row in found] == list(moved["runs"])[1:]
     assert [row[8:11] for row in found[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
-    found = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
-    assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in found] == [
+    table = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
+    assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in table] == [
         (training.FP32, "1.000", "1.00"), (controllers.METHODS[4], "1.000", "8.00")]
-    assert all(name in training.GRAVAC for name in controllers.METHODS[1:])
+    assert all(name in gravac_methods.METHODS for name in controllers.METHODS[1:])
     shares = [row[-1] for row in bypass.rows_of(result())]
     assert shares[-1] == "0.750"
 

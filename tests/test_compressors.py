@@ -274,6 +274,7 @@ def test_a_histogram_knows_what_counting_finds():
     flat = torch.randn(300_001, generator=random) ** 3
     flat[:5] = torch.tensor([0.0, -0.0, 1e-42, 3.5, -3.5])
     bits = bits_in(flat)
+    assert bits is not None
     assert isinstance(sizes_in(flat), Binned)
     assert not isinstance(sizes_in(flat[:1000]), Binned)
     counted, binned = Sizes(flat), Binned(flat, bits)
