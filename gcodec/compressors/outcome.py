@@ -19,6 +19,26 @@ class Values(NamedTuple):
     values: torch.Tensor
 
 
+class Summed(NamedTuple):
+    """What some ranks have sent of a tensor, added up in their order in ``dtype``, a ``size``-th of it."""
+
+    parts: Sequence[Values]
+    size: int
+    dtype: torch.dtype
+
+    def put_into(self, flat: torch.Tensor) -> None:
+        """Write it into a flat tensor of that dtype."""
+        flat.zero_()
+        for indices, values in self.parts:
+            flat[indices] += values.to(self.dtype)
+        flat.div_(self.size)
+
+    @property
+    def bound(self) -> float:
+        """No value is greater than this; infinity or NaN where one is that."""
+        return sum(float(values.abs().max()) for _, values in self.parts if values.numel())
+
+
 class Product(NamedTuple):
     """A matrix of low rank: ``left`` [m, k] times the transpose of ``right`` [n, k]."""
 
@@ -78,7 +98,7 @@ class Outcome:
     value of b bits is b / 32 of one.
     """
 
-    mean: torch.Tensor | Product | Narrow
+    mean: torch.Tensor | Summed | Product | Narrow
     sent: torch.Tensor | Values | Product | Rounded
     floats: float
     shape: Sequence[int] = ()
@@ -88,6 +108,10 @@ class Outcome:
     def average(self) -> torch.Tensor:
         """The mean as a tensor."""
         match self.mean:
+            case Summed():
+                total = self.mean.parts[0].values.new_empty(math.prod(self.shape), dtype=self.mean.dtype)
+                self.mean.put_into(total)
+                return total.to(self.dtype).view(tuple(self.shape))
             case Product():
                 return self._made(self.mean)
             case Narrow(values):
@@ -96,10 +120,13 @@ class Outcome:
                 return tensor
 
     def put_into(self, out: torch.Tensor) -> None:
-        """Write the average into a tensor of its shape and dtype: a product without making another one first."""
+        """Write the average into a tensor of its shape and dtype, without making another one first where that is not
+        needed."""
         mean = self.mean
         if isinstance(mean, Narrow):
             out.copy_(mean.values)
+        elif isinstance(mean, Summed) and out.is_contiguous() and out.dtype == mean.dtype:
+            mean.put_into(out.view(-1))
         elif isinstance(mean, Product) and out.is_contiguous() and out.dtype == mean.left.dtype:
             torch.mm(mean.left, mean.right.T, out=out.view(len(mean.left), -1))
         else:
@@ -112,6 +139,8 @@ class Outcome:
             left, right = (float(torch.linalg.vector_norm(factor)) for factor in self.mean)
             if left * right < torch.finfo(self.dtype).max / 2:  # no value of the product exceeds that of the norms
                 return True
+        if isinstance(self.mean, Summed) and self.mean.bound < torch.finfo(self.dtype).max / 2:
+            return True
         return is_finite(self.mean.values if isinstance(self.mean, Narrow) else self.average)
 
     @property
