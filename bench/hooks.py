@@ -22,7 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 import gcodec.distributed as gd
 from gcodec.averaging import Plan
-from gcodec.compressors import ACPSGD, DGC, QSGD, Cast, Compressor, GradZip, PowerSGD, RandomK, TopK
+from gcodec.compressors import ACPSGD, DGC, QSGD, Cast, Compressor, GradZip, PowerSGD, RandomK, RedSync, TopK
 
 PYTORCH, HALF = "PyTorch PowerSGD hook", "PyTorch fp16 hook"
 DENSITY = 0.01
@@ -162,7 +162,7 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
         states, hooks = ours(model, {
             "cast to float16": Cast("float16"), "the same without feedback": Plan(Cast("float16"), None),
             "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY),
-            "Random-k": RandomK(DENSITY)})
+            "RedSync": RedSync(DENSITY), "Random-k": RandomK(DENSITY)})
         hooks = {HALF: pytorch_half, **hooks}
         yield from _rows(f"density {DENSITY}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
 

@@ -127,7 +127,7 @@ class Averager:
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
         compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)
-        carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
+        carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place, in_place)
         shown = carried.corrected.to(gradient.dtype)
         if not (compressor.carries_nan or is_finite(shown)):
             shown = torch.full_like(shown, math.nan)  # so that the average of no rank is finite, whatever is left out

@@ -16,23 +16,23 @@ from .errors import InvalidArgument
 
 
 class Carried(NamedTuple):
-    """What is to be compressed, in the dtype in which it is added up; whether this memory is its own; and the momentum
-    it came from, if any."""
+    """What is to be compressed, in the dtype in which it is added up; memory that the residual may take, like it; and
+    the momentum it came from, if any."""
 
     corrected: torch.Tensor
-    own: bool = False
+    room: torch.Tensor | None = None
     momentum: torch.Tensor | None = None
 
 
 class Feedback(ABC):
-    """Two halves of a step: what to compress, and what to keep. ``before`` changes nothing, so that a step whose
-    average is not finite can be left out."""
+    """Two halves of a step: what to compress, and what to keep. ``before`` changes nothing that is kept, so that a step
+    whose average is not finite can be left out."""
 
     needs_optimizer: ClassVar[bool] = False  #: for :meth:`check`
 
     @abstractmethod
-    def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
-        """What to compress in a gradient's place."""
+    def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
+        """What to compress in a gradient's place; ``in_place``: in its memory, where that is of use."""
 
     @abstractmethod
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
@@ -58,11 +58,11 @@ class ErrorFeedback(Feedback):
         if not 0 < self.decay <= 1:
             raise InvalidArgument(f"decay={self.decay} is not in (0, 1]")
 
-    def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
+    def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
         residual = memory.get("residual")
         if residual is None:
             return Carried(gradient)
-        return Carried(torch.add(gradient, residual, alpha=self.decay), True)
+        return _added(gradient, residual, self.decay, gradient if in_place else None)
 
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
         _keep_residual(carried, outcome, memory)
@@ -89,7 +89,8 @@ class MomentumCorrection(Feedback):
         if not 0 <= self.momentum < 1 or not (self.clip is None or self.clip > 0):
             raise InvalidArgument(f"momentum={self.momentum} not in [0, 1), or clip={self.clip} not positive")
 
-    def before(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Carried:
+    def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
+        room = gradient if in_place else None
         gradient = self._clipped(gradient.to(wide(gradient.dtype)), place.size)
         momentum = memory.get("momentum")
         if self.nesterov:
@@ -99,7 +100,9 @@ class MomentumCorrection(Feedback):
             momentum = gradient.clone() if momentum is None else torch.add(gradient, momentum, alpha=self.momentum)
             step = momentum
         residual = memory.get("residual")
-        return Carried(step, False, momentum) if residual is None else Carried(step + residual, True, momentum)
+        if residual is None:
+            return Carried(step, None, momentum)
+        return _added(step, residual, 1.0, room)._replace(momentum=momentum)
 
     def _clipped(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
         if self.clip is None:
@@ -121,11 +124,24 @@ class MomentumCorrection(Feedback):
                 raise InvalidArgument(f"momentum comes before compression: {kind} must have none, as SGD(momentum=0)")
 
 
+def _added(step: torch.Tensor, residual: torch.Tensor, share: float, room: torch.Tensor | None) -> Carried:
+    """A step's gradient and its share of the residual; in ``room``, if there is any and it is like both: then the next
+    residual may take the memory of this one, and no memory is new, which would cost as much as all else."""
+    if room is not None and _alike(room, residual) and _alike(step, residual):
+        return Carried(torch.add(step, residual, alpha=share, out=room), residual)
+    corrected = torch.add(step, residual, alpha=share)
+    return Carried(corrected, corrected)
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.stride() == other.stride()
+
+
 def _keep_residual(carried: Carried, outcome: Outcome, memory: Memory) -> None:
     if outcome.sent is carried.corrected:
         memory.pop("residual", None)
     else:
-        memory["residual"] = outcome.rest(carried.corrected, carried.own)
+        memory["residual"] = outcome.rest(carried.corrected, carried.room)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 
 from .averaging import Averager, Plan
 from .compressors.contract import Compressor, Conversation, Exchange, Gather, Place, Reduce, Request
+from .compressors.sums import sum_by_rank
 from .errors import InvalidArgument, PeerError
 
 
@@ -36,10 +37,8 @@ def _answers(requests: Sequence[Request], size: int) -> list[Any]:
         raise PeerError(f"{len(requests)} of {size} ranks go on, and ask for {kinds}")
     match requests[0]:
         case Reduce(first):
-            total = first.clone()
-            for request in requests[1:]:
-                assert isinstance(request, Reduce)
-                total += request.tensor
+            terms = [request.tensor for request in requests if isinstance(request, Reduce)]
+            total = sum_by_rank(terms, torch.empty_like(first))
             return [total.clone() for _ in requests]
         case Gather():
             return [[request[0] for request in requests] for _ in requests]

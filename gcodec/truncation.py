@@ -186,9 +186,10 @@ def _count_levels(
 
 @lru_cache(64)
 def _evenly(exponents: tuple[int, ...]) -> tuple[np.int32, np.int32] | None:
-    """What :func:`_level` needs where exponents are evenly spaced, else None."""
+    """What :func:`_level` needs where exponents are evenly spaced, else None; and where one is negative, as a narrow
+    parameter's are: infinity and NaN count as a little greater than all other numbers there, and must pass none."""
     spaces = {b - a for a, b in pairwise(exponents)} or {1}
-    if not exponents or len(spaces) > 1:
+    if not exponents or exponents[0] < 0 or len(spaces) > 1:
         return None
     (space,) = spaces
     return np.int32(exponents[0] - space), np.int32(UNIT // space + 1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -29,11 +31,13 @@ from gcodec.adaptive import (
 )
 from gcodec.adaptive.levels import Chosen, levels
 from gcodec.adaptive.losses import at_factor, loss, rounded, square
+from gcodec.adaptive.packing import load_packed, packed
 from gcodec.averaging import Averager, Plan
 from gcodec.compressors import DGC, QSGD, Dense, Frames, GradZip, Place, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.errors import InvalidArgument
-from gcodec.feedback import MomentumCorrection
+from gcodec.feedback import ErrorFeedback, MomentumCorrection
 from gcodec.simulate import converse
+from tests.adaptive_cases import CONTROLLERS, PLANS, decisions
 from tests.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -327,6 +331,29 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one():
     assert len(set(of(whole).log)) > 2
 
 
+@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection()], ids=repr)
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_every_controllers_run_resumes_from_text(name, feedback):
+    """In the middle of a period and at its end, as a checkpoint takes it; times but for the first are the same, too."""
+    plan = PLANS.get(name, Plan(TopK(0.1), feedback))
+    whole = ranks(3, plan, CONTROLLERS[name], counter())
+    for step in range(7):
+        if step in (0, 3, 4):
+            buffer = io.BytesIO()
+            torch.save([packed(rank, SHAPES) for rank in whole], buffer)
+            saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+            group = ranks(3, plan, CONTROLLERS[name], counter())
+            for rank, state in zip(group, saved, strict=True):
+                load_packed(rank, state)
+            assert [packed(rank, SHAPES) for rank in group] == saved
+        wanted, found = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
+        assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
+        assert decisions(of(group)) == decisions(of(whole))
+    for other in range(3):
+        with pytest.raises(InvalidArgument):
+            load_packed(group[other], saved[other - 1])
+
+
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
 def test_the_gain_of_random_choice_is_the_density(denominator, bound):
     """With error-fed gradients in the denominator. With raw ones it grows with the residual, once there is one."""
@@ -525,6 +552,51 @@ def test_an_optimizer_trains_and_resumes():
     assert same(resumed[0].weight.detach(), whole[0].weight.detach())
     assert resumed[1].adaptive.controller.log == whole[1].adaptive.controller.log
     assert resumed[1].param_groups[0]["lr"] == 0.25
+
+
+@pytest.mark.parametrize("made", [
+    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
+    torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=str)
+def test_every_optimizers_state_is_in_the_checkpoint(made):
+    """Whatever the state of the optimizer inside, and whichever of its groups a parameter is in; keys stay the same."""
+    def optimizer() -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(60, 40), torch.nn.Linear(40, 30))
+        groups = [{"params": model[1].parameters()}, {"params": model[0].parameters(), "weight_decay": 0.01}]
+        adaptive = Adaptive(Averager(Plan(TopK(0.1))), GraVAC(TopK(0.1), 2, 16, 0.5, window=2), counter())
+        return model, AdaptiveOptimizer(made(groups), model.named_parameters(), adaptive, alone)
+
+    def train(model: Any, optimizer: Any, steps: int) -> list[torch.Tensor]:
+        for step in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 60, generator=torch.Generator().manual_seed(step))).square().sum().backward()
+            optimizer.step()
+        return [param.detach().clone() for param in model.parameters()]
+
+    model, whole = optimizer()
+    empty = whole.state_dict()
+    train(model, whole, 3)
+    saved, weights = whole.state_dict(), copy.deepcopy(model.state_dict())
+    assert [key for key, _ in flat(empty)] == [key for key, _ in flat(saved)]
+    assert all(isinstance(value, str | int) for _, value in flat(saved))
+    again, resumed = optimizer()
+    again.load_state_dict(weights)
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict() == saved
+    assert all(same(a, b) for a, b in zip(train(model, whole, 3), train(again, resumed, 3), strict=True))
+    for wrong in ({**saved, "version": 2}, {"version": 1, "optimizer": saved["optimizer"]},
+                  {**saved, "optimizer": {**saved["optimizer"], "state": {}}}, {**saved, "rank0": {}}):
+        with pytest.raises(InvalidArgument):
+            resumed.load_state_dict(wrong)
+
+
+def flat(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Entries of nested dictionaries, by their keys joined."""
+    for key, value in state.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}/")
+        else:
+            yield prefix + key, value
 
 
 def test_optimizers_that_do_not_fit_are_refused():

@@ -23,6 +23,7 @@ from bench.cluster import (  # noqa: E402
     checks,
     coders,
     compressed,
+    controllers,
     counters,
     definitions,
     methods,
@@ -33,6 +34,7 @@ from bench.cluster import (  # noqa: E402
     team,
     training,
 )
+from bench.experiments import gravac_methods  # noqa: E402
 from gcodec.demo.tables import write_table  # noqa: E402
 from gcodec.distributed.stats import Tally  # noqa: E402
 
@@ -51,7 +53,7 @@ def test_rates_as_tc_writes_them():
 
 def test_without_root_everything_is_skipped(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    for main in (__main__.main, allreduce.main, runs.main, bypass.main, compressed.main):
+    for main in (__main__.main, allreduce.main, runs.main, bypass.main, compressed.main, controllers.main):
         assert main([]) == 0
         assert capsys.readouterr().out == "skipped: network namespaces need root\n"
 
@@ -206,6 +208,13 @@ def result(steps: int = 40) -> dict[str, Any]:
     return {"model": "cnn", "workers": 2, "rate": "1gbit", "seed": 1, "batch": 8, "runs": curves}
 
 
+def controlled() -> dict[str, Any]:
+    """The dense run, and the same with counts of a controller's."""
+    dense = result()["runs"][training.FP32]
+    gravac = {**dense, "stats": {"compressor": {"float_ratio": 8.0}}}
+    return {**result(), "runs": {training.FP32: {**dense, "stats": {}}, controllers.METHODS[4]: gravac}}
+
+
 def test_rows_of_a_training():
     rows = [dict(zip(runs.STEPS_COLUMNS, row, strict=True)) for row in runs.step_rows(result())]
     assert [row["method"] for row in rows] == [*runs.METHODS, training.BYPASS]
@@ -222,6 +231,10 @@ def test_rows_of_a_training():
     found = list(compressed.rows_of(moved))
     assert [row[3] for row in found] == list(moved["runs"])[1:]
     assert [row[8:11] for row in found[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
+    table = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
+    assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in table] == [
+        (training.FP32, "1.000", "1.00"), (controllers.METHODS[4], "1.000", "8.00")]
+    assert all(name in gravac_methods.METHODS for name in controllers.METHODS[1:])
     shares = [row[-1] for row in bypass.rows_of(result())]
     assert shares[-1] == "0.750"
 
@@ -280,6 +293,7 @@ def made_up_results(folder: Path) -> None:
     still = result()
     still["runs"][training.NOTHING] = still["runs"][training.FP32]
     write_table(folder / compressed.FILE, compressed.COLUMNS, compressed.rows_of(still))
+    write_table(folder / controllers.FILE, controllers.COLUMNS, controllers.rows_of(controlled()))
     watcher = bits.Watcher("cnn", 1)
     for step in (1, 2, 3):
         watcher.count(step, np.arange(bits.SYMBOLS))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -14,9 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcodec.averaging import Averager, Plan
+from gcodec.checkpoint import pack, unpack
 from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradNA, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.contract import Gather, Memory, Reduce, alone, kept
 from gcodec.compressors.randomk import random_subset
+from gcodec.compressors.selection import bits_in, count_above
+from gcodec.compressors.sizes import Binned, Sizes, sizes_in
 from gcodec.errors import InvalidArgument, PeerError
 from gcodec.feedback import ErrorFeedback, WarmUp
 from gcodec.simulate import Simulation, compress_on, converse
@@ -102,15 +107,20 @@ def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
 @everyone
 def test_a_resumed_run_is_the_uninterrupted_run(name):
     plan = Plan(PROMISES[name].setting, smallest=100)
-    simulation, _ = run(plan, 2, 3)
+    simulation, _ = run(plan, 3, 3)
     buffer = io.BytesIO()
     torch.save([rank.state_dict() for rank in simulation.ranks], buffer)
-    resumed = Simulation(2, plan)
-    for rank, state in zip(resumed.ranks, torch.load(io.BytesIO(buffer.getvalue()), weights_only=True), strict=True):
-        rank.load_state_dict(state)
+    saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+    texts = [unpack(pack(state)) for state in saved]        # as hooks keep it
+    resumed = [Simulation(3, plan) for _ in range(2)]
+    for again, states in zip(resumed, (saved, texts), strict=True):
+        for rank, state in zip(again.ranks, states, strict=True):
+            rank.load_state_dict(state)
     for step in (3, 4):
-        wanted, found = one_step(simulation, step), one_step(resumed, step)
-        assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
+        wanted = one_step(simulation, step)
+        for again in resumed:
+            found = one_step(again, step)
+            assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
 
 
 @everyone
@@ -270,6 +280,38 @@ def test_thresholds_keep_about_what_the_largest_do(setting, kind):
     limit = 2.0 if isinstance(setting, RedSync) else 1.5
     assert norm(found.contribution) >= 0.93 * norm(best.contribution)
     assert found.floats <= limit * best.floats
+
+
+def test_a_histogram_knows_what_counting_finds():
+    """At thresholds between and within its bins, for any number of values."""
+    random = torch.Generator().manual_seed(0)
+    flat = torch.randn(300_001, generator=random) ** 3
+    flat[:5] = torch.tensor([0.0, -0.0, 1e-42, 3.5, -3.5])
+    bits = bits_in(flat)
+    assert bits is not None
+    assert isinstance(sizes_in(flat), Binned)
+    assert not isinstance(sizes_in(flat[:1000]), Binned)
+    counted, binned = Sizes(flat), Binned(flat, bits)
+    assert binned.mean == pytest.approx(counted.mean, rel=1e-5)
+    assert binned.most == counted.most
+    for threshold in (0.0, 1e-42, 1e-3, 0.5, 0.5009765625, 3.5, 3.5 + 1e-6, counted.most, 1e30):
+        count = count_above(flat, threshold)
+        assert binned.most_above(threshold) >= count
+        for k in (1, count - 1, count, count + 1, count + 50, len(flat)):
+            assert binned.reached(threshold, k) == (count >= k)
+    for bad in (math.nan, -math.inf):
+        flat[7] = bad
+        assert Binned(flat, bits).most == math.inf
+
+
+@pytest.mark.parametrize("method", ["trimmed", "bisection"])
+def test_redsync_chooses_the_same_of_large_tensors(method):
+    flat = torch.randn(300_001, generator=torch.Generator().manual_seed(1)) ** 3
+    for density in (0.5, 0.01, 1e-5):
+        setting = RedSync(density, method=method)
+        found = setting.select(flat, {}, Place())
+        with mock.patch("gcodec.compressors.redsync.sizes_in", Sizes):
+            assert torch.equal(setting.select(flat, {}, Place()), found)
 
 
 @given(st.integers(1, 2000), st.floats(0.01, 1.0), st.integers(0, 100))

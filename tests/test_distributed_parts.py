@@ -17,7 +17,7 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.distributed.checkpoint import pack, unpack
+from gcodec.checkpoint import pack, unpack
 from gcodec.distributed.collectives import Collectives
 from gcodec.distributed.compressed import CompressedGradients
 from gcodec.distributed.exchange import Buffers, Exchange
@@ -296,6 +296,13 @@ STATES = st.recursive(NUMBERS, lambda inner: st.one_of(
 @given(STATES)
 def test_states_come_back_with_their_keys(state):
     assert unpack(pack(state)) == state
+
+
+@pytest.mark.parametrize("tensor", [torch.arange(6).view(2, 3), torch.tensor(7), torch.tensor([True, False])])
+def test_tensors_of_other_things_than_floats_come_back(tensor):
+    found = unpack(pack({"x": tensor}))["x"]
+    assert found.dtype == tensor.dtype
+    assert torch.equal(found, tensor)
 
 
 def test_arrays_come_back_from_a_packed_state():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 pytest.importorskip("torch")
@@ -13,8 +15,8 @@ from gcodec.compressors import DGC, Dense, TopK
 from gcodec.compressors.contract import alone
 from gcodec.errors import InvalidArgument
 from gcodec.feedback import ErrorFeedback, MomentumCorrection, WarmUp
-from gcodec.simulate import Simulation
-from tests.compressor_settings import SHAPES, gradients_at, mean_of, norm, one_step, run
+from gcodec.simulate import Simulation, converse
+from tests.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -121,3 +123,28 @@ def test_state_of_another_rank_or_version_is_refused():
             wrong.load_state_dict(state)
     with pytest.raises(InvalidArgument):
         simulation.ranks[0].load_state_dict({**state, "version": 2})
+
+
+@pytest.mark.parametrize("feedback", [ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)], ids=repr)
+@pytest.mark.parametrize("name", PROMISES)
+def test_averages_in_place_are_the_same_averages(name, feedback):
+    """In the gradients' memory, as hooks have it: the same bits, and the same residuals, in narrow types too; and where
+    a gradient is not finite, it changes no residual."""
+    plan = Plan(PROMISES[name].setting, feedback, smallest=100)
+    for dtype in (torch.float32, torch.bfloat16):
+        groups = [[Averager(plan, rank, 3) for rank in range(3)] for _ in range(2)]
+        for step in range(4):
+            gradients = [{key: one.to(dtype) for key, one in own.items()} for own in gradients_at(step, 3)]
+            if step == 2:
+                gradients[1]["linear"][3, 4] = math.nan
+            found = []
+            for group, in_place in zip(groups, (False, True), strict=True):
+                mine = [{key: one.clone() for key, one in own.items()} for own in gradients]
+                found += [converse([one.average(own, in_place=in_place)
+                                    for one, own in zip(group, mine, strict=True)])[1]]
+                assert all((found[-1][key] is one) == in_place for key, one in mine[1].items())
+            assert all(same(found[0][key], found[1][key]) for key in found[0])
+            for one, other in zip(*groups, strict=True):
+                for key in found[0]:
+                    left = one.residual(key), other.residual(key)
+                    assert left == (None, None) or same(*left)

@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("encoding", "decoding"),
     ("inspection", "gpu"),
     ("codec",),
-    ("cycle", "stream"),
+    ("checkpoint", "cycle", "stream"),
     ("files", "archive", "recorder"),
     ("compressors",),
     ("feedback",),

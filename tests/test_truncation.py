@@ -200,6 +200,25 @@ def test_level_0_where_anything_is_not_finite(bad, in_group):
             assert place not in uses or not levels.any(), (rule, place)
 
 
+@pytest.mark.parametrize("grad_type", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("param_type", ["float32", "bfloat16"])
+def test_gradients_that_are_not_finite_have_level_0_at_any_parameter(param_type, grad_type):
+    """However large it is: NaN of any payload and sign, signaling ones too, and infinity."""
+    sizes = 2.0 ** np.arange(-100, 128, 3)
+    wide = np.append(sizes, np.finfo(np.float32).max).astype(np.float32)
+    theta = (wide.view(np.uint32) >> 16).astype(np.uint16) if param_type == "bfloat16" else wide
+    patterns = {"float32": (0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF),
+                "bfloat16": (0x7F80, 0x7F81, 0x7FC0, 0x7FFF), "float16": (0x7C00, 0x7C01, 0x7E00, 0x7FFF)}
+    sign = 1 << (31 if grad_type == "float32" else 15)
+    for bits in patterns[grad_type]:
+        for pattern in (bits, bits | sign):
+            g = np.repeat(from_bits(grad_type, [pattern]), len(theta))
+            with np.errstate(invalid="ignore"):
+                rules = all_rules(theta, g, np.ones_like(theta), np.ones_like(theta))
+            for rule, levels in rules.items():
+                assert not levels.any(), (rule, hex(pattern), theta[levels > 0])
+
+
 def test_zero_gradients_have_the_highest_level_and_lr_0_has_level_0():
     zero, one = np.zeros(3, np.float32), np.ones(3, np.float32)
     for theta in (zero, one):

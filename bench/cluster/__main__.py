@@ -24,7 +24,8 @@ from bench.codec import RESULTS
 from bench.data import ROOT
 
 #: What runs, and whether it reads dumps.
-PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False), ("compressed", False))
+PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False), ("compressed", False),
+         ("controllers", False))
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:

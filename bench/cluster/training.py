@@ -38,12 +38,15 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.cluster.counters import traffic
 from bench.cluster.team import cores
 from bench.experiments.gradzip import Setting, of_ratio
+from bench.experiments.gravac_methods import METHODS as GRAVAC
+from bench.experiments.gravac_methods import Method
 from bench.record import PLANS, QUICK_PLANS
 from gcodec.averaging import Plan as Compression
 from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.train import TASKS, Plan, Task
 from gcodec.distributed import (
+    AdaptiveGradients,
     Bypass,
     CompressedAllreduce,
     CompressedGradients,
@@ -136,8 +139,8 @@ class Run:
         return loss.item()
 
 
-def begin(name: str, model: str, plan: Plan, seed: int) -> Run:
-    """A run of a method (or ``control 1`` and so on), before its first step."""
+def begin(name: str, model: str, plan: Plan, seed: int, steps: int) -> Run:
+    """A run of a method (or ``control 1`` and so on), before its first of so many steps."""
     torch.manual_seed(seed)
     task = TASKS[model](plan)
     if name.startswith(CONTROL):
@@ -145,12 +148,12 @@ def begin(name: str, model: str, plan: Plan, seed: int) -> Run:
     group = dist.new_group(backend="gcodec") if name == GROUP else None
     ddp = DistributedDataParallel(
         WithLoss(task), bucket_cap_mb=BUCKET_MB[model], broadcast_buffers=False, process_group=group)
-    state = group if isinstance(group, CompressedGroup) else register(ddp, name, task.optimizer)
+    state = group if isinstance(group, CompressedGroup) else register(ddp, name, task.optimizer, steps)
     return Run(name, task, ddp, np.random.default_rng((seed, dist.get_rank())), state)
 
 
 def register(
-    ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Optimizer
+    ddp: DistributedDataParallel, name: str, optimizer: torch.optim.Optimizer, steps: int
 ) -> CompressedAllreduce | CompressedGradients | None:
     """Give DDP the hook of a method; dense runs and controls have none."""
     plain: dict[str, Callable[..., Any]] = {
@@ -167,12 +170,24 @@ def register(
             compressed.compressors[parameter_name] = COMPRESSORS[name](tuple(parameter.shape))
         ddp.register_comm_hook(compressed, hook)
         return compressed
+    if name in GRAVAC:
+        return _controlled(ddp, GRAVAC[name], optimizer, steps)
     if name not in (LOSSLESS, NEAR, BYPASS):
         return None
     mode = Lossless() if name == LOSSLESS else NearLossless(optimizer)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     bypass = Bypass() if name == BYPASS else None
     state = CompressedAllreduce(mode=mode, bypass=bypass, threads=max(1, cores() // here))
+    ddp.register_comm_hook(state, hook)
+    return state
+
+
+def _controlled(
+    ddp: DistributedDataParallel, method: Method, optimizer: torch.optim.Optimizer, steps: int
+) -> CompressedGradients:
+    """The hook of a compressor by itself, or under a controller."""
+    state = (AdaptiveGradients(ddp, method.plan, method.controller(steps), optimizer=optimizer) if method.controller
+             else CompressedGradients(ddp, method.plan, optimizer=optimizer))
     ddp.register_comm_hook(state, hook)
     return state
 
@@ -219,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = (QUICK_PLANS if options.quick else PLANS)[options.model]
     plan = replace(plan, batch=options.batch or plan.batch)
     names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]
-    runs = [begin(name, options.model, plan, options.seed) for name in names]
+    runs = [begin(name, options.model, plan, options.seed, options.steps) for name in names]
     for turn in [min(options.first, options.steps), *[1] * (options.steps - options.first)]:
         for run in runs:
             for _ in range(turn):

@@ -1,12 +1,12 @@
 """GradZip's experiments (Cho et al., section 3), on a small network among simulated ranks.
 
-    python -m bench.experiments.gradzip [--quick] [--seeds N] [--steps N] [--minutes N]
+    python -m bench.experiments.gradzip [--quick] [--seeds N] [--steps N] [--minutes N] [--resume]
 
 writes ``bench/results/experiment-gradzip.csv``: held-out accuracy of a residual network on the hard digits of
 ``problems``, for every method of the paper's Table 1, each from the same initial weights and with the same batches per
 seed. Ranks of factors are chosen layer by layer, so that 2 m n / ((m + n) k) is the ratio asked for, at least 1;
 ``float_ratio`` is what was sent in all, dense vectors and small layers included. Trainings for which the minutes do not
-suffice are left out, and named: later seeds first.
+suffice are left out, and named: later seeds first. ``--resume`` keeps the trainings that are there.
 """
 
 from __future__ import annotations
@@ -97,6 +97,14 @@ def _mean(rows: Sequence[dict[str, str]], name: str, scale: float = 1.0) -> floa
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gradzip-table": (table, FILE)}
 
 
+def kept(path: Path, every: Sequence[Job], steps: int) -> dict[Job, list[object]]:
+    """The rows of these trainings, of so many steps, that a file has."""
+    rows = read_table(path)[1] if path.exists() else []
+    found: dict[Job, list[object]] = {("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])):
+                                      [row[column] for column in COLUMNS] for row in rows if row["steps"] == str(steps)}
+    return {job: row for job, row in found.items() if job in every}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gradzip", description=__doc__.splitlines()[0])
@@ -104,15 +112,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=300, help="of training (300)")
     parser.add_argument("--minutes", type=float, default=18, help="after which no training begins (18)")
     parser.add_argument("--quick", action="store_true", help="1 seed, 5 steps, a narrow network")
+    parser.add_argument("--resume", action="store_true", help="keep what is there")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
     seeds, steps, width = (1, 5, 16) if options.quick else (options.seeds, options.steps, 32)
-    jobs = [("cnn", name, seed) for seed in range(seeds) for name in _NAMES]
-    rows: list[list[object]] = []
-    for _, row in results_of(jobs, partial(trained, steps=steps, width=width), options.minutes):
+    every = [("cnn", name, seed) for seed in range(seeds) for name in _NAMES]
+    rows = kept(options.out / FILE, every, steps) if options.resume else {}
+    todo = [job for job in every if job not in rows]
+    for job, row in results_of(todo, partial(trained, steps=steps, width=width), options.minutes):
         print(*row, flush=True)
-        rows.append(row)
-        write_table(options.out / FILE, COLUMNS, rows)
+        rows[job] = row
+        write_table(options.out / FILE, COLUMNS, [rows[one] for one in every if one in rows])
     return 0
 
 

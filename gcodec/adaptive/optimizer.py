@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from ..checkpoint import pack, unpack
 from ..compressors.contract import Request
 from ..errors import InvalidArgument
 from .driver import Adaptive
+from .packing import load_packed, packed
 
 Communicate = Callable[[Generator[Request, Any, Any]], Any]
 
@@ -70,13 +72,46 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both states: this rank's own, for residuals are."""
-        return {"optimizer": self.optimizer.state_dict(), "adaptive": self.adaptive.state_dict()}
+        """What this rank's checkpoint needs, as strings and numbers: the optimizer's state, which all ranks have alike,
+        and under ``"rank<r>"`` what only this one has.
+
+        ``torch.load`` takes it with ``weights_only=True``, and a distributed checkpoint in place, of this object
+        itself: ``{"optimizer": optimizer}``. (``get_optimizer_state_dict`` of torch.distributed.checkpoint makes a step
+        of its own to see what there is.)
+        """
+        inner = self.optimizer.state_dict()
+        state = {name: pack(inner["state"].get(number)) for number, name in enumerate(self._stepped)}
+        whole = {"groups": pack(inner["param_groups"]), "state": state}
+        return {"version": 1, "optimizer": whole, self._own: packed(self.adaptive, self._params)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
-        self.optimizer.load_state_dict(state_dict["optimizer"])
-        self.adaptive.load_state_dict(state_dict["adaptive"])
+        """Go on from :meth:`state_dict` of the same rank, bit for bit. Raises InvalidArgument for another version's,
+        rank's, controller's or model's."""
+        own, inner = state_dict.get(self._own), state_dict.get("optimizer", {})
+        names = list(inner.get("state", {}))
+        if state_dict.get("version") != 1 or own is None or sorted(names) != sorted(self._stepped):
+            raise InvalidArgument(
+                f"a state of version {state_dict.get('version')} with {list(state_dict)}, of {names}: "
+                f"this is version 1, {self._own}, of {self._stepped}"
+            )
+        groups = unpack(inner["groups"])
+        for group, now in zip(groups, self.optimizer.param_groups, strict=False):
+            group |= {key: tuple(group[key]) for key, one in now.items() if isinstance(one, tuple) and key in group}
+        known = {number: unpack(inner["state"][name]) for number, name in enumerate(self._stepped)}
+        load_packed(self.adaptive, own)
+        self.optimizer.load_state_dict(
+            {"state": {number: one for number, one in known.items() if one is not None}, "param_groups": groups}
+        )
+
+    @property
+    def _own(self) -> str:
+        return f"rank{self.adaptive.averager.rank}"
+
+    @property
+    def _stepped(self) -> list[str]:
+        """Names of the optimizer's parameters, in the order in which its state numbers them."""
+        names = {id(param): name for name, param in self._params.items()}
+        return [names[id(param)] for group in self.optimizer.param_groups for param in group["params"]]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises InvalidArgument: names are known from the start."""

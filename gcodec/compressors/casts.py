@@ -11,6 +11,7 @@ import torch
 
 from ..errors import InvalidArgument
 from .contract import Compressor, Conversation, Memory, Outcome, Place, Reduce, check_type
+from .outcome import Narrow, Rounded
 
 _NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -32,10 +33,9 @@ class Cast(Compressor):
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_type(gradient)
-        narrow = (gradient / place.size).to(_NARROW[self.dtype])
-        contribution = narrow.to(gradient.dtype, copy=True).mul_(place.size)
-        total = yield Reduce(narrow)
-        return Outcome(total.to(gradient.dtype), contribution, self.floats(gradient.shape))
+        sent = Rounded(gradient, _NARROW[self.dtype], place.size)
+        total = yield Reduce(sent.narrow())
+        return Outcome(Narrow(total), sent, self.floats(gradient.shape), gradient.shape, gradient.dtype)
 
     def floats(self, shape: Sequence[int]) -> float:
         return math.prod(shape) / 2

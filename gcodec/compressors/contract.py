@@ -36,7 +36,8 @@ _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class Reduce(NamedTuple):
-    """Asks for the sum over ranks of a dense tensor, in its own dtype. The tensor is the asked one's from then on."""
+    """Asks for the sum over ranks of a dense tensor, in its own dtype, by rank (``sums``). The tensor is the asked
+    one's from then on."""
 
     tensor: torch.Tensor
 
@@ -138,7 +139,7 @@ def mean_of(tensor: torch.Tensor, size: int) -> Generator[Request, Any, torch.Te
     they are added up, so that sums stay in range; the others after."""
     if wide(tensor.dtype) is tensor.dtype:
         total: torch.Tensor = yield Reduce(tensor)
-        return total / size
+        return total.div_(size)
     mean: torch.Tensor = yield Reduce(tensor / size)
     return mean
 

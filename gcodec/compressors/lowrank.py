@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -58,7 +58,7 @@ class LowRank(Compressor):
             return (yield from Dense().compress(gradient, memory, place))
         matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
         found = yield from self.factorize(matrix, memory, place)
-        return replace(found, shape=gradient.shape, dtype=gradient.dtype)
+        return Outcome(found.mean, found.sent, found.floats, gradient.shape, gradient.dtype)
 
     def factored(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape is sent as factors."""
@@ -177,5 +177,5 @@ def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
 
 def usable(factor: torch.Tensor) -> bool:
     """Whether a factor can be built on: neither NaN or infinite, nor all zero, from which no fit finds a way back."""
-    size = float(factor.abs().sum())
+    size = float(torch.linalg.vector_norm(factor, 1))
     return 0 < size < math.inf

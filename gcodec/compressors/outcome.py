@@ -19,11 +19,73 @@ class Values(NamedTuple):
     values: torch.Tensor
 
 
+class Summed(NamedTuple):
+    """What some ranks have sent of a tensor, added up in their order in ``dtype``, a ``size``-th of it."""
+
+    parts: Sequence[Values]
+    size: int
+    dtype: torch.dtype
+
+    def put_into(self, flat: torch.Tensor) -> None:
+        """Write it into a flat tensor of that dtype."""
+        flat.zero_()
+        for indices, values in self.parts:
+            flat[indices] += values.to(self.dtype)
+        flat.div_(self.size)
+
+    @property
+    def bound(self) -> float:
+        """No value is greater than this; infinity or NaN where one is that."""
+        return sum(float(values.abs().max()) for _, values in self.parts if values.numel())
+
+
 class Product(NamedTuple):
     """A matrix of low rank: ``left`` [m, k] times the transpose of ``right`` [n, k]."""
 
     left: torch.Tensor
     right: torch.Tensor
+
+
+class Narrow(NamedTuple):
+    """A tensor in a narrower dtype than the gradient's."""
+
+    values: torch.Tensor
+
+
+class Rounded(NamedTuple):
+    """``size`` times what a ``size``-th of ``values`` is in the narrower ``dtype``. It is rounded anew whenever it is
+    wanted, a ``_RUN`` at a time, which takes less than keeping it."""
+
+    values: torch.Tensor
+    dtype: torch.dtype
+    size: int
+
+    def narrow(self) -> torch.Tensor:
+        """In the narrower dtype, a ``size``-th of it."""
+        if self.size == 1:
+            return self.values.to(self.dtype)
+        found = torch.empty_like(self.values, dtype=self.dtype, memory_format=torch.contiguous_format)
+        room, flat, out = self._room(self.values.dtype), self.values.reshape(-1), found.view(-1)
+        for begin in range(0, flat.numel(), _RUN):
+            part = flat[begin : begin + _RUN]
+            out[begin : begin + _RUN].copy_(torch.div(part, self.size, out=room[: part.numel()]))
+        return found
+
+    def taken_from(self, flat: torch.Tensor, out: torch.Tensor) -> None:
+        """``flat`` less this, both flat, into ``out``, which may be ``flat``."""
+        values, room, narrow = self.values.reshape(-1), self._room(self.values.dtype), self._room(self.dtype)
+        for begin in range(0, flat.numel(), _RUN):
+            part = values[begin : begin + _RUN]
+            wide, small = room[: part.numel()], narrow[: part.numel()]
+            small.copy_(part if self.size == 1 else torch.div(part, self.size, out=wide))
+            whole, rest = flat[begin : begin + _RUN], out[begin : begin + _RUN]
+            torch.sub(whole, wide.copy_(small), alpha=self.size, out=rest)
+
+    def _room(self, dtype: torch.dtype) -> torch.Tensor:
+        return self.values.new_empty(min(_RUN, self.values.numel()), dtype=dtype)
+
+
+_RUN = 1 << 15  #: values that stay in the nearest caches while they are rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +98,8 @@ class Outcome:
     value of b bits is b / 32 of one.
     """
 
-    mean: torch.Tensor | Product
-    sent: torch.Tensor | Values | Product
+    mean: torch.Tensor | Summed | Product | Narrow
+    sent: torch.Tensor | Values | Product | Rounded
     floats: float
     shape: Sequence[int] = ()
     dtype: torch.dtype = torch.float32
@@ -45,12 +107,27 @@ class Outcome:
     @cached_property
     def average(self) -> torch.Tensor:
         """The mean as a tensor."""
-        return self._made(self.mean) if isinstance(self.mean, Product) else self.mean
+        match self.mean:
+            case Summed():
+                total = self.mean.parts[0].values.new_empty(math.prod(self.shape), dtype=self.mean.dtype)
+                self.mean.put_into(total)
+                return total.to(self.dtype).view(tuple(self.shape))
+            case Product():
+                return self._made(self.mean)
+            case Narrow(values):
+                return values.to(self.dtype)
+            case tensor:
+                return tensor
 
     def put_into(self, out: torch.Tensor) -> None:
-        """Write the average into a tensor of its shape and dtype: a product without making another one first."""
+        """Write the average into a tensor of its shape and dtype, without making another one first where that is not
+        needed."""
         mean = self.mean
-        if isinstance(mean, Product) and out.is_contiguous() and out.dtype == mean.left.dtype:
+        if isinstance(mean, Narrow):
+            out.copy_(mean.values)
+        elif isinstance(mean, Summed) and out.is_contiguous() and out.dtype == mean.dtype:
+            mean.put_into(out.view(-1))
+        elif isinstance(mean, Product) and out.is_contiguous() and out.dtype == mean.left.dtype:
             torch.mm(mean.left, mean.right.T, out=out.view(len(mean.left), -1))
         else:
             out.copy_(self.average)
@@ -59,10 +136,12 @@ class Outcome:
     def finite(self) -> bool:
         """Whether no value of the average is NaN or infinite."""
         if isinstance(self.mean, Product):
-            sizes = [factor.abs().amax(0).double() for factor in self.mean]
-            if float((sizes[0] * sizes[1]).sum()) < torch.finfo(self.dtype).max / 2:  # no value exceeds this sum
+            left, right = (float(torch.linalg.vector_norm(factor)) for factor in self.mean)
+            if left * right < torch.finfo(self.dtype).max / 2:  # no value of the product exceeds that of the norms
                 return True
-        return is_finite(self.average)
+        if isinstance(self.mean, Summed) and self.mean.bound < torch.finfo(self.dtype).max / 2:
+            return True
+        return is_finite(self.mean.values if isinstance(self.mean, Narrow) else self.average)
 
     @property
     def indices(self) -> torch.Tensor | None:
@@ -79,25 +158,34 @@ class Outcome:
                 return flat.view(self.average.shape)
             case Product():
                 return self._made(self.sent)
+            case Rounded(values, _, size):
+                return self.sent.narrow().to(values.dtype, copy=True).mul_(size)
             case tensor:
                 return tensor
 
     def _made(self, product: Product) -> torch.Tensor:
         return (product.left @ product.right.T).to(self.dtype).view(tuple(self.shape))
 
-    def rest(self, corrected: torch.Tensor, own: bool) -> torch.Tensor:
-        """``corrected`` less the contribution, without making one where that is not needed; ``own``: in its place."""
+    def rest(self, corrected: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``corrected`` less the contribution, without making one where that is not needed. ``out``: where to, of the
+        same shape, dtype and strides; it may be ``corrected`` itself."""
         if isinstance(self.sent, torch.Tensor) or not corrected.is_contiguous():
-            return torch.sub(corrected, self.contribution, out=corrected if own else None)
+            return torch.sub(corrected, self.contribution, out=out)
+        left = torch.empty_like(corrected) if out is None else out
         if isinstance(self.sent, Values):
-            left = corrected if own else corrected.clone()
+            if left is not corrected:
+                left.copy_(corrected)
             left.view(-1)[self.sent.indices] -= self.sent.values.to(left.dtype)
-            return left
-        factors = self.sent.left.to(corrected.dtype), self.sent.right.T.to(corrected.dtype)
-        matrix = corrected.view(len(factors[0]), -1)
-        return torch.addmm(matrix, *factors, alpha=-1, out=matrix if own else None).view(corrected.shape)
+        elif isinstance(self.sent, Rounded):
+            self.sent.taken_from(corrected.view(-1), left.view(-1))
+        else:
+            factors = self.sent.left.to(corrected.dtype), self.sent.right.T.to(corrected.dtype)
+            torch.addmm(corrected.view(len(factors[0]), -1), *factors, alpha=-1, out=left.view(len(factors[0]), -1))
+        return left
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite: one sum, unless that overflows."""
+    """Whether no value is NaN or infinite: one sum, unless that overflows, as those of 16 bits do soon."""
+    if tensor.element_size() == 2 and tensor.numel():
+        return all(math.isfinite(float(end)) for end in tensor.aminmax())
     return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -11,7 +11,8 @@ from ..errors import Corruption, InvalidArgument
 from .contract import Memory, Place, kept, tick
 from .indices import bits_per_index, decode_indices, encode_indices
 from .payload import ENVELOPE, SPARSE, seal, unseal
-from .selection import above, count_above, largest, sizes_of
+from .selection import above, largest
+from .sizes import Sizes, sizes_in
 from .sparse import Sparsifier
 
 METHODS = ("auto", "trimmed", "bisection")
@@ -57,35 +58,38 @@ class RedSync(Sparsifier):
         return indices[one_sided[indices] > 0]
 
     def _largest(self, flat: torch.Tensor, k: int) -> torch.Tensor:
-        sizes = sizes_of(flat)
-        mean, most = float(sizes.mean()), float(sizes.max())
+        sizes = sizes_in(flat)
+        mean, most = sizes.mean, sizes.most
         if not most < torch.inf:
             return largest(flat, k)
         by_halves = self.method == "bisection" or (self.method == "auto" and flat.numel() >= self.large)
         limit = 2 * k if by_halves else k
         find = self._by_halves if by_halves else self._by_steps
-        indices = above(flat, find(flat, k, mean, most - mean))
+        threshold = find(sizes, k, mean, most - mean)
+        indices = above(flat, threshold, sizes.most_above(threshold))
         return indices if indices.numel() <= limit else indices[largest(flat[indices], limit)]
 
-    def _by_steps(self, flat: torch.Tensor, k: int, mean: float, distance: float) -> float:
+    def _by_steps(self, sizes: Sizes, k: int, mean: float, distance: float) -> float:
         """A threshold that at least k values reach: below the mean too, where the density asks for that."""
         share = 1 - self.step
-        while (threshold := mean + share * distance) > 0 and count_above(flat, threshold) < k:
+        while (threshold := mean + share * distance) > 0 and not sizes.reached(threshold, k):
             if not distance:
                 return 0.0
             share -= self.step
         return max(threshold, 0.0)
 
-    def _by_halves(self, flat: torch.Tensor, k: int, mean: float, distance: float) -> float:
+    def _by_halves(self, sizes: Sizes, k: int, mean: float, distance: float) -> float:
         """One that k ... 2k values reach, or the one below which the search ended."""
-        low = 0.0 if count_above(flat, mean) < k else mean
+        low = mean if sizes.reached(mean, k) else 0.0
         high = mean + distance
         while high - low > self.tolerance * distance:
             threshold = low + (high - low) / 2
-            count = count_above(flat, threshold)
-            if k <= count <= 2 * k:
+            if not sizes.reached(threshold, k):
+                high = threshold
+            elif sizes.reached(threshold, 2 * k + 1):
+                low = threshold
+            else:
                 return threshold
-            low, high = (low, threshold) if count < k else (threshold, high)
         return low
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:

@@ -31,10 +31,10 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
 def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:
     """Where values are of size ``threshold`` or more: int64, ascending. If there are at most ``expected`` of them, they
     need not be counted first."""
-    bits = _bits(values)
+    bits = bits_in(values)
     if bits is None:
         return torch.nonzero(sizes_of(values) >= threshold).view(-1)
-    least = _bits_of(threshold)
+    least = bits_of(threshold)
     indices = np.empty(expected + _RUN, np.int64)
     count = int(_select(bits, least, indices)) if expected else -1
     if count < 0:
@@ -45,10 +45,10 @@ def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Te
 
 def count_above(values: torch.Tensor, threshold: float) -> int:
     """How many values are of size ``threshold`` or more."""
-    bits = _bits(values)
+    bits = bits_in(values)
     if bits is None:
         return int((sizes_of(values) >= threshold).sum())
-    return int(_count(bits, _bits_of(threshold)))
+    return int(_count(bits, bits_of(threshold)))
 
 
 def strided_sample(values: torch.Tensor, share: float, least: int, random: torch.Generator) -> torch.Tensor:
@@ -67,14 +67,14 @@ def sampled_threshold(sample: torch.Tensor, density: float) -> float:
     return float(torch.topk(sample, k, sorted=False).values.min())
 
 
-def _bits(values: torch.Tensor) -> np.ndarray | None:
+def bits_in(values: torch.Tensor) -> np.ndarray | None:
     """uint32 bits for the kernels, where these are of use."""
     if values.dtype != torch.float32 or not values.is_cpu:
         return None
     return kernel_view(values.detach().contiguous().numpy().view(np.uint32))
 
 
-def _bits_of(threshold: float) -> np.uint32:
+def bits_of(threshold: float) -> np.uint32:
     """The bits of a threshold that is not negative. Among such numbers bits are in the order of values."""
     return np.float32(threshold).view(np.uint32)
 

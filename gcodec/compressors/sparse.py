@@ -26,7 +26,7 @@ from .contract import (
     wide,
 )
 from .indices import bits_per_index, decode_indices, encode_indices
-from .outcome import Values
+from .outcome import Summed, Values
 from .payload import ENVELOPE, SPARSE, seal, unseal
 
 _RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
@@ -78,15 +78,9 @@ class Sparsifier(Compressor):
         """The conversation once indices are chosen."""
         flat = gradient.reshape(-1)
         payloads = yield Gather(self.pack(flat, indices))
-        total = torch.zeros_like(flat, dtype=wide(flat.dtype))
-        sent = Values(indices, flat[:0])
-        for rank, payload in enumerate(payloads):
-            where, values = named(rank, self.unpack, payload, flat)
-            total[where] += values.to(total.dtype)
-            if rank == place.rank:
-                sent = Values(where, values)
-        average = total.div_(place.size).to(flat.dtype)
-        return Outcome(average.view(gradient.shape), sent, sent.values.numel())
+        parts = [Values(*named(rank, self.unpack, payload, flat)) for rank, payload in enumerate(payloads)]
+        mean, sent = Summed(parts, place.size, wide(flat.dtype)), parts[place.rank]
+        return Outcome(mean, sent, sent.values.numel(), gradient.shape, gradient.dtype)
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:
         """The payload of chosen values."""

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..averaging import Averager, Plan
+from ..checkpoint import pack, unpack
 from ..compressors import Compressor, Frames, alone
 from ..compressors.contract import Request
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import TYPES, plain
-from .checkpoint import pack, unpack
 from .lane import Job, Lane, lane_of
 from .stats import Stats, Tally
 from .talk import Talk

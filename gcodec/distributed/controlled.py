@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import nn
 
 from ..adaptive import Adaptive, Controller, Planner
+from ..adaptive.packing import load_packed, packed
 from ..averaging import Averager, Plan
 from ..compressors import Compressor, Frames, alone
-from ..errors import InvalidArgument, PeerError
+from ..errors import PeerError
 from .allreduce import TYPES, plain
-from .checkpoint import pack, unpack
 from .compressed import Averages, CompressedGradients, is_coded, tally_of
 from .lane import Job, Lane, Pending
 from .stats import Tally
@@ -50,7 +50,7 @@ class AdaptiveGradients(CompressedGradients):
     throughout. ``controller``: as made, not one that has been in use. ``optimizer``: whose learning rate, that of the
     first parameter group, the controller hears at every step. ``samples`` of a step on this rank, for throughputs; may
     be changed. ``overlap=False``: also controllers that could do without get all buckets at once, in the order of the
-    model's parameters: then no bit depends on how DDP forms its buckets.
+    model's parameters; the bits are the same.
 
     All ranks make the same decisions at the same steps. Gradients come with their names from step to step; which are
     there, and their shapes, must not change. ``adaptive``: what is at work.
@@ -141,19 +141,10 @@ class AdaptiveGradients(CompressedGradients):
         return _for_all(step, Job(work, talk.refuse))
 
     def _packed(self) -> dict[str, Any]:
-        state = self.adaptive.state_dict()
-        del state["averager"]  # the other entries have it
-        sums = state.pop("sums")
-        sums = {name: pack(sums.get(name)) for name in self._params}
-        return {**super()._packed(), "adaptive": pack(state), "sums": sums}
+        return packed(self.adaptive, self._params)
 
     def _unpack(self, own: dict[str, Any]) -> None:
-        if not {"adaptive", "sums"} <= own.keys():
-            raise InvalidArgument("the state of a hook without a controller")
-        super()._unpack(own)
-        sums = {name: found for name, text in own["sums"].items() if (found := unpack(text)) is not None}
-        state = {**unpack(own["adaptive"]), "averager": self.averager.state_dict(), "sums": sums}
-        self.adaptive.load_state_dict(state)
+        load_packed(self.adaptive, own)
 
 
 def _for_all(step: list[Held], job: Job) -> Job:

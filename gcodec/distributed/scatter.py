@@ -97,7 +97,8 @@ def plain_scattered(lane: Lane, flat: torch.Tensor, own: torch.Tensor, mean: boo
     def run() -> torch.Tensor:
         start, options = perf_counter(), dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
-        named(f"{label}, uncompressed", lambda: inner_method(lane.group, "reduce_scatter_single")(own, flat, options).wait())
+        scatter = inner_method(lane.group, "reduce_scatter_single")
+        named(f"{label}, uncompressed", lambda: scatter(own, flat, options).wait())
         tally.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
         return own
 

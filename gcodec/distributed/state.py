@@ -10,10 +10,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..checkpoint import pack, unpack
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain_begun
 from .bypass import APART, Bypass, Gate
-from .checkpoint import pack, unpack
 from .codebooks import Codebooks, Refresh
 from .coder import Shared
 from .device import TYPES as CODED_THERE

@@ -1,26 +1,31 @@
 """A conversation (``gcodec.compressors.contract``) among the ranks of a lane.
 
-A ``Reduce`` is Gloo's all-reduce. For ``Gather`` and ``Exchange`` every rank sends every other a note: the header of
-``message``, in which the number of values is that of the payload's bytes, and the payload itself where it is short;
-else that follows, when the receiver knows how much room it takes. The notes of a conversation's first request also
-tell whether all ranks talk about the same; where that is a ``Reduce``, notes without payload go ahead of it.
+Every rank sends every other a note: the header of ``message``, in which the number of values is that of the payload's
+bytes, and the payload itself where that is short; else it follows, when the receiver knows how much room it takes. The
+notes of a conversation's first request also tell whether all ranks talk about the same.
 
-A rank that fails sends refusals in the place of its next notes. Ranks that wait for it in an all-reduce, which carries
-no notes, learn of it from the next conversation, or by the timeout.
+A ``Reduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
+ranks, and sends the sum to all; small tensors everybody adds up. So sums do not depend on where in a buffer a value
+lies. Two ranks, whose sums are the same in any order, leave it to Gloo's all-reduce; a conversation's first one has
+notes ahead of it.
+
+A rank that fails sends refusals in the place of its next notes. The other of two ranks that waits for it in Gloo's
+all-reduce learns of it from the next conversation, or by the timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..compressors.contract import Exchange as ExchangeRequest
 from ..compressors.contract import Gather, Reduce, Request
-from ..errors import GcodecError, PeerError
+from ..compressors.sums import sum_by_rank
+from ..errors import Corruption, GcodecError, PeerError
 from ..tensors import kernel_view
 from .exchange import Exchange
 from .lane import Lane
@@ -31,6 +36,13 @@ INLINE = 1 << 15  #: bytes of payload that a note may have
 _ROOM = HEADER + max(INLINE, MAX_REASON)
 _SEQUENCES = 1 << 11  #: conversations after which tags repeat
 _NOTE, _BODY = 2, 3  #: beside the two kinds of message of ``reduction``, whose tags are others
+
+
+class Message(NamedTuple):
+    """What is sent: memory, and the ``values`` in it behind the header."""
+
+    buffer: torch.Tensor
+    values: torch.Tensor
 
 
 class Talk:
@@ -76,27 +88,78 @@ class Talk:
                 return end.value
             match request:
                 case Reduce(tensor):
-                    if not self.piece:
-                        self._swap(exchange, [b""] * self.lane.size)
-                    answer = self._reduce(tensor)
+                    answer = self._reduce(exchange, tensor)
                 case Gather(payload):
                     answer = self._swap(exchange, [payload] * self.lane.size)
                 case ExchangeRequest(payloads):
                     answer = self._swap(exchange, payloads)
 
-    def _reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _reduce(self, exchange: Exchange, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in the tensor's own memory where that is contiguous."""
+        total = tensor.contiguous()
+        if len(self.others) == 1:
+            if not self.piece:
+                self._swap(exchange, [b""] * self.lane.size)
+            self._reduce_pair(total)
+        elif self.others:
+            self._reduce_by_rank(exchange, total.view(-1))
+        return total
+
+    def _reduce_pair(self, total: torch.Tensor) -> None:
         """Gloo's sum."""
-        total, start = tensor.contiguous(), perf_counter()
-        if self.others and total.numel():
+        start = perf_counter()
+        if total.numel():
             try:
                 self.lane.group.allreduce([total]).wait()
             except RuntimeError as error:
                 raise PeerError(f"{self.label}, all-reduce {self.sequence}: {str(error).splitlines()[0]}") from error
-            on_ring = 2 * len(self.others) / self.lane.size * total.nbytes
-            self.tally.sent_bytes += on_ring
-            self.tally.received_bytes += on_ring
+            self.tally.sent_bytes += total.nbytes
+            self.tally.received_bytes += total.nbytes
         self.tally.wait_seconds += perf_counter() - start
-        return total
+
+    def _reduce_by_rank(self, exchange: Exchange, total: torch.Tensor) -> None:
+        """The sum of flat tensors, part by part, in the order of ranks."""
+        rank, size = self.lane.rank, self.lane.size
+        if total.nbytes <= INLINE:
+            message = self._message(exchange, total)
+            terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size)
+            sum_by_rank(((terms | {rank: message.values})[peer] for peer in range(size)), total)
+            return
+        parts = total.tensor_split(size)
+        ours = {peer: self._message(exchange, parts[peer]) for peer in self.others}
+        terms = self._traded(exchange, ours, [parts[rank]] * size) | {rank: parts[rank]}
+        result = self._message(exchange, parts[rank])
+        sum_by_rank((terms[peer] for peer in range(size)), result.values)
+        parts[rank].copy_(result.values)
+        for peer, values in self._traded(exchange, dict.fromkeys(self.others, result), parts).items():
+            parts[peer].copy_(values)
+
+    def _message(self, exchange: Exchange, values: torch.Tensor) -> Message:
+        """Some values with a header ahead of them, in memory to send them from."""
+        buffer = exchange.buffers.take(HEADER + values.nbytes)
+        exchange.own(buffer)
+        body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
+        return Message(buffer, body.copy_(values))
+
+    def _traded(
+        self, exchange: Exchange, ours: Mapping[int, Message], like: Sequence[torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """Every peer's values for this rank, like ``like[peer]``; ``ours``: this one's for each."""
+        piece, self.piece = self.piece, self.piece + 1
+        tag = self._tag(_NOTE, piece)
+        posted = {peer: exchange.post(peer, tag, HEADER + max(like[peer].nbytes, MAX_REASON)) for peer in self.others}
+        for peer, (buffer, values) in ours.items():
+            self._header(self.lane.rank, piece, values.nbytes, values.nbytes).write_to(buffer.numpy())
+            exchange.send(peer, tag, buffer, HEADER + values.nbytes)
+        found = {}
+        for peer, incoming in posted.items():
+            size, where = like[peer].nbytes, self._where(peer)
+            payload = check(exchange.receive(incoming, where), self._header(peer, piece, size), where)
+            if len(payload) != size:
+                raise Corruption(f"{where}: {len(payload)} bytes of values instead of {size}")
+            found[peer] = torch.from_numpy(payload).view(like[peer].dtype)
+            self.tally.received_bytes += HEADER + size
+        return found
 
     def _swap(self, exchange: Exchange, payloads: Sequence[bytes]) -> list[bytes]:
         """What every rank has for this one, this one's own included."""

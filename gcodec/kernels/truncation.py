@@ -24,8 +24,8 @@ UNEVEN, NO_THRESHOLDS = (np.int32(0), np.int32(0)), (np.float32(0),)
 @kernel
 def _level(u, n, t, even, number):
     """How many thresholds u passes, of ``number`` in all. Where ``t`` has but one element, float32's thresholds are
-    2**first, 2**(first + d) ..., and a division counts them: ``even`` is ``(first - d, 1 / d)``. The difference of two
-    positive numbers' bits, above the mantissa, is the logarithm of their ratio, rounded down."""
+    2**first, 2**(first + d) ..., ``first`` not negative; a division counts them: ``even`` is ``(first - d, 1 / d)``.
+    The difference of two positive numbers' bits, above the mantissa, is the logarithm of their ratio, rounded down."""
     if len(t) > 1:
         return passed(u, n, t)
     before, reciprocal = even

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import codec
-from ..errors import Corruption, GcodecError
+from . import codec
+from .errors import Corruption, GcodecError
 
-_PAIRS, _TENSOR, _ARRAY = "gcodec.pairs", "gcodec.tensor", "array"  #: keys that mark what JSON does not have
+#: Keys that mark what JSON does not have.
+_PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain_tensor", "array"
 
 
 def pack(state: Any) -> str:
-    """Nested dictionaries and lists of numbers, strings, flags, arrays, and tensors of floats, as JSON."""
+    """Nested dictionaries and lists of numbers, strings, flags, arrays and tensors, as JSON."""
     return json.dumps(_plain(state), default=_of_array)
 
 
@@ -43,7 +44,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, torch.Tensor):
-        return {_TENSOR: base64.b64encode(codec.encode(value.detach().cpu())).decode()}
+        value = value.detach().cpu()
+        if not value.is_floating_point():
+            return {_PLAIN: _of_array(value.numpy()), "shape": list(value.shape)}
+        return {_TENSOR: base64.b64encode(codec.encode(value)).decode()}
     return value
 
 
@@ -57,6 +61,8 @@ def _restored(value: dict[str, Any]) -> Any:
         return dict(value[_PAIRS])
     if value.keys() == {_TENSOR}:
         return codec.decode(base64.b64decode(value[_TENSOR]))
+    if value.keys() == {_PLAIN, "shape"}:
+        return torch.from_numpy(value[_PLAIN]).view(value["shape"])
     if value.keys() != {_ARRAY, "base64"}:
         return value
     return np.frombuffer(bytearray(base64.b64decode(value["base64"])), np.dtype(value[_ARRAY]))

@@ -1,0 +1,36 @@
+"""The state of a controller at work, as a distributed checkpoint takes it: that one restores what the new state has an
+entry for, so there is a string for each tensor, whether there is anything to say of it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..checkpoint import pack, unpack
+from ..errors import InvalidArgument
+from .driver import Adaptive
+
+_ENTRIES = {"averager", "tensors", "adaptive", "sums"}
+
+
+def packed(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
+    """This rank's state, of tensors of these names: strings, by the same keys whatever has happened so far."""
+    names, state = list(names), adaptive.state_dict()
+    averager, sums = state.pop("averager"), state.pop("sums")
+    tensors = averager.pop("tensors")
+    return {
+        "averager": pack(averager),
+        "tensors": {name: pack(tensors.get(name, {})) for name in names},
+        "adaptive": pack(state),
+        "sums": {name: pack(sums.get(name)) for name in names},
+    }
+
+
+def load_packed(adaptive: Adaptive, state: Mapping[str, Any]) -> None:
+    """Go on from :func:`packed`. Raises InvalidArgument for what it has not made, another rank's or controller's."""
+    if not state.keys() >= _ENTRIES:
+        raise InvalidArgument(f"a state without a controller's {sorted(_ENTRIES - state.keys())}")
+    tensors = {name: unpack(text) for name, text in state["tensors"].items()}
+    sums = {name: found for name, text in state["sums"].items() if (found := unpack(text)) is not None}
+    averager = {**unpack(state["averager"]), "tensors": tensors}
+    adaptive.load_state_dict({**unpack(state["adaptive"]), "averager": averager, "sums": sums})
