@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from bench.experiments import gravac, gravac_pictures, gravac_tables, pool
+from bench.experiments import gradzip, gravac, gravac_pictures, gravac_tables, pool
 from bench.experiments.gravac_methods import DENSE, METHODS, jobs
 from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
 from bench.experiments.traffic import Link, Traffic
@@ -22,7 +22,7 @@ from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
 from gcodec.compressors import Dense, RandomK, TopK
 from gcodec.compressors.contract import Exchange, Gather, Reduce
-from gcodec.demo.tables import read_table
+from gcodec.demo.tables import read_table, write_table
 from gcodec.simulate import converse
 
 SMALL = replace(PROBLEMS["cnn"], batch=4)
@@ -138,6 +138,28 @@ def test_what_there_is_no_time_for_is_left_out_and_named(capsys):
     todo = [("cnn", DENSE, 0), ("lstm", "DGC 10x", 1)]
     assert list(pool.results_of(todo, len, minutes=0)) == []
     assert capsys.readouterr().out.splitlines() == ["no time for 2:", "    cnn/dense/0", "    lstm/DGC 10x/1"]
+
+
+def test_trainings_that_are_there_are_kept(tmp_path):
+    path, every = tmp_path / gradzip.FILE, [("cnn", "Baseline-FP32, as published", seed) for seed in range(3)]
+    rows = [["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0"]
+            for seed, steps in ((0, 300), (1, 5), (7, 300))]
+    assert gradzip.kept(path, every, 300) == {}
+    write_table(path, gradzip.COLUMNS, rows)
+    assert gradzip.kept(path, every, 300) == {every[0]: [str(cell) for cell in rows[0]]}
+
+
+def test_speedups_are_of_what_was_timed(tmp_path):
+    columns = gravac.COLUMNS["runs"]
+    row = {"problem": "cnn", "steps": 300, "values": 1, "quality": 80.0, "unit": "% right", "loss": 1.0,
+           "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "link_seconds_1g": 1, "link_seconds_30m": 1}
+    timed, untimed = {"seconds_1g": 2.0, "seconds_30m": 4.0}, {"seconds_1g": "", "seconds_30m": ""}
+    rows = [{**row, "method": method, "seed": seed, "compress_share": "", **seconds}
+            for method, seed, seconds in ((DENSE, 0, timed), (DENSE, 1, untimed), (gravac_tables.BASE, 0, timed),
+                                          (gravac_tables.BASE, 1, untimed), ("DGC 10x", 0, untimed))]
+    write_table(tmp_path / gravac_tables.RUNS, columns, [[one[column] for column in columns] for one in rows])
+    found = [line.split("|")[-3:-1] for line in gravac_tables.table_2(tmp_path) if line.startswith("| cnn")]
+    assert [[cell.strip() for cell in cells] for cells in found] == [["1.00", "1.00"], ["1.00", "1.00"], ["", ""]]
 
 
 def test_every_training_is_named_once():

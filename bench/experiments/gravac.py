@@ -1,13 +1,14 @@
 """GraVAC's experiments (Tyagi and Swany, section IV), on small models among four simulated ranks.
 
-    python -m bench.experiments.gravac [--quick] [--full] [--seeds N] [--minutes N] [--resume] [--out DIR]
+    python -m bench.experiments.gravac [--quick] [--full] [--seeds N] [--minutes N] [--resume] [--untimed] [--out DIR]
 
 writes ``bench/results/experiment-gravac-*.csv``: ``runs``, one row per training; ``curves``, how it went, in
 ``POINTS`` rows; ``factors``, how many steps were sent at which compression factor; ``early``, gradient norms of the
 first quarter of dense trainings; ``costs``, processor time and traffic by factor; ``levels``, the time of two factors
 tried on one gradient. Trainings run on two processes with one thread each, the most important first; those for which
 there is no time in ``--minutes`` (20) are left out, and named. ``--full`` is three seeds, and as long as they take;
-``--resume`` keeps the trainings that are there, and goes on with the others. Problems are those of ``problems``, links
+``--resume`` keeps the trainings that are there, and goes on with the others; ``--untimed`` leaves out whatever follows
+from a clock, for machines that are busy. Problems are those of ``problems``, links
 those of ``traffic``: nothing here is a measurement of a network.
 """
 
@@ -50,7 +51,7 @@ COLUMNS = {
 Rows = dict[str, list[list[object]]]
 
 
-def rows_of(job: Job, quick: bool) -> Rows:
+def rows_of(job: Job, quick: bool, untimed: bool) -> Rows:
     """Train, and say how it went."""
     name, method_name, seed = job
     problem, method = PROBLEMS[name], METHODS[method_name]
@@ -58,7 +59,7 @@ def rows_of(job: Job, quick: bool) -> Rows:
     controller = method.controller(steps) if method.controller else None
     trial = run(problem, method.plan, seed, steps, controller=controller, link=method.link,
                 every=max(steps // POINTS, 1))
-    found: Rows = {"runs": [summary(job, trial)], "curves": curve(job, trial), "factors": factors(job, trial),
+    found: Rows = {"runs": [summary(job, trial, untimed)], "curves": curve(job, trial), "factors": factors(job, trial),
                    "early": []}
     if method_name == DENSE:
         found["early"] = [[name, seed, step + 1, f"{trial.losses[step]:.5f}", f"{trial.norms[step][0]:.6g}"]
@@ -66,18 +67,19 @@ def rows_of(job: Job, quick: bool) -> Rows:
     return found
 
 
-def summary(job: Job, trial: Trial) -> list[object]:
+def summary(job: Job, trial: Trial, untimed: bool) -> list[object]:
     """Quality, and what was sent. ``compress_share``: processor time of compression over that of computation, in the
     same run. Seconds of a step: the problem's ``seconds``, that share of them, and the link's, modeled; nothing
-    overlaps."""
+    overlaps. Both are missing if ``untimed``."""
     problem, steps = PROBLEMS[job[0]], len(trial.losses)
     values = trial.sent.values // steps
     share = trial.compress_seconds / trial.train_seconds if job[1] != DENSE else 0.0
     links = [sum(traffic.seconds(link) for traffic in trial.traffic) / steps for link in (LINK, SLOW)]
     dense = sum(floats >= values for floats in trial.floats)
+    seconds = ["" if untimed else f"{problem.seconds * (1 + share) + link:.6f}" for link in links]
     return [*job, steps, values, f"{trial.quality:.4f}", problem.unit, f"{np.mean(trial.losses[-steps // 10 :]):.4f}",
-            f"{trial.sent.float_ratio:.3f}", f"{trial.sent.ratio:.3f}", dense, f"{share:.3f}",
-            *(f"{link:.6f}" for link in links), *(f"{problem.seconds * (1 + share) + link:.6f}" for link in links)]
+            f"{trial.sent.float_ratio:.3f}", f"{trial.sent.ratio:.3f}", dense, "" if untimed else f"{share:.3f}",
+            *(f"{link:.6f}" for link in links), *seconds]
 
 
 def curve(job: Job, trial: Trial) -> list[list[object]]:
@@ -119,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="three seeds, however long they take")
     parser.add_argument("--quick", action="store_true", help=f"a few trainings of {QUICK_STEPS} steps, to try it")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
+    parser.add_argument("--untimed", action="store_true", help="leave out what follows from a clock")
     parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
@@ -129,13 +132,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {job_of(row, "runs") for row in tables["runs"]}
     todo = [job for job in every if job not in done]
     minutes = float("inf") if options.full else options.minutes
-    for _, rows in results_of(todo, partial(rows_of, quick=options.quick), minutes):
+    for _, rows in results_of(todo, partial(rows_of, quick=options.quick, untimed=options.untimed), minutes):
         print(*rows["runs"][0], flush=True)
         for name, table in tables.items():
             table += rows[name]
             table.sort(key=lambda row: every.index(job_of(row, name)))
             write_table(out / NAME.format(name), COLUMNS[name], table)
-    for name, (columns, table) in gravac_costs.tables(options.quick).items():
+    for name, (columns, table) in ({} if options.untimed else gravac_costs.tables(options.quick)).items():
         write_table(out / NAME.format(name), columns, table)
     return 0
 

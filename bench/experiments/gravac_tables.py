@@ -60,14 +60,16 @@ def _table(results: Path, methods: Sequence[str]) -> list[str]:
 
 
 def _cells(some: Sequence[Row], dense: Sequence[Row], base: Sequence[Row]) -> list[str]:
-    """Means over seeds; differences from the dense run of the same seed."""
+    """Means over seeds, of seconds over those that were timed; differences from the dense run of the same seed."""
     of_seed = {row["seed"]: float(row["quality"]) for row in dense}
     lost = [float(row["quality"]) - of_seed[row["seed"]] for row in some if row["seed"] in of_seed]
     unit = PROBLEMS[some[0]["problem"]].unit
     digits = 1 if unit.startswith("%") else 3
     spread = f" ± {np.std(lost, ddof=1):.{digits}f}" if len(lost) > 1 else ""
     dense_steps = 100 * _mean(some, "dense_steps") / _mean(some, "steps")
-    speedups = [f"{_mean(base, key) / _mean(some, key):.2f}" if base else "" for key in ("seconds_1g", "seconds_30m")]
+    base, timed = ([row for row in rows if row["seconds_1g"]] for rows in (base, some))
+    speedups = [f"{_mean(base, key) / _mean(timed, key):.2f}" if base and timed else ""
+                for key in ("seconds_1g", "seconds_30m")]
     return [f"{_mean(some, 'quality'):.{digits}f} {unit}", f"{np.mean(lost):+.{digits}f}{spread}",
             *(f"{_mean(some, key):.1f}×" for key in ("float_ratio", "byte_ratio")), f"{dense_steps:.0f} %", *speedups]
 

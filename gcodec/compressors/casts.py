@@ -20,8 +20,8 @@ _NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 class Cast(Compressor):
     """Divided by the number of ranks, rounded to a narrow type, and added up in it.
 
-    ``dtype``: "float16" or "bfloat16". The sum is rounded too, W - 1 times, and no error feedback sees that. What
-    exceeds the narrow type's range becomes infinite.
+    ``dtype``: "float16" or "bfloat16". The sum is rounded too, once, and no error feedback sees that. What exceeds the
+    narrow type's range becomes infinite.
     """
 
     carries_nan: ClassVar[bool] = True
