@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -555,8 +556,8 @@ def test_an_optimizer_trains_and_resumes():
 
 
 @pytest.mark.parametrize("made", [
-    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
-    torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=str)
+    partial(torch.optim.SGD, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
+    torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=lambda made: getattr(made, "__name__", "SGD"))
 def test_every_optimizers_state_is_in_the_checkpoint(made):
     """Whatever the state of the optimizer inside, and whichever of its groups a parameter is in; keys stay the same."""
     def optimizer() -> Any:
