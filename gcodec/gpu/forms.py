@@ -84,7 +84,7 @@ def decode_tables(
         for symbol, length in enumerate(book.lengths):
             if length:
                 lookups[k, int(codes[symbol]) :: 1 << length] = symbol | length << 8
-    spans, heads = for_kernels(columns)
+    spans, heads = for_kernels(tuple(columns))
     arrays = (*_shared(dtype, widths, levels, books), lookups, most, spans.reshape(-1, 5), heads)
     return DecodeTables(*[memory.send(a if a.size else np.zeros((1, *a.shape[1:]), a.dtype)) for a in arrays])
 
