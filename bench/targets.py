@@ -43,9 +43,9 @@ PORTABLE_SHARE = 3  #: the path without AVX-512 may take so many times as long
 def _speeds(results: Path) -> Iterator[tuple[str, str]]:
     rows = read_table(results / "speed.csv")[1]
     native = {(row["data"], row["mode"]): row for row in rows if row["path"] == "native"}
-    size = int(rows[0]["bytes"]) // MIB
     for (mode, dtype), least in SPEEDS.items():
         found = [row for row in native.values() if row["mode"] == mode and row["data"].endswith(dtype)]
+        size = max(int(row["bytes"]) for row in found) // MIB
         for direction, share in zip(DIRECTIONS, least, strict=True):
             shares = [float(row[f"{direction}_of_copy"]) for row in found]
             yield (f"{direction}: {mode} {dtype} gradients at {share} of a copy's speed or more, one core, {size} MiB",
