@@ -1,11 +1,11 @@
-"""Speed against that of copying memory on 256 MiB, and the same without the vector steps of AVX-512.
+"""Speed against that of copying memory on 64 Mi values, and the same without the vector steps of AVX-512.
 
     python -m bench.speed [--data DIR] [--quick] [--out DIR]
 
-writes ``bench/results/speed.csv``: the gradients of each model, repeated to that size and of unknown shapes; lossless
-and near-lossless float32, the levels given, and lossless bfloat16; one thread, into memory that exists, all of a line
-in turn with the copy; medians. Then the same in a process whose kernels are compiled for x86-64 as of 2009: the speeds,
-and whether the bytes are the same.
+writes ``bench/results/speed.csv``: the gradients of each model, repeated to that size (less than 8 MiB are not) and of
+unknown shapes; lossless and near-lossless float32, the levels given, and lossless bfloat16; one thread, into memory
+that exists, all of a line in turn with the copy; medians. Then the same in a process whose kernels are compiled for
+x86-64 as of 2009: the speeds, and whether the bytes are the same.
 """
 
 from __future__ import annotations
