@@ -94,7 +94,7 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
 
 @kernel
 @no_type_check
-def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns, books, shape, scratch):
+def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns, books, shape, scratch, out):
     """``decode_blocks``, left in each block after so many of ``DECODING``."""
     bad, stream = 0, geometry.stream
     for b in range(begin, end):
@@ -113,7 +113,8 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns
             position += scratch.stream_bytes[s]
         decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream, data[at + 28], books.table[c],
                        books.lengths[c], np.int64(books.lengths[c, ESCAPE]), kind.head_bits, scratch.lanes,
-                       scratch.symbols, scratch.escapes, scratch.escape_heads, at + size, size)
+                       scratch.symbols, scratch.escapes, scratch.escape_heads, at + size,
+                       view(out, b * geometry.block, n))
         if upto == 2:
             continue
         layouts.count(n, stream, books.mark_of[c], shape, scratch.dense, scratch.lone, scratch.seven, scratch.items,
@@ -152,7 +153,7 @@ def decoding_run(task: Task) -> Run:
     with patch.object(decoding, "_decode_blocks", wraps=decoding._decode_blocks) as loop:
         task.decode(encoded)
     found = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
-    steps = {stage: _bound(decode_up_to, upto, *found[:11]) for upto, stage in enumerate(DECODING[:-1], 1)}
+    steps = {stage: _bound(decode_up_to, upto, *found[:12]) for upto, stage in enumerate(DECODING[:-1], 1)}
     steps[DECODING[-1]] = _bound(decoder.decode_blocks, *found)
     return Run(lambda: task.decode(encoded), {}, steps)
 

@@ -64,7 +64,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         rounded=array(lossy, block, dtype.uint),
         starts=array(decode, n_streams, np.int64),
         bases=array(decode, n_streams, np.uint16),
-        lanes=array(decode, (3, 4), np.int64),
+        lanes=array(decode, (5, 4), np.int64),
         escapes=array(decode, block, np.int64),
         escape_heads=array(decode, block, np.uint16),
     )
@@ -94,7 +94,7 @@ def residual_scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals
         sums=np.empty(16, np.float32),
         stream_bytes=np.empty(n_streams, np.uint32),
         starts=np.empty(n_streams, np.int64),
-        lanes=np.empty((3, 4), np.int64),
+        lanes=np.empty((5, 4), np.int64),
         chunk=np.empty(CHUNK_BYTES, np.uint8),
         escapes=np.empty(block, np.int64),
         escape_heads=np.empty(block, np.uint16),

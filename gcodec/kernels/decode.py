@@ -103,7 +103,7 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
             scratch.escapes,
             scratch.escape_heads,
             at + size,
-            size,
+            out,
         )
         if n_escapes < 0:
             status = BAD_STREAM

@@ -11,19 +11,12 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from .lanes import Lanes, call, load, splat
+from .lanes import Lanes, call, load, move, splat
 from .steps import intrinsic_step
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 _INDEX = ir.IntType(64)
 _TWO, _THREE = ir.Constant(_INDEX, 2), ir.Constant(_INDEX, 3)
-
-
-def move(verb: str, source: Lanes, mask: Lanes) -> Lanes:
-    """compress: the marked lanes one behind the other, then zeros; expand: the inverse."""
-    name = f"llvm.x86.avx512.mask.{verb}.v{source.n}i{source.bits}"
-    zero = ir.Constant(source.value.type, [0] * source.n)
-    return Lanes(source.builder, call(source.builder, name, zero.type, [source.value, zero, mask.value]))
 
 
 def tail_of(words: Lanes, rest: int = 23) -> Lanes:
@@ -43,10 +36,36 @@ def look_up(builder: Any, table: Any, source: Lanes, n: int = 256) -> Lanes:
     """64 bytes through a table of 64 or 256 bytes at an address; of 64, the indices' low six bits count."""
     parts = [load(builder, builder.gep(table, [ir.Constant(ir.IntType(64), k)]), 8, 64).value for k in range(0, n, 64)]
     if n == 64:
-        return Lanes(builder, call(builder, "llvm.x86.avx512.permvar.qi.512", _BYTES, [parts[0], source.value]))
+        return permute(Lanes(builder, parts[0]), source)
     name = "llvm.x86.avx512.vpermi2var.qi.512"
     low, high = (call(builder, name, _BYTES, [parts[k], source.value, parts[k + 1]]) for k in (0, 2))
     return source.compare(">=", 128).choose(Lanes(builder, high), Lanes(builder, low))
+
+
+_LETTERS = {8: "qi", 16: "hi", 32: "si"}
+
+
+def permute(table: Lanes, source: Lanes) -> Lanes:
+    """Lanes of a register by their numbers, of which the low bits count."""
+    name = f"llvm.x86.avx512.permvar.{_LETTERS[table.bits]}.512"
+    return Lanes(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
+
+
+def pick_bits(picks: Lanes, source: Lanes) -> Lanes:
+    """Eight bits of every 64, from those of these numbers on, to each byte of them."""
+    name = "llvm.x86.avx512.pmultishift.qb.512"
+    return Lanes(source.builder, call(source.builder, name, _BYTES, [picks.value, source.value]))
+
+
+def bytes_of(words: list[Lanes]) -> list[Lanes]:
+    """Of 64 words in four registers the lowest bytes, the next, and so on: four registers of 64 bytes."""
+    a, b, c, d = (one.seen_as(8).pick([4 * j + k for k in range(4) for j in range(16)]).seen_as(64) for one in words)
+    found = []
+    for half in (0, 4):  # quarters of registers, as a matrix of four times four, transposed
+        pick = [*range(half, half + 4), *range(half + 8, half + 12)]
+        left, right = a.pick(pick, b), c.pick(pick, d)
+        found += [left.pick([k, k + 1, k + 4, k + 5, k + 8, k + 9, k + 12, k + 13], right).seen_as(8) for k in (0, 2)]
+    return found
 
 
 def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:

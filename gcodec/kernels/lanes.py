@@ -135,3 +135,10 @@ def splat(builder: Any, value: Any, bits: int, n: int) -> Lanes:
         value = builder.trunc(value, element) if value.type.width > bits else builder.zext(value, element)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_POSITION, 0))
     return Lanes(builder, one).pick([0] * n)
+
+
+def move(verb: str, source: Lanes, mask: Lanes) -> Lanes:
+    """compress: the marked lanes one behind the other, then zeros; expand: the inverse."""
+    name = f"llvm.x86.avx512.mask.{verb}.v{source.n}i{source.bits}"
+    zero = ir.Constant(source.value.type, [0] * source.n)
+    return Lanes(source.builder, call(source.builder, name, zero.type, [source.value, zero, mask.value]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from .jit import kernel
 from .memory import view, width_of
 from .planes import GROUP
@@ -13,7 +11,7 @@ from .streams import STREAM_PAD
 from .vector import compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
 
 if HAS_AVX512:
-    from .groups_narrow import merge_narrow_16, merge_narrow_32, split_narrow_16, split_narrow_32
+    from .planes_vector import merge_groups, split_groups
 
 
 @kernel
@@ -46,23 +44,15 @@ def split_narrow(
     """Planes of at most 8 bits each. ``items``: uint8[8, n + 64], ``n_items``: int64[8], ``marks``: as ``symbols``,
     scratch."""
     n_items[:] = 0
+    if HAS_AVX512:
+        split_groups(values, symbols, n, stream, n_planes, mark_of, shift, uniform, words, bytes_, items, n_items)
+        for p in range(n_planes):
+            at = pack_bytes(items[p], n_items[p], widths[p], out, at)
+        return at
     for s in range((n + stream - 1) // stream):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
-        if HAS_AVX512 and count & 63 == 0:
-            row = items.shape[1]
-            for i in range(0, count, 64):
-                v, j = first + i, place + i
-                if width_of(values) == 32:
-                    split_narrow_32(
-                        values, v, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes
-                    )
-                else:
-                    split_narrow_16(
-                        values, v, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes
-                    )
-            continue
         for i in range(place, place + count, 64):
             lookup(mark_of, 0, symbols, i, marks, i)
         tails_32(values, first, count, words)
@@ -111,58 +101,13 @@ def merge_narrow(
         unpack_bytes(data, at, n_items[p], widths[p], items[p])
         at += (n_items[p] * widths[p] + 7) >> 3
     n_items[:] = 0
+    if HAS_AVX512:
+        merge_groups(symbols, marks, n, stream, n_planes, head_of, shift, uniform, bases, words, items, n_items, out)
+        return
     for s in range((n + stream - 1) // stream):
         first = s * stream
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
-        if HAS_AVX512 and count & 63 == 0:
-            row = items.shape[1]
-            own_base = np.int64(bases[s])
-            for i in range(0, count, 64):
-                v, j = first + i, place + i
-                if width_of(out) == 32:
-                    merge_narrow_32(
-                        out,
-                        v,
-                        items,
-                        row,
-                        n_items,
-                        0,
-                        symbols,
-                        j,
-                        shift,
-                        0,
-                        uniform,
-                        0,
-                        marks,
-                        j,
-                        head_of,
-                        0,
-                        own_base,
-                        n_planes,
-                    )
-                else:
-                    merge_narrow_16(
-                        out,
-                        v,
-                        items,
-                        row,
-                        n_items,
-                        0,
-                        symbols,
-                        j,
-                        shift,
-                        0,
-                        uniform,
-                        0,
-                        marks,
-                        j,
-                        head_of,
-                        0,
-                        own_base,
-                        n_planes,
-                    )
-            continue
         for i in range(count):
             words[i] = 0
         for p in range(n_planes):

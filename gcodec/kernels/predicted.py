@@ -226,7 +226,7 @@ def decode_predicted(
         scratch.escapes,
         scratch.escape_heads,
         at + size,
-        size,
+        out,
     )
     if n_escapes:
         return BAD_STREAM

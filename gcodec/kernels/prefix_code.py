@@ -102,7 +102,7 @@ def decode_table(lengths, codes, first_symbol, first_length, table):
     """Table of 2**12 entries that decodes up to six symbols at once.
 
     ``lengths``: uint8[256]; ``codes``: uint32[256]; ``first_symbol``, ``first_length``: uint8[4096] scratch;
-    ``table``: uint64[4096], result. An entry is, from its lowest byte: bits used, six symbols, number of symbols.
+    ``table``: uint64[4096], result. An entry is, from its lowest byte: six symbols, bits used, number of symbols.
     The number is 0 where the window starts with the escape.
     """
     for symbol in range(256):
@@ -122,6 +122,6 @@ def decode_table(lengths, codes, first_symbol, first_length, table):
             if used + length > MAX_LENGTH or symbol == ESCAPE:
                 break
             used += length
-            number += 1
             entry |= U64(symbol) << U64(8 * number)
-        table[window] = entry | U64(used) | (U64(number) << U64(56))
+            number += 1
+        table[window] = entry | (U64(used) << U64(48)) | (U64(number) << U64(56))

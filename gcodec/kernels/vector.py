@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from .jit import kernel
-from .lanes import load
+from .lanes import Lanes, load, move
 from .steps import HAS_AVX512, HAS_SSSE3, intrinsic_step
 
 if HAS_SSSE3:
@@ -117,47 +117,55 @@ def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
 pack_6 = intrinsic_step(types.void, 4, _generate_pack_6)
 unpack_6 = intrinsic_step(types.void, 4, _generate_unpack_6)
 
-_EIGHT = ir.VectorType(_INDEX, 8)
+
+def _packed_bytes(builder: Any, width: Any) -> Lanes:
+    """Mask of the lowest ``width`` bytes of every eight."""
+    one, eight = ir.Constant(_INDEX, 1), ir.Constant(_INDEX, 0x0101010101010101)
+    every = builder.mul(builder.sub(builder.shl(one, width), one), eight)
+    return Lanes(builder, builder.bitcast(every, ir.VectorType(ir.IntType(1), 64)))
 
 
-def _splat(builder: Any, value: Any) -> Any:
-    one = builder.insert_element(ir.Constant(_EIGHT, ir.Undefined), value, ir.Constant(_WORD, 0))
-    return builder.shuffle_vector(one, one, _constant(ir.VectorType(_WORD, 8), [0] * 8))
-
-
-def _width_mask(builder: Any, width: Any) -> Any:
-    one = ir.Constant(_INDEX, 1)
-    return _splat(builder, builder.sub(builder.shl(one, width), one))
+def _places(builder: Any, start: Any, width: Any) -> list[Any]:
+    """Addresses of eight groups of ``width`` bytes."""
+    return [builder.gep(start, [builder.mul(width, ir.Constant(_INDEX, lane))]) for lane in range(8)]
 
 
 def _generate_pack_64(builder: Any, args: list[Any], at: Any) -> None:
-    source, width = _vector(builder, at(0, 8), _EIGHT), args[2]
-    mask, total = _width_mask(builder, width), None
-    for k in range(8):
-        item = builder.and_(builder.lshr(source, ir.Constant(_EIGHT, [8 * k] * 8)), mask)
-        part = builder.shl(item, _splat(builder, builder.mul(width, ir.Constant(_INDEX, k))))
-        total = part if total is None else builder.or_(total, part)
-    for lane in range(8):  # ascending, so that each store overwrites what the one before wrote too much
-        place = builder.gep(at(3, 8), [builder.mul(width, ir.Constant(_INDEX, lane))])
-        _store(builder, builder.extract_element(total, ir.Constant(_WORD, lane)), place)
+    width = args[2]
+    one = ir.Constant(_INDEX, 1)
+    items = load(builder, at(0, 8), 8, 64) & builder.sub(builder.shl(one, width), one)
+    for bits in (8, 16, 32):  # two in a row become one of twice the width
+        both = items.seen_as(2 * bits)
+        items = (both & (1 << bits) - 1) | ((both >> bits) << width)
+        width = builder.shl(width, one)
+    if HAS_AVX512:
+        move("compress", items.seen_as(8), _packed_bytes(builder, args[2])).store(at(3, 8))
+        return
+    for lane, place in enumerate(_places(builder, at(3, 8), args[2])):
+        # Ascending, so that each store overwrites what the one before wrote too much.
+        _store(builder, builder.extract_element(items.value, ir.Constant(_WORD, lane)), place)
 
 
 def _generate_unpack_64(builder: Any, args: list[Any], at: Any) -> None:
-    width, packed, total = args[2], ir.Constant(_EIGHT, ir.Undefined), None
-    for lane in range(8):
-        place = builder.gep(at(0, 8), [builder.mul(width, ir.Constant(_INDEX, lane))])
-        packed = builder.insert_element(packed, _vector(builder, place, _INDEX), ir.Constant(_WORD, lane))
-    mask = _width_mask(builder, width)
-    for k in range(8):
-        shifted = builder.lshr(packed, _splat(builder, builder.mul(width, ir.Constant(_INDEX, k))))
-        part = builder.shl(builder.and_(shifted, mask), ir.Constant(_EIGHT, [8 * k] * 8))
-        total = part if total is None else builder.or_(total, part)
-    _store(builder, total, at(3, 8))
+    width, one = args[2], ir.Constant(_INDEX, 1)
+    if HAS_AVX512:
+        items = move("expand", load(builder, at(0, 8), 8, 64), _packed_bytes(builder, width)).seen_as(64)
+    else:
+        packed = ir.Constant(ir.VectorType(_INDEX, 8), ir.Undefined)
+        for lane, place in enumerate(_places(builder, at(0, 8), width)):
+            packed = builder.insert_element(packed, _vector(builder, place, _INDEX), ir.Constant(_WORD, lane))
+        items = Lanes(builder, packed)
+    for bits in (32, 16, 8):
+        half = builder.mul(width, ir.Constant(_INDEX, bits // 8))
+        both = items.seen_as(2 * bits)
+        low = builder.sub(builder.shl(one, half), one)
+        items = (both & low) | (((both >> half) & low) << bits)
+    items.store(at(3, 8))
 
 
-#: pack_64(src uint8, i, width, dst uint8, k): the low ``width`` (1 ... 8) bits of 64 bytes; writes 8 * width + 8 bytes.
+#: pack_64(src uint8, i, width, dst uint8, k): the low ``width`` (1 ... 8) bits of 64 bytes; writes up to 64 bytes.
 pack_64 = intrinsic_step(types.void, 5, _generate_pack_64)
-#: unpack_64(src uint8, i, width, dst uint8, k): inverse; reads 8 * width + 8 bytes.
+#: unpack_64(src uint8, i, width, dst uint8, k): inverse; reads up to 64 bytes.
 unpack_64 = intrinsic_step(types.void, 5, _generate_unpack_64)
 
 

@@ -1,0 +1,76 @@
+"""Several planes of at most 8 bits in groups of 64 values, for CPUs with AVX-512: what :mod:`planes_narrow` does, with
+the same bytes. The last group may have fewer; it passes through a scratch array.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .groups_narrow import (
+    merge_narrow_16,
+    merge_narrow_32,
+    picks_for,
+    split_narrow_16,
+    split_narrow_32,
+)
+from .jit import kernel
+from .memory import load_value, store_value, width_of
+from .streams import STREAM_PAD
+
+
+@kernel
+def _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, like):
+    row = items.shape[1]
+    if width_of(like) == 32:
+        split_narrow_32(
+            values, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes, picks, 0
+        )
+    else:
+        split_narrow_16(
+            values, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes, picks, 0
+        )
+
+
+@kernel
+def split_groups(values, symbols, n, stream, n_planes, mark_of, shift, uniform, words, picks, items, n_items):
+    """The items of all planes, a byte each and not packed: ``items``: uint8[8, n + 64], ``n_items``: int64[8], zeros,
+    results; ``words``: uint32[64], ``picks``: uint8[64], scratch."""
+    picks_for(uniform, picks)
+    whole, value_bytes = n & ~63, width_of(values) // 8
+    for i in range(0, whole, 64):
+        j = i + i // stream * STREAM_PAD
+        _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
+    if whole < n:
+        for i in range(whole, n):
+            store_value(words, (i - whole) * value_bytes, values[i])
+        j = whole + whole // stream * STREAM_PAD
+        _split_64(words, 0, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
+
+
+@kernel
+def _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, like):
+    row = items.shape[1]
+    if width_of(like) == 32:
+        merge_narrow_32(
+            out, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, marks, j, head_of, 0, base, n_planes
+        )
+    else:
+        merge_narrow_16(
+            out, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, marks, j, head_of, 0, base, n_planes
+        )
+
+
+@kernel
+def merge_groups(symbols, marks, n, stream, n_planes, head_of, shift, uniform, bases, words, items, n_items, out):
+    """Inverse of :func:`split_groups`; ``n_items``: zeros."""
+    whole, value_bytes = n & ~63, width_of(out) // 8
+    for i in range(0, whole, 64):
+        s = i // stream
+        j, base = i + s * STREAM_PAD, np.int64(bases[s])
+        _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+    if whole < n:
+        s = whole // stream
+        j, base = whole + s * STREAM_PAD, np.int64(bases[s])
+        _merge_64(words, 0, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+        for i in range(whole, n):
+            out[i] = load_value(words, (i - whole) * value_bytes, out)
