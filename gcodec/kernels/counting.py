@@ -11,7 +11,7 @@ import numpy as np
 from .blocks import mean_head
 from .columns import fill_columns, remove_columns
 from .jit import kernel
-from .memory import view, view_if_any, width_of
+from .memory import prefetch, view, view_if_any, width_of
 from .scalar import NARROW, U16, U32, U64
 
 PIECE = 512  #: values that are looked at together
@@ -129,6 +129,17 @@ def count_stream(values, look, bins, parts, counted, whole, by_stream):
 
 
 @kernel
+def fetch_next(values, place, end, look):
+    """Have what is looked at next fetched: pieces lie too far apart for the processor to guess."""
+    ahead = place + look.every * look.piece
+    if ahead >= end:  # in the next block, where they begin a piece later
+        ahead += look.piece
+    width = width_of(values) // 8
+    for line in range(ahead * width, (ahead + look.piece) * width, 64):
+        prefetch(values, line)
+
+
+@kernel
 def count_once(values, first, end, look, columns, scratch, by_block, by_stream):
     """Histograms of one block, values ``first ... end`` of which one in ``look.every`` pieces is looked at. Returns the
     mean head, -1 if all are zeros."""
@@ -141,6 +152,7 @@ def count_once(values, first, end, look, columns, scratch, by_block, by_stream):
         whole[i] = U32(0)
     total, number = 0, 0
     for place in range(first, end, look.every * look.piece):
+        fetch_next(values, place, end, look)
         size = min(look.piece, end - place)
         some = view(values, place, size)
         if (
@@ -165,6 +177,7 @@ def count_twice(values, levels, first, end, look, columns, scratch, by_block, by
     means, numbers, moved, counts, stream = scratch.means, scratch.numbers, scratch.moved, scratch.counts, look.stream
     total, number, s = 0, 0, 0
     for place in range(first, end, look.every * look.piece):
+        fetch_next(values, place, end, look)
         for start in range(place, min(place + look.piece, end), stream):
             n = min(end - start, stream)
             some, less = view(values, start, n), view(scratch.shifted, s * stream, n)

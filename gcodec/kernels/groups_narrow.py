@@ -52,7 +52,7 @@ def _rounder(bits: int) -> Any:
         unit = splat(builder, _number(1), bits, n) << load(builder, at(4, 8), 8, n).to(bits)
         low, nearest = unit - 1, builder.neg(args[10])
         # A magnitude below this is finite, and so is what it is rounded to.
-        limit, large = builder.sub(args[8], builder.lshr(args[8], _number(5))), None
+        limit, large = builder.sub(args[8], builder.lshr(args[8], _number(5))), _number(0)
         for k in range(0, 64, n):
             values = load(builder, builder.gep(at(0, bits), [_number(k * bits // 8)]), bits, n)
             level = load(builder, builder.gep(at(2, 8), [_number(k)]), 8, n).to(bits)
@@ -64,9 +64,8 @@ def _rounder(bits: int) -> Any:
             magnitude.compare(">=", args[9]).choose(result, result ^ result).store(
                 builder.gep(at(6, bits), [_number(k * bits // 8)])
             )
-            some = magnitude.compare(">=", limit)
-            large = some if large is None else Lanes(builder, builder.or_(large.value, some.value))
-        with builder.if_then(builder.icmp_unsigned("!=", large.number(), _number(0)), likely=False):
+            large = builder.or_(large, magnitude.compare(">=", limit).number())
+        with builder.if_then(builder.icmp_unsigned("!=", large, _number(0)), likely=False):
             _round_all(builder, args, at, bits)
 
     return intrinsic_step(types.void, 11, generate)

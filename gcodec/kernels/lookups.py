@@ -48,7 +48,7 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, lanes: Any, symbols: An
         ends = [builder.load(place) for place in row(END)]
         places = [*row(PLACE), *row(BIT), *row(FETCH)[:2]]
         slots = [cgutils.alloca_once_value(builder, builder.load(place)) for place in places]
-        fetched = ((slots[-2], bytes_, value_bytes // 2 or 1, False), (slots[-1], base(4, _BYTE), value_bytes, False))
+        fetched = ((slots[-2], bytes_, value_bytes // 2 or 1), (slots[-1], base(4, _BYTE), value_bytes))
         loop, after = builder.append_basic_block("round"), builder.append_basic_block("after")
         builder.branch(loop)
         builder.position_at_end(loop)
@@ -77,10 +77,10 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, lanes: Any, symbols: An
             now = builder.icmp_signed(">=", place, ends[lane])
             all_done = builder.and_(all_done, now)
             stuck = builder.or_(stuck, builder.and_(builder.icmp_signed("==", bits, number(0)), builder.not_(now)))
-        for slot, start, n_lines, write in fetched:
+        for slot, start, n_lines in fetched:
             line = builder.load(slot)
             for k in range(n_lines):
-                fetch(builder, builder.gep(start, [builder.add(line, number(64 * k))]), write)
+                fetch(builder, builder.gep(start, [builder.add(line, number(64 * k))]))
             builder.store(builder.add(line, number(64 * n_lines)), slot)
         builder.cbranch(builder.or_(all_done, stuck), after, loop)
         builder.position_at_end(after)

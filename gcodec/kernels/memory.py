@@ -171,26 +171,22 @@ def leading_zeros(typingctx: Any, bits: Any) -> Any:
     return types.uint32(types.uint32), generate
 
 
-def fetch(builder: Any, address: Any, write: bool) -> None:
-    """LLVM: have the cache line with this byte fetched, perhaps to be written."""
+def fetch(builder: Any, address: Any) -> None:
+    """LLVM: have the cache line with this byte fetched."""
     word = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-    builder.call(function, [address, ir.Constant(word, int(write)), ir.Constant(word, 2), ir.Constant(word, 1)])
+    # Not as far as the first level, where what is at hand would have to make room; not to be written, which would.
+    builder.call(function, [address, ir.Constant(word, 0), ir.Constant(word, 2), ir.Constant(word, 1)])
 
 
-def _prefetcher(write: bool) -> Any:
-    def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            fetch(builder, pointer(context, builder, signature.args[0], args[0], args[1]), write)
-            return context.get_dummy_value()
+@intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """prefetch(array, index): have the cache line with the byte ``index`` of an array fetched, which need not exist."""
 
-        return types.void(array, types.intp), generate
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        fetch(builder, pointer(context, builder, signature.args[0], args[0], args[1]))
+        return context.get_dummy_value()
 
-    return intrinsic(prefetch)
-
-
-#: prefetch(array, index): have the cache line with the byte ``index`` of an array fetched, which need not exist;
-#: prefetch_to_write: to be written.
-prefetch, prefetch_to_write = _prefetcher(False), _prefetcher(True)
+    return types.void(array, types.intp), generate

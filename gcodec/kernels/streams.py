@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import load_u64, prefetch, prefetch_to_write, store_u64, view, width_of
+from .memory import load_u64, prefetch, store_u64, view, width_of
 from .prefix_code import NO_CODE
 from .scalar import U8, U32, U64
 from .steps import HAS_AVX512
@@ -133,6 +133,14 @@ def _append_octets(chunk, at_octets, window, filled, out, at):
 
 
 @kernel
+def _fetch_lines(upcoming, begin, n_bytes, out, ahead):
+    """Have some of what comes next fetched, and about the room for what will be made of it."""
+    for line in range(begin, begin + n_bytes, 64):
+        prefetch(upcoming, line)
+        prefetch(out, ahead + line * 3 // 4)
+
+
+@kernel
 def encode_streams(
     symbols,
     values,
@@ -166,11 +174,9 @@ def encode_streams(
         first = s * stream
         count = min(stream, n - first)
         place = s * (stream + STREAM_PAD)
-        for line in range(first * width, (first + count) * width, 64):
-            prefetch(upcoming, line)
-            prefetch_to_write(out, ahead + line * 3 // 4)
         if is_run(symbols, place, count, run_symbol):
             stream_bytes[s] = 0
+            _fetch_lines(upcoming, first * width, count * width, out, ahead)
             continue
         begin = at
         window = U64(0)
@@ -186,12 +192,14 @@ def encode_streams(
                     chunk[1024 + group] = encode_64(chunk, 0, symbols, i, chunk, 512 + 128 * group) != 0
             done = np.int64(0)
             while done < n_part:
+                i = begin_part + done
+                some = min(n_part - done, 64) if n_groups else n_part
+                # A few lines at a time: more at once would have to wait for each other.
+                _fetch_lines(upcoming, (first + i) * width, some * width, out, ahead)
                 if done < 64 * n_groups and not chunk[1024 + (done >> 6)]:
                     window, filled, at = _append_octets(chunk, 512 + 2 * done, window, filled, out, at)
                     done += 64
                     continue
-                some = min(n_part - done, 64) if n_groups else n_part
-                i = begin_part + done
                 window, filled, at = _encode_some(
                     symbols,
                     place + i,
