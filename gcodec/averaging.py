@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,8 +67,9 @@ class Count:
 
     def add(self, other: Count) -> None:
         """Add another's counts."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        own = vars(self)
+        for name, value in vars(other).items():
+            own[name] += value
 
 
 Watch = Callable[[str, torch.Tensor, Outcome], None]

@@ -59,6 +59,12 @@ def test_the_same_with_other_numbers_of_ranks(others, name):
     assert buckets >= 3
 
 
+@pytest.mark.parametrize("name", ["float16", "powersgd"])
+def test_the_same_where_two_ranks_leave_sums_to_gloo(pair, name):
+    _, buckets = one_of(pair.run("follows", name=name, paired=0))
+    assert buckets >= 3
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_dgc_trains_in_every_form(pair, form):
     _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run("train", plan_name="dgc", **FORMS[form])])
@@ -110,8 +116,9 @@ def test_join(pair, name):
     one_of(pair.run("join", name=name))
 
 
-def test_every_byte_is_counted(pair):
-    one, other = pair.run("accounts", name="topk")
+@pytest.mark.parametrize("paired", [0, 1 << 20])
+def test_every_byte_is_counted(pair, paired):
+    one, other = pair.run("accounts", name="topk", paired=paired)
     for mine, theirs in ((one, other), (other, one)):
         assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
         assert mine["payload_payload_bytes"] < mine["sent_bytes"] < mine["payload_payload_bytes"] + 20_000
@@ -139,7 +146,11 @@ def test_faults_are_told_to_all(pair, kind):
         assert "no memory" in second[-1]
 
 
-def test_more_than_two_learn_of_a_fault_within_the_sums(others):
-    found = others.run("fault", kind="between reduces")
+def test_all_learn_of_a_fault_within_the_sums(pair, others):
+    for members in (pair, others):
+        _told_of_a_fault(members.run("fault", kind="between reduces"))
+
+
+def _told_of_a_fault(found):
     assert all("MemoryError: no memory" in one[-1] for one in found)
     assert all("rank 1" in one[-1] for number, one in enumerate(found) if number != 1)

@@ -6,8 +6,8 @@ notes of a conversation's first request also tell whether all ranks talk about t
 
 A ``Reduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
 ranks, and sends the sum to all; small tensors everybody adds up. So sums do not depend on where in a buffer a value
-lies. Two ranks, whose sums are the same in any order, leave it to Gloo's all-reduce; a conversation's first one has
-notes ahead of it.
+lies. Two ranks, whose sums are the same in any order, leave large ones to Gloo's all-reduce; a conversation's first one
+has notes ahead of it.
 
 A rank that fails sends refusals in the place of its next notes. The other of two ranks that waits for it in Gloo's
 all-reduce learns of it from the next conversation, or by the timeout.
@@ -33,6 +33,7 @@ from .message import CONTRIBUTION, HEADER, MAX_REASON, Header, agreement_of, che
 from .stats import Tally
 
 INLINE = 1 << 15  #: bytes of payload that a note may have
+PAIRED = 1 << 20  #: bytes of values that each of two ranks sends the other to add up: up to there it beats Gloo
 _ROOM = HEADER + max(INLINE, MAX_REASON)
 _SEQUENCES = 1 << 11  #: conversations after which tags repeat
 _NOTE, _BODY = 2, 3  #: beside the two kinds of message of ``reduction``, whose tags are others
@@ -87,17 +88,19 @@ class Talk:
             except StopIteration as end:
                 return end.value
             match request:
-                case Reduce(tensor):
-                    answer = self._reduce(exchange, tensor)
+                case Reduce():
+                    answer = request.answer(self._reduce(exchange, request.room()))
                 case Gather(payload):
                     answer = self._swap(exchange, [payload] * self.lane.size)
                 case ExchangeRequest(payloads):
                     answer = self._swap(exchange, payloads)
 
-    def _reduce(self, exchange: Exchange, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, in the tensor's own memory where that is contiguous."""
-        total = tensor.contiguous()
-        if len(self.others) == 1:
+    def _reduce(self, exchange: Exchange, total: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in the contiguous tensor's own memory."""
+        pair = len(self.others) == 1
+        if self.others and total.nbytes <= (PAIRED if pair else INLINE):
+            self._reduce_everywhere(exchange, total.view(-1))
+        elif pair:
             if not self.piece:
                 self._swap(exchange, [b""] * self.lane.size)
             self._reduce_pair(total)
@@ -117,14 +120,16 @@ class Talk:
             self.tally.received_bytes += total.nbytes
         self.tally.wait_seconds += perf_counter() - start
 
+    def _reduce_everywhere(self, exchange: Exchange, total: torch.Tensor) -> None:
+        """The sum of flat tensors, in the order of ranks, made by each of them."""
+        rank, size = self.lane.rank, self.lane.size
+        message = self._message(exchange, total)
+        terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
+        sum_by_rank([terms[peer] for peer in range(size)], total)
+
     def _reduce_by_rank(self, exchange: Exchange, total: torch.Tensor) -> None:
         """The sum of flat tensors, part by part, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
-        if total.nbytes <= INLINE:
-            message = self._message(exchange, total)
-            terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size)
-            sum_by_rank(((terms | {rank: message.values})[peer] for peer in range(size)), total)
-            return
         parts = total.tensor_split(size)
         ours = {peer: self._message(exchange, parts[peer]) for peer in self.others}
         terms = self._traded(exchange, ours, [parts[rank]] * size) | {rank: parts[rank]}
