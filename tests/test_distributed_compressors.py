@@ -37,6 +37,13 @@ def ranks() -> Iterator[Ranks]:
     group.close()
 
 
+@pytest.fixture(scope="module")
+def on_devices() -> Iterator[Members]:
+    group = Ranks(2, "tests.compressor_device_cases")
+    yield Members(group, 2)
+    group.close()
+
+
 @pytest.fixture
 def pair(ranks: Ranks) -> Members:
     return Members(ranks, 2)
@@ -63,6 +70,22 @@ def test_the_same_with_other_numbers_of_ranks(others, name):
 def test_the_same_where_two_ranks_leave_sums_to_gloo(pair, name):
     _, buckets = one_of(pair.run("follows", name=name, paired=0))
     assert buckets >= 3
+
+
+@pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
+                                  "frames of 6 bits"])
+def test_buckets_on_a_device_are_averaged_there(on_devices, name):
+    on_devices.run("follows_there", name=name)
+
+
+@pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
+def test_controllers_decide_there_as_on_the_host(on_devices, name):
+    found = one_of(on_devices.run("decides_there", name=name))
+    assert any(floats != found[0] for floats in found)      # it has decided something
+
+
+def test_what_is_not_averaged_there_is_refused(on_devices):
+    on_devices.run("refused_there")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -17,7 +17,8 @@ from ..compressors import Compressor, Frames, alone
 from ..compressors.contract import Request
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import TYPES, plain
-from .lane import Job, Lane, lane_of
+from .device_jobs import beside
+from .lane import Lane, lane_of
 from .stats import Stats, Tally
 from .talk import Talk
 
@@ -31,11 +32,11 @@ class CompressedGradients:
         state = gcodec.distributed.CompressedGradients(model, TopK(density=0.01))
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
-    ``model``: the module whose gradients come, under DDP or not: its parameters' names tell tensors apart, however DDP
-    forms its buckets; with ``find_unused_parameters`` it must be DDP's. ``plan``: a compressor, which gets error
-    feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the one that will take the step; plans with momentum
-    correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when a silent rank
-    becomes an error.
+    ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
+    parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it must be
+    DDP's. ``plan``: a compressor, which gets error feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the
+    one that will take the step; plans with momentum correction need it, to see that it has no momentum. ``group``:
+    DDP's process group. ``timeout``: when a silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
     ``gcodec.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and number of
@@ -89,11 +90,14 @@ class CompressedGradients:
             self._count(lane, index, tally, last)
             return buffer
 
-        return lane.submit(Job(run, None if conversation is None else talk.refuse)).get_future()
+        return lane.submit(beside([buffer], run, None if conversation is None else talk.refuse)).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
-        if not buffer.is_cpu:
-            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
+        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):
+            raise Unsupported(
+                f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
+                "of floats on CUDA devices are"
+            )
         if self._lane is None:
             self._lane = lane_of(self.group, self.timeout)
         return self._lane
@@ -165,7 +169,8 @@ class CompressedGradients:
         return {"averager": pack(state), "tensors": {name: pack(tensors.get(name, {})) for name in self._params}}
 
     def _unpack(self, own: dict[str, Any]) -> None:
-        tensors = {name: unpack(text) for name, text in own["tensors"].items()}
+        devices = {name: param.device for name, param in self._params.items()}
+        tensors = {name: unpack(text, devices.get(name)) for name, text in own["tensors"].items()}
         self.averager.load_state_dict({**unpack(own["averager"]), "tensors": tensors})
 
 

@@ -89,11 +89,18 @@ class Talk:
                 return end.value
             match request:
                 case Reduce():
-                    answer = request.answer(self._reduce(exchange, request.room()))
+                    answer = self._reduced(exchange, request)
                 case Gather(payload):
                     answer = self._swap(exchange, [payload] * self.lane.size)
                 case ExchangeRequest(payloads):
                     answer = self._swap(exchange, payloads)
+
+    def _reduced(self, exchange: Exchange, request: Reduce) -> torch.Tensor:
+        """The answer to a request. Values of a device go through the host's memory, which waits for the device."""
+        room = request.room()
+        if room.is_cpu:
+            return request.answer(self._reduce(exchange, room))
+        return request.answer(self._reduce(exchange, room.cpu())).to(room.device)
 
     def _reduce(self, exchange: Exchange, total: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, in the contiguous tensor's own memory."""
