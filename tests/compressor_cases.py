@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.averaging import Plan
-from gcodec.compressors import DGC, Compressor, PowerSGD, TopK
+from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.talk import PAIRED, Talk
 from gcodec.feedback import MomentumCorrection, WarmUp
 from gcodec.simulate import Simulation
@@ -264,6 +264,8 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
         patch = mock.patch.object(Talk, "_note", note)
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
+    if kind == "larger":
+        setting = Dense() if rank() == 1 else PowerSGD(1)
     if kind == "between reduces":
         setting = PowerSGD(3)
         if rank() == 1:

@@ -169,6 +169,14 @@ def test_faults_are_told_to_all(pair, kind):
         assert "no memory" in second[-1]
 
 
+def test_a_message_that_is_larger_than_expected_is_an_error(pair, others):
+    """And not the end of the process, which is what Gloo makes of it."""
+    for members in (pair, others):
+        found = members.run("fault", kind="larger")
+        assert all("PeerError" in one[-1] for one in found)
+        assert all("rank 1" in one[-1] for number, one in enumerate(found) if number != 1)
+
+
 def test_all_learn_of_a_fault_within_the_sums(pair, others):
     for members in (pair, others):
         _told_of_a_fault(members.run("fault", kind="between reduces"))
