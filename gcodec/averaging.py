@@ -72,6 +72,8 @@ class Count:
             own[name] += value
 
 
+_DENSE = Dense()
+
 Watch = Callable[[str, torch.Tensor, Outcome], None]
 
 
@@ -95,7 +97,7 @@ class Averager:
     def compressor_of(self, name: str, gradient: torch.Tensor) -> Compressor:
         """What compresses a tensor."""
         if not self.plan.compresses(gradient):
-            return Dense()
+            return _DENSE
         return self.compressors.get(name, self.plan.compressor)
 
     def feedback_of(self, gradient: torch.Tensor) -> Feedback | None:

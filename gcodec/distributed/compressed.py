@@ -63,6 +63,8 @@ class CompressedGradients:
         self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
         if isinstance(model, DistributedDataParallel):  # it throws away the average of what no rank has used
             self.averager.skips_zeros = bool(model.find_unused_parameters)
+        self._known: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
+        self._feedback = repr(self.plan.feedback)
         self._stats = Stats()
         self._lane: Lane | None = None
         _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
@@ -108,11 +110,16 @@ class CompressedGradients:
 
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
         """What ranks must agree on."""
-        tensors = [
-            (name, tuple(x.shape), str(x.dtype), repr(self.averager.compressor_of(name, x)))
-            for name, x in gradients.items()
-        ]
-        return "compressors", tensors, repr(self.plan.feedback)
+        tensors = [self._term(name, x, self.averager.compressor_of(name, x)) for name, x in gradients.items()]
+        return "compressors", tensors, self._feedback
+
+    def _term(self, name: str, gradient: torch.Tensor, compressor: Compressor) -> str:
+        """A tensor and its compressor as text, which is kept: making it takes longer than a small tensor's product."""
+        known = self._known.get(name)
+        if known is None or known[0] is not compressor or known[1] != gradient.shape or known[2] != gradient.dtype:
+            text = repr((name, tuple(gradient.shape), str(gradient.dtype), compressor))
+            self._known[name] = known = compressor, gradient.shape, gradient.dtype, text
+        return known[3]
 
     def _count(self, lane: Lane, index: int, tally: Tally, last: bool) -> None:
         tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
