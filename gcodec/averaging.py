@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,9 +67,12 @@ class Count:
 
     def add(self, other: Count) -> None:
         """Add another's counts."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        own = vars(self)
+        for name, value in vars(other).items():
+            own[name] += value
 
+
+_DENSE = Dense()
 
 Watch = Callable[[str, torch.Tensor, Outcome], None]
 
@@ -94,7 +97,7 @@ class Averager:
     def compressor_of(self, name: str, gradient: torch.Tensor) -> Compressor:
         """What compresses a tensor."""
         if not self.plan.compresses(gradient):
-            return Dense()
+            return _DENSE
         return self.compressors.get(name, self.plan.compressor)
 
     def feedback_of(self, gradient: torch.Tensor) -> Feedback | None:

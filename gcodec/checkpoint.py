@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,11 @@ def pack(state: Any) -> str:
     return json.dumps(_plain(state), default=_of_array)
 
 
-def unpack(text: str) -> Any:
-    """The inverse of :func:`pack`, but for tuples, which come back as lists. Raises Corruption."""
+def unpack(text: str, device: torch.device | None = None) -> Any:
+    """The inverse of :func:`pack`, but for tuples, which come back as lists, and tensors of floats, which are on
+    ``device`` then: default the CPU. Raises Corruption."""
     try:
-        return json.loads(text, object_hook=_restored)
+        return json.loads(text, object_hook=partial(_restored, device=device))
     except GcodecError:
         raise
     except (ValueError, TypeError) as error:
@@ -56,11 +58,11 @@ def _of_array(value: Any) -> dict[str, str]:
     return {_ARRAY: array.dtype.str, "base64": base64.b64encode(array.tobytes()).decode()}
 
 
-def _restored(value: dict[str, Any]) -> Any:
+def _restored(value: dict[str, Any], device: torch.device | None) -> Any:
     if value.keys() == {_PAIRS}:
         return dict(value[_PAIRS])
     if value.keys() == {_TENSOR}:
-        return codec.decode(base64.b64decode(value[_TENSOR]))
+        return codec.decode(base64.b64decode(value[_TENSOR])).to(device=device)
     if value.keys() == {_PLAIN, "shape"}:
         return torch.from_numpy(value[_PLAIN]).view(value["shape"])
     if value.keys() != {_ARRAY, "base64"}:

@@ -32,14 +32,14 @@ def converse(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]
 
 
 def _answers(requests: Sequence[Request], size: int) -> list[Any]:
-    kinds = {(type(r), (r.tensor.shape, r.tensor.dtype) if isinstance(r, Reduce) else None) for r in requests}
+    kinds = {(type(r), (r.tensor.shape, r.tensor.dtype, r.over) if isinstance(r, Reduce) else None) for r in requests}
     if len(requests) != size or len(kinds) != 1:
         raise PeerError(f"{len(requests)} of {size} ranks go on, and ask for {kinds}")
     match requests[0]:
-        case Reduce(first):
+        case Reduce() as first:
             terms = [request.tensor for request in requests if isinstance(request, Reduce)]
-            total = sum_by_rank(terms, torch.empty_like(first))
-            return [total.clone() for _ in requests]
+            mean = first.answer(sum_by_rank(terms, torch.empty_like(first.tensor)))
+            return [mean.clone() for _ in requests]
         case Gather():
             return [[request[0] for request in requests] for _ in requests]
         case Exchange(payloads):

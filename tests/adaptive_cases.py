@@ -49,7 +49,6 @@ CONTROLLERS: dict[str, Any] = {
     "threshold": GlobalThreshold(TopK(0.05), period=2),
 }
 PLANS: dict[str, Plan] = {"gravac bits": Plan(Frames())}
-TIMED = ("throughputs",)        # of a controller's state: what a clock has a part in
 
 
 def counter() -> Any:
@@ -58,8 +57,8 @@ def counter() -> Any:
 
 
 def decisions(controller: Any) -> dict[str, Any]:
-    """A controller's state, but for times."""
-    return {key: value for key, value in controller.state_dict().items() if key not in TIMED}
+    """A controller's state, but for what a clock has a part in."""
+    return {key: value for key, value in controller.state_dict().items() if key != "throughputs"}
 
 
 def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, int, int]:
@@ -202,10 +201,9 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **optio
         assert found == wanted
         assert decisions(state.controller) == decided
         own = f"rank{rank()}"
-        plain: dict[str, Any] = {key: saved[own][key] for key in ("averager", "tensors")}
-        for other in ({}, plain):
+        for entries in ((), ("averager", "tensors")):
             with contextlib.suppress(gcodec.InvalidArgument):
-                state.load_state_dict({"version": 1, own: other})
+                state.load_state_dict({"version": 1, own: {key: saved[own][key] for key in entries}})
                 raise AssertionError("a state without a controller was taken")
     return wanted
 

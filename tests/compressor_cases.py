@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.averaging import Plan
-from gcodec.compressors import DGC, Compressor, PowerSGD, TopK
-from gcodec.distributed.talk import Talk
+from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
+from gcodec.distributed.talk import PAIRED, Talk
 from gcodec.feedback import MomentumCorrection, WarmUp
 from gcodec.simulate import Simulation
 from tests.compressor_settings import PROMISES, norm, same
@@ -67,9 +67,14 @@ def averages_at(step: int, model: Given, wrapped: Any) -> dict[str, torch.Tensor
     return {name: param.grad for name, param in model.named_parameters() if param.grad is not None}
 
 
-def follows(group: dist.ProcessGroup, name: str, steps: int = 4) -> tuple[int, int]:
+def follows(group: dist.ProcessGroup, name: str, steps: int = 4, paired: int = PAIRED) -> tuple[int, int]:
     """Averages are the simulator's, bit for bit, and what is sent and what is left telescopes, across a change of
-    settings."""
+    settings. ``paired``: bytes above which two ranks leave sums to Gloo."""
+    with mock.patch("gcodec.distributed.talk.PAIRED", paired):
+        return _follows(group, name, steps)
+
+
+def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]:
     promise, size = PROMISES[name], group.size()
     summed: dict[str, Any] = {}
     sent: dict[str, Any] = {}
@@ -203,8 +208,9 @@ def join(group: dist.ProcessGroup, name: str) -> int:
     return crc(list(model.parameters()))
 
 
-def accounts(group: dist.ProcessGroup, name: str) -> dict[str, float]:
-    """What was sent and received, as counted and as handed to the network."""
+def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, float]:
+    """What was sent and received, as counted and as handed to the network; ``reduced``: by Gloo, above ``paired``
+    bytes."""
     handed = 0
     original = gd.exchange.Exchange.send
 
@@ -214,13 +220,14 @@ def accounts(group: dist.ProcessGroup, name: str) -> dict[str, float]:
         original(self, peer, tag, buffer, n)
 
     with mock.patch("gcodec.distributed.exchange.Exchange.send", send), \
+            mock.patch("gcodec.distributed.talk.PAIRED", paired), \
             given_model(group, PROMISES[name].setting) as (model, wrapped, state):
         for step in range(3):
             averages_at(step, model, wrapped)
         numbers = state.stats()
     reduced = 3 * sum(torch.Size(shape).numel() * 4 for i, shape in enumerate(SHAPES)
                       if not state.plan.compresses(model.parts[i]))
-    return {**numbers, "handed": handed, "reduced": 2 * (group.size() - 1) / group.size() * reduced,
+    return {**numbers, "handed": handed, "reduced": 0 if paired else 2 * (group.size() - 1) / group.size() * reduced,
             **{f"payload_{key}": value for key, value in numbers["compressor"].items()}}
 
 
@@ -257,6 +264,8 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
         patch = mock.patch.object(Talk, "_note", note)
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
+    if kind == "larger":
+        setting = Dense() if rank() == 1 else PowerSGD(1)
     if kind == "between reduces":
         setting = PowerSGD(3)
         if rank() == 1:

@@ -345,14 +345,14 @@ def test_every_controllers_run_resumes_from_text(name, feedback):
             saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
             group = ranks(3, plan, CONTROLLERS[name], counter())
             for rank, state in zip(group, saved, strict=True):
-                load_packed(rank, state)
+                load_packed(rank, state, {})
             assert [packed(rank, SHAPES) for rank in group] == saved
         wanted, found = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
         assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
         assert decisions(of(group)) == decisions(of(whole))
     for other in range(3):
         with pytest.raises(InvalidArgument):
-            load_packed(group[other], saved[other - 1])
+            load_packed(group[other], saved[other - 1], {})
 
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])

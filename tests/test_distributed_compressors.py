@@ -37,6 +37,13 @@ def ranks() -> Iterator[Ranks]:
     group.close()
 
 
+@pytest.fixture(scope="module")
+def on_devices() -> Iterator[Members]:
+    group = Ranks(2, "tests.compressor_device_cases")
+    yield Members(group, 2)
+    group.close()
+
+
 @pytest.fixture
 def pair(ranks: Ranks) -> Members:
     return Members(ranks, 2)
@@ -57,6 +64,28 @@ def test_real_ranks_do_what_simulated_ones_do(pair, name):
 def test_the_same_with_other_numbers_of_ranks(others, name):
     _, buckets = one_of(others.run("follows", name=name))
     assert buckets >= 3
+
+
+@pytest.mark.parametrize("name", ["float16", "powersgd"])
+def test_the_same_where_two_ranks_leave_sums_to_gloo(pair, name):
+    _, buckets = one_of(pair.run("follows", name=name, paired=0))
+    assert buckets >= 3
+
+
+@pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
+                                  "frames of 6 bits"])
+def test_buckets_on_a_device_are_averaged_there(on_devices, name):
+    on_devices.run("follows_there", name=name)
+
+
+@pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
+def test_controllers_decide_there_as_on_the_host(on_devices, name):
+    found = one_of(on_devices.run("decides_there", name=name))
+    assert any(floats != found[0] for floats in found)      # it has decided something
+
+
+def test_what_is_not_averaged_there_is_refused(on_devices):
+    on_devices.run("refused_there")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -110,8 +139,9 @@ def test_join(pair, name):
     one_of(pair.run("join", name=name))
 
 
-def test_every_byte_is_counted(pair):
-    one, other = pair.run("accounts", name="topk")
+@pytest.mark.parametrize("paired", [0, 1 << 20])
+def test_every_byte_is_counted(pair, paired):
+    one, other = pair.run("accounts", name="topk", paired=paired)
     for mine, theirs in ((one, other), (other, one)):
         assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
         assert mine["payload_payload_bytes"] < mine["sent_bytes"] < mine["payload_payload_bytes"] + 20_000
@@ -139,7 +169,19 @@ def test_faults_are_told_to_all(pair, kind):
         assert "no memory" in second[-1]
 
 
-def test_more_than_two_learn_of_a_fault_within_the_sums(others):
-    found = others.run("fault", kind="between reduces")
+def test_a_message_that_is_larger_than_expected_is_an_error(pair, others):
+    """And not the end of the process, which is what Gloo makes of it."""
+    for members in (pair, others):
+        found = members.run("fault", kind="larger")
+        assert all("PeerError" in one[-1] for one in found)
+        assert all("rank 1" in one[-1] for number, one in enumerate(found) if number != 1)
+
+
+def test_all_learn_of_a_fault_within_the_sums(pair, others):
+    for members in (pair, others):
+        _told_of_a_fault(members.run("fault", kind="between reduces"))
+
+
+def _told_of_a_fault(found):
     assert all("MemoryError: no memory" in one[-1] for one in found)
     assert all("rank 1" in one[-1] for number, one in enumerate(found) if number != 1)

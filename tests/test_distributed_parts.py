@@ -322,7 +322,7 @@ def test_what_is_not_reduced_on_devices_says_so():
     there = torch.zeros(100_000, device="meta")
     refusals: dict[str, Any] = {
         "FSDP: tensors on meta": lambda: Collectives(gd.GroupOptions(), "FSDP").suits([there], 2),
-        "gradients on meta": lambda: CompressedGradients._lane_for(None, there),    # type: ignore[arg-type]
+        "gradients of torch.float32 on meta": lambda: CompressedGradients._lane_for(None, there),   # type: ignore[arg-type]
         "parameters on meta": lambda: gd.DiLoCo(torch.optim.SGD([torch.nn.Parameter(there)], lr=1.0), 5),
     }
     for text, refused in refusals.items():

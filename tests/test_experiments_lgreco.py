@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,7 @@ from bench.experiments.lgreco import errors, methods, pictures, sections, tables
 from bench.experiments.lgreco.throughput import Load, step_seconds, wire_seconds
 from bench.experiments.lgreco.trainings import Job, Training, train
 from gcodec.adaptive import LGreCo, Planner
-from gcodec.demo.tables import read_table
+from gcodec.demo.tables import read_table, write_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"steps": 6, "period": 2}
@@ -100,6 +101,21 @@ def test_a_part_without_time_is_left_out_whole():
     assert experiments.fits(60, [done] * 4, 4, 120)
     assert not experiments.fits(60, [done] * 4, 5, 120)
     assert not experiments.fits(60, [done] * 4 + [Future()], 4, 120)
+
+
+def test_a_seed_is_added_once_and_others_stay(tmp_path, trained):
+    path = tmp_path / tables.TRAININGS
+    first = [tables.training_row(training) for training in trained.values()]
+    write_table(path, tables.TRAINING_COLUMNS, first)
+    comments, rows = read_table(path)
+    later = [Training(replace(training.job, seed=2), quality=1.0) for training in trained.values()]
+    for _ in range(2):
+        tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(one, timed=False) for one in later], 2)
+        said, found = read_table(path)
+        assert found[: len(rows)] == rows
+        assert [(row["seed"], row["decide_percent"]) for row in found[len(rows) :]] == [("2", "")] * len(later)
+        assert said[0] == comments[0]
+        assert said[1].startswith(comments[1])
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         for group, now in zip(groups, self.optimizer.param_groups, strict=False):
             group |= {key: tuple(group[key]) for key, one in now.items() if isinstance(one, tuple) and key in group}
         known = {number: unpack(inner["state"][name]) for number, name in enumerate(self._stepped)}
-        load_packed(self.adaptive, own)
+        load_packed(self.adaptive, own, self._params)
         self.optimizer.load_state_dict(
             {"state": {number: one for number, one in known.items() if one is not None}, "param_groups": groups}
         )

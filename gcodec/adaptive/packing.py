@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
+
 from ..checkpoint import pack, unpack
 from ..errors import InvalidArgument
 from .driver import Adaptive
@@ -26,11 +28,14 @@ def packed(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def load_packed(adaptive: Adaptive, state: Mapping[str, Any]) -> None:
-    """Go on from :func:`packed`. Raises InvalidArgument for what it has not made, another rank's or controller's."""
+def load_packed(adaptive: Adaptive, state: Mapping[str, Any], params: Mapping[str, torch.Tensor]) -> None:
+    """Go on from :func:`packed`, with tensors where the parameters of their names are. Raises InvalidArgument for what
+    it has not made, another rank's or controller's."""
     if not state.keys() >= _ENTRIES:
         raise InvalidArgument(f"a state without a controller's {sorted(_ENTRIES - state.keys())}")
-    tensors = {name: unpack(text) for name, text in state["tensors"].items()}
-    sums = {name: found for name, text in state["sums"].items() if (found := unpack(text)) is not None}
+    devices = {name: param.device for name, param in params.items()}
+    tensors = {name: unpack(text, devices.get(name)) for name, text in state["tensors"].items()}
+    sums = {name: unpack(text, devices.get(name)) for name, text in state["sums"].items()}
+    sums = {name: found for name, found in sums.items() if found is not None}
     averager = {**unpack(state["averager"]), "tensors": tensors}
     adaptive.load_state_dict({**unpack(state["adaptive"]), "averager": averager, "sums": sums})

@@ -50,8 +50,8 @@ def together(conversations: Sequence[Conversation], rank: int) -> Generator[Requ
 def bytes_of(request: Request, rank: int) -> int:
     """What a rank hands over with a request, as :class:`Sent` counts it."""
     match request:
-        case Reduce(tensor):
-            return tensor.nbytes
+        case Reduce():
+            return request.tensor.nbytes
         case Gather(payload):
             return len(payload)
         case Exchange(payloads):
@@ -75,21 +75,25 @@ def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, An
         answers |= dict(
             zip(exchanges, map(list, zip(*(split(one, len(exchanges)) for one in joined), strict=True)), strict=True)
         )
-    reduces = {number: request.tensor for number, request in requests.items() if isinstance(request, Reduce)}
-    for kind in sorted({(str(tensor.dtype), str(tensor.device)) for tensor in reduces.values()}):
-        alike = {n: tensor for n, tensor in reduces.items() if (str(tensor.dtype), str(tensor.device)) == kind}
-        answers |= yield from _reduced(alike)
+    kinds: dict[tuple[Any, ...], dict[int, Reduce]] = {}
+    for number, request in requests.items():
+        if isinstance(request, Reduce):
+            kind = request.tensor.dtype, request.tensor.device, request.over
+            kinds.setdefault(kind, {})[number] = request
+    for kind in sorted(kinds, key=str) if len(kinds) > 1 else kinds:
+        answers |= yield from _reduced(kinds[kind])
     return answers
 
 
-def _reduced(tensors: dict[int, torch.Tensor]) -> Generator[Request, Any, dict[int, torch.Tensor]]:
+def _reduced(requests: dict[int, Reduce]) -> Generator[Request, Any, dict[int, torch.Tensor]]:
     """Tensors of one dtype, reduced end to end."""
-    if len(tensors) == 1:
-        ((number, tensor),) = tensors.items()
-        return {number: (yield Reduce(tensor))}
-    total = yield Reduce(torch.cat([tensor.reshape(-1) for tensor in tensors.values()]))
-    parts = total.split([tensor.numel() for tensor in tensors.values()])
-    return {number: part.view(tensor.shape) for (number, tensor), part in zip(tensors.items(), parts, strict=True)}
+    if len(requests) == 1:
+        ((number, request),) = requests.items()
+        return {number: (yield request)}
+    tensors = [request.tensor for request in requests.values()]
+    total = yield Reduce(torch.cat([tensor.reshape(-1) for tensor in tensors]), next(iter(requests.values())).over)
+    parts = total.split([tensor.numel() for tensor in tensors])
+    return {number: part.view(tensor.shape) for number, tensor, part in zip(requests, tensors, parts, strict=True)}
 
 
 def join(parts: Sequence[bytes]) -> bytes:

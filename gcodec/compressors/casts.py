@@ -33,8 +33,8 @@ class Cast(Compressor):
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_type(gradient)
-        sent = Rounded(gradient, _NARROW[self.dtype], place.size)
-        total = yield Reduce(sent.narrow())
+        sent = Rounded(gradient, _NARROW[self.dtype], place.size).kept()
+        total = yield Reduce(sent.narrow(), kept=sent.known is not None)
         return Outcome(Narrow(total), sent, self.floats(gradient.shape), gradient.shape, gradient.dtype)
 
     def floats(self, shape: Sequence[int]) -> float:

@@ -36,10 +36,20 @@ _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class Reduce(NamedTuple):
-    """Asks for the sum over ranks of a dense tensor, in its own dtype, by rank (``sums``). The tensor is the asked
-    one's from then on."""
+    """Asks for the sum over ranks of a dense tensor, in its own dtype, by rank (``sums``), divided by ``over``. The
+    tensor is the asked one's from then on, who may take its memory for the answer; unless it is ``kept``."""
 
     tensor: torch.Tensor
+    over: int = 1
+    kept: bool = False
+
+    def room(self) -> torch.Tensor:
+        """Contiguous memory with the tensor's values, for the answer."""
+        return self.tensor.clone(memory_format=torch.contiguous_format) if self.kept else self.tensor.contiguous()
+
+    def answer(self, total: torch.Tensor) -> torch.Tensor:
+        """What to answer for the sum, in its memory."""
+        return total if self.over == 1 else total.div_(self.over)
 
 
 class Gather(NamedTuple):
@@ -134,13 +144,11 @@ class Compressor(ABC):
         return float(lost.double().square().sum())
 
 
-def mean_of(tensor: torch.Tensor, size: int) -> Generator[Request, Any, torch.Tensor]:
-    """The mean over ``size`` ranks of a tensor, which is used up. As in DDP, float16 and bfloat16 are divided before
-    they are added up, so that sums stay in range; the others after."""
-    if wide(tensor.dtype) is tensor.dtype:
-        total: torch.Tensor = yield Reduce(tensor)
-        return total.div_(size)
-    mean: torch.Tensor = yield Reduce(tensor / size)
+def mean_of(tensor: torch.Tensor, size: int, kept: bool = False) -> Generator[Request, Any, torch.Tensor]:
+    """The mean over ``size`` ranks of a tensor, which is used up unless it is ``kept``. As in DDP, float16 and bfloat16
+    are divided before they are added up, so that sums stay in range; the others after."""
+    narrow = wide(tensor.dtype) is not tensor.dtype
+    mean: torch.Tensor = yield (Reduce(tensor / size) if narrow else Reduce(tensor, size, kept))
     return mean
 
 
@@ -153,8 +161,8 @@ def alone(conversation: Generator[Request, Any, Any]) -> Any:
         except StopIteration as end:
             return end.value
         match request:
-            case Reduce(tensor):
-                answer = tensor
+            case Reduce():
+                answer = request.answer(request.room())
             case Gather(payload):
                 answer = [payload]
             case Exchange(payloads):

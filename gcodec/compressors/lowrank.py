@@ -58,7 +58,7 @@ class LowRank(Compressor):
             return (yield from Dense().compress(gradient, memory, place))
         matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
         found = yield from self.factorize(matrix, memory, place)
-        return Outcome(found.mean, found.sent, found.floats, gradient.shape, gradient.dtype)
+        return Outcome(found.mean, found.sent, found.floats, gradient.shape, gradient.dtype, found.bound)
 
     def factored(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape is sent as factors."""
@@ -123,18 +123,19 @@ class Alternating(LowRank):
         fixed = self.fixed(factor)
         fitted = self.fit(seen, fixed)
         mean, own = yield from self._mean(fitted, place.size)
-        if self.alternate and usable(mean):
+        norm = norm_of(mean)
+        if self.alternate and usable(norm):
             self.remember(mean, side, memory)
             memory[self._key("side")] = 1 - side
-        floats = mean.numel() * (0.5 if self.dtype else 1.0)
+        floats, bound = mean.numel() * (0.5 if self.dtype else 1.0), norm * norm_of(fixed)
         if side:
-            return Outcome(Product(fixed, mean), Product(fixed, own), floats)
-        return Outcome(Product(mean, fixed), Product(own, fixed), floats)
+            return Outcome(Product(fixed, mean), Product(fixed, own), floats, bound=bound)
+        return Outcome(Product(mean, fixed), Product(own, fixed), floats, bound=bound)
 
     def _mean(self, fitted: torch.Tensor, size: int) -> Generator[Request, Any, tuple[torch.Tensor, torch.Tensor]]:
         """The mean of a factor, and what this rank's part of it is."""
         if self.dtype is None:
-            mean = yield from mean_of(fitted.clone(), size)
+            mean = yield from mean_of(fitted, size, kept=True)
             return mean, fitted
         narrow = (fitted / size).to(getattr(torch, self.dtype))
         own = narrow.to(fitted.dtype) * size
@@ -175,7 +176,13 @@ def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
     return torch.linalg.qr(matrix).Q
 
 
-def usable(factor: torch.Tensor) -> bool:
-    """Whether a factor can be built on: neither NaN or infinite, nor all zero, from which no fit finds a way back."""
-    size = float(torch.linalg.vector_norm(factor, 1))
-    return 0 < size < math.inf
+def norm_of(factor: torch.Tensor) -> float:
+    """The L1 norm, which neither overflows nor vanishes early. No value of a product of factors is greater than the
+    product of their norms."""
+    return float(torch.linalg.vector_norm(factor, 1))
+
+
+def usable(norm: float) -> bool:
+    """Whether a factor of this norm can be built on: neither NaN or infinite, nor all zero, from which no fit finds a
+    way back."""
+    return 0 < norm < math.inf

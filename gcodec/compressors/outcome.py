@@ -53,15 +53,22 @@ class Narrow(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """``size`` times what a ``size``-th of ``values`` is in the narrower ``dtype``. It is rounded anew whenever it is
-    wanted, a ``_RUN`` at a time, which takes less than keeping it."""
+    """``size`` times what a ``size``-th of ``values`` is in the narrower ``dtype``. Where that is not ``known``, it is
+    rounded anew whenever it is wanted, a ``_RUN`` at a time, which takes less than keeping a large one."""
 
     values: torch.Tensor
     dtype: torch.dtype
     size: int
+    known: torch.Tensor | None = None
+
+    def kept(self) -> Rounded:
+        """With the narrow values where they are few enough to stay in a cache."""
+        return self if self.values.numel() > _KEPT else self._replace(known=self.narrow())
 
     def narrow(self) -> torch.Tensor:
         """In the narrower dtype, a ``size``-th of it."""
+        if self.known is not None:
+            return self.known
         if self.size == 1:
             return self.values.to(self.dtype)
         found = torch.empty_like(self.values, dtype=self.dtype, memory_format=torch.contiguous_format)
@@ -73,6 +80,9 @@ class Rounded(NamedTuple):
 
     def taken_from(self, flat: torch.Tensor, out: torch.Tensor) -> None:
         """``flat`` less this, both flat, into ``out``, which may be ``flat``."""
+        if self.known is not None:
+            torch.sub(flat, self.known.view(-1), alpha=self.size, out=out)
+            return
         values, room, narrow = self.values.reshape(-1), self._room(self.values.dtype), self._room(self.dtype)
         for begin in range(0, flat.numel(), _RUN):
             part = values[begin : begin + _RUN]
@@ -85,7 +95,8 @@ class Rounded(NamedTuple):
         return self.values.new_empty(min(_RUN, self.values.numel()), dtype=dtype)
 
 
-_RUN = 1 << 15  #: values that stay in the nearest caches while they are rounded
+_RUN = 1 << 16  #: values that stay in the nearest caches while they are rounded
+_KEPT = 1 << 18  #: values whose rounded ones are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +106,7 @@ class Outcome:
     ``mean``: the estimate of the mean over ranks, the same on all of them: a tensor of the gradient's shape and dtype,
     or what makes one, and then ``shape`` and ``dtype`` are those. ``sent``: what this rank's messages amount to: a
     tensor, or what makes one. ``floats``: what this rank sent, counted as papers do: values, without their indices; a
-    value of b bits is b / 32 of one.
+    value of b bits is b / 32 of one. ``bound``: no value of the mean is greater, where the compressor knows.
     """
 
     mean: torch.Tensor | Summed | Product | Narrow
@@ -103,6 +114,7 @@ class Outcome:
     floats: float
     shape: Sequence[int] = ()
     dtype: torch.dtype = torch.float32
+    bound: float = math.inf
 
     @cached_property
     def average(self) -> torch.Tensor:
@@ -135,11 +147,8 @@ class Outcome:
     @cached_property
     def finite(self) -> bool:
         """Whether no value of the average is NaN or infinite."""
-        if isinstance(self.mean, Product):
-            left, right = (float(torch.linalg.vector_norm(factor)) for factor in self.mean)
-            if left * right < torch.finfo(self.dtype).max / 2:  # no value of the product exceeds that of the norms
-                return True
-        if isinstance(self.mean, Summed) and self.mean.bound < torch.finfo(self.dtype).max / 2:
+        bound = self.mean.bound if isinstance(self.mean, Summed) else self.bound
+        if bound < torch.finfo(self.dtype).max / 2:
             return True
         return is_finite(self.mean.values if isinstance(self.mean, Narrow) else self.average)
 
@@ -185,7 +194,9 @@ class Outcome:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite: one sum, unless that overflows, as those of 16 bits do soon."""
-    if tensor.element_size() == 2 and tensor.numel():
+    """Whether no value is NaN or infinite: one sum, unless that overflows."""
+    if math.isfinite(float(tensor.sum())):
+        return True
+    if tensor.element_size() == 2:
         return all(math.isfinite(float(end)) for end in tensor.aminmax())
-    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
+    return bool(torch.isfinite(tensor).all())

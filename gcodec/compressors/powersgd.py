@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .contract import Conversation, Memory, Outcome, Place, check_whole, mean_of
-from .lowrank import LowRank, orthonormal, product, usable
+from .lowrank import LowRank, norm_of, orthonormal, product, usable
 from .outcome import Product
 
 _KEY = "powersgd.q"
@@ -39,10 +39,12 @@ class PowerSGD(LowRank):
             mean = yield from mean_of(product(matrix, q), place.size)
             p = orthonormal(mean)
             own = product(matrix.T, p)
-            q = yield from mean_of(own.clone(), place.size)
-        if usable(q):
+            q = yield from mean_of(own, place.size, kept=True)
+        norm = norm_of(q)
+        if usable(norm):
             memory[_KEY] = q
-        return Outcome(Product(p, q), Product(p, own), self.iterations * rank * (m + n))
+        floats = self.iterations * rank * (m + n)
+        return Outcome(Product(p, q), Product(p, own), floats, bound=2 * norm)  # norms of p's rows are at most 1
 
     def floats(self, shape: Sequence[int]) -> float:
         return super().floats(shape) * (self.iterations if self.factored(shape) else 1)

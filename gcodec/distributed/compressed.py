@@ -17,7 +17,8 @@ from ..compressors import Compressor, Frames, alone
 from ..compressors.contract import Request
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import TYPES, plain
-from .lane import Job, Lane, lane_of
+from .device_jobs import beside
+from .lane import Lane, lane_of
 from .stats import Stats, Tally
 from .talk import Talk
 
@@ -31,11 +32,11 @@ class CompressedGradients:
         state = gcodec.distributed.CompressedGradients(model, TopK(density=0.01))
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
-    ``model``: the module whose gradients come, under DDP or not: its parameters' names tell tensors apart, however DDP
-    forms its buckets; with ``find_unused_parameters`` it must be DDP's. ``plan``: a compressor, which gets error
-    feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the one that will take the step; plans with momentum
-    correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when a silent rank
-    becomes an error.
+    ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
+    parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it must be
+    DDP's. ``plan``: a compressor, which gets error feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the
+    one that will take the step; plans with momentum correction need it, to see that it has no momentum. ``group``:
+    DDP's process group. ``timeout``: when a silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
     ``gcodec.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and number of
@@ -62,6 +63,8 @@ class CompressedGradients:
         self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
         if isinstance(model, DistributedDataParallel):  # it throws away the average of what no rank has used
             self.averager.skips_zeros = bool(model.find_unused_parameters)
+        self._known: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
+        self._feedback = repr(self.plan.feedback)
         self._stats = Stats()
         self._lane: Lane | None = None
         _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
@@ -89,11 +92,14 @@ class CompressedGradients:
             self._count(lane, index, tally, last)
             return buffer
 
-        return lane.submit(Job(run, None if conversation is None else talk.refuse)).get_future()
+        return lane.submit(beside([buffer], run, None if conversation is None else talk.refuse)).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
-        if not buffer.is_cpu:
-            raise Unsupported(f"gradients on {buffer.device.type} are not reduced yet, only those on the CPU")
+        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):
+            raise Unsupported(
+                f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
+                "of floats on CUDA devices are"
+            )
         if self._lane is None:
             self._lane = lane_of(self.group, self.timeout)
         return self._lane
@@ -104,11 +110,16 @@ class CompressedGradients:
 
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
         """What ranks must agree on."""
-        tensors = [
-            (name, tuple(x.shape), str(x.dtype), repr(self.averager.compressor_of(name, x)))
-            for name, x in gradients.items()
-        ]
-        return "compressors", tensors, repr(self.plan.feedback)
+        tensors = [self._term(name, x, self.averager.compressor_of(name, x)) for name, x in gradients.items()]
+        return "compressors", tensors, self._feedback
+
+    def _term(self, name: str, gradient: torch.Tensor, compressor: Compressor) -> str:
+        """A tensor and its compressor as text, which is kept: making it takes longer than a small tensor's product."""
+        known = self._known.get(name)
+        if known is None or known[0] is not compressor or known[1] != gradient.shape or known[2] != gradient.dtype:
+            text = repr((name, tuple(gradient.shape), str(gradient.dtype), compressor))
+            self._known[name] = known = compressor, gradient.shape, gradient.dtype, text
+        return known[3]
 
     def _count(self, lane: Lane, index: int, tally: Tally, last: bool) -> None:
         tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
@@ -165,7 +176,8 @@ class CompressedGradients:
         return {"averager": pack(state), "tensors": {name: pack(tensors.get(name, {})) for name in self._params}}
 
     def _unpack(self, own: dict[str, Any]) -> None:
-        tensors = {name: unpack(text) for name, text in own["tensors"].items()}
+        devices = {name: param.device for name, param in self._params.items()}
+        tensors = {name: unpack(text, devices.get(name)) for name, text in own["tensors"].items()}
         self.averager.load_state_dict({**unpack(own["averager"]), "tensors": tensors})
 
 

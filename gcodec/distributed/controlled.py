@@ -22,6 +22,7 @@ from ..compressors import Compressor, Frames, alone
 from ..errors import PeerError
 from .allreduce import TYPES, plain
 from .compressed import Averages, CompressedGradients, is_coded, tally_of
+from .device_jobs import beside
 from .lane import Job, Lane, Pending
 from .stats import Tally
 from .talk import Talk
@@ -89,7 +90,8 @@ class AdaptiveGradients(CompressedGradients):
             return super().reduce(bucket)
         buffer = bucket.buffer()
         lane = self._lane_for(buffer)
-        held = Held(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), Pending())
+        pending = Pending([] if buffer.is_cpu else [buffer.device])
+        held = Held(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), pending)
         self._held.append(held)
         if bucket.is_last():
             lane.submit(self._job_of_all(lane))
@@ -138,13 +140,13 @@ class AdaptiveGradients(CompressedGradients):
             for held in step:
                 self._count(lane, held.number, held.tally, held is step[-1])
 
-        return _for_all(step, Job(work, talk.refuse))
+        return _for_all(step, beside([held.buffer for held in step], work, talk.refuse))
 
     def _packed(self) -> dict[str, Any]:
         return packed(self.adaptive, self._params)
 
     def _unpack(self, own: dict[str, Any]) -> None:
-        load_packed(self.adaptive, own)
+        load_packed(self.adaptive, own, self._params)
 
 
 def _for_all(step: list[Held], job: Job) -> Job:
@@ -167,7 +169,7 @@ def _for_all(step: list[Held], job: Job) -> Job:
         if job.refuse is not None:
             job.refuse(error)
 
-    return Job(run, refuse)
+    return Job(run, refuse, job.devices, job.place)
 
 
 def _warm(controller: Controller, plan: Plan, params: dict[str, torch.nn.Parameter]) -> None:

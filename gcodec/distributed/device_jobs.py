@@ -3,7 +3,9 @@ told when the job was made; what waits for the job waits for that stream, and no
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -22,6 +24,18 @@ from .wire import wire_of
 def on_device(tensor: torch.Tensor) -> bool:
     """Whether it is reduced where it is."""
     return tensor.is_cuda
+
+
+def beside(buffers: Sequence[torch.Tensor], run: Callable[[], Any], refuse: Callable[..., None] | None = None) -> Job:
+    """The job that works on a step's tensors by whatever ``run`` tells torch, all on one device or on the host."""
+    side = side_of(buffers[0].device)
+    mark = side.mark()
+
+    def run_there() -> Any:
+        side.after(mark, *buffers)
+        return run()
+
+    return Job(run_there, refuse, _devices(buffers[0]), side.current)
 
 
 def unchanged(flat: torch.Tensor) -> Job:

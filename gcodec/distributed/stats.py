@@ -35,8 +35,9 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Add another's counts."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        own = vars(self)
+        for name, value in vars(other).items():
+            own[name] += value
 
     def add_dense(self, n_bytes: int, size: int, seconds: float, turns: int = 2) -> None:
         """Count an uncompressed collective of so many bytes among ``size`` ranks, as a ring's; ``turns``: of the ring,

@@ -2,12 +2,13 @@
 
 Every rank sends every other a note: the header of ``message``, in which the number of values is that of the payload's
 bytes, and the payload itself where that is short; else it follows, when the receiver knows how much room it takes. The
-notes of a conversation's first request also tell whether all ranks talk about the same.
+notes of a conversation's first request also tell whether all ranks talk about the same; until they have, no message is
+longer than any rank has room for, since Gloo ends the process that gets one.
 
 A ``Reduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
 ranks, and sends the sum to all; small tensors everybody adds up. So sums do not depend on where in a buffer a value
-lies. Two ranks, whose sums are the same in any order, leave it to Gloo's all-reduce; a conversation's first one has
-notes ahead of it.
+lies. Two ranks, whose sums are the same in any order, leave large ones to Gloo's all-reduce. What is large has notes
+ahead of it if it is a conversation's first request.
 
 A rank that fails sends refusals in the place of its next notes. The other of two ranks that waits for it in Gloo's
 all-reduce learns of it from the next conversation, or by the timeout.
@@ -33,7 +34,7 @@ from .message import CONTRIBUTION, HEADER, MAX_REASON, Header, agreement_of, che
 from .stats import Tally
 
 INLINE = 1 << 15  #: bytes of payload that a note may have
-_ROOM = HEADER + max(INLINE, MAX_REASON)
+PAIRED = 1 << 20  #: the same between two ranks: up to there it beats Gloo's all-reduce
 _SEQUENCES = 1 << 11  #: conversations after which tags repeat
 _NOTE, _BODY = 2, 3  #: beside the two kinds of message of ``reduction``, whose tags are others
 
@@ -53,6 +54,8 @@ class Talk:
         self.lane, self.tally, self.label = lane, tally, label
         self.agreement = agreement_of(terms, lane.size)
         self.others = [peer for peer in range(lane.size) if peer != lane.rank]
+        self.inline = PAIRED if len(self.others) == 1 else INLINE
+        self.room = HEADER + max(self.inline, MAX_REASON)
         self.sequence, self.piece = -1, 0
 
     def run(self, conversation: Generator[Request, Any, Any]) -> Any:
@@ -87,21 +90,32 @@ class Talk:
             except StopIteration as end:
                 return end.value
             match request:
-                case Reduce(tensor):
-                    answer = self._reduce(exchange, tensor)
+                case Reduce():
+                    answer = self._reduced(exchange, request)
                 case Gather(payload):
                     answer = self._swap(exchange, [payload] * self.lane.size)
                 case ExchangeRequest(payloads):
                     answer = self._swap(exchange, payloads)
 
-    def _reduce(self, exchange: Exchange, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, in the tensor's own memory where that is contiguous."""
-        total = tensor.contiguous()
+    def _reduced(self, exchange: Exchange, request: Reduce) -> torch.Tensor:
+        """The answer to a request. Values of a device go through the host's memory, which waits for the device."""
+        room = request.room()
+        if room.is_cpu:
+            return request.answer(self._reduce(exchange, room))
+        return request.answer(self._reduce(exchange, room.cpu())).to(room.device)
+
+    def _reduce(self, exchange: Exchange, total: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in the contiguous tensor's own memory."""
+        if not self.others:
+            return total
+        if total.nbytes <= self.inline:
+            self._reduce_everywhere(exchange, total.view(-1))
+            return total
+        if not self.piece:
+            self._swap(exchange, [b""] * self.lane.size)
         if len(self.others) == 1:
-            if not self.piece:
-                self._swap(exchange, [b""] * self.lane.size)
             self._reduce_pair(total)
-        elif self.others:
+        else:
             self._reduce_by_rank(exchange, total.view(-1))
         return total
 
@@ -117,14 +131,16 @@ class Talk:
             self.tally.received_bytes += total.nbytes
         self.tally.wait_seconds += perf_counter() - start
 
+    def _reduce_everywhere(self, exchange: Exchange, total: torch.Tensor) -> None:
+        """The sum of flat tensors, in the order of ranks, made by each of them."""
+        rank, size = self.lane.rank, self.lane.size
+        message = self._message(exchange, total)
+        terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
+        sum_by_rank([terms[peer] for peer in range(size)], total)
+
     def _reduce_by_rank(self, exchange: Exchange, total: torch.Tensor) -> None:
         """The sum of flat tensors, part by part, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
-        if total.nbytes <= INLINE:
-            message = self._message(exchange, total)
-            terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size)
-            sum_by_rank(((terms | {rank: message.values})[peer] for peer in range(size)), total)
-            return
         parts = total.tensor_split(size)
         ours = {peer: self._message(exchange, parts[peer]) for peer in self.others}
         terms = self._traded(exchange, ours, [parts[rank]] * size) | {rank: parts[rank]}
@@ -147,7 +163,8 @@ class Talk:
         """Every peer's values for this rank, like ``like[peer]``; ``ours``: this one's for each."""
         piece, self.piece = self.piece, self.piece + 1
         tag = self._tag(_NOTE, piece)
-        posted = {peer: exchange.post(peer, tag, HEADER + max(like[peer].nbytes, MAX_REASON)) for peer in self.others}
+        rooms = {peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.room for peer in self.others}
+        posted = {peer: exchange.post(peer, tag, room) for peer, room in rooms.items()}
         for peer, (buffer, values) in ours.items():
             self._header(self.lane.rank, piece, values.nbytes, values.nbytes).write_to(buffer.numpy())
             exchange.send(peer, tag, buffer, HEADER + values.nbytes)
@@ -164,7 +181,7 @@ class Talk:
     def _swap(self, exchange: Exchange, payloads: Sequence[bytes]) -> list[bytes]:
         """What every rank has for this one, this one's own included."""
         piece, self.piece = self.piece, self.piece + 1
-        posted = {peer: exchange.post(peer, self._tag(_NOTE, piece), _ROOM) for peer in self.others}
+        posted = {peer: exchange.post(peer, self._tag(_NOTE, piece), self.room) for peer in self.others}
         for peer in self.others:
             exchange.send_array(peer, self._tag(_NOTE, piece), self._note(payloads[peer], piece))
         found: dict[int, Any] = {self.lane.rank: payloads[self.lane.rank]}
@@ -175,7 +192,7 @@ class Talk:
             if len(inline) < size:
                 bodies[peer] = size, exchange.post(peer, self._tag(_BODY, piece), size)
         for peer in self.others:
-            if len(payloads[peer]) > INLINE:
+            if len(payloads[peer]) > self.inline:
                 body = kernel_view(np.frombuffer(payloads[peer], np.uint8))
                 exchange.send_array(peer, self._tag(_BODY, piece), body)
         for peer, (size, incoming) in bodies.items():
@@ -184,7 +201,7 @@ class Talk:
         return [found[rank] for rank in range(self.lane.size)]
 
     def _note(self, payload: bytes, piece: int) -> np.ndarray:
-        inline = payload if len(payload) <= INLINE else b""
+        inline = payload if len(payload) <= self.inline else b""
         note = np.empty(HEADER + len(inline), np.uint8)
         self._header(self.lane.rank, piece, len(payload), len(inline)).write_to(note)
         note[HEADER:] = np.frombuffer(inline, np.uint8)

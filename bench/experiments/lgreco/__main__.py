@@ -2,12 +2,14 @@
 ranks.
 
     python -m bench.experiments.lgreco [--quick] [--full] [--seeds N] [--minutes N] [--processes N] [--resume]
+    python -m bench.experiments.lgreco --add SEED [...]
 
 writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
 of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
 first all of one seed; a part for which there is no time is left out whole, and named. Seconds are of the processor.
 Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it
-again, whatever has changed since.
+again, whatever has changed since. ``--add`` trains one more seed and adds its rows to the tables of trainings and
+periods that are there, without the column that comes from a clock.
 """
 
 from __future__ import annotations
@@ -95,22 +97,37 @@ def write(trainings: Sequence[Training], out: Path) -> None:
     write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
 
 
+def add(trainings: Sequence[Training], out: Path, seed: int) -> None:
+    """One more seed to the tables that are about more than one."""
+    rows = [tables.training_row(one, timed=False) for one in trainings]
+    tables.add_rows(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows, seed)
+    tables.add_rows(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings), seed)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1 seed, 10 steps, the pairs alone")
     parser.add_argument("--full", action="store_true", help="more problems, and seeds of every part")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of trainings ({SEEDS})")
+    parser.add_argument("--add", type=int, metavar="SEED", help="train this seed alone, and add it to what is there")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"that trainings may take ({MINUTES})")
     parser.add_argument("--processes", type=int, default=2, help="of one thread each (2)")
     parser.add_argument("--resume", action="store_true", help="go on from the trainings that earlier runs have kept")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
     seeds, steps = (1, 10) if options.quick else (options.seeds, None)
-    parts = list(parts_of(options.full, seeds, steps))[: 1 if options.quick else None]
+    if options.add is not None:
+        seeds = options.add + 1
+    parts = list(parts_of(options.full, seeds, steps))[: 1 if options.quick and options.add is None else None]
+    if options.add is not None:
+        parts = [(name, jobs) for name, jobs in parts if jobs[0].seed == options.add]
     folder = KEPT if options.out == RESULTS else options.out
     trainings, left_out = run_all(parts, options.processes, options.minutes, folder, options.resume)
-    write(trainings, options.out)
+    if options.add is None:
+        write(trainings, options.out)
+    else:
+        add(trainings, options.out, options.add)
     for training in trainings:
         print(*tables.training_row(training))
     if left_out:

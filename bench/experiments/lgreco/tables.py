@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
 from bench.experiments.lgreco.trainings import Training
+from gcodec.demo.tables import command, read_table, write_table
 
 TRAININGS, PERIODS = "experiment-lgreco.csv", "experiment-lgreco-periods.csv"
 TENSORS, THROUGHPUT = "experiment-lgreco-tensors.csv", "experiment-lgreco-throughput.csv"
@@ -24,17 +26,30 @@ def keys(training: Training) -> list[object]:
     return [job.part, job.problem, job.family, job.method, job.seed]
 
 
-def training_row(training: Training) -> list[object]:
+def training_row(training: Training, timed: bool = True) -> list[object]:
     """``worst_error_of_uniform``: of all decisions, squared, on accumulated gradients; ``lost_share``: what compression
-    really lost of error-fed gradients; ``decide_percent`` of the training's time; ``decisions``: a hash."""
+    really lost of error-fed gradients; ``decide_percent`` of the training's time, where ``timed``; ``decisions``: a
+    hash."""
     errors = [decision.error for decision in training.decisions]
     seconds = training.train_seconds + training.compress_seconds + training.decide_seconds
     job = training.job
     return [*keys(training), job.steps, job.period, f"{training.quality:.4f}", f"{training.loss:.4f}",
             f"{training.total.ratio:.3f}", f"{training.adapted_ratio:.3f}", f"{training.total.float_ratio:.3f}",
             *([f"{max(errors):.6f}", f"{median(errors):.6f}"] if errors else ["", ""]), f"{training.lost:.4f}",
-            f"{100 * training.decide_seconds / seconds:.3f}", training.decided if training.decisions else "",
-            int(training.same)]
+            f"{100 * training.decide_seconds / seconds:.3f}" if timed else "",
+            training.decided if training.decisions else "", int(training.same)]
+
+
+def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], seed: int) -> None:
+    """Put the rows of one more seed after those of a table that is there, in place of any that it has of this seed.
+    The machine stays the one of the other rows."""
+    comments, known = read_table(path)
+    kept = [[row[column] for column in columns] for row in known if row["seed"] != str(seed)]
+    write_table(path, columns, [*kept, *rows])
+    before = dict(line.split(": ", 1) for line in comments)
+    lines = path.read_text().splitlines(keepends=True)
+    said = before["command"] if command() in before["command"] else f"{before['command']}; then {command()}"
+    path.write_text("".join([f"# machine: {before['machine']}\n", f"# command: {said}\n", *lines[2:]]))
 
 
 def period_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
