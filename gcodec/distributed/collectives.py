@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .bypass import APART, COMPRESSED, DENSE, Bypass
-from .lane import Job, Lane, lane_of
+from .lane import Job, Lane, ended, lane_of
 from .modes import FixedBits, Lossless
 from .periods import PeriodGate
 from .scatter import plain_scattered, scattered
@@ -216,7 +216,7 @@ def _with_end(jobs: Sequence[Job], end: Callable[[], list[torch.Tensor]]) -> Job
 
     def run() -> list[torch.Tensor]:
         for job in jobs:
-            job.run()
+            ended(job.run())
         return end()
 
     def refuse(error: BaseException) -> None:
