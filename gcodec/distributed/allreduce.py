@@ -153,7 +153,7 @@ def compressed(
             rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
         shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
         coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
-        terms: tuple[Any, ...] = (*mode.terms, None if shared is None else shared.codebooks.digest)
+        terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
 
     def run() -> Later:
@@ -169,6 +169,11 @@ def compressed(
         return later
 
     return Job(run, lambda error: reduction().refuse(error))
+
+
+def digest_of(shared: Shared | None) -> int | None:
+    """Stands for the codebooks that ranks share, about which they must agree."""
+    return None if shared is None else shared.codebooks.digest
 
 
 def _bits(flat: torch.Tensor) -> np.ndarray:
