@@ -344,6 +344,6 @@ def test_every_part_is_run():
     for quick in (False, True):
         names = [command[0] for command in __main__.commands(quick, Path("dumps"), Path("out"))]
         mains = {f"bench.cluster.{path.stem}" for path in (ROOT / "bench" / "cluster").glob("*.py")
-                 if "def main(" in path.read_text()}
+                 if '__name__ == "__main__"' in path.read_text()}
         assert mains - set(names) == {
             "bench.cluster.__main__", "bench.cluster.allreduce_worker", "bench.cluster.training"}
