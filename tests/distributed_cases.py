@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -519,6 +520,46 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
         except gcodec.PeerError as error:
             following = str(error)
     return name, text, untouched, following
+
+
+def under_way(n_jobs: int, n_parts: int) -> list[str]:
+    """What a lane does of jobs that are handed in together, each of which works in parts: part by part. The last part
+    of the second job fails."""
+    lane, log, ready = lane_of(dist.new_group()), list[str](), threading.Event()
+
+    def job(name: str) -> lanes.Job:
+        left = iter(range(n_parts))
+
+        def advance() -> Any:
+            part = next(left)
+            log.append(f"{name}{part}")
+            if part == n_parts - 1 and name == "b":
+                raise ZeroDivisionError(name)
+            return name if part == n_parts - 1 else later
+
+        def finish() -> str:
+            while (value := advance()) is later:
+                pass
+            return str(value)
+
+        later = lanes.Later(finish, advance)
+
+        def run() -> lanes.Later:
+            ready.wait(30)
+            log.append(f"{name} begins")
+            return later.then(str.upper)
+
+        return lanes.Job(run)
+
+    works = {name: lane.submit(job(name)) for name in "abcdefgh"[:n_jobs]}
+    ready.set()
+    assert works["a"].wait() == "A"
+    for name, work in list(works.items())[1:]:
+        try:
+            log.append(work.wait())
+        except (ZeroDivisionError, gcodec.PeerError) as error:
+            log.append(f"{name}: {type(error).__name__}")
+    return log
 
 
 def full_queue(culprit: int, patience: float) -> list[str]:

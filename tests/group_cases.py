@@ -190,6 +190,28 @@ def reduce_scatters() -> list[int]:
 # ----------------------------------------------------------------------------------------------------- Everything else
 
 
+def shared_codebooks() -> list[int]:
+    """They are renewed by and by, whatever comes in between, and change no bit."""
+    found = []
+    for refresh in (gd.Refresh(interval=2), None):
+        options = gd.GroupOptions(gd.FixedBits(9), bypass=None, refresh=refresh)
+        group: Any = dist.new_group(backend="gcodec", pg_options=options)
+        results = []
+        for turn in range(52):
+            whole = values_at(rank(), LARGE // size() * size(), torch.float32) * (1 + turn)
+            results.append(whole.clone())
+            dist.all_reduce(results[-1], group=group)
+            if turn % 3 == 0:
+                results.append(whole.new_empty(len(whole) // size()))
+                dist.reduce_scatter_tensor(results[-1], whole, group=group)
+        stats = group.stats()
+        assert (stats["refreshes"] > 1) == (refresh is not None and size() > 1), stats["refreshes"]
+        found.append(crc(results))
+        dist.destroy_process_group(group)
+    assert found[0] == found[1]
+    return found
+
+
 def data_movement() -> None:
     """Broadcast, gather, scatter, reduce, all-gather, all-to-all: as on Gloo, small and large."""
     for n_values in (3, LARGE):

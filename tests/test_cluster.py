@@ -30,12 +30,13 @@ from bench.cluster import (  # noqa: E402
     model,
     pictures,
     runs,
+    sweep,
     tables,
     team,
     training,
 )
 from bench.experiments import gravac_methods  # noqa: E402
-from gcodec.demo.tables import write_table  # noqa: E402
+from gcodec.demo.tables import read_table, write_table  # noqa: E402
 from gcodec.distributed.stats import Tally  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +54,8 @@ def test_rates_as_tc_writes_them():
 
 def test_without_root_everything_is_skipped(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    for main in (__main__.main, allreduce.main, runs.main, bypass.main, compressed.main, controllers.main):
+    sweeps = bypass.SWEEP, compressed.SWEEP, controllers.SWEEP
+    for main in (__main__.main, allreduce.main, runs.main, *(one.main for one in sweeps)):
         assert main([]) == 0
         assert capsys.readouterr().out == "skipped: network namespaces need root\n"
 
@@ -239,6 +241,26 @@ def test_rows_of_a_training():
     assert shares[-1] == "0.750"
 
 
+def test_a_sweep_that_is_cut_off_keeps_its_rows(monkeypatch, tmp_path):
+    asked = []
+
+    def train(model, rate, steps, seed, methods, small, more):
+        asked.append((model, rate, steps, small))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return result() if methods == bypass.SWEEP.methods else controlled()
+
+    monkeypatch.setattr(sweep, "obstacle", lambda: None)
+    monkeypatch.setattr(sweep, "clean_up_when_told_to_end", lambda: None)
+    monkeypatch.setattr(sweep, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        controllers.SWEEP.main(["--out", str(tmp_path), "--steps", "9"])
+    assert asked == [("lstm", runs.RATE, 9, False), ("lstm", controllers.SLOW_RATE, 9, False)]
+    assert len(read_table(tmp_path / controllers.FILE)[1]) == 2
+    assert bypass.SWEEP.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert asked[2:] == [("cnn", bed.UNSHAPED, 60, False)]
+
+
 def test_bits_of_exponents_by_table():
     watcher = bits.Watcher("m", 1)
     counts = np.zeros(bits.SYMBOLS, np.int64)
@@ -322,6 +344,6 @@ def test_every_part_is_run():
     for quick in (False, True):
         names = [command[0] for command in __main__.commands(quick, Path("dumps"), Path("out"))]
         mains = {f"bench.cluster.{path.stem}" for path in (ROOT / "bench" / "cluster").glob("*.py")
-                 if "def main(" in path.read_text()}
+                 if '__name__ == "__main__"' in path.read_text()}
         assert mains - set(names) == {
             "bench.cluster.__main__", "bench.cluster.allreduce_worker", "bench.cluster.training"}

@@ -33,6 +33,10 @@ def test_reduce_scatter(ranks):
     ranks.run("reduce_scatters")
 
 
+def test_shared_codebooks_are_renewed_and_change_no_bit(ranks):
+    ranks.run("shared_codebooks")
+
+
 def test_compressed_and_plain_ones_do_not_mind_each_other(ranks):
     one_of(ranks.run("interleaved", rounds=8))
 

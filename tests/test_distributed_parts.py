@@ -258,6 +258,24 @@ def test_statistics_are_plain_numbers_and_go_to_a_writer():
     assert not any("bits_per_symbol" in name for name in written)       # not known yet
 
 
+def test_tensorboard_has_what_was_written(tmp_path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from torch.utils.tensorboard import SummaryWriter
+
+    stats = Stats()
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(3):
+            stats.add(0, Tally(calls=1, raw_bytes=100, dense_bytes=100.0, sent_bytes=25.0))
+            stats.end_step()
+            gd.log_to(writer, stats.numbers(), step, "run")
+    read = reading.EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert [(one.step, one.value) for one in read.Scalars("run/sent_bytes")] == [(0, 25), (1, 50), (2, 75)]
+    assert [(one.step, one.value) for one in read.Scalars("run/step/ratio")] == [(0, 4), (1, 4), (2, 4)]
+    known = {name for name, value in stats.numbers().items() if isinstance(value, int | float) and value == value}
+    assert {f"run/{name}" for name in known} < set(read.Tags()["scalars"])
+
+
 def test_modes_without_a_meaning_are_refused():
     param = torch.nn.Parameter(torch.zeros(3))
     with pytest.raises(gcodec.Unsupported, match="Rprop"):

@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for row in _of_bed(options, model, workers):
                 print(*row[:12], sep=", ", flush=True)
                 rows.append(row)
-            write_table(options.out / FILE, COLUMNS, rows)  # after each bed: what is there is kept
+                write_table(options.out / FILE, COLUMNS, rows)  # each time: what is there is kept
     return 0
 
 

@@ -10,17 +10,13 @@ sent, as the paper counts.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from statistics import fmean, median
 
-from bench.cluster.bed import RATES, clean_up_when_told_to_end, obstacle
-from bench.cluster.runs import IGNORED, RATE, Result, train
+from bench.cluster.runs import IGNORED, RATE, Result
+from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32
-from bench.codec import RESULTS
-from gcodec.demo.tables import write_table
 
 FILE = "cluster-controllers.csv"
 METHODS = (FP32, "Top-k 10x", "DGC 10x", "DGC 1000x", "GraVAC 0.7, DGC", "GraVAC 0.7, DGC, settling",
@@ -43,30 +39,10 @@ def rows_of(result: Result) -> Iterator[list[object]]:
                f"{dense_seconds / sum(seconds):.3f}", f"{sent:.0f}", f"{dense_bytes / sent:.2f}", f"{floats:.2f}"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster.controllers", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", action="append", choices=("cnn", "lstm", "transformer"), help="of these only (lstm)")
-    parser.add_argument("--rate", action="append", choices=RATES, help=f"at these only ({RATE} and {SLOW_RATE})")
-    parser.add_argument("--steps", type=int, help=f"of each method ({STEPS})")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps of a small model at {RATE}")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
-    options = parser.parse_args(arguments)
-    if (reason := obstacle()) is not None:
-        print(f"skipped: {reason}")
-        return 0
-    clean_up_when_told_to_end()
-    rows: list[list[object]] = []
-    for model in options.model or ["cnn" if options.quick else "lstm"]:
-        for rate in options.rate or ([RATE] if options.quick else [RATE, SLOW_RATE]):
-            steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
-            found = list(rows_of(train(model, rate, steps, 1, METHODS, options.quick)))
-            for row in found:
-                print(*row, sep=", ", flush=True)
-            rows += found
-            write_table(options.out / FILE, COLUMNS, rows)
-    return 0
+MODELS = ("cnn", "lstm", "transformer")
+SWEEP = Sweep("controllers", __doc__.splitlines()[0], FILE, COLUMNS, rows_of, METHODS, (RATE, SLOW_RATE),
+              tuple(Training(model, STEPS) for model in MODELS), ("lstm",), Training("cnn", QUICK_STEPS, small=True))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SWEEP.main())

@@ -20,7 +20,8 @@ on 2 cores each has one, with 4 a half: codec and wire are listed apart.
   network overlap.
 * **wire alone**: the same messages, of the same sizes, in the same exchange, without encoding and decoding.
   **line share**: wire bytes · 8 / time / rate. TCP over Ethernet carries 1448 bytes of data in 1514, and the bucket
-  counts all of them, so 0.956 is the most there can be.
+  counts all of them, so 0.956 is the most there can be. Posting receives, the first message, the last sum and the
+  receipts take as long at any rate, some milliseconds: short exchanges, and fast links, have a smaller share.
 * **Gloo fp16, bf16**: as PyTorch's hooks do: cast, all-reduce, cast back. **gcodec** is the DDP hook in the middle of a
   training: codebooks are shared and are being counted for; the bypass is off unless a row says otherwise.
 * **zlib, zstd, shuffle+zstd**: in the codec's place in the same exchange. **no codec**: a copy in its place.

@@ -175,11 +175,16 @@ def register(
     if name not in (LOSSLESS, NEAR, BYPASS):
         return None
     mode = Lossless() if name == LOSSLESS else NearLossless(optimizer)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     bypass = Bypass() if name == BYPASS else None
-    state = CompressedAllreduce(mode=mode, bypass=bypass, threads=max(1, cores() // here))
+    state = CompressedAllreduce(mode=mode, bypass=bypass, threads=threads_here())
     ddp.register_comm_hook(state, hook)
     return state
+
+
+def threads_here() -> int:
+    """This worker's share of the machine: on the bed, whose workers are hosts to torchrun, as it has been told."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return int(os.environ.get("OMP_NUM_THREADS") or max(1, cores() // here))
 
 
 def _controlled(
@@ -229,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a small vocabulary and small batches")
     parser.add_argument("--out", type=Path, required=True, help="JSON file; rank 0 writes it")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    torch.set_num_threads(threads_here())
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     plan = (QUICK_PLANS if options.quick else PLANS)[options.model]
     plan = replace(plan, batch=options.batch or plan.batch)

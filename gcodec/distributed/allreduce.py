@@ -18,7 +18,7 @@ from .coder import Coder, Shared
 from .device_jobs import allreduce_there, on_device
 from .exchange import named
 from .gradients import Gradients
-from .lane import Job, Lane, Later, Pending, lane_of
+from .lane import Job, Lane, Later, Pending, ended, lane_of
 from .modes import Lossless, Mode, NearLossless
 from .reduction import Reduction
 from .rules import Rule
@@ -82,7 +82,7 @@ def allreduce(
     else:
         result = torch.empty_like(dense)
         coded = compressed(lane, dense, result, dtype, mode, op == "avg", gradients, None, threads, Tally())
-        job = Job(lambda: _put_back(tensor, coded.run()), coded.refuse)
+        job = Job(lambda: _put_back(tensor, ended(coded.run())), coded.refuse)
     pending = lane.submit(job)
     if async_op:
         return pending
@@ -144,7 +144,7 @@ def compressed(
     tally: Tally,
     label: str = "",
 ) -> Job:
-    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns."""
+    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns, ``Later``."""
 
     def reduction() -> Reduction:
         rule = None
@@ -153,14 +153,27 @@ def compressed(
             rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
         shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
         coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
-        terms: tuple[Any, ...] = (*mode.terms, None if shared is None else shared.codebooks.digest)
+        terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
 
-    def run() -> torch.Tensor:
-        reduction().run()
-        return result
+    def run() -> Later:
+        begun = reduction()
+        begun.begin()
+
+        def finish() -> torch.Tensor:
+            while begun.advance():
+                pass
+            return result
+
+        later = Later(finish, lambda: later if begun.advance() else result)
+        return later
 
     return Job(run, lambda error: reduction().refuse(error))
+
+
+def digest_of(shared: Shared | None) -> int | None:
+    """Stands for the codebooks that ranks share, about which they must agree."""
+    return None if shared is None else shared.codebooks.digest
 
 
 def _bits(flat: torch.Tensor) -> np.ndarray:

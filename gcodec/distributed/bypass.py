@@ -84,7 +84,7 @@ class Gate:
         return self.verdicts.get(n_bytes.bit_length(), True)
 
     def add(self, n_bytes: int, tally: Tally) -> None:
-        """A bucket has been reduced, and no other at the same time."""
+        """A bucket has been reduced, in so many seconds of the lane's."""
         if self.kind in (COMPRESSED, APART):
             self._seconds.setdefault((n_bytes.bit_length(), not tally.dense), []).append(tally.seconds)
             (self._dense if tally.dense else self._coded).add(tally)

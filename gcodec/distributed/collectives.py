@@ -16,7 +16,10 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .bypass import APART, COMPRESSED, DENSE, Bypass
-from .lane import Job, Lane, lane_of
+from .codebooks import Refresh
+from .coder import Shared
+from .common_books import CommonBooks
+from .lane import Job, Lane, ended, lane_of
 from .modes import FixedBits, Lossless
 from .periods import PeriodGate
 from .scatter import plain_scattered, scattered
@@ -25,7 +28,7 @@ from .warm import warm
 from .work import LaneWork
 
 _ROOMS = 64  #: results whose memory is kept
-_warm: set[tuple[torch.dtype, type]] = set()
+_warm: set[tuple[torch.dtype, type, bool]] = set()
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class GroupOptions:
     which FSDP has but shards. ``smallest``: tensors of fewer bytes go through Gloo as they are. ``threads`` of the
     codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
     rank is an error; default what torch was told (``timeout=``). ``bypass``: how it is found out what is faster
-    uncompressed, where the same collectives come again and again; None: all are compressed. Raises InvalidArgument for
-    another mode.
+    uncompressed, where the same collectives come again and again; None: all are compressed. ``refresh``: when codebooks
+    that ranks share are renewed, one for each kind of collective, in turns of 16 collectives for steps; None: every
+    frame brings its own. Raises InvalidArgument for another mode.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
@@ -45,6 +49,7 @@ class GroupOptions:
     threads: int | None = None
     timeout: timedelta | None = None
     bypass: Bypass | None = field(default_factory=Bypass)
+    refresh: Refresh | None = field(default_factory=Refresh)
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, Lossless | FixedBits):
@@ -78,12 +83,15 @@ class Collectives:
         self._tally, self._lock = Tally(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._gates: dict[Lane, PeriodGate] = {}
+        self._books: dict[Lane, CommonBooks] = {}
 
     def stats(self) -> dict[str, float]:
-        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them. Of dense collectives that torch
-        makes itself there are no seconds."""
+        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them, and those of refreshes. Of dense
+        collectives that torch makes itself there are no seconds."""
         with self._lock:
-            return self._tally.numbers()
+            counts = [books.stats for books in self._books.values()]
+            refreshes, n_bytes = sum(one.refreshes for one in counts), sum(one.refresh_bytes for one in counts)
+            return {**self._tally.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes}
 
     def suits(self, tensors: Sequence[torch.Tensor], size: int) -> bool:
         """Whether reducing these among ``size`` ranks is work for a lane: the same answer on all ranks.
@@ -112,13 +120,13 @@ class Collectives:
         if kind == APART:
             result, job = flat, Job(lambda: plain(lane, flat, mean, tally, self.label))
         else:
-            mode, threads, dtype, result = self.options.mode, self.threads, TYPES[flat.dtype], self._room(lane, flat)
-            job = compressed(lane, flat, result, dtype, mode, mean, None, None, threads, tally, self.label)
+            result = self._room(lane, flat)
+            job = _made_there(lambda: self._coded(lane, flat, result, mean, tally))
 
         def end() -> list[torch.Tensor]:
             for one, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
                 one.detach().copy_(part.view(one.shape))
-            self._ended(lane, call, tally)
+            self._ended(lane, kind, call, tally)
             return tensors
 
         return LaneWork(lane.submit(_with_end([job], end)))
@@ -139,7 +147,7 @@ class Collectives:
             for (_, own), (_, result) in zip(pairs, flat, strict=True):
                 if not own.is_contiguous():
                     own.detach().copy_(result.view(own.shape))
-            self._ended(lane, call, tally)
+            self._ended(lane, kind, call, tally)
             return [own for _, own in pairs]
 
         return LaneWork(lane.submit(_with_end(jobs, end)))
@@ -149,7 +157,26 @@ class Collectives:
     ) -> Job:
         if kind == APART:
             return plain_scattered(lane, whole, own, mean, tally, self.label)
-        return scattered(lane, whole, own, self.options.mode, mean, self.threads, tally, self.label)
+        mode, threads, label = self.options.mode, self.threads, self.label
+
+        def coded() -> Job:
+            return scattered(lane, whole, own, mode, mean, self._shared(lane, "scatter", whole), threads, tally, label)
+
+        return _made_there(coded)
+
+    def _coded(self, lane: Lane, flat: torch.Tensor, result: torch.Tensor, mean: bool, tally: Tally) -> Job:
+        mode, shared = self.options.mode, self._shared(lane, "reduce", flat)
+        dtype, threads = TYPES[flat.dtype], self.threads
+        return compressed(lane, flat, result, dtype, mode, mean, None, shared, threads, tally, self.label)
+
+    def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> Shared | None:
+        """In the lane."""
+        if self.options.refresh is None:
+            return None
+        with self._lock:
+            books = self._books.setdefault(lane, CommonBooks(self.options.refresh))
+        n_values, dtype = flat.numel(), TYPES[flat.dtype]
+        return books.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
 
     def _begun(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Tally]:
         """The lane, how the collective is to be made, and what counts it; for DENSE it has been counted."""
@@ -165,9 +192,11 @@ class Collectives:
             self._count(tally)
         return lane, kind, tally
 
-    def _ended(self, lane: Lane, call: _Call, tally: Tally) -> None:
+    def _ended(self, lane: Lane, kind: int, call: _Call, tally: Tally) -> None:
         """In the lane."""
         self._count(tally)
+        if kind == COMPRESSED and lane in self._books:
+            self._books[lane].end(lane)
         if lane in self._gates:
             self._gates[lane].add(call.n_bytes, tally)
 
@@ -190,9 +219,9 @@ class Collectives:
 
     def make_warm(self, dtype: torch.dtype) -> None:
         """Compile the kernels before other ranks wait."""
-        key = dtype, type(self.options.mode)
+        key = dtype, type(self.options.mode), self.options.refresh is None
         if key not in _warm:
-            warm(TYPES[dtype], self.options.mode, None)
+            warm(TYPES[dtype], self.options.mode, self.options.refresh)
             _warm.add(key)
 
 
@@ -211,12 +240,23 @@ def mean_of(op: Any) -> bool | None:
     return False if op == dist.ReduceOp.SUM else None
 
 
+def _made_there(make: Callable[[], Job]) -> Job:
+    """The job that ``make`` returns in the lane."""
+
+    def refuse(error: BaseException) -> None:
+        job = make()
+        if job.refuse is not None:
+            job.refuse(error)
+
+    return Job(lambda: make().run(), refuse)
+
+
 def _with_end(jobs: Sequence[Job], end: Callable[[], list[torch.Tensor]]) -> Job:
     """One job of several, whose value is that of ``end``."""
 
     def run() -> list[torch.Tensor]:
         for job in jobs:
-            job.run()
+            ended(job.run())
         return end()
 
     def refuse(error: BaseException) -> None:

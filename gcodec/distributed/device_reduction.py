@@ -10,7 +10,7 @@ The result has the bits that the same all-reduce of tensors in CPU memory has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class DeviceReduction(Reduction):
         self.schedule = (Halves if self.two else Parts)(len(values), lane.rank, lane.size)
         self.parts: list[Range] = [share[0] for share in self.schedule.shares]
 
-    def _run(self, exchange: Exchange) -> None:
+    def _run(self, exchange: Exchange) -> Iterator[None]:
         (own,) = self.schedule.contributions()
         expected = [own, {slot.peer: slot for slot in self.schedule.results()}]
         posted = [{peer: self._post(exchange, slot) for peer, slot in slots.items()} for slots in expected]
@@ -90,6 +90,7 @@ class DeviceReduction(Reduction):
             for (first, last), part in zip(self.parts, results, strict=True):
                 self.target[first:last] = part
         self._confirm(exchange, receipts)
+        yield from ()  # all at once
 
     def _encode(self, ranges: Sequence[Range], kind: int, with_own: bool) -> list[torch.Tensor]:
         """A frame for each rank, of the part that it sums; empty where there is nothing to send."""

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST
 from .bypass import Bypass
+from .codebooks import Refresh
 from .collectives import Collectives, GroupOptions, mean_of
 from .modes import FixedBits, Lossless
 
@@ -67,20 +68,21 @@ def compress_fsdp(
     threads: int | None = None,
     timeout: timedelta = timedelta(minutes=5),
     bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
+    refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
 ) -> Collectives:
     """Compress the gradients of every module of ``model`` that ``fully_shard`` has been called on.
 
     ``mode``: lossless by default. ``replicas``: for models that are sharded over one dimension of a mesh alone: the
     other dimension (or its group), over which the shards' gradients are then averaged, compressed, in place of HSDP's
     own all-reduce. To keep HSDP's own, and compress only that, give its dimension the backend "gcodec". ``smallest``,
-    ``threads``, ``bypass``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a silent rank is
-    an error.
+    ``threads``, ``bypass``, ``refresh``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a
+    silent rank is an error.
 
     Returns what counts: ``stats()`` has wire bytes, ratio and seconds. Errors are raised by ``backward()``. Raises
     Unsupported for a torch without custom communications, InvalidArgument for another mode, for a model without FSDP2
     modules, and for ``replicas`` of a model that is already HSDP.
     """
-    collectives = Collectives(GroupOptions(mode or Lossless(), smallest, threads, timeout, bypass), "FSDP")
+    collectives = Collectives(GroupOptions(mode or Lossless(), smallest, threads, timeout, bypass, refresh), "FSDP")
     modules = _sharded(model)
     hook = None if replicas is None else _averaging(collectives, replicas)
     for module in modules:

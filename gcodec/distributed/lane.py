@@ -31,6 +31,7 @@ _lanes: list[Lane] = []
 _lanes_lock = threading.Lock()
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _MOST = 1 << 10  #: jobs that may wait: each holds on to memory
+_UNDER_WAY = 2  #: jobs begun that do not go on by themselves: one has the network, the next makes its messages
 
 
 class Pending:
@@ -68,15 +69,35 @@ class Pending:
 
 
 class Later:
-    """What a job's ``run`` returns that has only begun its work: ``finish`` waits for the end and gives the value."""
+    """What a job's ``run`` returns that has only begun its work: ``finish`` waits for the end and gives the value.
 
-    def __init__(self, finish: Callable[[], Any]) -> None:
-        self.finish = finish
+    ``advance``: goes on for a while, and returns the value or, if there is more to do, a ``Later``; None for work that
+    goes on by itself.
+    """
+
+    def __init__(self, finish: Callable[[], Any], advance: Callable[[], Any] | None = None) -> None:
+        self.finish, self.advance = finish, advance
+
+    def then(self, end: Callable[[Any], Any]) -> Later:
+        """The same work, with what ``end`` makes of its value."""
+        advance = self.advance
+        return Later(lambda: end(self.finish()), advance and (lambda: then(advance(), end)))
+
+
+def then(value: Any, end: Callable[[Any], Any]) -> Any:
+    """What ``end`` makes of a value, at once or ``Later``."""
+    return value.then(end) if isinstance(value, Later) else end(value)
+
+
+def ended(value: Any) -> Any:
+    """A value that may be there ``Later``: waits for it."""
+    return value.finish() if isinstance(value, Later) else value
 
 
 class Job:
     """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, whose end comes before that of the
-    next job which returns a value; ``refuse`` is called instead on a broken lane, to tell other ranks.
+    next job which returns a value, and which goes on while there is no next job; ``refuse`` is called instead on a
+    broken lane, to tell other ranks.
 
     ``devices``: of its value, see :class:`Pending`; ``place``: what is current there while it runs and is completed,
     such as a stream.
@@ -129,10 +150,27 @@ class Lane:
 
     def _work(self) -> None:
         with torch.no_grad():
-            while (taken := self._queue.get()) is not None:
+            while (taken := self._next()) is not None:
                 self._do(*taken)
                 del taken
+                while sum(later.advance is not None for later, *_ in self._begun) > _UNDER_WAY:
+                    self._go_on()
             self.settle()
+
+    def _next(self) -> tuple[Job, Pending] | None:
+        """What was handed in; until there is something, what has begun goes on."""
+        while self._queue.empty() and self._go_on():
+            pass
+        return self._queue.get()
+
+    def _go_on(self) -> bool:
+        """Do some of the first work that does not go on by itself; whether there is any."""
+        for turn, (later, pending, place) in enumerate(self._begun):
+            if later.advance is not None:
+                del self._begun[turn]
+                self._attempt(later.advance, pending, place, turn)
+                return True
+        return False
 
     def _do(self, job: Job, pending: Pending) -> None:
         def run() -> Any:
@@ -153,7 +191,8 @@ class Lane:
         for later, pending, place in begun:
             self._attempt(later.finish, pending, place)
 
-    def _attempt(self, run: Callable[[], Any], pending: Pending, place: Place) -> None:
+    def _attempt(self, run: Callable[[], Any], pending: Pending, place: Place, turn: int | None = None) -> None:
+        """``turn``: which of the works begun this is, should it go on."""
         with place():
             try:
                 value = run()
@@ -163,7 +202,7 @@ class Lane:
                 self.settle()
             else:
                 if isinstance(value, Later):
-                    self._begun.append((value, pending, place))
+                    self._begun.insert(len(self._begun) if turn is None else turn, (value, pending, place))
                 else:
                     pending.complete(value)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_LEAST, MOST = 1 << 16, 1 << 20  #: values in a piece
+_LEAST, MOST = 1 << 18, 1 << 20  #: values in a piece, of which there are several
 _BLOCK, _ALIGNED = 1 << 14, 1 << 10  #: values; pieces are multiples of the first if they are longer, or else the second
-_IN_FLIGHT = 12  #: pieces per rank that keep codec and wire busy at the same time
+_IN_FLIGHT = 12  #: pieces of a rank's share that keep codec and wire busy at the same time
 
 Range = tuple[int, int]
 
 
 def piece_length(n_values: int, size: int) -> int:
-    """Values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows."""
+    """Values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows, and pieces of equal
+    length."""
     share = -(-n_values // size)
-    wanted = min(max(-(-share // _IN_FLIGHT), min(_LEAST, share)), MOST)
+    wanted = min(-(-share // min(max(share // _LEAST, 1), _IN_FLIGHT)), MOST)
     unit = _BLOCK if wanted > _BLOCK else _ALIGNED
     return max(-(-wanted // unit) * unit, unit)
 

@@ -9,13 +9,15 @@ sums which. Contributions are added in the order of ranks.
 Two ranks exchange everything instead, and each adds up all of it: that is as much to send and to encode, but only
 contributions are rounded, and nothing waits for a sum.
 
-Both halves work piece by piece, at the same time (``schedule``), and all receives are posted first: the wire has always
-something to carry in both directions.
+Both halves work piece by piece (``schedule``), and all receives are posted first: the wire has always something to
+carry in both directions. A reduction that has begun has encoded all its contributions, and the network has them; what
+is left to do, a lane may do by and by, and begin another one meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from time import perf_counter
 
 import numpy as np
@@ -61,21 +63,38 @@ class Reduction:
         self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, terms)
         self.sequence = -1
         self._left: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
+        self._parts: Iterator[None] = iter(())  #: of the work, those still to do
 
     def run(self) -> None:
         """Do it. Raises PeerError, Corruption, or what encoding raised; then other ranks are told."""
+        self.begin()
+        while self.advance():
+            pass
+
+    def begin(self) -> None:
+        """Hand all contributions to the network; as :meth:`run`."""
         exchange = self._start()
+        self._parts = self._work(exchange)
+        self.advance()
+
+    def advance(self) -> bool:
+        """Go on by about a piece, for whose messages it waits; whether there is more to do. As :meth:`run`."""
         start = perf_counter()
+        more = next(self._parts, self) is None
+        self.coder.tally.seconds += perf_counter() - start
+        return more
+
+    def _work(self, exchange: Exchange) -> Iterator[None]:
         try:
-            self._run(exchange)
+            yield from self._run(exchange)
             exchange.finish()
+        except GeneratorExit:  # nobody wants the rest
+            raise
         except BaseException as error:
             self._give_up(exchange, error)
             raise
-        tally = self.coder.tally
-        tally.sent_bytes += exchange.sent
-        tally.wait_seconds += exchange.waited
-        tally.seconds += perf_counter() - start
+        self.coder.tally.sent_bytes += exchange.sent
+        self.coder.tally.wait_seconds += exchange.waited
 
     def refuse(self, error: BaseException) -> None:
         """Tell all ranks that this one cannot take part."""
@@ -88,7 +107,7 @@ class Reduction:
         lane = self.lane
         return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
 
-    def _run(self, exchange: Exchange) -> None:
+    def _run(self, exchange: Exchange) -> Iterator[None]:
         own = [
             {peer: (slot, self._post(exchange, slot)) for peer, slot in slots.items()}
             for slots in self.schedule.contributions()
@@ -97,17 +116,27 @@ class Reduction:
             [(slot, self._post(exchange, slot)) for slot in slots]
             for slots in (self.schedule.results(), self.schedule.receipts())
         )
+        for slot in self.schedule.contributed():
+            rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
+            self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
+        yield
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
-        total, rooms = Sum(self.coder.dtype, longest), np.empty((2, longest), self.values.dtype)
-        for contributions, due in self.schedule.turns():
-            for slot in contributions:
-                rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
-                self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
-            if due is not None:
-                self._reduce(exchange, due, own[due.piece], total, rooms[:, : due.end - due.begin])
+        total, rooms = Sum(self.coder.dtype, longest), self._rooms(exchange, longest)
+        for due in self.schedule.sums():
+            self._reduce(exchange, due, own[due.piece], total, rooms[:, : due.end - due.begin])
+            yield
         for slot, message in results:
             self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
+            yield
         self._confirm(exchange, receipts)
+
+    def _rooms(self, exchange: Exchange, n_values: int) -> np.ndarray:
+        """Memory for two contributions, as long as the exchange lasts."""
+        n_bytes = 2 * n_values * self.values.itemsize
+        buffer = self.lane.buffers.take(max(n_bytes, HEADER))
+        exchange.own(buffer)
+        memory: np.ndarray = buffer.numpy()[:n_bytes]
+        return memory.view(self.values.dtype).reshape(2, n_values)
 
     def _confirm(self, exchange: Exchange, receipts: list[tuple[Slot, Incoming]]) -> None:
         """Tell the others that all has arrived, and hear it from them."""

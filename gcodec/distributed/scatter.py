@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from ..tensors import values_of
-from .allreduce import TYPES
-from .coder import Coder
+from .allreduce import TYPES, digest_of
+from .coder import Coder, Shared
 from .delegation import inner_method
 from .exchange import named
 from .lane import Job, Lane
@@ -71,6 +71,7 @@ def scattered(
     own: torch.Tensor,
     mode: Lossless | FixedBits,
     mean: bool,
+    shared: Shared | None,
     threads: int | None,
     tally: Tally,
     label: str = "",
@@ -80,9 +81,10 @@ def scattered(
 
     def scatter() -> Scatter:
         dtype = TYPES[flat.dtype]
-        coder = Coder(dtype, mode.scheme(dtype), None, None, [(flat.numel(),)], threads, tally)
+        coder = Coder(dtype, mode.scheme(dtype), None, shared, [(flat.numel(),)], threads, tally)
         values, result = values_of(flat).bits, values_of(own).bits
-        return Scatter(lane, coder, values, result, mean=mean, terms=mode.terms, label=label)
+        terms = (*mode.terms, digest_of(shared))
+        return Scatter(lane, coder, values, result, mean=mean, terms=terms, label=label)
 
     def run() -> torch.Tensor:
         scatter().run()

@@ -9,7 +9,6 @@ from .message import CONTRIBUTION, RECEIPT, RESULT
 from .partition import shares
 
 _LAST = (1 << 16) - 1  #: stands for the piece after all others
-LAG = 2  #: turns by which contributions are ahead of the sums
 
 
 class Slot(NamedTuple):
@@ -25,28 +24,27 @@ class Slot(NamedTuple):
 class Schedule:
     """The messages of one rank.
 
-    In each turn a rank sends one piece to each owner, and then sums the piece of its own that all have sent ``LAG``
-    turns before. So a rank waits only for what the others send before they wait themselves.
+    It sends all its contributions, a piece to each owner in turn, and then sums the pieces of its own. So a rank waits
+    only for what the others send before they wait themselves.
     """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         self.rank, self.shares = rank, shares(n_values, size)
         self.others = [(rank + distance) % size for distance in range(1, size)]  #: so that not all send to the same
 
-    def turns(self) -> Iterator[tuple[list[Slot], Slot | None]]:
-        """Contributions to send, then the piece to sum (``peer`` is this rank), if any."""
-        own = self.shares[self.rank]
-        for turn in range(max(map(len, self.shares)) + LAG):
-            sent = [self._slot(owner, CONTRIBUTION, owner, turn) for owner in self.others if self._has(owner, turn)]
-            due = turn - LAG
-            yield sent, self._slot(self.rank, RESULT, self.rank, due) if 0 <= due < len(own) else None
+    def contributed(self) -> list[Slot]:
+        """What this rank contributes to the others' pieces, in the order of sending."""
+        return self._others(CONTRIBUTION)
+
+    def sums(self) -> list[Slot]:
+        """The pieces that this rank sums (``peer`` is itself), in order."""
+        return [self._slot(self.rank, RESULT, self.rank, piece) for piece in range(len(self.shares[self.rank]))]
 
     def outgoing(self) -> Iterator[Slot]:
         """Every message that this rank sends, in order."""
-        for sent, due in self.turns():
-            yield from sent
-            if due is not None:
-                yield from self.copies(due)
+        yield from self.contributed()
+        for due in self.sums():
+            yield from self.copies(due)
         yield from self.receipts()
 
     def copies(self, due: Slot) -> list[Slot]:
@@ -60,10 +58,7 @@ class Schedule:
 
     def results(self) -> list[Slot]:
         """What this rank receives of the others' pieces, about in the order in which it comes."""
-        turns = range(max(map(len, self.shares)))
-        return [
-            self._slot(owner, RESULT, owner, turn) for turn in turns for owner in self.others if self._has(owner, turn)
-        ]
+        return self._others(RESULT)
 
     def receipts(self) -> list[Slot]:
         """What this rank tells all others at the end, and they tell it: that everything has arrived. So what has failed
@@ -75,8 +70,11 @@ class Schedule:
         """The one that moves the least."""
         return (Mutual if size == 2 else cls)(n_values, rank, size)
 
-    def _has(self, owner: int, piece: int) -> bool:
-        return piece < len(self.shares[owner])
+    def _others(self, kind: int) -> list[Slot]:
+        """Messages about the others' pieces, an owner after the other."""
+        turns = range(max(map(len, self.shares)))
+        has = [(owner, turn) for turn in turns for owner in self.others if turn < len(self.shares[owner])]
+        return [self._slot(owner, kind, owner, turn) for owner, turn in has]
 
     def _slot(self, peer: int, kind: int, owner: int, piece: int) -> Slot:
         return Slot(peer, kind, piece, *self.shares[owner][piece])
@@ -100,4 +98,4 @@ class Mutual(OneWay):
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
-        self.shares = [sorted(self.shares[0] + self.shares[1])] * 2
+        self.shares = shares(n_values, 1) * 2

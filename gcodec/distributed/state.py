@@ -20,7 +20,7 @@ from .device import TYPES as CODED_THERE
 from .device import DeviceBooks
 from .device_jobs import compressed_there, on_device, plain_there, unchanged
 from .gradients import Gradients, Segment
-from .lane import Job, Lane, Later, lane_of
+from .lane import Job, Lane, Later, ended, lane_of, then
 from .modes import Lossless, Mode, NearLossless
 from .rounds import Rounds
 from .stats import Stats, Tally
@@ -104,11 +104,12 @@ class CompressedAllreduce:
             return result
 
         def run() -> torch.Tensor | Later:
-            result = job.run()
+            value = job.run()
             if not last:
-                return Later(lambda: end(result.finish())) if isinstance(result, Later) else end(result)
+                begun: torch.Tensor | Later = then(value, end)
+                return begun
             lane.settle()
-            result = end(result.finish() if isinstance(result, Later) else result)
+            result = end(ended(value))
             self._end_step(lane)
             return result
 
@@ -135,21 +136,23 @@ class CompressedAllreduce:
         else:
             coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
 
+        def noted(flat: torch.Tensor) -> torch.Tensor:
+            if self._gate is not None:
+                self._gate.add(buffer.nbytes, tally)
+            return flat
+
         def run() -> Any:
             gate = self._gate
             if gate is not None and not gate.compresses(buffer.nbytes):
                 flat = dense.run()
-                if isinstance(flat, Later):
-                    if gate.kind != APART:
-                        return flat
-                    flat = flat.finish()
+                if gate.kind != APART:
+                    return flat
+                flat = ended(flat)
             else:
                 if shared is not None:
                     self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
                 flat = coded.run()
-            if gate is not None:
-                gate.add(buffer.nbytes, tally)
-            return flat
+            return flat if gate is None else then(flat, noted)
 
         return Job(run, coded.refuse, coded.devices, coded.place)
 

@@ -1,0 +1,94 @@
+"""Trainings on the bed, model after model and rate after rate: the command line of every table of steps.
+
+Rows are written after each training, those of the trainings before it among them: what is there when a sweep is cut off
+is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.cluster.bed import RATES, clean_up_when_told_to_end, obstacle
+from bench.cluster.runs import Result, train
+from bench.codec import RESULTS
+from gcodec.demo.tables import write_table
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model, and how long it is trained; ``small``: a small version of it; ``more``: arguments for
+    ``bench.cluster.training``."""
+
+    model: str
+    steps: int
+    small: bool = False
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table of trainings, with all ``methods`` in lockstep.
+
+    Attributes:
+        name: of the module, whose docstring's first line is ``summary``.
+        file: the CSV file, with ``columns``, of which ``rows_of`` makes those of one training.
+        rates: of the bed.
+        trainings: of all models that ``--model`` may name; those of ``usual`` run without it.
+        quick: the only training, at the first rate only, to try it out.
+    """
+
+    name: str
+    summary: str
+    file: str
+    columns: tuple[str, ...]
+    rows_of: Callable[[Result], Iterator[list[object]]]
+    methods: tuple[str, ...]
+    rates: tuple[str, ...]
+    trainings: tuple[Training, ...]
+    usual: tuple[str, ...]
+    quick: Training
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """The command line."""
+        options = self._parser().parse_args(arguments)
+        if (reason := obstacle()) is not None:
+            print(f"skipped: {reason}")
+            return 0
+        clean_up_when_told_to_end()
+        rows: list[list[object]] = []
+        for training, rate in self.chosen(options):
+            result = train(training.model, rate, training.steps, 1, self.methods, training.small, training.more)
+            for row in self.rows_of(result):
+                print(*row, sep=", ", flush=True)
+                rows.append(row)
+            write_table(options.out / self.file, self.columns, rows)
+        return 0
+
+    def chosen(self, options: argparse.Namespace) -> list[tuple[Training, str]]:
+        """What to train, at which rates."""
+        models = options.model or ([self.quick.model] if options.quick else self.usual)
+        rates = options.rate or self.rates[: 1 if options.quick else None]
+        found = []
+        for model in models:
+            of_model = next(training for training in self.trainings if training.model == model)
+            training = replace(self.quick, model=model) if options.quick else of_model
+            found.append(replace(training, steps=options.steps or training.steps))
+        return [(training, rate) for training in found for rate in rates]
+
+    def _parser(self) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(prog=f"python -m bench.cluster.{self.name}", description=self.summary)
+        models = [training.model for training in self.trainings]
+        parser.add_argument("--model", action="append", choices=models, help=f"of these only ({_listed(self.usual)})")
+        parser.add_argument("--rate", action="append", choices=RATES, help=f"at these only ({_listed(self.rates)})")
+        steps = ", ".join(dict.fromkeys(str(training.steps) for training in self.trainings))
+        parser.add_argument("--steps", type=int, help=f"of each method ({steps})")
+        parser.add_argument("--quick", action="store_true", help=f"{self.quick.steps} steps at {self.rates[0]}")
+        parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (bench/results)")
+        return parser
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
