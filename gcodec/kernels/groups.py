@@ -88,17 +88,26 @@ def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
     second = (codes[0] >> 32) | ((codes[1] >> 32) << (lengths[0] >> 32))
     part = whole & low_word
     length = part + (whole >> 32)
-    (first | (second << part)).store(at(4, 8))
-    length.store(builder.gep(at(4, 8), [ir.Constant(ir.IntType(64), 64)]))
+    begin, end = args[6], length
+    for step in (1, 2, 4):  # sums of the first one, two ... lengths
+        end = end + end.pick([8 + k for k in range(step)] + list(range(8 - step)), length ^ length)
+    place = end - length + begin
+    bit = place & 7
+    ((first | (second << part)) << bit).store(at(4, 8))
+    for k, numbers in enumerate((place >> 3, (bit + length) & 56), 1):
+        numbers.store(builder.gep(at(4, 8), [ir.Constant(_INDEX, 64 * k)]))
     escapes, long = high.compare(">=", 0xF0).number(), length.compare(">", 56).number()
-    return builder.or_(escapes, long)
+    usable = builder.icmp_unsigned("==", builder.or_(escapes, long), ir.Constant(_INDEX, 0))
+    total = builder.extract_element(end.value, ir.Constant(ir.IntType(32), 7))
+    return builder.select(usable, total, ir.Constant(_INDEX, -1))
 
 
-#: encode_64(tables, t, symbols, i, octets, k) -> 0, or anything else where the group has to be coded one by one. Codes
-#: of 64 symbols in eight groups of eight: ``octets[k ...]`` (bytes) gets eight uint64 of code bits, then eight of how
-#: many they are. ``tables``: uint8[512], low bytes of all symbols' ``length << 12 | code``, then high bytes; length 15:
-#: no code.
-encode_64 = intrinsic_step(types.intp, 6, _generate_encode)
+#: encode_64(tables, t, symbols, i, octets, k, begin) -> bits of the codes of 64 symbols that are to follow ``begin``
+#: bits, or -1 where the group has to be coded one by one. They come in eight groups of eight: ``octets[k ...]`` (bytes)
+#: gets eight uint64 of code bits, moved to where they begin in a byte, then the numbers of these bytes, and then how
+#: many bits are in whole bytes. ``tables``: uint8[512], low bytes of all symbols' ``length << 12 | code``, then high
+#: bytes; length 15: no code.
+encode_64 = intrinsic_step(types.intp, 7, _generate_encode)
 
 
 def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:

@@ -22,7 +22,8 @@ __all__ = ["CHUNK_BYTES", "STREAM_PAD", "checksum", "encode_streams"]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
 PART = 256  #: symbols looked up before any is written
-CHUNK_BYTES = 4 * PART + PART // 64  #: scratch of :func:`encode_streams`: tables, a part's codes, what has none
+OCTETS = 3 * 64  #: bytes that :func:`groups.encode_64` writes
+CHUNK_BYTES = 512 + PART // 64 * OCTETS  #: scratch of :func:`encode_streams`: tables, a part's codes
 
 
 @kernel
@@ -120,16 +121,14 @@ def _byte_tables(table, chunk):
 
 
 @kernel
-def _append_octets(chunk, at_octets, window, filled, out, at):
-    """Append what :func:`groups.encode_64` left. Returns (window, filled, at)."""
-    for k in range(at_octets, at_octets + 64, 8):
-        window |= load_u64(chunk, k) << filled
-        filled += load_u64(chunk, k + 64)
-        store_u64(out, at, window)
-        at += np.int64(filled >> U64(3))
-        window >>= filled & U64(56)
-        filled &= U64(7)
-    return window, filled, at
+def _append_octets(chunk, n_groups, window, out, at):
+    """Write what :func:`groups.encode_64` has made of some groups, and return what is in the last, unfinished byte."""
+    for begin in range(512, 512 + n_groups * OCTETS, OCTETS):
+        for k in range(begin, begin + 64, 8):
+            window |= load_u64(chunk, k)
+            store_u64(out, at + np.int64(load_u64(chunk, k + 64)), window)
+            window >>= load_u64(chunk, k + 128)
+    return window
 
 
 @kernel
@@ -183,23 +182,31 @@ def encode_streams(
         filled = U64(0)
         for begin_part in range(0, count, PART):
             n_part = min(PART, count - begin_part)
-            n_groups = np.int64(0)
-            if HAS_AVX512:
-                # All groups first and then all appending: what was just stored as a vector is slow to read in pieces.
-                n_groups = n_part >> 6
-                for group in range(n_groups):
-                    i = place + begin_part + 64 * group
-                    chunk[1024 + group] = encode_64(chunk, 0, symbols, i, chunk, 512 + 128 * group) != 0
             done = np.int64(0)
             while done < n_part:
+                n_groups = np.int64(0)
+                if HAS_AVX512:
+                    # Groups first and then all appending: what was just stored as a vector is slow to read in pieces.
+                    bits = np.int64(filled)
+                    while done + 64 * n_groups + 64 <= n_part:
+                        i = begin_part + done + 64 * n_groups
+                        # A few lines at a time: more at once would have to wait for each other.
+                        _fetch_lines(upcoming, (first + i) * width, 64 * width, out, ahead)
+                        more = encode_64(chunk, 0, symbols, place + i, chunk, 512 + OCTETS * n_groups, bits)
+                        if more < 0:
+                            break
+                        bits += more
+                        n_groups += 1
+                    window = _append_octets(chunk, n_groups, window, out, at)
+                    at += bits >> 3
+                    filled = U64(bits & 7)
+                    done += 64 * n_groups
+                    if done == n_part:
+                        break
+                else:
+                    _fetch_lines(upcoming, (first + begin_part) * width, n_part * width, out, ahead)
                 i = begin_part + done
-                some = min(n_part - done, 64) if n_groups else n_part
-                # A few lines at a time: more at once would have to wait for each other.
-                _fetch_lines(upcoming, (first + i) * width, some * width, out, ahead)
-                if done < 64 * n_groups and not chunk[1024 + (done >> 6)]:
-                    window, filled, at = _append_octets(chunk, 512 + 2 * done, window, filled, out, at)
-                    done += 64
-                    continue
+                some = min(n_part - done, 64) if HAS_AVX512 else n_part
                 window, filled, at = _encode_some(
                     symbols,
                     place + i,
