@@ -21,6 +21,8 @@ from .tensors import Values
 from .workers import n_threads
 
 _TINY = 32  #: bytes of values up to which they are stored as they are
+#: Up to so many bits of values a look tells whether coding can save what it takes itself, at the least.
+_FEW_BITS, _LEAST_BITS = 2048, 200
 
 
 def plan_for(
@@ -37,7 +39,7 @@ def plan_for(
     """What :func:`encode_values` needs to know beforehand. ``shapes``: of the tensors that the array holds end to end;
     ``base``: uintW[n_values], an earlier array of this kind, or None; ``alone``: the frame is not one of a stream that
     shares its codebook."""
-    if alone and values.bits.nbytes <= _TINY:
+    if alone and (values.bits.nbytes <= _TINY or _is_too_few(values, scheme)):
         return no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
     return make_plan(
         values.bits,
@@ -53,6 +55,16 @@ def plan_for(
         base,
         alone and coding.wide_heads,
     )
+
+
+def _is_too_few(values: Values, scheme: Scheme) -> bool:
+    """Whether coding saves less than a coded block and the shortest codebook take, though it took all bits of zeros and
+    all heads of others away."""
+    bits, dtype = values.bits, values.dtype
+    if scheme.lossy or len(bits) * dtype.bits > _FEW_BITS:
+        return False
+    others = int(np.count_nonzero(bits))
+    return (len(bits) - others) * dtype.bits + others * dtype.head_bits <= _LEAST_BITS
 
 
 def encode_values(

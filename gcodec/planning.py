@@ -29,7 +29,6 @@ from .surveying import (
 from .valuetypes import ValueType
 
 _WIDE_GAIN = {"bfloat16": 0.005, "float32": 0.004}  #: what a wide head, which is slower, has to save
-_CLEARLY = 1.003  #: by how much one view has to beat another at a first look, for that not to be planned at all
 _WIDE_VALUES = 1 << 12  #: values from which one may
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
@@ -109,10 +108,9 @@ def make_plan(
     predictor = None
     if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
-    if others and predictor is None:
-        other, gain = others[0]
-        if _CLEARLY * (1 + gain) * other.bits < view.bits:
-            view, others = other, []
+    if others and predictor is None:  # what was counted decides; only predictions have to be weighed against a plan
+        (other, gain), *others = others
+        view = other if (1 + gain) * other.bits < view.bits else view
     decide = partial(_plan_of, look, coding=coding, lossy=lossy, given=given, predictor=predictor)
     plan, bits, coded_bits = decide(view, weigh=bool(others))
     left = None  # to column references and wide heads: all blocks but predicted ones
