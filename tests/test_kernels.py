@@ -19,7 +19,7 @@ from numba import njit
 
 import gcodec
 from gcodec import scheme
-from gcodec.kernels import logarithms, memory, planes, scalar, streams, vector
+from gcodec.kernels import logarithms, means, memory, planes, scalar, streams, vector
 from gcodec.rounding import round_to_levels
 from gcodec.valuetypes import BY_NAME
 from tests import laws, reference
@@ -75,6 +75,24 @@ def test_logarithms_round_down(count):
     if count & (count - 1) == 0:
         assert found == exact
     assert found <= int(logarithms.log2_fixed(np.uint64(count + 1)))
+
+
+@given(
+    st.sampled_from([kind for one in BY_NAME.values() for kind in (one, one.wide) if kind is not None]),
+    st.sampled_from([1, 63, 64, 100, 512, 2048, 2112, 16384]),
+    st.sampled_from([0.0, 0.4, 1.0]),
+    st.booleans(),
+)
+def test_mean_heads_are_exact(kind, n, zeros, largest):
+    rng = np.random.default_rng(n)
+    top = np.iinfo(kind.uint).max
+    values = np.full(n, top, kind.uint) if largest else rng.integers(0, top, n, kind.uint, endpoint=True)
+    values[rng.random(n) < zeros] = 0
+    mask, middle = (kind.head_mask >> 1, 64) if kind.bits == 8 else (kind.head_mask, 0)
+    heads = sum(int(value) >> kind.head_shift & mask for value in values)
+    number = int(np.count_nonzero(values))
+    found = means.mean_head(values, kind.head_shift, kind.head_mask)
+    assert tuple(map(int, found)) == (heads // max(number, 1) + middle, number)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

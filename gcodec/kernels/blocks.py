@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
+from .means import mean_head
 from .memory import load_u64, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import NARROW, U8, U16, U32, U64
@@ -36,28 +37,6 @@ def is_constant(values, n):
     for i in range(n):
         different |= values[i] ^ first
     return different == 0
-
-
-@kernel
-def mean_head(values, head_shift, head_mask):
-    """Mean head of the values that are not zero (0 if there are none), rounded down, and their number. Where the head
-    has the sign in it (one-byte types) the mean is that of the magnitudes, and half way from plus to minus."""
-    signed = width_of(values) == 8
-    middle = 64 if signed else 0
-    if width_of(values) <= 32:
-        total, number, mask = U32(0), U32(0), U32(head_mask >> 1 if signed else head_mask)
-        shift = U32(head_shift) & NARROW
-        for i in range(len(values)):
-            bits = U32(values[i])
-            total = U32(total + U32(U32(bits >> shift) & mask))
-            number = U32(number + U32(bits != U32(0)))
-        return np.int64(total) // max(np.int64(number), 1) + middle, np.int64(number)
-    heads, others = U64(0), U64(0)
-    for i in range(len(values)):
-        word = U64(values[i])
-        heads += (word >> U64(head_shift)) & U64(head_mask)
-        others += U64(word != U64(0))
-    return np.int64(heads) // max(np.int64(others), 1) + middle, np.int64(others)
 
 
 @kernel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import mean_head
 from .jit import kernel
+from .means import mean_head
 from .memory import view, width_of
 from .scalar import I8, I32, I64, NARROW, U16, U32, U64
 from .streams import STREAM_PAD

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import mean_head
 from .columns import fill_columns, remove_columns
 from .jit import kernel
+from .means import mean_head
 from .memory import prefetch, view, view_if_any, width_of
 from .scalar import NARROW, U16, U32, U64
 

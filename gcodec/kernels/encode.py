@@ -15,12 +15,12 @@ from .blocks import (
     find_references,
     find_symbols,
     is_constant,
-    mean_head,
     pack_numbers,
 )
 from .columns import fill_columns, remove_columns
 from .jit import inlined, kernel
 from .layouts import split
+from .means import mean_head
 from .memory import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
 from .prefix_code import ESCAPE
 from .round import round_values
