@@ -10,6 +10,7 @@ from functools import cache
 from linecache import getline
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, InvalidArgument, Ladder, LimitExceeded, scheme
+from gcodec import (
+    FINE_LADDER,
+    LITERAL_GCOMP,
+    PAPER_LADDER,
+    Coding,
+    InvalidArgument,
+    Ladder,
+    LimitExceeded,
+    encoding,
+    scheme,
+)
 from gcodec.encoding import encode_values, plan_for
 from gcodec.planning import Given, Plan
 from gcodec.tensors import values_of
@@ -384,6 +395,17 @@ def steps_that_carry(encoder, scales):
             found.append(step)
             carried.append(record)
     return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@given(st.integers(0, 2**32), st.integers(1, 130), st.sampled_from([0.0, 0.2, 0.9]))
+def test_what_is_stored_without_a_plan_would_not_be_shorter_with_one(dtype, seed, n, zeros):
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(n) if seed & 1 else 2.0 ** rng.integers(-2, 1, n)).astype(dtype)
+    x[rng.random(n) < zeros] = 0
+    frame = gcodec.encode(x)
+    with patch.object(encoding, "_FEW_BITS", 0):
+        assert len(frame) <= len(gcodec.encode(x))
 
 
 def test_streams_refresh_their_codebook():

@@ -20,11 +20,13 @@ from typing import Any
 
 from bench.cluster import methods
 from bench.cluster.bed import RATES, UNSHAPED, Bed, bits_per_second, clean_up_when_told_to_end, obstacle
+from bench.cluster.buffers import dumps_of
 from bench.cluster.coders import CODECS
 from bench.cluster.team import Team
 from bench.codec import RESULTS
 from bench.data import default_folder
 from gcodec.demo.tables import write_table
+from gcodec.errors import InvalidArgument
 
 FILE = "cluster-allreduce.csv"
 MODELS = ("cnn", "lstm")
@@ -141,18 +143,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    rows = []
-    for model in options.model or (MODELS[:1] if options.quick else MODELS):
+    data, rows = (options.data or default_folder()).absolute(), []
+    models = options.model or (MODELS[:1] if options.quick else MODELS)
+    try:
+        for model in models:
+            dumps_of(data, model, options.quick)
+    except InvalidArgument as error:
+        print(error, file=sys.stderr)
+        return 2
+    for model in models:
         for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):
-            for row in _of_bed(options, model, workers):
+            for row in _of_bed(options, data, model, workers):
                 print(*row[:12], sep=", ", flush=True)
                 rows.append(row)
                 write_table(options.out / FILE, COLUMNS, rows)  # each time: what is there is kept
     return 0
 
 
-def _of_bed(options: argparse.Namespace, model: str, workers: int) -> Iterator[list[object]]:
-    data = (options.data or default_folder()).absolute()
+def _of_bed(options: argparse.Namespace, data: Path, model: str, workers: int) -> Iterator[list[object]]:
     size = QUICK_BYTES if options.quick else BYTES
     command = ["--data", str(data), "--model", model, "--bytes", str(size), *(["--quick"] if options.quick else [])]
     rates = options.rate or (("1gbit", UNSHAPED) if options.quick else RATES)

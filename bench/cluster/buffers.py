@@ -20,7 +20,7 @@ from bench.record import PLANS, QUICK_PLANS
 from gcodec.demo.sources import find_dumps
 from gcodec.demo.train import SEED, TASKS, Plan, Task
 from gcodec.errors import InvalidArgument
-from gcodec.recorder import Dump
+from gcodec.recorder import PARAM, Dump
 
 FIRST_STEP = 100  #: gradients of the first steps of a training are unlike the rest
 SETS = 2  #: of gradients at the same parameters; rounds take turns
@@ -43,12 +43,22 @@ class Share:
     origin: str
 
 
+def dumps_of(folder: Path, model: str, quick: bool = False) -> list[Dump]:
+    """The dumps of whole models that slots can be made of. Raises InvalidArgument if there are none."""
+    wanted = {f"{PARAM}/{name}" for name, _ in TASKS[model](_plan(model, quick)).model.named_parameters()}
+    dumps = usable(dump for name, dump in find_dumps(folder) if name == model and wanted <= dump.keys)
+    if not dumps:
+        raise InvalidArgument(f"{folder} has no dumps of all of {model!r} with optimizer state: python -m bench.record")
+    return dumps
+
+
+def _plan(model: str, quick: bool) -> Plan:
+    return (QUICK_PLANS if quick else PLANS)[model]
+
+
 def share_of(folder: Path, model: str, n_bytes: int, rank: int, quick: bool = False) -> Share:
     """A buffer of at least ``n_bytes`` for a rank. Raises InvalidArgument if nothing fitting was recorded."""
-    dumps = usable(dump for name, dump in find_dumps(folder) if name == model)
-    if not dumps:
-        raise InvalidArgument(f"{folder} has no dumps of {model!r} with optimizer state: python -m bench.record")
-    plan = (QUICK_PLANS if quick else PLANS)[model]
+    dumps, plan = dumps_of(folder, model, quick), _plan(model, quick)
     task = TASKS[model](plan)
     sizes = [parameter.nbytes for parameter in task.model.parameters()]
     params: list[torch.nn.Parameter] = []
