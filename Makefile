@@ -70,7 +70,9 @@ bench-cluster: $(VENV)/.bench  ## compressed all-reduces over links of limited r
 experiments: $(VENV)/.installed ## the papers' experiments on small models, an hour. EXPERIMENT_ARGS=--quick tries them
 	@$(BIN)/python -m bench.experiments.gravac $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gravac_pictures
+	@$(BIN)/python -m bench.experiments.gravac_bits $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.gradzip $(EXPERIMENT_ARGS)
+	@$(BIN)/python -m bench.experiments.gradzip_pictures
 	@$(BIN)/python -m bench.experiments.lgreco $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.lgreco.pictures
 	@$(BIN)/python -m bench.report
