@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench import contests, sections, targets
 from bench.cluster import tables as cluster
-from bench.experiments import gradzip, gravac_tables
+from bench.experiments import gradzip, gravac_bits, gravac_tables
 from bench.experiments.lgreco import sections as lgreco
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.demo.measure import COPY, OURS
@@ -184,6 +184,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "controllers-table": (contests.controllers_table, "controllers.csv"),
     cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
     **gravac_tables.PLACES,
+    **gravac_bits.PLACES,
     **gradzip.PLACES,
     **lgreco.PLACES,
 }

@@ -370,7 +370,7 @@ def test_the_benchmarks_from_end_to_end(tmp_path):
 def test_every_part_of_the_benchmarks_is_run():
     from bench import __main__ as everything
     from bench import plots, report
-    from bench.experiments import gravac_pictures
+    from bench.experiments import gradzip_pictures, gravac_pictures
 
     for quick in (False, True):
         found = everything.commands(quick, Path("dumps"), report.RESULTS)
@@ -383,7 +383,7 @@ def test_every_part_of_the_benchmarks_is_run():
     for name in report.PLACES:
         assert re.search(f"<!-- begin {name}\\b", page), name
         assert f"<!-- end {name} -->" in page
-    for name in (*plots.PICTURES, *gravac_pictures.PICTURES):
+    for name in (*plots.PICTURES, *gravac_pictures.PICTURES, *gradzip_pictures.PICTURES):
         assert f"(images/{name}.png)" in page
 
 

@@ -14,7 +14,8 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from bench.experiments import gradzip, gravac, gravac_pictures, gravac_tables, pool
+from bench.codec import RESULTS
+from bench.experiments import gradzip, gradzip_pictures, gravac, gravac_bits, gravac_pictures, gravac_tables, pool
 from bench.experiments.gravac_methods import DENSE, METHODS, jobs
 from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
 from bench.experiments.traffic import Link, Traffic
@@ -147,6 +148,37 @@ def test_trainings_that_are_there_are_kept(tmp_path):
     assert gradzip.kept(path, every, 300) == {}
     write_table(path, gradzip.COLUMNS, rows)
     assert gradzip.kept(path, every, 300) == {every[0]: [str(cell) for cell in rows[0]]}
+
+
+def test_bits_are_those_of_their_factors():
+    make = gravac_bits.METHODS["gravac_bits 0.99"].controller
+    controller = make and make(200)
+    assert isinstance(controller, GraVAC)
+    factors = [1.0, controller.least, *controller.policy.candidates(controller.least, controller.most)]
+    assert list(map(gravac_bits.bits_of, factors)) == [23, 16, 12, 9, 7, 5, 4, 3, 2, 1]
+    assert gravac_bits.listed({1: "a", 16: "b", 5: "c"}) == "16:b 5:c 1:a"
+    for name, method in gravac_bits.METHODS.items():
+        assert method.plan.compresses(torch.zeros(1)), name
+
+
+def test_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
+    path, every = tmp_path / gravac_bits.FILE, [("cnn", name, seed) for name in (DENSE, "5 bits") for seed in (0, 1)]
+    rows = [[*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", ""] for job in every]
+    assert gravac_bits.kept(path, every) == {}
+    write_table(path, gravac_bits.COLUMNS, [*rows, ["cnn", "5 bits", 7, *rows[0][3:]]])    # no dense one of its seed
+    assert gravac_bits.kept(path, every[1:]) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)
+                                                 if job in every[1:]}
+    found = [[cell.strip() for cell in line.split("|")[2:6]] for line in gravac_bits.table(tmp_path) if "cnn" in line]
+    assert found == [[DENSE, "2", "80.5 % right", "+0.0 ± 0.0"], ["5 bits", "2", "79.5 % right", "-1.0 ± 0.0"]]
+
+
+def test_gradzips_picture_is_drawn_from_what_is_measured(tmp_path):
+    drawn = tmp_path / "experiment-gradzip.png"
+    gradzip_pictures.figure_3(RESULTS, drawn)
+    assert drawn.stat().st_size > 1000
+    names = ("fp32", "fp16 hook", "GradZip-10-FP32", "GradZip-50-FP16", "PowerSGD-40", "gcodec near-lossless")
+    assert [gradzip_pictures.family_of(name) for name in names] == [
+        "fp32", "fp16 hook", "GradZip", "GradZip", "PowerSGD", "gcodec near-lossless"]
 
 
 def test_speedups_are_of_what_was_timed(tmp_path):

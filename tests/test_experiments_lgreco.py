@@ -103,17 +103,33 @@ def test_a_part_without_time_is_left_out_whole():
     assert not experiments.fits(60, [done] * 4 + [Future()], 4, 120)
 
 
+def test_parts_that_are_not_repeated_are_so_when_named():
+    again = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None, ["bit sweep"])]
+    assert [(job.part, job.seed) for job in again] == [("bit sweep", 0), ("bit sweep", 1)]
+    unnamed = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None)]
+    assert [job.seed for job in unnamed if job.part == "bit sweep"] == [0]
+    for wrong in (["--part", "bit sweep"], ["--family", "QSGD"], ["--quick", "--add", "1"]):
+        with pytest.raises(SystemExit):
+            experiments.main(wrong)
+
+
+def test_what_is_compared_has_seeds_in_common():
+    rows = [{"method": method, "seed": seed} for method, seeds in (("a", "012"), ("b", "20")) for seed in seeds]
+    assert [row["method"] + row["seed"] for row in sections.in_common(rows)] == ["a0", "a2", "b2", "b0"]
+
+
 def test_a_seed_is_added_once_and_others_stay(tmp_path, trained):
     path = tmp_path / tables.TRAININGS
     first = [tables.training_row(training) for training in trained.values()]
     write_table(path, tables.TRAINING_COLUMNS, first)
     comments, rows = read_table(path)
     later = [Training(replace(training.job, seed=2), quality=1.0) for training in trained.values()]
+    later.append(Training(replace(later[0].job, part="bit sweep", seed=0)))     # a part that has no row of its seed
     for _ in range(2):
-        tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(one, timed=False) for one in later], 2)
+        tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(one, timed=False) for one in later])
         said, found = read_table(path)
         assert found[: len(rows)] == rows
-        assert [(row["seed"], row["decide_percent"]) for row in found[len(rows) :]] == [("2", "")] * len(later)
+        assert [(row["seed"], row["decide_percent"]) for row in found[len(rows) :]] == [("2", "")] * 3 + [("0", "")]
         assert said[0] == comments[0]
         assert said[1].startswith(comments[1])
 

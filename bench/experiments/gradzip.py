@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments.pool import Job, results_of
 from bench.experiments.problems import PROBLEMS
@@ -113,16 +114,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=18, help="after which no training begins (18)")
     parser.add_argument("--quick", action="store_true", help="1 seed, 5 steps, a narrow network")
     parser.add_argument("--resume", action="store_true", help="keep what is there")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
+    parser.add_argument("--out", type=Path, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
     seeds, steps, width = (1, 5, 16) if options.quick else (options.seeds, options.steps, 32)
+    path = (options.out or (CACHE / "quick" if options.quick else RESULTS)) / FILE
     every = [("cnn", name, seed) for seed in range(seeds) for name in _NAMES]
-    rows = kept(options.out / FILE, every, steps) if options.resume else {}
+    rows = kept(path, every, steps) if options.resume else {}
     todo = [job for job in every if job not in rows]
     for job, row in results_of(todo, partial(trained, steps=steps, width=width), options.minutes):
         print(*row, flush=True)
         rows[job] = row
-        write_table(options.out / FILE, COLUMNS, [rows[one] for one in every if one in rows])
+        write_table(path, COLUMNS, [rows[one] for one in every if one in rows])
     return 0
 
 

@@ -2,27 +2,28 @@
 ranks.
 
     python -m bench.experiments.lgreco [--quick] [--full] [--seeds N] [--minutes N] [--processes N] [--resume]
-    python -m bench.experiments.lgreco --add SEED [...]
+    python -m bench.experiments.lgreco --add SEED [--part NAME ...] [--family NAME ...] [...]
 
 writes ``bench/results/experiment-lgreco*.csv``; ``python -m bench.experiments.lgreco.pictures`` draws them. Trainings
 of one problem and seed start from the same parameters and see the same batches. Parts come in the order of ``ORDER``,
 first all of one seed; a part for which there is no time is left out whole, and named. Seconds are of the processor.
 Every training is also kept in ``.cache/bench/lgreco``, or in the folder of ``--out``, where ``--resume`` finds it
-again, whatever has changed since. ``--add`` trains one more seed and adds its rows to the tables of trainings and
-periods that are there, without the column that comes from a clock.
+again, whatever has changed since. ``--add`` trains one more seed, or the named parts and families of one, and
+adds the rows to the tables that are there, or replaces them, without the column that comes from a clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
+from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments.lgreco import errors, tables, throughput
 from bench.experiments.lgreco.methods import DENSE, PARTS
@@ -32,20 +33,22 @@ from gcodec.demo.tables import write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
 ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), ("sparse rivals", "vgg"),
-         ("replay", "vgg"), ("sweep", "transformer"), ("variants", "transformer"),
-         ("depth", "small transformer"))
+         ("replay", "vgg"), ("sweep", "transformer"), ("bit sweep", "transformer"),
+         ("variants", "transformer"), ("depth", "small transformer"))
 FULL = (("pairs", "small transformer"), ("pairs", "lstm"), ("rivals", "vgg"),
         ("sparse rivals", "transformer"), ("sweep", "vgg"))
-ONE_SEED = ("sweep", "replay", "variants", "depth")  #: parts that are not repeated, unless with --full
+ONE_SEED = ("sweep", "bit sweep", "replay", "variants", "depth")  #: are not repeated, unless with --full, or named
 SEEDS, MINUTES = 3, 19
 DECISIONS = 10  #: in a training
 
 
-def parts_of(full: bool, seeds: int, steps: int | None) -> Iterator[tuple[str, list[Job]]]:
-    """The name and the trainings of every part, seed by seed."""
+def parts_of(
+    full: bool, seeds: int, steps: int | None, named: Collection[str] = ()
+) -> Iterator[tuple[str, list[Job]]]:
+    """The name and the trainings of every part, or of the named ones, seed by seed."""
     for seed, (part, problem) in product(range(seeds), (*ORDER, *(FULL if full else ()))):
         n_steps = PROBLEMS[problem].steps if steps is None else steps
-        if full or not seed or part not in ONE_SEED:
+        if part in named or (not named and (full or not seed or part not in ONE_SEED)):
             yield f"{part}, {problem}, seed {seed}", [
                 Job(part, problem, method.family, method.name, seed, n_steps, max(n_steps // DECISIONS, 1))
                 for method in PARTS[part](problem)]
@@ -97,11 +100,13 @@ def write(trainings: Sequence[Training], out: Path) -> None:
     write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
 
 
-def add(trainings: Sequence[Training], out: Path, seed: int) -> None:
-    """One more seed to the tables that are about more than one."""
+def add(trainings: Sequence[Training], out: Path) -> None:
+    """To the tables that no clock is needed for."""
     rows = [tables.training_row(one, timed=False) for one in trainings]
-    tables.add_rows(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows, seed)
-    tables.add_rows(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings), seed)
+    tables.add_rows(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
+    tables.add_rows(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
+    if tensors := list(tables.tensor_rows(trainings)):
+        tables.add_rows(out / tables.TENSORS, tables.TENSOR_COLUMNS, tensors)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,23 +116,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="more problems, and seeds of every part")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of trainings ({SEEDS})")
     parser.add_argument("--add", type=int, metavar="SEED", help="train this seed alone, and add it to what is there")
+    parser.add_argument("--part", action="append", choices=PARTS, default=[], help="these alone; with --add")
+    parser.add_argument("--family", action="append", default=[], help="trainings of these alone; with --add")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"that trainings may take ({MINUTES})")
     parser.add_argument("--processes", type=int, default=2, help="of one thread each (2)")
     parser.add_argument("--resume", action="store_true", help="go on from the trainings that earlier runs have kept")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
+    parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
     options = parser.parse_args(arguments)
+    if (options.part or options.family) and options.add is None:
+        parser.error("--part and --family need --add: tables are of all")
+    if options.quick and options.add is not None:
+        parser.error("--quick: there are no tables to --add its trainings to")
     seeds, steps = (1, 10) if options.quick else (options.seeds, None)
     if options.add is not None:
         seeds = options.add + 1
-    parts = list(parts_of(options.full, seeds, steps))[: 1 if options.quick and options.add is None else None]
+    parts = list(parts_of(options.full, seeds, steps, options.part))[: 1 if options.quick else None]
     if options.add is not None:
-        parts = [(name, jobs) for name, jobs in parts if jobs[0].seed == options.add]
-    folder = KEPT if options.out == RESULTS else options.out
+        parts = [(name, [job for job in jobs if job.family in options.family or not options.family])
+                 for name, jobs in parts if jobs[0].seed == options.add]
+    out = options.out or (CACHE / "quick" if options.quick else RESULTS)
+    folder = KEPT if out == RESULTS else out
     trainings, left_out = run_all(parts, options.processes, options.minutes, folder, options.resume)
     if options.add is None:
-        write(trainings, options.out)
+        write(trainings, out)
     else:
-        add(trainings, options.out, options.add)
+        add(trainings, out)
     for training in trainings:
         print(*tables.training_row(training))
     if left_out:

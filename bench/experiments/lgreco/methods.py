@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,8 @@ from gcodec.feedback import ErrorFeedback
 
 CLUSTERS = 6  #: of k-means, as in the paper's section 5.3
 BUCKETS = 6  #: a model's gradients are cut into, in the order in which they become known
-SWEEP = (0.01, 0.3)  #: densities of the trade-off curve beside the default
+SWEEP = (0.01, 0.3)  #: densities of the trade-off curves beside the default
+BIT_SWEEP = (2, 3, 6)  #: QSGD's bits, likewise
 DENSE, UNIFORM, LGRECO = "dense", "uniform", "L-GreCo"
 Make = Callable[["Setup"], Controller]
 
@@ -155,10 +156,19 @@ def sparse_rivals(problem: str) -> list[Method]:
 
 def sweep(problem: str) -> list[Method]:
     """Figure 2: other densities."""
-    reference, found = REFERENCES[problem][SPARSE], list[Method]()
-    for density in SWEEP:
-        other = reference.at(density)
-        found += [uniform(SPARSE, other, f"{UNIFORM}, {density:g}"), lgreco(SPARSE, other, f"{LGRECO}, {density:g}")]
+    return _swept(problem, SPARSE, SWEEP)
+
+
+def bit_sweep(problem: str) -> list[Method]:
+    """Figure 2 with QSGD, which the paper leaves out: other bits. Of 2, the fewest there are, none can be saved."""
+    return _swept(problem, QUANTIZED, BIT_SWEEP)
+
+
+def _swept(problem: str, family: str, values: Sequence[float]) -> list[Method]:
+    found = list[Method]()
+    for value in values:
+        other = REFERENCES[problem][family].at(value)
+        found += [uniform(family, other, f"{UNIFORM}, {value:g}"), lgreco(family, other, f"{LGRECO}, {value:g}")]
     return found
 
 
@@ -187,8 +197,8 @@ def replay(problem: str) -> list[Method]:
 
 #: Every set of methods, by the part of the experiments that it belongs to.
 PARTS: dict[str, Callable[[str], list[Method]]] = {
-    "pairs": pairs, "rivals": rivals, "sparse rivals": sparse_rivals, "sweep": sweep, "variants": variants,
-    "depth": depth, "replay": replay}
+    "pairs": pairs, "rivals": rivals, "sparse rivals": sparse_rivals, "sweep": sweep,
+    "bit sweep": bit_sweep, "variants": variants, "depth": depth, "replay": replay}
 
 
 def method_of(part: str, problem: str, family: str, name: str) -> Method:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -17,7 +17,8 @@ from matplotlib.axes import Axes
 
 from bench.cluster.pictures import unique
 from bench.experiments.lgreco import tables
-from bench.experiments.lgreco.methods import DENSE, LGRECO, RANKS, REFERENCES, SPARSE, UNIFORM
+from bench.experiments.lgreco.methods import DENSE, LGRECO, QUANTIZED, RANKS, REFERENCES, SPARSE, UNIFORM
+from bench.experiments.lgreco.sections import in_common
 from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
 from gcodec.demo.plots import COLORS, MARKERS
 from gcodec.demo.tables import read_table
@@ -25,6 +26,7 @@ from gcodec.demo.tables import read_table
 TEXT, IMAGES = "transformer", "vgg"
 RIVALS = (UNIFORM, LGRECO, "Accordion", "k-means", "L-GreCo + Accordion", "L-GreCo, priorities")
 LINKS = ("0.1", "1.0")  #: Gb/s
+TICKS = {SPARSE: (2, 5, 10, 20, 50, 100), QUANTIZED: (4, 6, 8, 10, 12, 16)}  #: of ratios
 Row = dict[str, str]
 
 
@@ -58,20 +60,42 @@ def profile(results: Path, path: Path) -> None:
 
 
 def tradeoff(results: Path, path: Path) -> None:
-    """Quality against ratio for densities (Figure 2)."""
-    rows = rows_of(results, tables.TRAININGS, problem=TEXT, seed="0")
-    figure, panels = _figure(1, 1, wide=1.5)
-    axes = panels[0][0]
-    for number, kind in enumerate((UNIFORM, LGRECO)):
-        points = sorted((float(row["byte_ratio"]), float(row["quality"])) for row in rows
-                        if row["family"] == SPARSE and row["method"].split(", 0.")[0] == kind)
-        axes.plot(*zip(*points, strict=True), DASHES[number], marker=MARKERS[number], color=COLORS[number], label=kind)
-    dense = next(float(row["quality"]) for row in rows if row["method"] == DENSE)
-    axes.axhline(dense, color="black", linewidth=0.8, linestyle=":", label=DENSE)
-    _log_axis(axes, (1, 2, 5, 10, 20, 50, 100))
-    _describe(axes, "Transformer, Top-k (right and down: better)", "bytes before / after", "nats per token, held out")
-    _legend(figure, axes, 3)
+    """Quality less that of dense, against ratio, for densities and bits (Figure 2): every seed's, and their means."""
+    rows = rows_of(results, tables.TRAININGS, problem=TEXT)
+    swept = {family: swept_rows([row for row in rows if row["family"] == family]) for family in (SPARSE, QUANTIZED)}
+    swept = {family: some for family, some in swept.items() if some}
+    dense = {row["seed"]: float(row["quality"]) for row in rows if row["method"] == DENSE}
+    figure, panels = _figure(1, max(len(swept), 1), wide=1.3)
+    for axes, (family, some) in zip(panels[0], swept.items(), strict=False):
+        for number, kind in enumerate((UNIFORM, LGRECO)):
+            curve(axes, [row for row in some if row["method"].split(", ")[0] == kind], dense, number, kind)
+        axes.axhline(0, color="black", linewidth=0.8, linestyle=":", label=DENSE)
+        _log_axis(axes, TICKS[family])
+        _describe(axes, f"Transformer, {family} (right and down: better)", "bytes before / after",
+                  "nats per token, less dense")
+    _legend(figure, panels[0][0], 5)
     _save(figure, path)
+
+
+def curve(axes: Axes, rows: Sequence[Row], dense: Mapping[str, float], number: int, label: str) -> None:
+    """A line through the means of each method, and what they are means of."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        point = float(row["byte_ratio"]), float(row["quality"]) - dense[row["seed"]]
+        points.setdefault(row["method"], []).append(point)
+    means = sorted((mean(x for x, _ in own), mean(y for _, y in own)) for own in points.values())
+    axes.plot(*zip(*means, strict=True), DASHES[number], marker=MARKERS[number], color=COLORS[number], label=label)
+    every = [point for own in points.values() for point in own]
+    axes.plot(*zip(*every, strict=True), MARKERS[number], color=COLORS[number], markersize=4, fillstyle="none",
+              label=f"{label}, one seed")
+
+
+def swept_rows(rows: Sequence[Row]) -> list[Row]:
+    """Those of the trade-off curves, of the seeds that all their points have; none if there is no curve."""
+    some = [row for row in rows if row["part"] in ("pairs", "sweep", "bit sweep")]
+    if all(row["part"] == "pairs" for row in some):
+        return []
+    return in_common(some)
 
 
 def throughput(results: Path, path: Path) -> None:

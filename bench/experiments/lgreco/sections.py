@@ -89,17 +89,31 @@ def rivals(results: Path) -> list[str]:
 
 
 def sweep(results: Path) -> list[str]:
-    """Quality and ratio by density (Figure 2), and variants of L-GreCo."""
+    """Quality and ratio by density and by bits (Figure 2), and variants of L-GreCo; of the seeds that all have that are
+    compared."""
     comments, rows = read_table(results / tables.TRAININGS)
-    rows = [row for row in rows if row["seed"] == "0" and row["part"] in ("pairs", "sweep", "variants", "depth")]
-    parts = {(row["problem"], row["family"]) for row in rows if row["part"] != "pairs"}
-    table = [[row["problem"], row["family"], row["method"], f"{float(row['quality']):.3f}",
-              f"{float(row['byte_ratio']):.2f}", row["worst_error_of_uniform"][:6], f"{float(row['lost_share']):.3f}"]
-             for row in sorted(rows, key=lambda row: row["family"], reverse=True)
-             if (row["problem"], row["family"]) in parts]
-    columns = ["problem", "family", "settings", ">quality", ">ratio", ">largest error / uniform",
-               ">really lost, share of squares"]
-    return [*markdown(columns, table), "", f"One seed; from {source(comments)}"]
+    parts = ("pairs", "sweep", "bit sweep", "variants", "depth")
+    table = list[list[str]]()
+    for problem, family in sorted(unique(rows, "problem", "family"), key=lambda pair: pair[1], reverse=True):
+        some = [row for row in rows if (row["problem"], row["family"]) == (problem, family) and row["part"] in parts]
+        dense = [row for row in rows if (row["problem"], row["method"]) == (problem, DENSE)]
+        if all(row["part"] == "pairs" for row in some):
+            continue
+        for (method,) in unique(some := in_common(some), "method"):
+            own = [row for row in some if row["method"] == method]
+            worst = [row["worst_error_of_uniform"] for row in own]
+            table.append([problem, family, method, str(len(own)), f"{number(own, 'quality'):.3f}", paired(own, dense),
+                          f"{number(own, 'byte_ratio'):.2f}", f"{max(map(float, worst)):.4f}" if all(worst) else "",
+                          f"{number(own, 'lost_share'):.3f}"])
+    columns = ["problem", "family", "settings", ">seeds", ">quality", ">to dense", ">ratio",
+               ">largest error / uniform", ">really lost, share of squares"]
+    return [*markdown(columns, table), "", f"From {source(comments)}"]
+
+
+def in_common(rows: Sequence[Row]) -> list[Row]:
+    """Those of the seeds that all methods have."""
+    seeds = [{row["seed"] for row in rows if row["method"] == method} for (method,) in unique(rows, "method")]
+    return [row for row in rows if all(row["seed"] in some for some in seeds)]
 
 
 def overhead(results: Path) -> list[str]:

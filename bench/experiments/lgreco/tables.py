@@ -40,12 +40,17 @@ def training_row(training: Training, timed: bool = True) -> list[object]:
             training.decided if training.decisions else "", int(training.same)]
 
 
-def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], seed: int) -> None:
-    """Put the rows of one more seed after those of a table that is there, in place of any that it has of this seed.
-    The machine stays the one of the other rows."""
+def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Put the rows of more trainings after those of a table that is there, or in place of those that it has of the same
+    trainings. The machine stays the one of the other rows."""
     comments, known = read_table(path)
-    kept = [[row[column] for column in columns] for row in known if row["seed"] != str(seed)]
-    write_table(path, columns, [*kept, *rows])
+    found: dict[tuple[str, ...], list[Sequence[object]]] = {}
+    for before in known:
+        found.setdefault(tuple(before[name] for name in KEYS), []).append(list(before.values()))
+    new: dict[tuple[str, ...], list[Sequence[object]]] = {}
+    for row in rows:
+        new.setdefault(tuple(map(str, row[: len(KEYS)])), []).append(row)
+    write_table(path, columns, [row for own in {**found, **new}.values() for row in own])
     before = dict(line.split(": ", 1) for line in comments)
     lines = path.read_text().splitlines(keepends=True)
     said = before["command"] if command() in before["command"] else f"{before['command']}; then {command()}"
