@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.__main__ import CACHE
 from bench.codec import RESULTS
-from bench.experiments.pool import Job, results_of
+from bench.experiments.pool import Job, fill
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.trial import run
 from bench.markdown import markdown, source
@@ -30,7 +30,7 @@ from gcodec.averaging import Plan
 from gcodec.compressors import Cast, Compressor, Dense, GradNA, GradZip, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.models import DigitNet
-from gcodec.demo.tables import read_table, write_table
+from gcodec.demo.tables import read_table
 from gcodec.feedback import ErrorFeedback
 
 FILE = "experiment-gradzip.csv"
@@ -120,11 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = (options.out or (CACHE / "quick" if options.quick else RESULTS)) / FILE
     every = [("cnn", name, seed) for seed in range(seeds) for name in _NAMES]
     rows = kept(path, every, steps) if options.resume else {}
-    todo = [job for job in every if job not in rows]
-    for job, row in results_of(todo, partial(trained, steps=steps, width=width), options.minutes):
-        print(*row, flush=True)
-        rows[job] = row
-        write_table(path, COLUMNS, [rows[one] for one in every if one in rows])
+    fill(path, COLUMNS, every, rows, partial(trained, steps=steps, width=width), options.minutes)
     return 0
 
 

@@ -22,14 +22,14 @@ from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments.gravac_methods import DENSE, FEEDBACK, Method, window
 from bench.experiments.lgreco.sections import in_common
-from bench.experiments.pool import Job, results_of
+from bench.experiments.pool import Job, fill
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW, Link
 from bench.experiments.trial import run
 from bench.markdown import markdown, source
 from gcodec.adaptive import Controller, GraVAC, gravac_bits
 from gcodec.compressors import Dense, Frames
-from gcodec.demo.tables import read_table, write_table
+from gcodec.demo.tables import read_table
 from gcodec.feedback import Feedback
 
 FILE = "experiment-gravac-bits.csv"
@@ -140,11 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names, seeds = (NAMES[:1], 1) if options.quick else (NAMES, options.seeds)
     every = [(name, method, seed) for name in names for seed in range(seeds) for method in METHODS]
     rows = kept(path, every) if options.resume else {}
-    todo = [job for job in every if job not in rows]
-    for job, row in results_of(todo, partial(trained, quick=options.quick), options.minutes, options.processes):
-        print(*row, flush=True)
-        rows[job] = row
-        write_table(path, COLUMNS, [rows[one] for one in every if one in rows])
+    fill(path, COLUMNS, every, rows, partial(trained, quick=options.quick), options.minutes, options.processes)
     return 0
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
 import torch
+
+from gcodec.demo.tables import write_table
 
 Job = tuple[str, str, int]  #: problem, method, seed
 Result = TypeVar("Result")
@@ -40,6 +43,23 @@ def results_of(
                 yield job, result
     if left_out:
         print(f"no time for {len(left_out)}:", *("/".join(map(str, job)) for job in left_out), sep="\n    ", flush=True)
+
+
+def fill(
+    path: Path,
+    columns: Sequence[str],
+    every: Sequence[Job],
+    rows: dict[Job, list[object]],
+    work: Callable[[Job], list[object]],
+    minutes: float,
+    processes: int = PROCESSES,
+) -> None:
+    """Train what ``rows`` lack of ``every`` job, a row each, and write the table, in the order of jobs, after each, so
+    that what has ended is kept."""
+    for job, row in results_of([job for job in every if job not in rows], work, minutes, processes):
+        print(*row, flush=True)
+        rows[job] = row
+        write_table(path, columns, [rows[one] for one in every if one in rows])
 
 
 def _timed(work: Callable[[Job], Result], job: Job) -> tuple[float, Result]:

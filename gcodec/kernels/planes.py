@@ -3,7 +3,8 @@
 Encoding cuts each value's kept bits into items ("split"), decoding joins items, heads and signs into values
 ("merge"). There are pairs of kernels for several layouts, all with the same bytes: one plane of 24 bits (float32,
 lossless), one of 8 bits (bfloat16 and float16, lossless), those of wide heads (:mod:`planes_wide`), several planes of
-at most 8 bits (ladders, :mod:`planes_narrow`), and any planes at all (:mod:`planes_general`).
+at most 8 bits (ladders, :mod:`planes_narrow`; with AVX-512 :mod:`planes_vector`), and any planes at all
+(:mod:`planes_general`).
 
 Values of the symbols of a sub-stream lie in ``symbols`` at a stride of ``stream + STREAM_PAD`` bytes; behind the
 last, shorter sub-stream up to the next multiple of 64 the symbols are 0. Which items a value owns follows from its
