@@ -71,6 +71,7 @@ class Assembly(NamedTuple):
         bits, dtype, dimensions, container = values
         widths, log2 = scheme.widths, block_log2(dtype)
         block = 1 << log2
+        found = plan.prediction
         prelude = Prelude(
             dtype,
             scheme.mode,
@@ -82,14 +83,11 @@ class Assembly(NamedTuple):
             scheme.levels,
             plan.records,
             plan.codebooks,
+            () if found is None else found.codebooks,
+            () if found is None else found.templates,
+            0 if found is None or base is None else hash_of(base),
+            plan.columns,
         )
-        found = plan.prediction
-        if found is not None:
-            prelude = prelude._replace(
-                residuals=found.codebooks, templates=found.templates, base_hash=0 if base is None else hash_of(base)
-            )
-        prelude = prelude._replace(columns=plan.columns)
-        _, without_records = prelude.places(False)
         return cls(
             bits,
             levels if len(scheme.levels) > 1 else None,
@@ -103,7 +101,7 @@ class Assembly(NamedTuple):
             layout_of(dtype, widths, scheme.levels),
             scheme.lossy,
             np.empty(len(plan.choice), np.uint32),
-            without_records + raw_bytes(len(bits), dtype, block),
+            prelude.bare_bytes + raw_bytes(len(bits), dtype, block),
             blocks.BLOCK_HEADER + block * dtype.itemsize,
             block * 8 + block * (12 + dtype.head_bits) // 8 + 4096,
             found,
@@ -175,15 +173,16 @@ class Assembly(NamedTuple):
 
     def write(self, out: np.ndarray, n_workers: int) -> int:
         """The frame from the start of ``out``; returns its size. Raises FullError."""
-        (index_at, start), n_blocks = self.prelude.places(), len(self.sizes)
+        prelude, n_blocks = self.prelude, len(self.sizes)
+        index_at, start = prelude.places
         if start > len(out):
             raise FullError
         if n_workers == 1 or n_blocks <= _BATCH:
             end = self._write_alone(out, start) if n_blocks else start
         else:
             end = self._write_together(out, start, n_workers)
-        head = np.frombuffer(bytearray(self.prelude.start(end, start)), np.uint8)
-        seal_prelude(out, head, index_at, start, self.sizes)
+        head = np.frombuffer(bytearray(prelude.start(end)), np.uint8)
+        _seal_prelude(None, out, head, index_at, start, self.sizes)
         return end
 
     def _write_alone(self, out: np.ndarray, at: int) -> int:
@@ -243,7 +242,7 @@ class Assembly(NamedTuple):
 
 
 _BATCH = 8  #: blocks that a thread encodes at a time, so that they stay in its cache
-_encode_blocks = Direct(kernels.encode_blocks)
+_encode_blocks, _seal_prelude = Direct(kernels.encode_blocks), Direct(seal_prelude)
 
 
 def _put(tray: np.ndarray, size: int, out: np.ndarray, at: int) -> int:

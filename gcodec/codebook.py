@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -130,14 +131,18 @@ class Codebook:
     @cached_property
     def record(self) -> bytes:
         """The inline record; see :func:`read_inline` for the inverse."""
-        head = struct.pack("<BBH", INLINE, len(self.ranges), 0)
-        ranges = b"".join(struct.pack("<HH", first, count) for first, count in self.ranges)
+        n_levels = len(self.ranges)
+        head = struct.pack(f"<BBH{2 * n_levels}H", INLINE, n_levels, 0, *chain(*self.ranges))
         # A length is a hexadecimal digit; the lower nibble of a byte, its second digit, comes first.
         digits = (self.lengths[:1] + self.lengths[-1:] + self.lengths[1 : 1 + self.n_symbols]).translate(_DIGITS)
         pairs = bytearray(digits + b"0"[: len(digits) & 1])
         pairs[0::2], pairs[1::2] = pairs[1::2], pairs[0::2]
-        record = head + ranges + bytes.fromhex(pairs.decode())
-        return record + bytes(-len(record) % 4)
+        return (head + bytes.fromhex(pairs.decode())).ljust(self.record_bytes, b"\0")
+
+    @property
+    def record_bytes(self) -> int:
+        """The inline record's."""
+        return 4 + 4 * len(self.ranges) + (self.n_symbols + 3) // 2 + 3 & ~3
 
     @cached_property
     def hash(self) -> int:

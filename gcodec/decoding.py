@@ -63,9 +63,8 @@ def read_start(
     if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
         raise Corruption("frame header: the checksum is wrong")
     prelude = fmt.read_prelude(start, find or prior.find)
-    index_at, _ = prelude.places()
     sizes, offsets = np.empty((2, prelude.n_blocks), np.int64)
-    if _find_blocks(None, buffer, index_at, prelude_bytes, sizes, offsets) != frame_bytes:
+    if _find_blocks(None, buffer, prelude.index_at, prelude_bytes, sizes, offsets) != frame_bytes:
         raise Corruption("frame index: block sizes or padding do not fit the frame")
     return prelude, sizes, offsets
 

@@ -44,28 +44,19 @@ def from_histograms(
     if not 2 <= max_length <= MAX_LENGTH:
         raise InvalidArgument(f"max_length {max_length} is not in 2 ... {MAX_LENGTH}")
     counts = np.asarray(histograms).astype(np.int64)
-    n, window = len(counts), (counts.shape[1] - 2) // n_levels
-    most = min(MAX_SYMBOLS, (1 << max_length) - 2)
-    spans, weights = np.empty((n, n_levels, 2), np.int64), np.zeros((n, most + 2), np.int64)
-    n_weights, lengths = np.empty(n, np.int64), np.zeros((n, ESCAPE + 1), np.uint8)
-    fit.choose_symbols(counts, n_levels, window, most, exact, spans, weights, n_weights)
+    window, most = (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
+    spans, weights, n_weights = fit.choose_symbols(counts, n_levels, window, most, exact)
     if escape_threshold is not None:
         for row, size in zip(weights, n_weights, strict=True):
             long = huffman_lengths(row[:size])[:-1] > escape_threshold
             row[size - 1] += row[: size - 1][long].sum()
             row[: size - 1][long] = 0
-    fit.find_lengths(weights, n_weights, max_length, *_merging(most + 2, max_length), lengths)
+    lengths = fit.find_lengths(weights, n_weights, max_length)
     mask = (1 << head_bits) - 1
     return tuple(
         Codebook(head_bits, tuple(((lo - center) & mask if hi > lo else 0, hi - lo) for lo, hi in own), row.tobytes())
         for own, row in zip(spans.tolist(), lengths, strict=True)
     )
-
-
-def _merging(n: int, limit: int) -> tuple[np.ndarray, ...]:
-    """Scratch of ``prefix_code.package_merge``."""
-    weight, is_leaf = np.empty((2, 2 * n), np.uint64), np.empty((limit, 2 * n), np.uint8)
-    return np.empty(n, np.int64), weight, is_leaf, np.empty(limit, np.int64), np.empty(n, np.uint8)
 
 
 def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center: int, **rules: Any) -> Codebook:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -40,11 +40,7 @@ BLOCK_KINDS = ("constant", "raw", "coded", "predicted")
 TEMPLATE_COLUMNS = range(2, 1 << 24)
 
 
-class Prelude(NamedTuple):
-    """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
-    name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
-    of no columns where a base with ``base_hash`` is meant; ``columns``: column references of coded blocks."""
-
+class _Fields(NamedTuple):
     dtype: ValueType
     mode: int
     container: int
@@ -60,7 +56,15 @@ class Prelude(NamedTuple):
     base_hash: int = 0
     columns: tuple[ColumnReferences, ...] = ()
 
-    @property
+
+class Prelude(_Fields):
+    """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
+    name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
+    of no columns where a base with ``base_hash`` is meant; ``columns``: column references of coded blocks."""
+
+    # What is asked for several times is worked out once: the fixed cost of a call is made of such things.
+
+    @cached_property
     def n_values(self) -> int:
         """Product of the shape."""
         return math.prod(self.shape)
@@ -70,27 +74,40 @@ class Prelude(NamedTuple):
         """Blocks of the frame."""
         return -(-self.n_values >> self.block_log2)
 
+    @cached_property
+    def places(self) -> tuple[int, int]:
+        """Byte positions of the index and of the first block."""
+        at = self._form_bytes + sum(map(len, self.records))
+        if self.residuals or self.templates or self.columns:
+            at += sum([len(residual_record(book)) for book in self.residuals])
+            at += sum([4 + (template.nbytes or 8) for template in self.templates])
+            at += sum([len(one.record) for one in self.columns])
+        return self._places(at)
+
     @property
     def index_at(self) -> int:
         """Byte position of the index."""
-        return self.places()[0]
+        return self.places[0]
 
     @property
     def prelude_bytes(self) -> int:
         """Byte position of the first block."""
-        return self.places()[1]
+        return self.places[1]
 
-    def places(self, records: bool = True) -> tuple[int, int]:
-        """Byte positions of the index and of the first block, with the codebooks' records or without."""
-        at = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
-        if records:
-            at += sum(map(len, self.records)) + sum([len(residual_record(book)) for book in self.residuals])
-            at += sum([4 + (template.nbytes or 8) for template in self.templates])
-            at += sum([len(one.record) for one in self.columns])
+    @property
+    def bare_bytes(self) -> int:
+        """Byte position of the first block if none needs what is recorded for coded and predicted ones."""
+        return self._places(self._form_bytes)[1]
+
+    @property
+    def _form_bytes(self) -> int:
+        return HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
+
+    def _places(self, at: int) -> tuple[int, int]:
         at = at + 7 & ~7
         return at, at + 4 * self.n_blocks + 7 & ~7
 
-    def start(self, frame_bytes: int, prelude_bytes: int) -> bytes:
+    def start(self, frame_bytes: int) -> bytes:
         """What comes before the index, the checksum left zero."""
         ndim, form = len(self.shape), bytes(self.widths)
         head = HEADER.pack(
@@ -109,18 +126,20 @@ class Prelude(NamedTuple):
             len(self.templates) + len(self.columns),
             frame_bytes,
             self.n_values,
-            prelude_bytes,
+            self.prelude_bytes,
             0,
         )
         form += b"".join([bytes(level) for level in self.levels])
+        dimensions = struct.pack(f"<{ndim}Q", *self.shape)
+        if not (self.residuals or self.templates or self.columns):
+            return b"".join((head, dimensions, form, *self.records))
         residuals = [residual_record(book) for book in self.residuals]
         templates = [
             struct.pack("<I", len(row)) + (row.astype("<f4", copy=False).tobytes() or struct.pack("<Q", self.base_hash))
             for row in self.templates
         ]
         columns = [one.record for one in self.columns]
-        parts = (head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates, *columns)
-        return b"".join(parts)
+        return b"".join((head, dimensions, form, *self.records, *residuals, *templates, *columns))
 
 
 def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int]:

@@ -142,13 +142,13 @@ def _plan_of(
     dtype, stream_log2, columns, _, references, _ = view
     stream, seen, again = 1 << stream_log2, look.whole(view), given is not None
     if given is None:
-        counts = seen.by_stream if references else seen.by_block
+        counts = seen.counts(references)
         exact = seen.every == 1 and not lossy
         codebooks = _make_codebooks(counts, dtype, look.n_levels, seen.every, exact, coding)
         given = _cheaper_prior(codebooks, counts, dtype, look.n_levels, references, seen) or Given(
             codebooks, tuple(codebook.record for codebook in codebooks), references
         )
-    counts = seen.by_stream if given.references else seen.by_block
+    counts = seen.counts(given.references)
     costs = None
     if len(given.codebooks) > 1 or (given.codebooks and (predictor or weigh)):
         costs = kept_costs(given.codebooks) if again else bin_costs(given.codebooks)
@@ -207,24 +207,32 @@ def _cheaper_prior(
     codebooks: tuple[Codebook, ...], counts: np.ndarray, dtype: ValueType, n_levels: int, references: bool, seen: Survey
 ) -> Given | None:
     """A codebook that comes with gcodec, where naming it is cheaper than carrying a made one: small arrays."""
-    if len(codebooks) != 1 or seen.every != 1 or references:
+    shipped = _shipped(dtype, n_levels)
+    if len(codebooks) != 1 or seen.every != 1 or references or not shipped.codebooks:
         return None
-    (costs,) = bin_costs(codebooks)
-    best, best_bits = None, fit.spent(counts, costs) + 8 * len(codebooks[0].record)
-    for record, codebook, costs in _shipped(dtype.name, n_levels):
-        bits = fit.spent(counts, costs) + 8 * len(record)
-        if bits < best_bits:
-            best, best_bits = Given((codebook,), (record,), False), bits
-    return best
+    spent = fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
+    spent[0] += 8 * codebooks[0].record_bytes
+    best = int(spent.argmin())
+    return Given((shipped.codebooks[best - 1],), (shipped.records[best - 1],), False) if best else None
+
+
+class _Shipped(NamedTuple):
+    """Codebooks that come with gcodec, their ``records`` and ``costs`` (uint32[n, n_bins]); ``record_bits``:
+    uint64[1 + n], those of their records, and before them 0."""
+
+    codebooks: tuple[Codebook, ...]
+    records: tuple[bytes, ...]
+    costs: np.ndarray
+    record_bits: np.ndarray
 
 
 @lru_cache(64)
-def _shipped(dtype: str, n_levels: int) -> list[tuple[bytes, Codebook, np.ndarray]]:
-    """Record, codebook and costs of the codebooks that come with gcodec for a value type."""
-    return [
-        (codebook.reference(codebook_id), codebook, bin_costs([codebook])[0])
-        for codebook_id, codebook in prior.fitting(dtype, n_levels)
-    ]
+def _shipped(dtype: ValueType, n_levels: int) -> _Shipped:
+    """Those for a value type."""
+    found = [one for one in prior.fitting(dtype.name, n_levels) if one[1].head_bits == dtype.head_bits]
+    books, records = tuple(book for _, book in found), tuple(book.reference(number) for number, book in found)
+    costs = bin_costs(books) if books else np.zeros((0, 0), np.uint32)
+    return _Shipped(books, records, costs, np.array([0, *(8 * len(record) for record in records)], np.uint64))
 
 
 def _make_codebooks(
@@ -261,12 +269,4 @@ def _groups(rows: np.ndarray, most: int, share: float) -> np.ndarray:
         return rows
     if most == 1:
         return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
-    live = np.flatnonzero(rows.any(axis=0))
-    choice, own = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
-    sums = np.zeros((most + 1, len(live)), np.uint32)
-    table_cost = np.uint64(_TABLE_BITS * 256 * share)
-    cost, spent = np.zeros(sums.shape, np.int64), np.zeros(most + 1, np.uint64)
-    n = survey.cluster(np.ascontiguousarray(rows[:, live]), most, table_cost, choice, sums, cost, spent, own)
-    whole = np.zeros((n, rows.shape[1]), np.uint32)
-    whole[:, live] = sums[:n]
-    return whole
+    return survey.cluster(rows, most, np.uint64(_TABLE_BITS * 256 * share))

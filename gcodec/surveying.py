@@ -40,6 +40,10 @@ class Survey(NamedTuple):
     every: int
     step: int
 
+    def counts(self, references: bool) -> np.ndarray:
+        """The histograms that count where sub-streams have references of their own, or have none."""
+        return self.by_stream if references else self.by_block
+
 
 def share_of(n_values: int) -> int:
     """Of how many pieces of an array one is looked at."""
@@ -57,17 +61,20 @@ def take_survey(
     columns: tuple[ColumnReferences, ...] = (),
     step: int = 1,
     every: int | None = None,
+    references: bool | None = None,
 ) -> Survey:
-    """Count one in ``every`` pieces (default :func:`share_of`) of every ``step``-th block; other arguments as in
+    """Count one in ``every`` pieces (default :func:`share_of`) of every ``step``-th block: heads relative to each
+    sub-stream's mean (``references``), to each block's (False), or both (None); other arguments as in
     :func:`make_plan`. The result does not depend on ``threads``."""
     window, center = window_of(n_levels)
     n_rows, n_bins, every = -(-len(values) // (block * step)), 2 + n_levels * window, every or share_of(len(values))
     bases = np.empty(n_rows, np.int64)
-    by_block, by_stream = np.zeros((2, n_rows, n_bins), np.uint32)
+    wanted = references is not True, references is not False
+    by_block, by_stream = (np.zeros((n_rows, n_bins if one else 0), np.uint32) for one in wanted)
     found = for_kernels(columns)
     infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
     piece = max(stream, counting.PIECE)
-    look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity)
+    look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity, *wanted)
     some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.uint, block, stream, n_bins)
 
     def work(begin: int, stop: int) -> None:
@@ -87,8 +94,8 @@ def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveyin
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.bool_),
-        np.empty(2 * stream, np.uint16),
-        np.empty((4, n_bins), np.uint32),
+        np.empty(stream, np.uint16),
+        np.empty((counting.BOTH, n_bins), np.uint32),
         np.zeros(4 * counting.PART, np.uint16),
         *np.empty((2, counting.PART), np.uint32),
     )
@@ -153,7 +160,7 @@ class Looking(NamedTuple):
     ) -> View:
         """One way, from a count of some blocks. ``alone``: there is no other to compare it with."""
         if alone and self.fixed:
-            seen = self._survey(dtype, stream_log2, columns, 1, self.share)
+            seen = self._survey(dtype, stream_log2, columns, 1, self.share, self.allowed)
             return View(dtype, stream_log2, columns, seen, self.allowed, 0.0)
         every = min(self.share, _LOOK_SHARE)
         step = max(-(-len(self.values) // (every * _LOOKED_AT)), 1)
@@ -164,11 +171,11 @@ class Looking(NamedTuple):
 
     def whole(self, view: View) -> Survey:
         """The count of all blocks for one way: of all their values where a sample shows nothing but zeros."""
-        dtype, stream_log2, columns, seen, *_ = view
+        dtype, stream_log2, columns, seen, references, _ = view
         if seen.step > 1 or seen.every != self.share:
-            seen = self._survey(dtype, stream_log2, columns, 1, self.share)
-        if seen.every > 1 and not seen.by_block[:, 1:].any():
-            seen = self._survey(dtype, stream_log2, columns, 1, 1)
+            seen = self._survey(dtype, stream_log2, columns, 1, self.share, references)
+        if seen.every > 1 and not survey.has_others(seen.counts(references)):
+            seen = self._survey(dtype, stream_log2, columns, 1, 1, references)
         return seen
 
     def bits(self, view: View, left: np.ndarray) -> float:
@@ -192,6 +199,8 @@ class Looking(NamedTuple):
         columns: tuple[ColumnReferences, ...],
         step: int,
         every: int,
+        references: bool | None = None,
     ) -> Survey:
         values, levels, n_levels, block, *_, threads = self
-        return take_survey(values, levels, dtype, n_levels, block, 1 << stream_log2, threads, columns, step, every)
+        stream = 1 << stream_log2
+        return take_survey(values, levels, dtype, n_levels, block, stream, threads, columns, step, every, references)

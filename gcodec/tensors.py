@@ -83,13 +83,13 @@ _NATIVE = {np.dtype(name): BY_NAME[name] for name in BY_NAME if name not in _BIT
 
 def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, ValueType]:
     """The array in native byte order, and its type. Raises InvalidArgument."""
-    name = array.dtype.name
-    if dtype is not None:
-        if dtype not in BY_NAME:
-            raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
-        if array.dtype.kind == "u" and array.dtype.itemsize == BY_NAME[dtype].itemsize:
-            name = dtype
-        elif name != dtype:
+    if dtype is not None and dtype not in BY_NAME:
+        raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
+    if dtype is not None and array.dtype.kind == "u" and array.dtype.itemsize == BY_NAME[dtype].itemsize:
+        name = dtype
+    else:
+        name = array.dtype.name
+        if dtype is not None and name != dtype:
             raise InvalidArgument(f"dtype={dtype!r} needs {BY_NAME[dtype].uint} bits, not {array.dtype}")
     if name not in BY_NAME:
         raise InvalidArgument(f"cannot encode values of type {array.dtype}; one of {', '.join(BY_NAME)}")

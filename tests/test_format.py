@@ -287,7 +287,7 @@ def test_preludes_are_read_as_they_were_written(prelude, seed):
     index = 8 * np.random.default_rng(seed).integers(0, 1 << 20, prelude.n_blocks)
     start, total = prelude.prelude_bytes, prelude.prelude_bytes + int(index.sum())
     frame = np.full(start + 8 * 50, 0xA5, np.uint8)
-    head = np.frombuffer(bytearray(prelude.start(total, start)), np.uint8)
+    head = np.frombuffer(bytearray(prelude.start(total)), np.uint8)
     seal_prelude(frame, head, prelude.index_at, start, index.astype(np.uint32))
     assert (frame[start:] == 0xA5).all()
     data = frame[:start].tobytes()

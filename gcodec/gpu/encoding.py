@@ -237,8 +237,8 @@ def _assembly(
         bare = full._replace(records=(), codebooks=())
         limit = bare.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
         length = full.index_at
-        start = full.start(0, full.prelude_bytes).ljust(length, b"\0")
-        start += bare.start(0, bare.prelude_bytes).ljust(length, b"\0")
+        start = full.start(0).ljust(length, b"\0")
+        start += bare.start(0).ljust(length, b"\0")
         row[:] = full.n_blocks, full.prelude_bytes, bare.prelude_bytes, limit, at // 4, limit, n_words, length // 4
         starts.append(start)
         places.append(at)

@@ -17,6 +17,7 @@ from .scalar import NARROW, U16, U32, U64
 PIECE = 512  #: values that are looked at together
 MOST_HEADS = 512  #: that are counted as they are
 PART = MOST_HEADS + 32  #: counters of a part: one per head, one for zero
+PARTS, BOTH = 4, 8  #: in which a histogram of bins is counted, and two
 
 
 @kernel
@@ -45,21 +46,32 @@ def find_bins(values, levels, origin, head_shift, head_mask, window, center, bin
 
 
 @kernel
-def count_bins(values, levels, base, reference, look, scratch):
-    """Count values in two histograms, of heads relative to ``base`` and to ``reference``: into ``scratch.counts``, each
-    in two parts, so that one addition need not wait for the last."""
-    n, shift, mask = len(values), look.head_shift, look.head_mask
-    first, second, counts = view(scratch.bins, 0, n), view(scratch.bins, n, n), scratch.counts
-    find_bins(values, levels, base, shift, mask, look.window, look.center, first)
-    find_bins(values, levels, reference, shift, mask, look.window, look.center, second)
-    for i in range(0, n - 1, 2):
-        counts[0, first[i]] += U32(1)
-        counts[1, first[i + 1]] += U32(1)
-        counts[2, second[i]] += U32(1)
-        counts[3, second[i + 1]] += U32(1)
-    if n & 1:
-        counts[0, first[n - 1]] += U32(1)
-        counts[2, second[n - 1]] += U32(1)
+def count_bins(values, levels, origin, look, bins, counts, first):
+    """Count values in the histogram of heads relative to ``origin``: in four parts, ``counts[first ...]``, so that one
+    addition need not wait for the last. ``bins``: uint16[n], scratch."""
+    n, size = len(values), counts.shape[1]
+    found = view(bins, 0, n)
+    a, b = view(counts, first * size, size), view(counts, (first + 1) * size, size)
+    c, d = view(counts, (first + 2) * size, size), view(counts, (first + 3) * size, size)
+    find_bins(values, levels, origin, look.head_shift, look.head_mask, look.window, look.center, found)
+    whole = n & ~3
+    for i in range(0, whole, 4):
+        a[found[i]] += U32(1)
+        b[found[i + 1]] += U32(1)
+        c[found[i + 2]] += U32(1)
+        d[found[i + 3]] += U32(1)
+    for i in range(whole, n):
+        a[found[i]] += U32(1)
+
+
+@kernel
+def sum_parts(counts, first, result):
+    """What :func:`count_bins` has counted."""
+    size = len(result)
+    a, b = view(counts, first * size, size), view(counts, (first + 1) * size, size)
+    c, d = view(counts, (first + 2) * size, size), view(counts, (first + 3) * size, size)
+    for i in range(size):
+        result[i] = (a[i] + b[i]) + (c[i] + d[i])
 
 
 @kernel
@@ -106,26 +118,35 @@ def count_heads(values, head_shift, head_mask, bins, parts, counted, total):
 def add_turned(counted, least, most, head_mask, origin, window, center, target):
     """Add counts of heads as they are, from the least to the most and of zeros, to a histogram of heads relative to
     ``origin``."""
-    half = (head_mask + 1) >> 1
-    for head in range(least, most + 1):
-        place = ((head - origin + half) & head_mask) - half + center
-        target[2 + place if 0 <= place < window else 1] += counted[head]
+    half, size = (head_mask + 1) >> 1, most - least + 1
+    low = ((least - origin + half) & head_mask) - half + center
+    if low >= 0 and low + size <= min(window, center + half):  # one row of bins
+        some, own = view(counted, least, size), view(target, 2 + low, size)
+        for k in range(size):
+            own[k] += some[k]
+    else:
+        for head in range(least, most + 1):
+            place = ((head - origin + half) & head_mask) - half + center
+            target[2 + place if 0 <= place < window else 1] += counted[head]
     target[0] += counted[head_mask + 1]
 
 
 @kernel
 def count_stream(values, look, bins, parts, counted, whole, by_stream):
     """Add a sub-stream to the block's counts of heads as they are and to its histogram relative to each sub-stream's
-    mean. Returns the mean head of values that are not zero, and their number."""
+    mean. Returns the mean head of values that are not zero, their number, and the least and the greatest head."""
     mask = look.head_mask
     mean, number = mean_head(values, look.head_shift, mask)
+    least, most = mask, 0
     if number == 0:  # a run takes no bits, but what it repeats has to have a code
         whole[mask + 1] += U32(1)
-        by_stream[0] += U32(1)
+        if look.by_stream:
+            by_stream[0] += U32(1)
     else:
         least, most = count_heads(values, look.head_shift, mask, bins, parts, counted, whole)
-        add_turned(counted, least, most, mask, mean, look.window, look.center, by_stream)
-    return mean, number
+        if look.by_stream:
+            add_turned(counted, least, most, mask, mean, look.window, look.center, by_stream)
+    return mean, number, least, most
 
 
 @kernel
@@ -150,7 +171,7 @@ def count_once(values, first, end, look, columns, scratch, by_block, by_stream):
     spans, heads = view(columns.spans, 0, len(columns.spans)), view(columns.heads, 0, len(columns.heads))
     for i in range(look.head_mask + 2):
         whole[i] = U32(0)
-    total, number = 0, 0
+    total, number, least, most = 0, 0, look.head_mask, 0
     for place in range(first, end, look.every * look.piece):
         fetch_next(values, place, end, look)
         size = min(look.piece, end - place)
@@ -163,11 +184,13 @@ def count_once(values, first, end, look, columns, scratch, by_block, by_stream):
             some = view(less, 0, size)
         for start in range(0, size, look.stream):
             n = min(size - start, look.stream)
-            mean, others = count_stream(view(some, start, n), look, bins, parts, counted, whole, by_stream)
+            mean, others, low, high = count_stream(view(some, start, n), look, bins, parts, counted, whole, by_stream)
             total += mean * others
             number += others
+            least, most = min(least, low), max(most, high)
     base = total // number if number else -1
-    add_turned(whole, 0, look.head_mask, look.head_mask, base, look.window, look.center, by_block)
+    if look.by_block:
+        add_turned(whole, least, most, look.head_mask, base, look.window, look.center, by_block)
     return base
 
 
@@ -178,6 +201,8 @@ def count_twice(values, levels, first, end, look, columns, scratch, by_block, by
     total, number, s = 0, 0, 0
     for place in range(first, end, look.every * look.piece):
         fetch_next(values, place, end, look)
+        if levels is not None:
+            fetch_next(levels, place, end, look)
         for start in range(place, min(place + look.piece, end), stream):
             n = min(end - start, stream)
             some, less = view(values, start, n), view(scratch.shifted, s * stream, n)
@@ -191,21 +216,28 @@ def count_twice(values, levels, first, end, look, columns, scratch, by_block, by
             number += numbers[s]
             s += 1
     base = total // number if number else -1
-    counts[:] = U32(0)
+    clear = view(counts, 0, BOTH * len(by_stream if look.by_stream else by_block))
+    for i in range(len(clear)):
+        clear[i] = U32(0)
     s = 0
     for place in range(first, end, look.every * look.piece):
         for start in range(place, min(place + look.piece, end), stream):
             n = min(end - start, stream)
             if numbers[s] == 0:
                 counts[0, 0] += U32(1)
-                counts[2, 0] += U32(1)
+                counts[PARTS, 0] += U32(1)
             else:
                 some = view(scratch.shifted, s * stream, n) if moved[s] else view(values, start, n)
-                count_bins(some, view_if_any(levels, start, n), base, means[s], look, scratch)
+                own = view_if_any(levels, start, n)
+                if look.by_block:
+                    count_bins(some, own, base, look, scratch.bins, counts, 0)
+                if look.by_stream:
+                    count_bins(some, own, means[s], look, scratch.bins, counts, PARTS)
             s += 1
-    for i in range(len(by_block)):
-        by_block[i] = counts[0, i] + counts[1, i]
-        by_stream[i] = counts[2, i] + counts[3, i]
+    if look.by_block:
+        sum_parts(counts, 0, by_block)
+    if look.by_stream:
+        sum_parts(counts, PARTS, by_stream)
     return base
 
 
@@ -218,9 +250,9 @@ def survey(values, levels, look, columns, scratch, begin, stop, bases, by_block,
     :class:`parameters.Look`; ``columns``: of which references are removed first; ``scratch``: a
     :class:`parameters.Surveying`; results, a row for each block: ``bases``: int64, mean head of what was seen, -1 where
     that was zeros only; ``by_block``, ``by_stream``: uint32[n_rows, n_bins], zeroed, relative to the block's mean head
-    and to each sub-stream's own.
+    and to each sub-stream's own; one that the look does not ask for may have no bins.
     """
-    n_bins = by_block.shape[1]
+    n_bins = max(by_block.shape[1], by_stream.shape[1])
     for row in range(begin, stop):
         b = row * look.step
         end = min(len(values), (b + 1) * look.block)

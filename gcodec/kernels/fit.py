@@ -8,23 +8,29 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
+from .memory import view
 from .prefix_code import ESCAPE, package_merge
-from .scalar import U32, U64
+from .scalar import U32
+from .survey import cost_of
 
 NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 
 @kernel
-def choose_symbols(histograms, n_levels, window, budget, exact, spans, weights, n_weights):
+def choose_symbols(histograms, n_levels, window, budget, exact):
     """Which bins get a symbol, and the weight of each, for a codebook per row.
 
     ``histograms``: int64[n, 2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
-    what was counted is all that will occur; ``spans``: int64[n, n_levels, 2], result: bins [lo, hi) of every level;
-    ``weights``: int64[n, budget + 2], result: of zero, of the bins of the spans, of the escape; ``n_weights``:
-    int64[n], result: how many.
+    what was counted is all that will occur. Returns ``spans``: int64[n, n_levels, 2], bins [lo, hi) of every level;
+    ``weights``: int64[n, budget + 2], of zero, of the bins of the spans, of the escape; ``n_weights``: int64[n], how
+    many.
     """
-    for k in range(len(histograms)):
+    n = len(histograms)
+    spans, weights = np.empty((n, n_levels, 2), np.int64), np.zeros((n, budget + 2), np.int64)
+    n_weights = np.empty(n, np.int64)
+    for k in range(n):
         n_weights[k] = _choose_some(histograms[k], n_levels, window, budget, exact, spans[k], weights[k])
+    return spans, weights, n_weights
 
 
 @kernel
@@ -89,13 +95,14 @@ def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
 
 
 @kernel
-def find_lengths(weights, n_weights, limit, order, weight, is_leaf, n_items, found, lengths):
-    """Code lengths by symbol number, for a codebook per row.
-
-    ``weights``, ``n_weights``: of :func:`choose_symbols`; ``order``, ``weight``, ``is_leaf``, ``n_items``: scratch of
-    :func:`prefix_code.package_merge`; ``found``: uint8[budget + 2], scratch; ``lengths``: uint8[n, 256], zeros, result.
-    """
-    for k in range(len(weights)):
+def find_lengths(weights, n_weights, limit):
+    """Code lengths by symbol number, of at most ``limit`` bits, for a codebook per row: uint8[n, 256]. ``weights``,
+    ``n_weights``: of :func:`choose_symbols`."""
+    n_books, most = weights.shape
+    lengths, found = np.zeros((n_books, ESCAPE + 1), np.uint8), np.empty(most, np.uint8)
+    order, weight = np.empty(most, np.int64), np.empty((2, 2 * most), np.uint64)
+    is_leaf, n_items = np.empty((limit, 2 * most), np.uint8), np.empty(limit, np.int64)
+    for k in range(n_books):
         n, used = n_weights[k], 0
         own = weights[k, :n]
         for i in range(n):
@@ -108,6 +115,7 @@ def find_lengths(weights, n_weights, limit, order, weight, is_leaf, n_items, fou
         for i in range(n - 1):
             lengths[k, i] = found[i]
         lengths[k, ESCAPE] = found[n - 1]
+    return lengths
 
 
 @kernel
@@ -137,13 +145,15 @@ def bin_costs(ranges, lengths, head_bits, window, center, costs):
 
 @kernel
 def spent(histograms, costs):
-    """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost. ``costs``: uint32[n_bins], by
-    :func:`bin_costs`."""
-    total = U64(0)
+    """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost under each codebook: uint64[n_codebooks].
+    ``costs``: uint32[n_codebooks, n_bins], by :func:`bin_costs`."""
+    n_codebooks, n_bins = costs.shape
+    totals = np.zeros(n_codebooks, np.uint64)
     for b in range(histograms.shape[0]):
-        for i in range(len(costs)):
-            total += U64(histograms[b, i]) * U64(costs[i])
-    return total
+        row = view(histograms, b * n_bins, n_bins)
+        for k in range(n_codebooks):
+            totals[k] += cost_of(row, view(costs, k * n_bins, n_bins))
+    return totals
 
 
 @kernel

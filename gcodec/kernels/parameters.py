@@ -83,7 +83,8 @@ class Columns(NamedTuple):
 
 class Look(NamedTuple):
     """What is looked at before an array is coded: of every ``step``-th block one in ``every`` pieces; values per
-    ``block``, sub-``stream`` and ``piece``; how heads lie in values, and where bins lie in histograms."""
+    ``block``, sub-``stream`` and ``piece``; how heads lie in values, and where bins lie in histograms; which of these
+    are wanted: of heads relative to the mean of their block (``by_block``), of their sub-stream (``by_stream``)."""
 
     block: int
     stream: int
@@ -95,6 +96,8 @@ class Look(NamedTuple):
     window: int
     center: int
     infinity: np.uint64
+    by_block: bool
+    by_stream: bool
 
 
 class Surveying(NamedTuple):
@@ -105,8 +108,8 @@ class Surveying(NamedTuple):
     means: np.ndarray  #: int64[n_streams]
     numbers: np.ndarray  #: int64[n_streams]
     moved: np.ndarray  #: bool[n_streams]
-    bins: np.ndarray  #: uint16[2 stream]
-    counts: np.ndarray  #: uint32[4, n_bins]
+    bins: np.ndarray  #: uint16[stream]
+    counts: np.ndarray  #: uint32[counting.BOTH, n_bins]
     parts: np.ndarray  #: uint16[4 * counting.PART], zeros
     counted: np.ndarray  #: uint32[counting.PART]
     whole: np.ndarray  #: uint32[counting.PART]

@@ -11,6 +11,7 @@ import numpy as np
 
 from .jit import kernel
 from .logarithms import log2_fixed
+from .memory import view
 from .scalar import U64
 
 WINDOW, CENTER = 256, 128
@@ -41,80 +42,109 @@ def _cost_table(counts, cost):
 
 
 @kernel
-def _assign(histograms, n_clusters, cost, choice, spent):
-    """Cheapest cluster of every block (lowest number on ties); returns the total in 1/256 bits."""
+def cost_of(counts, cost):
+    """What counted events take: Σ counts · cost, of uint32[n_bins] each."""
     total = U64(0)
+    for i in range(len(counts)):
+        total += U64(counts[i]) * U64(cost[i])
+    return total
+
+
+@kernel
+def _assign(histograms, n_clusters, cost, choice):
+    """Cheapest cluster of every block (lowest number on ties); returns the total in 1/256 bits."""
+    total, n_bins = U64(0), histograms.shape[1]
     for b in range(histograms.shape[0]):
+        row, least, best = view(histograms, b * n_bins, n_bins), U64(0), 0
         for k in range(n_clusters):
-            spent[k] = 0
-        for i in range(histograms.shape[1]):
-            count = U64(histograms[b, i])
-            if count:
-                for k in range(n_clusters):
-                    spent[k] += count * U64(cost[k, i])
-        best = 0
-        for k in range(1, n_clusters):
-            if spent[k] < spent[best]:
-                best = k
+            spent = cost_of(row, view(cost, k * n_bins, n_bins))
+            if k == 0 or spent < least:
+                least, best = spent, k
         choice[b] = best
-        total += spent[best]
+        total += least
     return total
 
 
 @kernel
 def _sum_clusters(histograms, n_clusters, choice, sums):
+    n_bins = histograms.shape[1]
     for k in range(n_clusters):
-        for i in range(sums.shape[1]):
+        for i in range(n_bins):
             sums[k, i] = 0
     for b in range(histograms.shape[0]):
-        for i in range(histograms.shape[1]):
-            sums[choice[b], i] += histograms[b, i]
+        own, row = view(sums, choice[b] * n_bins, n_bins), view(histograms, b * n_bins, n_bins)
+        for i in range(n_bins):
+            own[i] += row[i]
 
 
 @kernel
-def cluster(histograms, max_clusters, table_cost, choice, sums, cost, spent, own):
-    """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
-
-    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of
-    what was counted; ``choice``: int64[n_blocks], result; ``sums``: uint32[max_clusters + 1, n_bins], result, the
-    groups' histograms; ``cost``: int64[max_clusters + 1, n_bins], ``spent``: uint64[max_clusters + 1] and ``own``:
-    uint64[n_blocks], scratch. Returns the number of groups. Integer arithmetic only: the result is the same on every
-    machine.
-    """
-    n_blocks = histograms.shape[0]
+def _cluster(histograms, max_clusters, table_cost, sums):
+    """:func:`cluster` of histograms whose bins all count something somewhere: the number of groups, and in ``sums``,
+    uint32[max_clusters + 1, n_bins], their histograms."""
+    n_blocks, n_bins = histograms.shape
+    choice, own = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
+    cost = np.empty((max_clusters + 1, n_bins), np.uint32)
     for b in range(n_blocks):
-        choice[b] = 0
         own[b] = entropy_bits(histograms[b])
     n = np.int64(1)  # typed: a literal would compile what it is passed to once more
     _sum_clusters(histograms, n, choice, sums)
     _cost_table(sums[0], cost[0])
-    total = _assign(histograms, n, cost, choice, spent)
+    total = _assign(histograms, n, cost, choice)
     while n < max_clusters and n < n_blocks:
         worst, excess = -1, U64(0)
         for b in range(n_blocks):
-            mine = U64(0)
-            for i in range(histograms.shape[1]):
-                mine += U64(histograms[b, i]) * U64(cost[choice[b], i])
+            mine = cost_of(view(histograms, b * n_bins, n_bins), view(cost, choice[b] * n_bins, n_bins))
             if mine > own[b] and mine - own[b] > excess:
                 worst, excess = b, mine - own[b]
         if worst < 0 or excess * U64(n_blocks) < table_cost:
             break
-        for i in range(histograms.shape[1]):
+        for i in range(n_bins):
             sums[n, i] = histograms[worst, i]
         _cost_table(sums[n], cost[n])
         for _ in range(2):
-            _assign(histograms, n + 1, cost, choice, spent)
+            _assign(histograms, n + 1, cost, choice)
             _sum_clusters(histograms, n + 1, choice, sums)
             for k in range(n + 1):
                 _cost_table(sums[k], cost[k])
-        now = _assign(histograms, n + 1, cost, choice, spent)
+        now = _assign(histograms, n + 1, cost, choice)
         if now + table_cost >= total:
-            _assign(histograms, n, cost, choice, spent)
+            _assign(histograms, n, cost, choice)
             _sum_clusters(histograms, n, choice, sums)
             break
         total = now
         n += 1
     return n
+
+
+@kernel
+def cluster(histograms, max_clusters, table_cost):
+    """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
+
+    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of
+    what was counted. Returns the groups' histograms, uint32[n_groups, n_bins]. Integer arithmetic only: the result is
+    the same on every machine.
+    """
+    n_blocks, n_bins = histograms.shape
+    live, n_live = np.zeros(n_bins, np.int64), 0
+    whole = np.zeros(n_bins, np.uint32)
+    for b in range(n_blocks):
+        row = view(histograms, b * n_bins, n_bins)
+        for i in range(n_bins):
+            whole[i] |= row[i]
+    for i in range(n_bins):
+        if whole[i]:
+            live[n_live] = i
+            n_live += 1
+    dense, sums = np.empty((n_blocks, n_live), np.uint32), np.zeros((max_clusters + 1, n_live), np.uint32)
+    for b in range(n_blocks):
+        for i in range(n_live):
+            dense[b, i] = histograms[b, live[i]]
+    n = _cluster(dense, max_clusters, table_cost, sums)
+    groups = np.zeros((n, n_bins), np.uint32)
+    for k in range(n):
+        for i in range(n_live):
+            groups[k, live[i]] = sums[k, i]
+    return groups
 
 
 @kernel
@@ -137,16 +167,31 @@ def compare_references(by_block, by_stream, some):
 
 
 @kernel
+def _first(row, start):
+    """The first bin from ``start`` on that counts anything, or their number."""
+    while start < len(row) and row[start] == 0:
+        start += 1
+    return start
+
+
+@kernel
+def has_others(counts):
+    """Whether uint32[n_blocks, n_bins] count anything but zeros."""
+    b, (n_blocks, n_bins) = 0, counts.shape
+    while b < n_blocks and _first(view(counts, b * n_bins, n_bins), 1) == n_bins:
+        b += 1
+    return b < n_blocks
+
+
+@kernel
 def rows_in_use(counts, used):
     """Rows of uint32[n_blocks, n_bins] that count anything but zeros and outsiders: their number, and which in
     ``used`` (int64[n_blocks])."""
-    n = 0
+    n, n_bins = 0, counts.shape[1]
     for b in range(counts.shape[0]):
-        for i in range(2, counts.shape[1]):
-            if counts[b, i]:
-                used[n] = b
-                n += 1
-                break
+        if _first(view(counts, b * n_bins, n_bins), 2) < n_bins:
+            used[n] = b
+            n += 1
     return n
 
 
@@ -154,12 +199,17 @@ def rows_in_use(counts, used):
 def choose(histograms, costs, choice):
     """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
     int64[n_blocks], result."""
+    n_codebooks, n_bins = costs.shape
     for b in range(histograms.shape[0]):
-        best = U64(0)
-        for k in range(costs.shape[0]):
-            spent = U64(0)
-            for i in range(costs.shape[1]):
-                spent += U64(histograms[b, i]) * U64(costs[k, i])
+        row, best = view(histograms, b * n_bins, n_bins), U64(0)
+        begin, end = _first(row, 2), n_bins
+        while end > begin and row[end - 1] == 0:
+            end -= 1
+        for k in range(n_codebooks):
+            cost = view(costs, k * n_bins, n_bins)
+            spent = cost_of(view(row, 0, 2), cost) + cost_of(
+                view(row, begin, end - begin), view(cost, begin, end - begin)
+            )
             if k == 0 or spent < best:
                 best = spent
                 choice[b] = k

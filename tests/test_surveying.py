@@ -1,0 +1,117 @@
+"""What is looked at before an array is coded: counts against plain ones, and choices against all there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcodec.fitting import window_of
+from gcodec.kernels import counting, fit, survey
+from gcodec.kernels.means import mean_head
+from gcodec.surveying import take_survey
+from gcodec.valuetypes import BY_NAME, WIDE, ValueType
+
+TYPES = (*BY_NAME.values(), *WIDE.values())
+BLOCK = 1 << 12
+
+
+def random_bits(dtype: ValueType, n: int, seed: int) -> np.ndarray:
+    """Heads near each other and a few far away, zeros single and in runs: uintW[n]."""
+    rng = np.random.default_rng(seed)
+    heads = rng.normal(dtype.head_mask // 3, 1 + seed % 7, n).astype(np.int64) & dtype.head_mask
+    heads[rng.random(n) < 0.01] = dtype.head_mask
+    bits = heads.astype(np.uint64) << np.uint64(dtype.head_shift)
+    bits |= rng.integers(0, 1 << dtype.head_shift, n).astype(np.uint64)
+    bits[rng.random(n) < 0.02] = 0
+    for begin in rng.integers(0, n, 1 + n // 5000):
+        bits[begin : begin + 700] = 0
+    return bits.astype(dtype.uint)
+
+
+def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: ValueType, n_levels: int
+                 ) -> np.ndarray:
+    """The histogram of heads relative to ``origin`` as kernels.survey describes it: int64[n_bins]."""
+    window, center = window_of(n_levels)
+    half = (dtype.head_mask + 1) >> 1
+    heads = (bits.astype(np.uint64) >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
+    places = (heads - origin + half & dtype.head_mask) - half + center
+    bins = np.where((places < 0) | (places >= window), 1, 2 + places + (0 if levels is None else window * levels))
+    return np.bincount(np.where(bits == 0, 0, bins), minlength=2 + n_levels * window)
+
+
+def plain_survey(bits: np.ndarray, levels: np.ndarray | None, dtype: ValueType, n_levels: int, stream: int, step: int,
+                 every: int) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
+    """Means, and histograms relative to blocks and to sub-streams, of the pieces that are looked at."""
+    piece = max(stream, counting.PIECE)
+    bases, by_block, by_stream = [], [], []
+    for block in range(0, -(-len(bits) // BLOCK), step):
+        first, end = block * BLOCK + block % every * piece, min((block + 1) * BLOCK, len(bits))
+        first = first if first < end else block * BLOCK
+        starts = [start for place in range(first, end, every * piece)
+                  for start in range(place, min(place + piece, end), stream)]
+        streams = [slice(start, min(start + stream, end)) for start in starts]
+        means = [mean_head(bits[one], dtype.head_shift, dtype.head_mask) for one in streams]
+        number = sum(int(count) for _, count in means)
+        base = sum(int(mean) * int(count) for mean, count in means) // number if number else -1
+        sums = np.zeros((2, 2 + n_levels * window_of(n_levels)[0]), np.int64)
+        for one, (mean, count) in zip(streams, means, strict=True):
+            own = None if levels is None else levels[one].astype(np.int64)
+            if not count:
+                sums[:, 0] += 1  # of a run of zeros one is counted
+                continue
+            sums[0] += plain_counts(bits[one], own, base, dtype, n_levels)
+            sums[1] += plain_counts(bits[one], own, int(mean), dtype, n_levels)
+        bases.append(base)
+        by_block.append(sums[0])
+        by_stream.append(sums[1])
+    return bases, by_block, by_stream
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda one: f"{one.name}-{one.head_bits}")
+@given(st.sampled_from([64, 128, 256, 512, 1024]), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.booleans(),
+       st.integers(1, 3 * BLOCK), st.integers(0, 99))
+def test_a_survey_counts_what_it_looks_at(dtype, stream, step, every, several, n, seed):
+    n_levels = 8 if several else 1
+    bits = random_bits(dtype, n, seed)
+    levels = np.random.default_rng(seed).integers(0, n_levels, n).astype(np.uint8) if several else None
+    wanted = plain_survey(bits, levels, dtype, n_levels, stream, step, every)
+    given_levels = np.zeros(0, np.uint8) if levels is None else levels
+    for references in (None, False, True):
+        seen = take_survey(bits, given_levels, dtype, n_levels, BLOCK, stream, 1, (), step, every, references)
+        assert seen.bases.tolist() == wanted[0]
+        assert references is True or np.array_equal(seen.by_block, wanted[1])
+        assert references is False or np.array_equal(seen.by_stream, wanted[2])
+
+
+def histograms(seed: int, n_rows: int, n_bins: int) -> np.ndarray:
+    """Rows of a few kinds, many bins of which no row has any: uint32[n_rows, n_bins]."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.gamma(0.3, 40.0, (1 + seed % 4, n_bins)) * (rng.random(n_bins) < 0.3)
+    return rng.poisson(kinds[rng.integers(0, len(kinds), n_rows)]).astype(np.uint32)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([258, 514]), st.integers(1, 9))
+def test_codebooks_of_blocks_are_the_cheapest(seed, n_rows, n_bins, n_codebooks):
+    counts = histograms(seed, n_rows, n_bins)
+    costs = np.random.default_rng(seed).integers(1, 30, (n_codebooks, n_bins)).astype(np.uint32)
+    spent = counts.astype(np.int64) @ costs.astype(np.int64).T
+    choice = np.empty(n_rows, np.int64)
+    survey.choose(counts, costs, choice)
+    assert np.array_equal(choice, spent.argmin(axis=1))
+    assert np.array_equal(fit.spent(counts, costs), spent.sum(axis=0).astype(np.uint64))
+    used = np.empty(n_rows, np.int64)
+    n_used = survey.rows_in_use(counts, used)
+    assert np.array_equal(used[:n_used], np.flatnonzero(counts[:, 2:].any(axis=1)))
+    assert survey.has_others(counts) == counts[:, 1:].any()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([258, 514]), st.integers(2, 8),
+       st.sampled_from([0, 1 << 12, 1 << 40]))
+def test_groups_of_blocks_hold_every_block_once(seed, n_rows, n_bins, most, table_cost):
+    counts = histograms(seed, n_rows, n_bins)
+    groups = survey.cluster(counts, most, np.uint64(table_cost))
+    assert 1 <= len(groups) <= min(most, n_rows)
+    assert np.array_equal(groups.sum(axis=0), counts.sum(axis=0))
+    assert len(groups) == 1 or table_cost < 1 << 40
