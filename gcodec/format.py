@@ -62,8 +62,7 @@ class Prelude(_Fields):
     name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
     of no columns where a base with ``base_hash`` is meant; ``columns``: column references of coded blocks."""
 
-    # What is asked for several times is worked out once: the fixed cost of a call is made of such things.
-
+    # Worked out once what is asked for several times: such things make up the fixed cost of a call.
     @cached_property
     def n_values(self) -> int:
         """Product of the shape."""
@@ -80,7 +79,7 @@ class Prelude(_Fields):
         at = self._form_bytes + sum(map(len, self.records))
         if self.residuals or self.templates or self.columns:
             at += sum([len(residual_record(book)) for book in self.residuals])
-            at += sum([4 + (template.nbytes or 8) for template in self.templates])
+            at += sum([4 + (row.nbytes or 8) for row in self.templates])
             at += sum([len(one.record) for one in self.columns])
         return self._places(at)
 
@@ -130,16 +129,14 @@ class Prelude(_Fields):
             0,
         )
         form += b"".join([bytes(level) for level in self.levels])
-        dimensions = struct.pack(f"<{ndim}Q", *self.shape)
-        if not (self.residuals or self.templates or self.columns):
-            return b"".join((head, dimensions, form, *self.records))
         residuals = [residual_record(book) for book in self.residuals]
         templates = [
             struct.pack("<I", len(row)) + (row.astype("<f4", copy=False).tobytes() or struct.pack("<Q", self.base_hash))
             for row in self.templates
         ]
         columns = [one.record for one in self.columns]
-        return b"".join((head, dimensions, form, *self.records, *residuals, *templates, *columns))
+        parts = (head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates, *columns)
+        return b"".join(parts)
 
 
 def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int]:
