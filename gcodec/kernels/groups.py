@@ -172,6 +172,17 @@ def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
 count_64 = intrinsic_step(types.intp, 3, _generate_count)
 
 
+def _clearer(bits: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> None:
+        (splat(builder, ir.Constant(_INDEX, 0), bits, 64)).store(at(0, bits))
+
+    return intrinsic_step(types.void, 2, generate)
+
+
+#: clear_32(out, i): 64 zeros of 32 bits; clear_16: of 16; clear_8: of 8.
+clear_32, clear_16, clear_8 = _clearer(32), _clearer(16), _clearer(8)
+
+
 def _splitter(rest: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from . import planes, planes_general, planes_narrow, planes_wide
-from .groups import count_64
+from .groups import clear_8, count_64
 from .jit import kernel
 from .memory import view
 from .scalar import U8, U32, U64
+from .steps import HAS_AVX512
 from .streams import STREAM_PAD
+from .vector import lookup
 
 
 @kernel
@@ -59,7 +61,7 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seve
 def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
     """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
     n_items[:] = 0
-    if marks is not None:
+    if marks is not None and not HAS_AVX512:
         planes_narrow.find_marks(symbols, n, stream, mark_of, marks)
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
@@ -68,6 +70,15 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
             symbols[place + i] = 0
             if marks is not None:
                 marks[place + i] = 0
+        if marks is not None and HAS_AVX512:
+            for i in range(place, place + count, 64):
+                if count_64(symbols, i, 255):
+                    lookup(mark_of, 0, symbols, i, marks, i)
+                    for p in range(n_planes):
+                        n_items[p] += count_64(marks, i, 1 << p)
+                else:
+                    clear_8(marks, i)
+            continue
         for p in range(n_planes):
             if marks is not None:
                 for i in range(0, count, 64):

@@ -28,7 +28,7 @@ from .streams import STREAM_PAD
 from .vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
 
 if HAS_AVX512:
-    from .groups import merge_8_64, merge_24_64, split_8_64, split_24_64
+    from .groups import clear_32, merge_8_64, merge_24_64, split_8_64, split_24_64
 
 LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_23, LAYOUT_7, LAYOUT_NARROW, LAYOUT_GENERAL = range(7)
 GROUP = 64  #: bytes that the vector steps move at a time: the margin of every scratch array
@@ -59,7 +59,8 @@ def split_24(values, symbols, n, stream, words, dense, out, at):
         count = min(stream, n - first)
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
-                at += 3 * split_24_64(values, first + i, symbols, place + i, out, at)
+                if count_64(symbols, place + i, 255):  # rows of zeros are as common as costly
+                    at += 3 * split_24_64(values, first + i, symbols, place + i, out, at)
             continue
         some = view(values, first, count)
         for i in range(count):
@@ -90,7 +91,10 @@ def merge_24(data, at, symbols, n, stream, first_head, bases, words, dense, out)
         if HAS_AVX512 and count & 63 == 0:
             start = np.int64(bases[s]) + first_head - 1
             for i in range(0, count, 64):
-                at += 3 * merge_24_64(data, at, symbols, place + i, out, first + i, start)
+                if count_64(symbols, place + i, 255):
+                    at += 3 * merge_24_64(data, at, symbols, place + i, out, first + i, start)
+                else:
+                    clear_32(out, first + i)
             continue
         number = count_marked(symbols, place, count)
         for i in range(0, number, 16):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .groups import clear_16, clear_32, count_64
 from .groups_narrow import (
     merge_narrow_16,
     merge_narrow_32,
@@ -39,7 +40,8 @@ def split_groups(values, symbols, n, stream, n_planes, mark_of, shift, uniform, 
     whole, value_bytes = n & ~63, width_of(values) // 8
     for i in range(0, whole, 64):
         j = i + i // stream * STREAM_PAD
-        _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
+        if count_64(symbols, j, 255):  # rows of zeros have no items
+            _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
     if whole < n:
         for i in range(whole, n):
             store_value(words, (i - whole) * value_bytes, values[i])
@@ -61,16 +63,30 @@ def _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base
 
 
 @kernel
+def _clear_64(out, i, like):
+    if width_of(like) == 32:
+        clear_32(out, i)
+    else:
+        clear_16(out, i)
+
+
+@kernel
 def merge_groups(symbols, marks, n, stream, n_planes, head_of, shift, uniform, bases, words, items, n_items, out):
     """Inverse of :func:`split_groups`; ``n_items``: zeros."""
     whole, value_bytes = n & ~63, width_of(out) // 8
     for i in range(0, whole, 64):
         s = i // stream
         j, base = i + s * STREAM_PAD, np.int64(bases[s])
-        _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+        if count_64(symbols, j, 255):
+            _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+        else:
+            _clear_64(out, i, out)
     if whole < n:
         s = whole // stream
         j, base = whole + s * STREAM_PAD, np.int64(bases[s])
-        _merge_64(words, 0, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+        if count_64(symbols, j, 255):
+            _merge_64(words, 0, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+        else:
+            _clear_64(words, 0, out)
         for i in range(whole, n):
             out[i] = load_value(words, (i - whole) * value_bytes, out)
