@@ -19,6 +19,7 @@ from gcodec.averaging import Averager, Plan
 from gcodec.checkpoint import pack, unpack
 from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradNA, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.contract import Gather, Memory, Reduce, alone, kept
+from gcodec.compressors.outcome import Values
 from gcodec.compressors.randomk import random_subset
 from gcodec.compressors.selection import bits_in, count_above
 from gcodec.compressors.sizes import Binned, Sizes, sizes_in
@@ -451,7 +452,17 @@ def test_compressing_the_compressed_is_compressing():
     flat = gradients_at(0, 1)[0]["linear"].view(-1)
     coarse = TopK(0.1).select(flat, {}, Place())
     fine = TopK(0.01)
-    assert torch.equal(fine.refine(flat, coarse, {}, Place()), fine.select(flat, {}, Place()))
+    found = fine.refine(Values(coarse, flat[coarse]), flat.numel(), {}, Place())
+    assert torch.equal(found.indices, fine.select(flat, {}, Place()))
+    assert torch.equal(found.values, flat[found.indices])
+
+
+@pytest.mark.parametrize("n_values", [0, 1, 3])
+def test_what_is_few_needs_no_refining(n_values):
+    """A second choice among no more values than it may keep is the first one."""
+    flat = torch.arange(float(n_values))
+    chosen = Values(torch.arange(n_values), flat)
+    assert TopK(0.1).refine(chosen, n_values, {}, Place()).indices.numel() == min(n_values, 1)
 
 
 def test_near_lossless_frames_follow_the_optimizer():
