@@ -17,7 +17,21 @@ from hypothesis import strategies as st
 
 from gcodec.averaging import Averager, Plan
 from gcodec.checkpoint import pack, unpack
-from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradNA, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
+from gcodec.compressors import (
+    DGC,
+    QSGD,
+    Cast,
+    Dense,
+    Frames,
+    GradNA,
+    GradZip,
+    Place,
+    PowerSGD,
+    RandomK,
+    RedSync,
+    TopK,
+    gradzip,
+)
 from gcodec.compressors.contract import Gather, Memory, Reduce, alone, kept
 from gcodec.compressors.outcome import Values
 from gcodec.compressors.randomk import random_subset
@@ -409,6 +423,21 @@ def test_gradzip_solves_the_papers_normal_equations():
     assert norm(v - wanted) <= 1e-5 * norm(wanted)
     assert (first.floats, second.floats) == (60 * 4, 70 * 4)
     assert setting.floats((60, 70)) == (60 + 70) * 4 / 2
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 7), (90, 4), (300, 16)])
+def test_gradzips_small_systems_are_solved_as_large_ones_are(monkeypatch, shape, dtype, relative):
+    factor = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=dtype)
+    factor *= torch.logspace(0, -4, shape[1], dtype=dtype)
+    setting = GradZip(shape[1], relative=relative)
+    found = []
+    for few in (1 << 30, 0):
+        monkeypatch.setattr(gradzip, "_FEW", few)
+        found.append(setting._solved(factor))
+    assert found[0].dtype == found[1].dtype == dtype
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6 * float(found[1].abs().max()))
 
 
 def test_gradna_never_leaves_its_rows():
