@@ -2,12 +2,13 @@
 
     python -m bench.compressors [--quick] [--values N] [--threads N] [--out DIR]
 
-writes ``bench/results/compressors.csv``. Four contests, each of methods that take turns in one process; medians:
+writes ``bench/results/compressors.csv``. Five contests, each of methods that take turns in one process; medians:
 
 * ``choose``: which values to send: torch.topk of sizes, against thresholds from samples and searches;
 * ``message``: the whole of it, from the gradient to the bytes, against rounding to float16;
 * ``low rank``: the arithmetic of a step on one rank, against that of PyTorch's PowerSGD hook, from the same start;
-* ``hook``: DDP hooks on a bucket, error feedback and all, against PyTorch's (``bench.hooks``).
+* ``hook``: DDP hooks on a bucket, error feedback and all, against PyTorch's (``bench.hooks``);
+* ``hook, two ranks``: those of low ranks, with what ranks say to each other (``bench.hooks_pair``).
 
 ``norm_kept`` is the L2 norm of what a message amounts to over the gradient's, ``of_best`` that over what the exact
 choice of as many values keeps. Everything is verified before it is timed. Low ranks have found their subspace by then.
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
-from bench import hooks
+from bench import hooks, hooks_pair
 from bench.codec import RESULTS
 from bench.hooks import WrongResultError as WrongResultError
 from gcodec.compressors import ACPSGD, DGC, QSGD, Compressor, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
@@ -183,6 +184,8 @@ def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator
         yield from low_ranks(shape, rounds, RANKS[:1] if quick else RANKS)
     for width in (64,) if quick else WIDTHS:
         yield from hooks.contest(width, rounds, RANKS[:1] if quick else RANKS)
+    for width in (64,) if quick else WIDTHS:
+        yield from hooks_pair.contest(width, rounds if quick else 10 * rounds, RANKS[:1] if quick else RANKS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

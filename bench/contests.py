@@ -11,7 +11,8 @@ from gcodec.demo.tables import read_table
 Row = dict[str, str]
 #: Of each contest, what its table is of.
 CONTESTS = {"choose": "which values to send", "message": "from the gradient to the bytes",
-            "low rank": "the arithmetic of a low rank", "hook": "the whole hook"}
+            "low rank": "the arithmetic of a low rank", "hook": "the whole hook",
+            "hook, two ranks": "the whole hook, between two ranks"}
 _COLUMNS = [">ms", ">times as fast", ">bytes", ">ratio", ">norm kept", ">of the best"]
 
 

@@ -153,22 +153,28 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
     gradient = torch.randn(bucket.buffer().numel(), generator=torch.Generator().manual_seed(4))
     with one_rank():
         for rank in ranks:
-            settings: dict[str, Compressor] = {
-                "PowerSGD": PowerSGD(rank), "ACP-SGD": ACPSGD(rank), "GradZip": GradZip(rank)}
-            states, hooks = ours(model, settings)
-            hooks = {PYTORCH: pytorch_powersgd(rank), **hooks}
-            check_low_rank(hooks, bucket, rank)
-            yield from _rows(f"rank {rank}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
+            yield from low_rank("hook", model, bucket, gradient, rounds, rank)
         states, hooks = ours(model, {
             "cast to float16": Cast("float16"), "the same without feedback": Plan(Cast("float16"), None),
             "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY),
             "RedSync": RedSync(DENSITY), "Random-k": RandomK(DENSITY)})
         hooks = {HALF: pytorch_half, **hooks}
-        yield from _rows(f"density {DENSITY}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
+        times = seconds_of(hooks, bucket, gradient, rounds)
+        yield from _rows("hook", f"density {DENSITY}", states, times, gradient)
+
+
+def low_rank(
+    name: str, model: torch.nn.Module, bucket: Bucket, gradient: torch.Tensor, rounds: int, rank: int
+) -> Iterator[list[object]]:
+    """Rows of the contest ``name``: hooks of one low rank, on whatever ranks there are."""
+    states, hooks = ours(model, {"PowerSGD": PowerSGD(rank), "ACP-SGD": ACPSGD(rank), "GradZip": GradZip(rank)})
+    hooks = {PYTORCH: pytorch_powersgd(rank), **hooks}
+    check_low_rank(hooks, bucket, rank)
+    yield from _rows(name, f"rank {rank}", states, seconds_of(hooks, bucket, gradient, rounds), gradient)
 
 
 def _rows(
-    what: str, states: dict[str, gd.CompressedGradients], times: dict[str, float], gradient: torch.Tensor
+    contest: str, what: str, states: dict[str, gd.CompressedGradients], times: dict[str, float], gradient: torch.Tensor
 ) -> Iterator[list[object]]:
     """One row for each hook; the first is what others are compared with. Of PyTorch's the bytes are not known."""
     first = next(iter(times))
@@ -177,5 +183,5 @@ def _rows(
         if name in states:
             count = states[name].stats()["compressor"]
             ratio, sent = f"{count['ratio']:.2f}", str(round(gradient.nbytes / count["ratio"]))
-        yield ["hook", what, gradient.numel(), torch.get_num_threads(), name, f"{seconds:.6f}",
+        yield [contest, what, gradient.numel(), torch.get_num_threads(), name, f"{seconds:.6f}",
                f"{times[first] / seconds:.2f}", sent, ratio, "", ""]

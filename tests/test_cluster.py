@@ -261,6 +261,20 @@ def test_a_sweep_that_is_cut_off_keeps_its_rows(monkeypatch, tmp_path):
     assert asked[2:] == [("cnn", bed.UNSHAPED, 60, False)]
 
 
+def test_a_sweep_adds_to_what_is_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep, "obstacle", lambda: None)
+    monkeypatch.setattr(sweep, "clean_up_when_told_to_end", lambda: None)
+    monkeypatch.setattr(sweep, "train", lambda model, rate, *_: controlled() | {"model": model, "rate": rate})
+    for arguments, rates in ((["--rate", runs.RATE], [runs.RATE]),
+                             (["--rate", "100mbit", "--add"], [runs.RATE, "100mbit"]),
+                             (["--rate", runs.RATE, "--add"], ["100mbit", runs.RATE]),
+                             (["--rate", "100mbit"], ["100mbit"])):
+        assert controllers.SWEEP.main([*arguments, "--out", str(tmp_path)]) == 0
+        rows = read_table(tmp_path / controllers.FILE)[1]
+        assert list(dict.fromkeys(row["rate"] for row in rows)) == rates
+        assert len(rows) == 2 * len(rates)
+
+
 def test_bits_of_exponents_by_table():
     watcher = bits.Watcher("m", 1)
     counts = np.zeros(bits.SYMBOLS, np.int64)

@@ -17,8 +17,23 @@ from hypothesis import strategies as st
 
 from gcodec.averaging import Averager, Plan
 from gcodec.checkpoint import pack, unpack
-from gcodec.compressors import DGC, QSGD, Cast, Dense, Frames, GradNA, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
+from gcodec.compressors import (
+    DGC,
+    QSGD,
+    Cast,
+    Dense,
+    Frames,
+    GradNA,
+    GradZip,
+    Place,
+    PowerSGD,
+    RandomK,
+    RedSync,
+    TopK,
+    gradzip,
+)
 from gcodec.compressors.contract import Gather, Memory, Reduce, alone, kept
+from gcodec.compressors.outcome import Values
 from gcodec.compressors.randomk import random_subset
 from gcodec.compressors.selection import bits_in, count_above
 from gcodec.compressors.sizes import Binned, Sizes, sizes_in
@@ -410,6 +425,21 @@ def test_gradzip_solves_the_papers_normal_equations():
     assert setting.floats((60, 70)) == (60 + 70) * 4 / 2
 
 
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 7), (90, 4), (300, 16)])
+def test_gradzips_small_systems_are_solved_as_large_ones_are(monkeypatch, shape, dtype, relative):
+    factor = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=dtype)
+    factor *= torch.logspace(0, -4, shape[1], dtype=dtype)
+    setting = GradZip(shape[1], relative=relative)
+    found = []
+    for few in (1 << 30, 0):
+        monkeypatch.setattr(gradzip, "_FEW", few)
+        found.append(setting._solved(factor))
+    assert found[0].dtype == found[1].dtype == dtype
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6 * float(found[1].abs().max()))
+
+
 def test_gradna_never_leaves_its_rows():
     """Without alternation all that is ever sent lies in the span of the first V: what the paper's comparison shows."""
     memory: Memory = {}
@@ -451,7 +481,17 @@ def test_compressing_the_compressed_is_compressing():
     flat = gradients_at(0, 1)[0]["linear"].view(-1)
     coarse = TopK(0.1).select(flat, {}, Place())
     fine = TopK(0.01)
-    assert torch.equal(fine.refine(flat, coarse, {}, Place()), fine.select(flat, {}, Place()))
+    found = fine.refine(Values(coarse, flat[coarse]), flat.numel(), {}, Place())
+    assert torch.equal(found.indices, fine.select(flat, {}, Place()))
+    assert torch.equal(found.values, flat[found.indices])
+
+
+@pytest.mark.parametrize("n_values", [0, 1, 3])
+def test_what_is_few_needs_no_refining(n_values):
+    """A second choice among no more values than it may keep is the first one."""
+    flat = torch.arange(float(n_values))
+    chosen = Values(torch.arange(n_values), flat)
+    assert TopK(0.1).refine(chosen, n_values, {}, Place()).indices.numel() == min(n_values, 1)
 
 
 def test_near_lossless_frames_follow_the_optimizer():

@@ -1,6 +1,6 @@
 """GraVAC beside static factors and Accordion on a network: its Table 2, in seconds that were measured.
 
-    python -m bench.cluster.controllers [--quick] [--model lstm] [--rate 1gbit] [--steps N] [--out DIR]
+    python -m bench.cluster.controllers [--quick] [--model lstm] [--rate 100mbit] [--add] [--steps N] [--out DIR]
 
 writes ``cluster-controllers.csv``: whole trainings on the bed, methods in lockstep, those of
 ``bench.experiments.gravac_methods`` by their names. A controller hears the seconds of its own steps. ``loss``: of the

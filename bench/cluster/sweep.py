@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.cluster.bed import RATES, clean_up_when_told_to_end, obstacle
 from bench.cluster.runs import Result, train
 from bench.codec import RESULTS
-from gcodec.demo.tables import write_table
+from gcodec.demo.tables import read_table, write_table
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sweep:
             print(f"skipped: {reason}")
             return 0
         clean_up_when_told_to_end()
-        rows: list[list[object]] = []
+        rows = self.kept(options) if options.add else []
         for training, rate in self.chosen(options):
             result = train(training.model, rate, training.steps, 1, self.methods, training.small, training.more)
             for row in self.rows_of(result):
@@ -66,6 +66,13 @@ class Sweep:
                 rows.append(row)
             write_table(options.out / self.file, self.columns, rows)
         return 0
+
+    def kept(self, options: argparse.Namespace) -> list[list[object]]:
+        """The rows that are there, but for those of trainings that are to be made."""
+        path = options.out / self.file
+        anew = {(training.model, rate) for training, rate in self.chosen(options)}
+        found = read_table(path)[1] if path.exists() else []
+        return [[row[column] for column in self.columns] for row in found if (row["model"], row["rate"]) not in anew]
 
     def chosen(self, options: argparse.Namespace) -> list[tuple[Training, str]]:
         """What to train, at which rates."""
@@ -85,6 +92,7 @@ class Sweep:
         parser.add_argument("--rate", action="append", choices=RATES, help=f"at these only ({_listed(self.rates)})")
         steps = ", ".join(dict.fromkeys(str(training.steps) for training in self.trainings))
         parser.add_argument("--steps", type=int, help=f"of each method ({steps})")
+        parser.add_argument("--add", action="store_true", help="keep the rows of other models and rates")
         parser.add_argument("--quick", action="store_true", help=f"{self.quick.steps} steps at {self.rates[0]}")
         parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (bench/results)")
         return parser

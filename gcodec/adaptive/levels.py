@@ -58,14 +58,14 @@ def levels(
     """What settings, from mild to harsh, leave of a tensor. ``memory`` counts the random draws, and nothing else in it
     changes; ``nested=False`` chooses anew for each."""
     found: list[Level] = []
-    indices: torch.Tensor | None = None
+    chosen: Values | None = None
     flat = fed.reshape(-1)
     for setting in settings:
         if isinstance(setting, Dense):
             found.append(Level(setting, square(fed)))
         elif isinstance(setting, Sparsifier | RandomK) and chooses(setting):
-            indices = _choice(setting, flat, indices if nested else None, memory, place)
-            found.append(Level(Chosen(setting, indices), square(flat[indices])))
+            chosen = _choice(setting, flat, chosen if nested else None, memory, place)
+            found.append(Level(Chosen(setting, chosen.indices), square(chosen.values)))
         else:
             whole = square(fed)
             lost = loss(setting, fed, memory)
@@ -79,16 +79,26 @@ def chooses(setting: Sparsifier | RandomK) -> bool:
 
 
 def _choice(
-    setting: Sparsifier | RandomK, flat: torch.Tensor, among: torch.Tensor | None, memory: Memory, place: Place
-) -> torch.Tensor:
-    """Indices of the values that a setting keeps, ``among`` those of a milder one, or of all."""
-    if isinstance(setting, RandomK):
-        n = flat.numel()
-        k = kept(n, setting.density) if n else 0
-        key = key_of("random-k", setting.seed, place.name, tick(memory))
-        if among is None:
-            return random_subset(n, k, key).to(flat.device)
-        return among[random_subset(among.numel(), min(k, among.numel()), key).to(flat.device)]
+    setting: Sparsifier | RandomK, flat: torch.Tensor, among: Values | None, memory: Memory, place: Place
+) -> Values:
+    """The values that a setting keeps, ``among`` those of a milder one, or of all: a later choice among these reads
+    nothing of the tensor."""
+    if isinstance(setting, Sparsifier) and among is not None:
+        return setting.refine(among, flat.numel(), memory, place)
+    if isinstance(setting, Sparsifier):
+        indices = setting.chosen(flat, memory, place)
+        return Values(indices, flat[indices])
+    return _random_choice(setting, flat, among, memory, place)
+
+
+def _random_choice(
+    setting: RandomK, flat: torch.Tensor, among: Values | None, memory: Memory, place: Place
+) -> Values:
+    k = kept(flat.numel(), setting.density) if flat.numel() else 0
+    key = key_of("random-k", setting.seed, place.name, tick(memory))
     if among is None:
-        return setting.chosen(flat, memory, place)
-    return setting.refine(flat, among, memory, place)
+        indices = random_subset(flat.numel(), k, key).to(flat.device)
+        return Values(indices, flat[indices])
+    n = among.indices.numel()
+    at = random_subset(n, min(k, n), key).to(flat.device)
+    return Values(among.indices[at], among.values[at])

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from ..errors import InvalidArgument
+from ..kernels.jit import kernel
 from .contract import Memory
 from .lowrank import Alternating, product
 
 _FLOOR = 1e-12  #: of the mean eigenvalue: what keeps a singular system solvable
+_FEW = 1 << 14  #: products of the fitting that take less than a dozen calls of torch
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,22 @@ class GradZip(Alternating):
         return factor
 
     def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+        return product(matrix, self._solved(fixed))
+
+    def _solved(self, fixed: torch.Tensor) -> torch.Tensor:
+        """V^T (V V^T + lambda I)^-1 [n, rank], from V^T."""
+        n, rank = fixed.shape
+        if fixed.is_cpu and fixed.is_contiguous() and n * rank * rank <= _FEW:
+            solved = torch.empty_like(fixed)
+            _solve(fixed.numpy(), self.regularization, self.relative, solved.numpy())
+            return solved
         wide = fixed.double()
         system = wide.T @ wide
-        scale = float(system.diagonal().mean())
-        ridge = self.regularization * (scale if self.relative else 1.0) + _FLOOR * scale
-        system.diagonal().add_(ridge)
+        diagonal = system.diagonal()
+        scale = float(diagonal.sum()) / rank
+        diagonal += self.regularization * (scale if self.relative else 1.0) + _FLOOR * scale
         root, _ = torch.linalg.cholesky_ex(system)
-        return product(matrix, torch.cholesky_solve(wide.T, root).T.to(matrix.dtype))
+        return (wide @ torch.cholesky_inverse(root)).to(fixed.dtype)
 
     def remember(self, mean: torch.Tensor, side: int, memory: Memory) -> None:
         before = memory.get(self._key(side))
@@ -59,3 +71,37 @@ class GradNA(GradZip):
     """The same without alternation: V stays what it was at the start, and only U is ever fitted."""
 
     alternate: ClassVar[bool] = False
+
+
+@kernel
+def _solve(fixed: Any, regularization: Any, relative: Any, solved: Any) -> None:
+    """``GradZip._solved`` of a small matrix, in double precision: Cholesky's root, then both triangles row by row."""
+    n, rank = fixed.shape
+    root, row = np.zeros((rank, rank)), np.empty(rank)
+    for i in range(n):
+        for a in range(rank):
+            row[a] = fixed[i, a]
+        for a in range(rank):
+            for b in range(a + 1):
+                root[a, b] += row[a] * row[b]
+    scale = np.trace(root) / rank
+    ridge = regularization * (scale if relative else 1.0) + _FLOOR * scale
+    for a in range(rank):
+        root[a, a] += ridge
+        for b in range(a + 1):
+            total = root[a, b]
+            for c in range(b):
+                total -= root[a, c] * root[b, c]
+            root[a, b] = np.sqrt(total) if a == b else total / root[b, b]
+    for i in range(n):
+        for a in range(rank):
+            total = np.float64(fixed[i, a])
+            for c in range(a):
+                total -= root[a, c] * row[c]
+            row[a] = total / root[a, a]
+        for a in range(rank - 1, -1, -1):
+            total = row[a]
+            for c in range(a + 1, rank):
+                total -= root[c, a] * row[c]
+            row[a] = total / root[a, a]
+            solved[i, a] = row[a]

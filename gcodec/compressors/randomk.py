@@ -28,6 +28,11 @@ from .contract import (
 from .draws import below, draw64
 from .outcome import Values
 
+#: Its six highest bits are others for each power of two that it is multiplied by.
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_PLACES = np.zeros(64, np.int64)  #: which power that is
+_PLACES[[(int(_DE_BRUIJN) << place) % (1 << 64) >> 58 for place in range(64)]] = np.arange(64)
+
 
 @dataclass(frozen=True)
 class RandomK(Compressor):
@@ -98,10 +103,8 @@ def _list(bitmap: Any, n: Any, inverse: Any, indices: Any) -> None:
         left = ~bitmap[word] if inverse else bitmap[word]
         if word == len(bitmap) - 1 and n & 63:
             left &= (np.uint64(1) << np.uint64(n & 63)) - np.uint64(1)
-        number = 64 * word
         while left:
-            if left & np.uint64(1):
-                indices[at] = number
-                at += 1
-            left >>= np.uint64(1)
-            number += 1
+            lowest = left & (~left + np.uint64(1))
+            indices[at] = 64 * word + _PLACES[np.uint64(lowest * _DE_BRUIJN) >> np.uint64(58)]
+            at += 1
+            left ^= lowest

@@ -16,6 +16,7 @@ from ..kernels.jit import kernel
 from ..tensors import kernel_view
 
 _RUN = 16  #: values that are looked at together
+_DENSE = 16  #: where one value of so many is chosen, marking them all takes less than sorting the chosen
 
 
 def sizes_of(values: torch.Tensor) -> torch.Tensor:
@@ -25,7 +26,12 @@ def sizes_of(values: torch.Tensor) -> torch.Tensor:
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Where the k values of greatest size are: int64[k], ascending. Of equal ones torch.topk chooses."""
-    return torch.topk(sizes_of(values), k, sorted=False).indices.sort().values
+    found = torch.topk(sizes_of(values), k, sorted=False).indices
+    if _DENSE * k < values.numel():
+        return found.sort().values
+    chosen = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
+    chosen[found] = True
+    return chosen.nonzero().view(-1)
 
 
 def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:

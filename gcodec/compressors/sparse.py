@@ -55,13 +55,14 @@ class Sparsifier(Compressor):
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         """Which values to send of a flat tensor that is not empty: int64[k] on its device, ascending."""
 
-    def refine(self, flat: torch.Tensor, indices: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
-        """The same, among those that a setting of greater density has chosen: compression of the compressed. Its cost
-        is that of ``indices``, not of all values."""
-        share = kept(flat.numel(), self.density) / max(indices.numel(), 1)
-        if share >= 1:
-            return indices
-        return indices[self.at(share).select(flat[indices], memory, place)]
+    def refine(self, chosen: Values, n_values: int, memory: Memory, place: Place) -> Values:
+        """The same, among those that a setting of greater density has chosen of a tensor of ``n_values``: compression
+        of the compressed. Its cost is theirs, not that of all values."""
+        k, k_chosen = kept(n_values, self.density), chosen.indices.numel()
+        if k >= k_chosen:
+            return chosen
+        at = self.at(k / k_chosen).select(chosen.values, memory, place)
+        return Values(chosen.indices[at], chosen.values[at])
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_type(gradient)

@@ -23,6 +23,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
+import torch
+
 from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments.lgreco import errors, tables, throughput
@@ -90,14 +92,24 @@ def write(trainings: Sequence[Training], out: Path) -> None:
     write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
     first = [one for one in trainings if one.job.seed == 0 and one.job.part != "replay"]
     pairs = [one for one in first if one.job.part == "pairs"]
-    adapted = [one for one in pairs if one.means]
-    write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
-    write_table(out / tables.LOW_RANK, errors.LOW_RANK_COLUMNS,
-                (row for one in adapted if one.job.family == "PowerSGD" for row in errors.low_rank(one)))
+    write_timed([one for one in pairs if one.means], out)
     compared = {one.job.problem for one in first if one.job.method == DENSE}
     rows = [row for problem in sorted(compared)
             for row in throughput.rows_of([one for one in first if one.job.problem == problem])]
     write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
+
+
+def write_timed(adapted: Sequence[Training], out: Path) -> None:
+    """The tables of what decisions take. With one thread, as trainings are: processor time counts threads that wait for
+    each other, which on a busy machine they mostly do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
+        write_table(out / tables.LOW_RANK, errors.LOW_RANK_COLUMNS,
+                    (row for one in adapted if one.job.family == "PowerSGD" for row in errors.low_rank(one)))
+    finally:
+        torch.set_num_threads(before)
 
 
 def add(trainings: Sequence[Training], out: Path) -> None:
