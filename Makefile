@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Files of tests are spread over the cores: most of the time goes into compiling kernels.
 SPREAD := -n auto --dist loadfile
@@ -22,15 +22,18 @@ help:           ## this list
 demo: $(VENV)/.installed       ## see it work: a short training run, its gradients compressed
 	@$(BIN)/gcodec demo
 
-test: pytest    ## ruff, mypy, the portable kernels, then all tests but the slow ones
+# mypy, which has one thread, beside the first tests: their last file leaves a core without work.
+test: $(VENV)/.installed        ## ruff, mypy, the portable kernels, then all tests but the slow ones
+	@$(MAKE) --no-print-directory --jobs=2 check portable
+	@$(MAKE) --no-print-directory pytest
 
 # Tests that start processes of their own come last: by then there is no kernel left to compile.
-pytest: portable
+pytest: $(VENV)/.installed
 	@$(BIN)/python -m pytest $(SPREAD) --ignore-glob='*/test_distributed*'
 	@$(BIN)/python -m pytest $(SPREAD) tests/test_distributed*.py
 
-# On x86-64 only: elsewhere there is one path, and `pytest` has run it.
-portable: check
+# On x86-64 only: elsewhere there is one path, and `pytest` runs it.
+portable: $(VENV)/.installed
 	@if [ "$$(uname -m)" = x86_64 ]; then $(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS); fi
 
 check: $(VENV)/.installed       ## ruff and mypy
@@ -81,11 +84,13 @@ clean:          ## remove what make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# pip would compile thousands of modules one after another.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gcodec needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed

@@ -169,12 +169,12 @@ def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: flo
     return crc(list(model.parameters())), losses[0], losses[-1], numbers["compressor"]["dropped"]
 
 
-def unused(group: dist.ProcessGroup, name: str) -> tuple[list[bool], list[torch.Tensor]]:
+def unused(group: dist.ProcessGroup, name: str, told: bool, **ddp: Any) -> tuple[list[bool], list[torch.Tensor]]:
     """A branch that some steps use on all ranks, on one, on none: whether it had a gradient, the sum of what came of
-    these, and this rank's residual less its own gradients."""
+    these, and this rank's residual less its own gradients. ``told``: whether the state knows what DDP was told."""
     model, alone = Net(branch=True), Net(branch=True)
-    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, find_unused_parameters=True)
-    state = gd.CompressedGradients(wrapped, PROMISES[name].setting, group=group)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, find_unused_parameters=True, **ddp)
+    state = gd.CompressedGradients(wrapped if told else model, PROMISES[name].setting, group=group)
     wrapped.register_comm_hook(state, gd.hook)
     assert model.branch is not None
     assert alone.branch is not None

@@ -1,4 +1,5 @@
-"""Real ranks for tests: a group of Gloo processes that run named cases together, and so import torch but once."""
+"""Real ranks for tests: a group of Gloo processes that run named cases together. They are copies of one process, in
+which torch has been imported and the kernels loaded (:mod:`tests.resting_rank`)."""
 
 from __future__ import annotations
 
@@ -14,23 +15,14 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 300  #: seconds after which a case counts as hanging
-TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 @cache
-def compile_kernels() -> None:
-    """Here and now, so that on a fresh checkout ranks find them on disk, and none waits for another's compiler."""
-    import torch
-
-    from gcodec.distributed import FixedBits, Lossless, NearLossless, Refresh
-    from gcodec.distributed.warm import warm
-    from gcodec.valuetypes import BY_NAME
-
-    near = NearLossless(torch.optim.SGD([torch.nn.Parameter(torch.ones(8))], lr=0.1, momentum=0.9))
-    for name in TYPES:
-        for mode in (Lossless(), FixedBits(5), near):
-            for refresh in (Refresh(), None):
-                warm(BY_NAME[name], mode, refresh)
+def copies() -> Any:
+    """Starts processes as copies of one that imports and compiles, once, what every rank needs: seconds for each."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["tests.resting_rank"])
+    return context
 
 
 class Ranks:
@@ -42,8 +34,7 @@ class Ranks:
         self._store = Path()
 
     def _start(self) -> None:
-        compile_kernels()
-        context = mp.get_context("spawn")
+        context = copies()
         store = Path(tempfile.gettempdir()) / f"gcodec-test-{os.getpid()}-{os.urandom(4).hex()}"
         self._store = store
         for rank in range(self.size):

@@ -94,10 +94,12 @@ def test_dgc_trains_in_every_form(pair, form):
     assert first == last
 
 
+@pytest.mark.parametrize("options", [{"told": True}, {"told": False},
+                                     {"told": False, "gradient_as_bucket_view": True}], ids=str)
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
-def test_what_is_unused_loses_nothing(pair, name):
+def test_what_is_unused_loses_nothing(pair, name, options):
     """DDP throws away what comes of a step in which no rank has used a parameter: so nothing is sent then."""
-    found = pair.run("unused", name=name)
+    found = pair.run("unused", name=name, **options)
     for there, (total, _) in found:
         assert there == [True, False, True, False, True]
         assert torch.equal(total, found[0][1][0])

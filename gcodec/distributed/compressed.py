@@ -33,10 +33,11 @@ class CompressedGradients:
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
     ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
-    parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it must be
-    DDP's. ``plan``: a compressor, which gets error feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the
-    one that will take the step; plans with momentum correction need it, to see that it has no momentum. ``group``:
-    DDP's process group. ``timeout``: when a silent rank becomes an error.
+    parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it should be
+    DDP's, unless gradients are None between steps (``zero_grad(set_to_none=True)``). ``plan``: a compressor, which gets
+    error feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the one that will take the step; plans with
+    momentum correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when a
+    silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
     ``gcodec.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and number of
@@ -136,6 +137,8 @@ class CompressedGradients:
             name = self._names.get(id(param))
             if name is None:
                 raise InvalidArgument(f"the model has no parameter that this one of {tuple(param.shape)} is")
+            if param.grad is None:      # one that this rank has used has its gradient by now
+                self.averager.skips_zeros = True
             found[name] = gradient
         return found
 
