@@ -39,6 +39,8 @@ class Bucket:
     def __init__(self, model: torch.nn.Module) -> None:
         self._params = list(model.parameters())
         self._buffer = torch.empty(sum(param.numel() for param in self._params))
+        for param, gradient in zip(self._params, self.gradients(), strict=True):
+            param.grad = gradient  # none would say that this rank has not used it
 
     def index(self) -> int:
         """The only one."""
