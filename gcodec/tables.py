@@ -93,7 +93,9 @@ def _level_tables(
     widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int
 ) -> tuple[np.ndarray, np.ndarray, Planes]:
     marks, shifts = level_tables(widths, masks, tail_bits)
-    return marks, shifts, Planes(len(widths), np.array(widths, np.int64), uniform_shifts(marks, shifts))
+    uniform = uniform_shifts(marks, shifts)
+    planes = Planes(len(widths), np.array(widths, np.int64), uniform, chunks_of(widths, marks, shifts, tail_bits))
+    return marks, shifts, planes
 
 
 def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,3 +119,35 @@ def uniform_shifts(marks: np.ndarray, shift: np.ndarray) -> np.ndarray:
         values = set(shift[plane][marks >> plane & 1 == 1].tolist())
         uniform[plane] = -1 if len(values) > 1 else next(iter(values), 0)
     return uniform
+
+
+def chunks_of(widths: Sequence[int], marks: np.ndarray, shift: np.ndarray, tail_bits: int) -> np.ndarray:
+    """Where chunks lie if all levels take them in the same way (``kernels.groups_chunks``): int64[12].
+
+    Numbers of wide planes (0: levels do something else, or a chunk lies across the middle of 24 bits); by how many
+    bits a half plane's items are above the lowest bit of their chunk, or -1; the factors that put the first two chunks
+    into the upper twelve bits, a byte each, and the others into the lower; then uint8[64], for bytes of two tails in a
+    row where their chunks begin.
+    """
+    n_wide = next((n for n in (len(widths), len(widths) - 1) if n > 0 and _nested(widths, n, marks, shift)), 0)
+    starts = [24 - sum(widths[: k + 1]) if k < n_wide else 18 - 6 * k for k in range(4)]
+    beyond = [start - (12 if k < 2 else 0) for k, start in enumerate(starts)]
+    if tail_bits != 24 or not 0 < n_wide <= 4 or not all(0 <= bits <= 6 for bits in beyond):
+        return np.zeros(12, np.int64)
+    half = 6 - widths[-1] if n_wide < len(widths) else -1
+    factors = [1 << bits for bits in beyond]
+    picks = np.array([starts[i % 4] + 32 * (i // 4 % 2) for i in range(64)], np.uint8)
+    pairs = [factors[0] | factors[1] << 8, factors[2] | factors[3] << 8]
+    return np.concatenate([np.array([n_wide, half, *pairs], np.int64), picks.view(np.int64)])
+
+
+def _nested(widths: Sequence[int], n_wide: int, marks: np.ndarray, shift: np.ndarray) -> bool:
+    """Whether all levels own the first few of ``n_wide`` planes, and those that own the last plane, if that is another,
+    the upper part of the next chunk of six bits."""
+    n_own = [bin(int(mark) & (1 << n_wide) - 1).count("1") for mark in marks]
+    if any(int(mark) & (1 << n_wide) - 1 != (1 << n) - 1 for mark, n in zip(marks, n_own, strict=True)):
+        return False
+    if n_wide == len(widths):
+        return True
+    owners = [(n, int(where)) for n, where, mark in zip(n_own, shift[n_wide], marks, strict=True) if mark >> n_wide & 1]
+    return set(widths[:n_wide]) == {6} and all(where == 24 - 6 * n - widths[-1] for n, where in owners)

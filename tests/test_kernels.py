@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 import gcodec
-from gcodec import scheme
+from gcodec import Ladder, assembly, decoding
 from gcodec.kernels import logarithms, means, memory, planes, scalar, streams, vector
 from gcodec.rounding import round_to_levels
 from gcodec.valuetypes import BY_NAME
@@ -196,16 +196,42 @@ LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16"
                  "runs of equal sub-streams", "scale by row", "a block and one")]
 
 
+def use_general_layout(monkeypatch):
+    for room in (assembly, decoding):
+        monkeypatch.setattr(room, "layout_of", lambda *any_planes: planes.LAYOUT_GENERAL)
+
+
 @pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)
 def test_all_layouts_of_planes_give_the_same_bytes(which, monkeypatch):
     names = ("lossless", "half the mantissa", "fine ladder", "uneven ladder")
     chosen = [mode for mode in modes(which.dtype) if mode.name in names]
     fast = [gcodec.encode(which.array(), **mode.arguments(which)) for mode in chosen]
-    monkeypatch.setattr(scheme, "layout_of", lambda *any_planes: planes.LAYOUT_GENERAL)
+    use_general_layout(monkeypatch)
     for mode, frame in zip(chosen, fast, strict=True):
         arguments = mode.arguments(which)
         assert gcodec.encode(which.array(), **arguments) == frame
         laws.assert_same_bits(gcodec.decode(frame), promised(which.kind, which.bits, arguments))
+
+
+CHUNKED = [{"mantissa_bits": bits} for bits in range(1, 23)]
+CHUNKED += [{"ladder": Ladder(drops)} for drops in ((0, 6, 12, 18), (0, 3), (3, 9), (9, 12, 15), (15, 18, 21), (12,),
+                                                    (0, 2, 4, 6), (0, 8, 16), (2, 8, 14, 20))]
+
+
+@pytest.mark.parametrize("options", CHUNKED, ids=lambda options: str(*options.values()))
+@pytest.mark.parametrize("n", [64, 2_117])
+def test_all_ways_to_cut_tails_into_planes_give_the_same_bytes(options, n, monkeypatch):
+    rng = np.random.default_rng(n)
+    x = (rng.standard_normal(n) * np.exp(rng.normal(0, 2, n)) * (rng.random(n) < 0.8)).astype(np.float32)
+    x[n // 2 : n // 2 + 200] = 0
+    x[-3:] = np.nan, np.inf, -0.0
+    if "ladder" in options:
+        options = options | {"levels": rng.integers(0, len(options["ladder"].drops), n).astype(np.uint8)}
+    frame = gcodec.encode(x, **options)
+    decoded = gcodec.decode(frame)
+    use_general_layout(monkeypatch)
+    assert gcodec.encode(x, **options) == frame
+    laws.assert_same_bits(gcodec.decode(frame), decoded)
 
 
 PROGRAM = """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgument
-from ..kernels.jit import kernel
+from ..kernels.jit import allocating
 from .contract import Memory
 from .lowrank import Alternating, product
 
@@ -73,7 +73,7 @@ class GradNA(GradZip):
     alternate: ClassVar[bool] = False
 
 
-@kernel
+@allocating
 def _solve(fixed: Any, regularization: Any, relative: Any, solved: Any) -> None:
     """``GradZip._solved`` of a small matrix, in double precision: Cholesky's root, then both triangles row by row."""
     n, rank = fixed.shape

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import kernel
+from .jit import allocating, kernel
 from .memory import view
 from .prefix_code import ESCAPE, package_merge
 from .scalar import U32
@@ -16,7 +16,7 @@ from .survey import cost_of
 NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 
-@kernel
+@allocating
 def choose_symbols(histograms, n_levels, window, budget, exact):
     """Which bins get a symbol, and the weight of each, for a codebook per row.
 
@@ -94,7 +94,7 @@ def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
     return n
 
 
-@kernel
+@allocating
 def find_lengths(weights, n_weights, limit):
     """Code lengths by symbol number, of at most ``limit`` bits, for a codebook per row: uint8[n, 256]. ``weights``,
     ``n_weights``: of :func:`choose_symbols`."""
@@ -143,7 +143,7 @@ def bin_costs(ranges, lengths, head_bits, window, center, costs):
                 number += 1
 
 
-@kernel
+@allocating
 def spent(histograms, costs):
     """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost under each codebook: uint64[n_codebooks].
     ``costs``: uint32[n_codebooks, n_bins], by :func:`bin_costs`."""

@@ -51,12 +51,6 @@ def permute(table: Lanes, source: Lanes) -> Lanes:
     return Lanes(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
 
 
-def pick_bits(picks: Lanes, source: Lanes) -> Lanes:
-    """Eight bits of every 64, from those of these numbers on, to each byte of them."""
-    name = "llvm.x86.avx512.pmultishift.qb.512"
-    return Lanes(source.builder, call(source.builder, name, _BYTES, [picks.value, source.value]))
-
-
 def bytes_of(words: list[Lanes]) -> list[Lanes]:
     """Of 64 words in four registers the lowest bytes, the next, and so on: four registers of 64 bytes."""
     a, b, c, d = (one.seen_as(8).pick([4 * j + k for k in range(4) for j in range(16)]).seen_as(64) for one in words)

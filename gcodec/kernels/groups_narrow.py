@@ -7,9 +7,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from .groups import bytes_of, float_of, look_up, permute, pick_bits, tail_of
+from .groups import bytes_of, float_of, look_up, permute, tail_of
 from .jit import kernel
-from .lanes import Lanes, load, move, splat
+from .lanes import Lanes, load, move, pick_bits, splat
 from .scalar import U8
 from .steps import intrinsic_step
 

@@ -23,14 +23,20 @@ def _stamp(path: str) -> bytes:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile with the GIL released, cached on disk, without fast-math (integers decide bytes)."""
+    """Compile with the GIL released, cached on disk, without fast-math (integers decide bytes), and without counting
+    references: kernels allocate nothing, and counting takes as long as small kernels do."""
+    return _compiled(function, _nrt=False)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """The same for the few that make arrays: those that plan, once for an array of values."""
     return _compiled(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """The same for a step of one other kernel: becomes part of it before compilation, which saves compiling all it
-    calls twice."""
-    return _compiled(function, inline="always")
+    """:func:`kernel` for a step of one other kernel: becomes part of it before compilation, which saves compiling all
+    it calls twice."""
+    return _compiled(function, _nrt=False, inline="always")
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:

@@ -78,6 +78,10 @@ class Lanes:
         """<n x i1> of an unsigned comparison."""
         return Lanes(self.builder, self.builder.icmp_unsigned(operator, self.value, self._like(other)))
 
+    def negative(self) -> Lanes:
+        """<n x i1>: the topmost bit of each lane."""
+        return Lanes(self.builder, self.builder.icmp_signed("<", self.value, self._like(0)))
+
     def choose(self, yes: Any, no: Lanes) -> Lanes:
         """This mask's choice between two."""
         return Lanes(self.builder, self.builder.select(self.value, no._like(yes), no.value))
@@ -112,6 +116,14 @@ class Lanes:
         """How many lanes of a mask are set: a scalar."""
         return call(self.builder, "llvm.ctpop.i64", INDEX, [self.number()])
 
+    def multiply_pairs(self, factors: Lanes) -> Lanes:
+        """Sums of two products in a row, in lanes of twice the width: of bytes, the factors signed, or of words of 16
+        bits, all signed. 512 bits."""
+        result = ir.VectorType(ir.IntType(2 * self.bits), self.n // 2)
+        name = {8: "pmaddubs.w", 16: "pmaddw.d"}[self.bits]
+        args = [self.value, factors.seen_as(self.bits).value]
+        return Lanes(self.builder, call(self.builder, f"llvm.x86.avx512.{name}.512", result, args))
+
     def total(self) -> Any:
         """Sum of all lanes, modulo their width: a scalar."""
         name = f"llvm.vector.reduce.add.v{self.n}i{self.bits}"
@@ -137,8 +149,14 @@ def splat(builder: Any, value: Any, bits: int, n: int) -> Lanes:
     return Lanes(builder, one).pick([0] * n)
 
 
-def move(verb: str, source: Lanes, mask: Lanes) -> Lanes:
-    """compress: the marked lanes one behind the other, then zeros; expand: the inverse."""
+def move(verb: str, source: Lanes, mask: Lanes, rest: Lanes | None = None) -> Lanes:
+    """compress: the marked lanes one behind the other; expand: the inverse. Other lanes are those of ``rest``, or 0."""
     name = f"llvm.x86.avx512.mask.{verb}.v{source.n}i{source.bits}"
-    zero = ir.Constant(source.value.type, [0] * source.n)
-    return Lanes(source.builder, call(source.builder, name, zero.type, [source.value, zero, mask.value]))
+    others = ir.Constant(source.value.type, [0] * source.n) if rest is None else rest.value
+    return Lanes(source.builder, call(source.builder, name, others.type, [source.value, others, mask.value]))
+
+
+def pick_bits(picks: Lanes, source: Lanes) -> Lanes:
+    """Eight bits of every 64, from those of these numbers on, to each byte of them."""
+    name = "llvm.x86.avx512.pmultishift.qb.512"
+    return Lanes(source.builder, call(source.builder, name, picks.value.type, [picks.value, source.value]))

@@ -66,11 +66,13 @@ class Books(NamedTuple):
 
 
 class Planes(NamedTuple):
-    """``n``: number of planes; ``widths``: int64[n]; ``uniform``: int64[8], see ``kernels.planes``."""
+    """``n``: number of planes; ``widths``: int64[n]; ``uniform``: int64[8], see ``kernels.planes``; ``chunks``:
+    int64[12], see ``tables.chunks_of``."""
 
     n: int
     widths: np.ndarray
     uniform: np.ndarray
+    chunks: np.ndarray
 
 
 class Columns(NamedTuple):

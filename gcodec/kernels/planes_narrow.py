@@ -39,13 +39,31 @@ def tails_32(values, start, count, words):
 
 @kernel
 def split_narrow(
-    values, symbols, n, stream, n_planes, widths, mark_of, shift, uniform, marks, words, bytes_, items, n_items, out, at
+    values,
+    symbols,
+    n,
+    stream,
+    n_planes,
+    widths,
+    mark_of,
+    shift,
+    uniform,
+    chunks,
+    marks,
+    words,
+    bytes_,
+    items,
+    n_items,
+    out,
+    at,
 ):
     """Planes of at most 8 bits each. ``items``: uint8[8, n + 64], ``n_items``: int64[8], ``marks``: as ``symbols``,
     scratch."""
     n_items[:] = 0
     if HAS_AVX512:
-        split_groups(values, symbols, n, stream, n_planes, mark_of, shift, uniform, words, bytes_, items, n_items)
+        split_groups(
+            values, symbols, n, stream, n_planes, mark_of, shift, uniform, chunks, words, bytes_, items, n_items
+        )
         for p in range(n_planes):
             at = pack_bytes(items[p], n_items[p], widths[p], out, at)
         return at
@@ -88,6 +106,7 @@ def merge_narrow(
     head_of,
     shift,
     uniform,
+    chunks,
     bases,
     words,
     bytes_,
@@ -102,7 +121,9 @@ def merge_narrow(
         at += (n_items[p] * widths[p] + 7) >> 3
     n_items[:] = 0
     if HAS_AVX512:
-        merge_groups(symbols, marks, n, stream, n_planes, head_of, shift, uniform, bases, words, items, n_items, out)
+        merge_groups(
+            symbols, marks, n, stream, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
+        )
         return
     for s in range((n + stream - 1) // stream):
         first = s * stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import kernel
+from .jit import allocating, kernel
 from .logarithms import log2_fixed
 from .memory import view
 from .scalar import U64
@@ -77,7 +77,7 @@ def _sum_clusters(histograms, n_clusters, choice, sums):
             own[i] += row[i]
 
 
-@kernel
+@allocating
 def _cluster(histograms, max_clusters, table_cost, sums):
     """:func:`cluster` of histograms whose bins all count something somewhere: the number of groups, and in ``sums``,
     uint32[max_clusters + 1, n_bins], their histograms."""
@@ -116,7 +116,7 @@ def _cluster(histograms, max_clusters, table_cost, sums):
     return n
 
 
-@kernel
+@allocating
 def cluster(histograms, max_clusters, table_cost):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
 

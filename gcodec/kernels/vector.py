@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from .jit import kernel
-from .lanes import Lanes, load, move
+from .lanes import Lanes, load, move, pick_bits
 from .steps import HAS_AVX512, HAS_SSSE3, intrinsic_step
 
 if HAS_SSSE3:
@@ -98,6 +98,12 @@ unpack_7 = intrinsic_step(types.void, 4, _generate_unpack_7)
 
 
 def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
+    if HAS_AVX512:
+        below_64 = load(builder, at(0, 8), 8, 64) & 0x3F
+        pairs = below_64.multiply_pairs(Lanes(builder, _constant(_BYTES, [1, 64] * 32)))
+        fours = pairs.multiply_pairs(Lanes(builder, _constant(_WORDS, [1 | 64 * 64 << 16] * 16)))
+        fours.seen_as(8).pick([4 * (k // 3) + k % 3 for k in range(48)] + [63] * 16).store(at(2, 8))
+        return
     words = _vector(builder, at(0, 8), _WORDS)
     packed = _fields(builder, words, [(0x3F, 0), (0x3F00, -2), (0x3F0000, -4), (0x3F000000, -6)])
     picks = _constant(ir.VectorType(_WORD, 48), [4 * (k // 3) + k % 3 for k in range(48)])
@@ -106,6 +112,11 @@ def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
 
 
 def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
+    if HAS_AVX512:
+        eights = load(builder, at(0, 8), 8, 64).pick([min(6 * (k // 8) + k % 8, 63) for k in range(64)])
+        picks = Lanes(builder, _constant(_BYTES, [6 * (k % 8) for k in range(64)]))
+        (pick_bits(picks, eights) & 0x3F).store(at(2, 8))
+        return
     packed = _vector(builder, at(0, 8), ir.VectorType(_BYTE, 48))
     picks = _constant(ir.VectorType(_WORD, 64), [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)])
     zero = _constant(packed.type, [0] * 48)
