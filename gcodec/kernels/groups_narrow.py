@@ -76,14 +76,26 @@ def _rounder(bits: int) -> Any:
 round_32, round_16 = _rounder(32), _rounder(16)
 
 
+def _heads(values: Lanes, head_shift: int) -> Lanes:
+    """Heads of 64 values, of eight bits."""
+    if values.bits == 16:
+        return (values >> head_shift).to(8)
+    quarters = [(values.part(k, 16) << (24 - head_shift)) >> 24 for k in range(4)]
+    halves = [quarters[k].packed(quarters[k + 1]) for k in (0, 2)]
+    # Packing puts together what is of the same 128 bits.
+    return halves[0].packed(halves[1]).seen_as(32).pick([k // 4 + k % 4 * 4 for k in range(16)]).seen_as(8)
+
+
 def _joint(bits: int, head_shift: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         values, levels, ranges = load(builder, at(0, bits), bits, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
-        levels = _finite(values, args[8]).choose(levels, levels ^ levels)
+        heads = _heads(values, head_shift)
+        # Infinity has nothing but zeros below the head.
+        levels = heads.compare("<", builder.lshr(args[8], _number(head_shift))).choose(levels, levels ^ levels)
         origin, count, number = (
             look_up(builder, builder.gep(ranges, [_number(256 * k)]), levels, 64) for k in range(3)
         )
-        offset = (values >> head_shift).to(8) - args[9] - origin
+        offset = heads - args[9] - origin
         escape = splat(builder, _number(255), 8, 64)
         symbols = offset.compare("<", count).choose(offset + number, escape)
         values.compare("==", 0).choose(0, symbols).store(at(6, 8))
@@ -98,6 +110,20 @@ joint_32, joint_16 = _joint(32, 23), _joint(16, 7)
 
 def _masked(marks: Lanes, plane: Any) -> Lanes:
     return (marks & marks.builder.shl(_number(1), plane)).compare("!=", 0)
+
+
+def _generate_mark(builder: Any, args: list[Any], at: Any) -> None:
+    marks = look_up(builder, at(0, 8), load(builder, at(2, 8), 8, 64))
+    marks.store(at(4, 8))
+    for plane in range(7, -1, -1):  # the topmost bit of a byte is the fastest to ask for
+        count_at = builder.bitcast(builder.gep(at(6, 64), [_number(8 * plane)]), _INDEX.as_pointer())
+        builder.store(builder.add(builder.load(count_at), marks.negative().count()), count_at)
+        marks = marks + marks
+
+
+#: mark_64(mark_of, 0, symbols, i, marks, j, n_items, 0): marks of 64 symbols, and how many have each of the eight bits
+#: added to ``n_items``: int64[8].
+mark_64 = intrinsic_step(types.void, 8, _generate_mark)
 
 
 def _plane(builder: Any, args: list[Any], at: Any, plane: Any) -> tuple[Any, Any, Any]:

@@ -15,7 +15,9 @@ from .memory import view
 from .scalar import U8, U32, U64
 from .steps import HAS_AVX512
 from .streams import STREAM_PAD
-from .vector import lookup
+
+if HAS_AVX512:
+    from .groups_narrow import mark_64
 
 
 @kernel
@@ -74,9 +76,7 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
         if marks is not None and HAS_AVX512:
             for i in range(place, place + count, 64):
                 if count_64(symbols, i, 255):
-                    lookup(mark_of, 0, symbols, i, marks, i)
-                    for p in range(n_planes):
-                        n_items[p] += count_64(marks, i, 1 << p)
+                    mark_64(mark_of, 0, symbols, i, marks, i, n_items, 0)
                 else:
                     clear_8(marks, i)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .memory import view, width_of
+from .memory import prefetch, view, width_of
 from .scalar import U32, U64, round_magnitude, rounded
 from .steps import HAS_AVX512
 from .vector import look_up_level
@@ -50,6 +50,8 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
                 chunk[i] = 0
         for i in range(0, whole, 64):
             own, place = _levels_at(levels, chunk, i)
+            if levels is not None:
+                prefetch(levels, i + n)  # the next block's
             if width == 32:
                 round_32(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
             else:
