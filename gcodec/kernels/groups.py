@@ -51,6 +51,16 @@ def permute(table: Lanes, source: Lanes) -> Lanes:
     return Lanes(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
 
 
+def heads_of(values: Lanes, head_shift: int) -> Lanes:
+    """Heads of 64 values, of eight bits."""
+    if values.bits == 16:
+        return (values >> head_shift).to(8)
+    quarters = [(values.part(k, 16) << (24 - head_shift)) >> 24 for k in range(4)]
+    halves = [quarters[k].packed(quarters[k + 1]) for k in (0, 2)]
+    # Packing puts together what is of the same 128 bits.
+    return halves[0].packed(halves[1]).seen_as(32).pick([k // 4 + k % 4 * 4 for k in range(16)]).seen_as(8)
+
+
 def bytes_of(words: list[Lanes]) -> list[Lanes]:
     """Of 64 words in four registers the lowest bytes, the next, and so on: four registers of 64 bytes."""
     a, b, c, d = (one.seen_as(8).pick([4 * j + k for k in range(4) for j in range(16)]).seen_as(64) for one in words)
@@ -107,7 +117,7 @@ encode_64 = intrinsic_step(types.intp, 7, _generate_encode)
 def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         values = load(builder, at(0, bits), bits, 64)
-        heads = (values >> head_shift).to(8 if head_bits == 8 else 16)
+        heads = heads_of(values, head_shift) if head_bits == 8 else (values >> head_shift).to(16)
         offset = (heads - args[4]) & ((1 << head_bits) - 1)
         escape = splat(builder, ir.Constant(_INDEX, 255), 8, 64)
         symbols = offset.compare("<", args[5]).choose((offset + 1).to(8), escape)

@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from .groups import bytes_of, float_of, look_up, permute, tail_of
+from .groups import bytes_of, float_of, heads_of, look_up, permute, tail_of
 from .jit import kernel
 from .lanes import Lanes, load, move, pick_bits, splat
 from .scalar import U8
@@ -76,20 +76,10 @@ def _rounder(bits: int) -> Any:
 round_32, round_16 = _rounder(32), _rounder(16)
 
 
-def _heads(values: Lanes, head_shift: int) -> Lanes:
-    """Heads of 64 values, of eight bits."""
-    if values.bits == 16:
-        return (values >> head_shift).to(8)
-    quarters = [(values.part(k, 16) << (24 - head_shift)) >> 24 for k in range(4)]
-    halves = [quarters[k].packed(quarters[k + 1]) for k in (0, 2)]
-    # Packing puts together what is of the same 128 bits.
-    return halves[0].packed(halves[1]).seen_as(32).pick([k // 4 + k % 4 * 4 for k in range(16)]).seen_as(8)
-
-
 def _joint(bits: int, head_shift: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         values, levels, ranges = load(builder, at(0, bits), bits, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
-        heads = _heads(values, head_shift)
+        heads = heads_of(values, head_shift)
         # Infinity has nothing but zeros below the head.
         levels = heads.compare("<", builder.lshr(args[8], _number(head_shift))).choose(levels, levels ^ levels)
         origin, count, number = (
