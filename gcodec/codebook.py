@@ -79,6 +79,13 @@ class Codebook:
     ranges: tuple[tuple[int, int], ...]
     lengths: bytes
 
+    @classmethod
+    def made(cls, head_bits: int, ranges: np.ndarray, lengths: np.ndarray, record: bytes) -> Codebook:
+        """The same from arrays, ``range_array`` and ``length_array``, and its record."""
+        codebook = cls(head_bits, tuple(map(tuple, ranges.tolist())), lengths.tobytes())
+        vars(codebook).update(range_array=ranges, length_array=lengths, record=record)
+        return codebook
+
     @property
     def n_symbols(self) -> int:
         """Symbols in the ranges, zero and the escape not counted."""

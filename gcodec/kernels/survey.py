@@ -12,7 +12,7 @@ import numpy as np
 from .jit import allocating, kernel
 from .logarithms import log2_fixed
 from .memory import view
-from .scalar import U64
+from .scalar import U32, U64
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
@@ -149,21 +149,23 @@ def cluster(histograms, max_clusters, table_cost):
 
 @kernel
 def compare_references(by_block, by_stream, some):
-    """Entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to each sub-stream's
-    (``by_stream``, both uint32[n_blocks, n_bins]), the number of heads and how many are not of zeros: of the rows that
-    are marked in ``some`` (bool[n_blocks])."""
-    plain, relative, number, others = U64(0), U64(0), U64(0), U64(0)
+    """How many rows there are, entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to
+    each sub-stream's (``by_stream``, both uint32[n_blocks, n_bins]), the number of heads and how many are not of zeros:
+    of the rows that are marked in ``some`` (bool[n_blocks]), or of all where it is None."""
+    rows, plain, relative, number, others = 0, U64(0), U64(0), U64(0), U64(0)
+    n_bins = by_block.shape[1]
     for b in range(by_block.shape[0]):
-        if some[b]:
-            row = by_block[b]
+        if some is None or some[b]:
+            row = view(by_block, b * n_bins, n_bins)
             plain += entropy_bits(row)
-            relative += entropy_bits(by_stream[b])
+            relative += entropy_bits(view(by_stream, b * n_bins, n_bins))
             counted = U64(0)
-            for i in range(1, len(row)):
+            for i in range(1, n_bins):
                 counted += U64(row[i])
             others += counted
             number += counted + U64(row[0])
-    return plain, relative, number, others
+            rows += 1
+    return rows, np.int64(plain), np.int64(relative), np.int64(number), np.int64(others)
 
 
 @kernel
@@ -175,10 +177,19 @@ def _first(row, start):
 
 
 @kernel
+def _counts_any(row, start):
+    """Whether the bins from ``start`` on count anything."""
+    found = U32(0)
+    for i in range(start, len(row)):
+        found |= row[i]
+    return found != U32(0)
+
+
+@kernel
 def has_others(counts):
     """Whether uint32[n_blocks, n_bins] count anything but zeros."""
     b, (n_blocks, n_bins) = 0, counts.shape
-    while b < n_blocks and _first(view(counts, b * n_bins, n_bins), 1) == n_bins:
+    while b < n_blocks and not _counts_any(view(counts, b * n_bins, n_bins), 1):
         b += 1
     return b < n_blocks
 
@@ -189,7 +200,7 @@ def rows_in_use(counts, used):
     ``used`` (int64[n_blocks])."""
     n, n_bins = 0, counts.shape[1]
     for b in range(counts.shape[0]):
-        if _first(view(counts, b * n_bins, n_bins), 2) < n_bins:
+        if _counts_any(view(counts, b * n_bins, n_bins), 2):
             used[n] = b
             n += 1
     return n
