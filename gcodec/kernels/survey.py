@@ -116,6 +116,30 @@ def _cluster(histograms, max_clusters, table_cost, sums):
     return n
 
 
+@kernel
+def _live_bins(histograms, live):
+    """Which bins count something in any row: their number, and which in ``live`` (int64[n_bins])."""
+    n_live, (n_rows, n_bins) = 0, histograms.shape
+    for i in range(n_bins):
+        live[i] = 0
+    for b in range(n_rows):
+        row = view(histograms, b * n_bins, n_bins)
+        for i in range(n_bins):
+            live[i] |= np.int64(row[i])
+    for i in range(n_bins):
+        if live[i]:
+            live[n_live] = i
+            n_live += 1
+    return n_live
+
+
+@kernel
+def _pick(row, live, picked):
+    """Of a row, the first so many of the bins ``live``."""
+    for i in range(len(picked)):
+        picked[i] = row[live[i]]
+
+
 @allocating
 def cluster(histograms, max_clusters, table_cost):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
@@ -125,20 +149,11 @@ def cluster(histograms, max_clusters, table_cost):
     the same on every machine.
     """
     n_blocks, n_bins = histograms.shape
-    live, n_live = np.zeros(n_bins, np.int64), 0
-    whole = np.zeros(n_bins, np.uint32)
-    for b in range(n_blocks):
-        row = view(histograms, b * n_bins, n_bins)
-        for i in range(n_bins):
-            whole[i] |= row[i]
-    for i in range(n_bins):
-        if whole[i]:
-            live[n_live] = i
-            n_live += 1
+    live = np.empty(n_bins, np.int64)
+    n_live = _live_bins(histograms, live)
     dense, sums = np.empty((n_blocks, n_live), np.uint32), np.zeros((max_clusters + 1, n_live), np.uint32)
     for b in range(n_blocks):
-        for i in range(n_live):
-            dense[b, i] = histograms[b, live[i]]
+        _pick(view(histograms, b * n_bins, n_bins), live, view(dense, b * n_live, n_live))
     n = _cluster(dense, max_clusters, table_cost, sums)
     groups = np.zeros((n, n_bins), np.uint32)
     for k in range(n):
@@ -177,10 +192,10 @@ def _first(row, start):
 
 
 @kernel
-def _counts_any(row, start):
-    """Whether the bins from ``start`` on count anything."""
+def _counts_any(row):
+    """Whether any bin counts something."""
     found = U32(0)
-    for i in range(start, len(row)):
+    for i in range(len(row)):
         found |= row[i]
     return found != U32(0)
 
@@ -189,7 +204,7 @@ def _counts_any(row, start):
 def has_others(counts):
     """Whether uint32[n_blocks, n_bins] count anything but zeros."""
     b, (n_blocks, n_bins) = 0, counts.shape
-    while b < n_blocks and not _counts_any(view(counts, b * n_bins, n_bins), 1):
+    while b < n_blocks and not _counts_any(view(counts, b * n_bins + 1, n_bins - 1)):
         b += 1
     return b < n_blocks
 
@@ -200,27 +215,27 @@ def rows_in_use(counts, used):
     ``used`` (int64[n_blocks])."""
     n, n_bins = 0, counts.shape[1]
     for b in range(counts.shape[0]):
-        if _counts_any(view(counts, b * n_bins, n_bins), 2):
+        if _counts_any(view(counts, b * n_bins + 2, n_bins - 2)):
             used[n] = b
             n += 1
     return n
 
 
-@kernel
+@allocating
 def choose(histograms, costs, choice):
     """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
     int64[n_blocks], result."""
     n_codebooks, n_bins = costs.shape
+    live = np.empty(n_bins, np.int64)
+    n_live = _live_bins(histograms, live)
+    row, some_costs = np.empty(n_live, np.uint32), np.empty((n_codebooks, n_live), np.uint32)
+    for k in range(n_codebooks):
+        _pick(view(costs, k * n_bins, n_bins), live, view(some_costs, k * n_live, n_live))
     for b in range(histograms.shape[0]):
-        row, best = view(histograms, b * n_bins, n_bins), U64(0)
-        begin, end = _first(row, 2), n_bins
-        while end > begin and row[end - 1] == 0:
-            end -= 1
+        _pick(view(histograms, b * n_bins, n_bins), live, row)
+        best = U64(0)
         for k in range(n_codebooks):
-            cost = view(costs, k * n_bins, n_bins)
-            spent = cost_of(view(row, 0, 2), cost) + cost_of(
-                view(row, begin, end - begin), view(cost, begin, end - begin)
-            )
+            spent = cost_of(row, view(some_costs, k * n_live, n_live))
             if k == 0 or spent < best:
                 best = spent
                 choice[b] = k
