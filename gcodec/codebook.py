@@ -110,7 +110,8 @@ class Codebook:
     def codes(self) -> np.ndarray:
         """Canonical codes, first bit lowest: uint32[256]. Raises Corruption where the code is not complete."""
         codes = np.zeros(256, np.uint32)
-        if prefix_code.canonical_codes(self.length_array, codes) != 1 << MAX_LENGTH:
+        following = np.empty(MAX_LENGTH + 1, np.uint32)
+        if prefix_code.canonical_codes(self.length_array, following, codes) != 1 << MAX_LENGTH:
             raise Corruption("codebook: the code is not complete")
         return codes
 

@@ -217,8 +217,9 @@ class Looking(NamedTuple):
 
     def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""
-        alone = len(lengths) == 1 and not columns
-        views = [self.view(dtype, length, columns, alone) for length in lengths]
+        if len(lengths) == 1 and not columns:
+            return self.view(dtype, lengths[0], columns, alone=True)
+        views = [self.view(dtype, length, columns) for length in lengths]
         found = min(views, key=lambda one: (one.bits, one.stream_log2))
         if columns:
             found = min(found, self.view(dtype, found.stream_log2, ()), key=lambda one: one.bits)
