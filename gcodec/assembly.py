@@ -188,11 +188,16 @@ class Assembly(NamedTuple):
     def _write_alone(self, out: np.ndarray, at: int) -> int:
         """All blocks on this thread."""
         scratch = self._take_scratch()
-        begin, n_blocks = 0, len(self.sizes)
-        while begin < n_blocks:
+        at = self._write_some(0, len(self.sizes), out, at, scratch)
+        self._give_scratch(scratch)
+        return at
+
+    def _write_some(self, begin: int, stop: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
+        """Blocks ``begin ... stop`` from byte ``at`` of ``out`` on; returns their end. Raises FullError."""
+        while begin < stop:
             in_place = (len(out) - at - self.trial) // self.raw + 1
             if in_place > 0:
-                end = min(begin + in_place, n_blocks)
+                end = min(begin + in_place, stop)
                 at = self.blocks(begin, end, out, at, scratch)
             else:  # near the end of the room: where a trial may not fit, the block may
                 end = begin + 1
@@ -200,7 +205,6 @@ class Assembly(NamedTuple):
                 size = self.blocks(begin, end, tray, 0, scratch)
                 at = _put(tray, size, out, at)
             begin = end
-        self._give_scratch(scratch)
         return at
 
     def _write_together(self, out: np.ndarray, at: int, n_workers: int) -> int:
@@ -208,17 +212,20 @@ class Assembly(NamedTuple):
         n_blocks = len(self.sizes)
         size = (_BATCH - 1) * self.raw + self.trial
         trays = [take(("tray", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 1)]
-        relay = Relay(-(-n_blocks // _BATCH), list(trays), at)
+        relay = Relay(-(-n_blocks // _BATCH), list(trays), at, n_workers)
 
         def work() -> None:
             scratch = self._take_scratch()
             try:
                 while (taken := relay.take()) is not None:
-                    part, tray = taken
-                    begin = part * _BATCH
-                    made = self.blocks(begin, min(begin + _BATCH, n_blocks), tray, 0, scratch)
-                    for full, n_bytes, place in relay.hand_in(part, tray, made):
-                        _put(full, n_bytes, out, place)
+                    part, tray, place = taken
+                    begin, stop = part * _BATCH, min((part + 1) * _BATCH, n_blocks)
+                    if tray is None:
+                        made = self._write_some(begin, stop, out, place, scratch) - place
+                    else:
+                        made = self.blocks(begin, stop, tray, 0, scratch)
+                    for full, n_bytes, where in relay.hand_in(part, tray, made):
+                        _put(full, n_bytes, out, where)
                         relay.give_back(full)
             except BaseException:
                 relay.stop()

@@ -79,6 +79,13 @@ class Codebook:
     ranges: tuple[tuple[int, int], ...]
     lengths: bytes
 
+    @classmethod
+    def made(cls, head_bits: int, ranges: np.ndarray, lengths: np.ndarray, record: bytes) -> Codebook:
+        """The same from arrays, ``range_array`` and ``length_array``, and its record."""
+        codebook = cls(head_bits, tuple(map(tuple, ranges.tolist())), lengths.tobytes())
+        vars(codebook).update(range_array=ranges, length_array=lengths, record=record)
+        return codebook
+
     @property
     def n_symbols(self) -> int:
         """Symbols in the ranges, zero and the escape not counted."""
@@ -103,7 +110,8 @@ class Codebook:
     def codes(self) -> np.ndarray:
         """Canonical codes, first bit lowest: uint32[256]. Raises Corruption where the code is not complete."""
         codes = np.zeros(256, np.uint32)
-        if prefix_code.canonical_codes(self.length_array, codes) != 1 << MAX_LENGTH:
+        following = np.empty(MAX_LENGTH + 1, np.uint32)
+        if prefix_code.canonical_codes(self.length_array, following, codes) != 1 << MAX_LENGTH:
             raise Corruption("codebook: the code is not complete")
         return codes
 

@@ -51,11 +51,22 @@ def from_histograms(
             long = huffman_lengths(row[:size])[:-1] > escape_threshold
             row[size - 1] += row[: size - 1][long].sum()
             row[: size - 1][long] = 0
-    lengths = fit.find_lengths(weights, n_weights, max_length)
-    mask = (1 << head_bits) - 1
+    return _made(head_bits, spans, fit.find_lengths(weights, n_weights, max_length), center)
+
+
+def _made(head_bits: int, spans: np.ndarray, lengths: np.ndarray, center: int) -> tuple[Codebook, ...]:
+    """The codebooks with symbols for these bins (int64[n, n_levels, 2]) and these code lengths (uint8[n, 256])."""
+    n = len(lengths)
+    ranges, ends = np.empty_like(spans), np.empty(n, np.int64)
+    records = np.empty((n, fit.RECORD_BYTES), np.uint8)
+    fit.write_records(spans, lengths, center, (1 << head_bits) - 1, ranges, records, ends)
+    data = records.tobytes()
+    starts = range(0, len(data), fit.RECORD_BYTES)
     return tuple(
-        Codebook(head_bits, tuple(((lo - center) & mask if hi > lo else 0, hi - lo) for lo, hi in own), row.tobytes())
-        for own, row in zip(spans.tolist(), lengths, strict=True)
+        [
+            Codebook.made(head_bits, own, row, data[start : start + end])
+            for own, row, start, end in zip(ranges, lengths, starts, ends.tolist(), strict=True)
+        ]
     )
 
 
@@ -68,7 +79,7 @@ def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
     """Bits that each bin of a survey histogram costs under codebooks for the same values, uint32[n_codebooks, n_bins];
     a million where it has no code."""
     window, center = window_of(len(codebooks[0].ranges))
-    ranges = np.array([codebook.ranges for codebook in codebooks], np.int64)
+    ranges = np.array([codebook.range_array for codebook in codebooks])
     lengths = np.frombuffer(b"".join(codebook.lengths for codebook in codebooks), np.uint8).reshape(-1, ESCAPE + 1)
     costs = np.empty((len(ranges), 2 + ranges.shape[1] * window), np.uint32)
     fit.bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)

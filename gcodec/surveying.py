@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .columns import ColumnReferences, for_kernels
 from .fitting import window_of
 from .kernels import counting, survey
+from .kernels.direct import Direct
 from .kernels.parameters import Look, Surveying
 from .prediction import Rows
 from .scratch import give, take
@@ -47,7 +49,10 @@ class Survey(NamedTuple):
 
 def share_of(n_values: int) -> int:
     """Of how many pieces of an array one is looked at."""
-    return next((share for share, most in _SHARES if n_values <= most), _LEAST_SHARE)
+    for share, most in _SHARES:
+        if n_values <= most:
+            return share
+    return _LEAST_SHARE
 
 
 def take_survey(
@@ -66,24 +71,49 @@ def take_survey(
     """Count one in ``every`` pieces (default :func:`share_of`) of every ``step``-th block: heads relative to each
     sub-stream's mean (``references``), to each block's (False), or both (None); other arguments as in
     :func:`make_plan`. The result does not depend on ``threads``."""
-    window, center = window_of(n_levels)
-    n_rows, n_bins, every = -(-len(values) // (block * step)), 2 + n_levels * window, every or share_of(len(values))
+    every = every or share_of(len(values))
+    look, n_bins = _look_for(dtype, n_levels, block, stream, every, step, references)
+    n_rows = -(-len(values) // (block * step))
     bases = np.empty(n_rows, np.int64)
-    wanted = references is not True, references is not False
-    by_block, by_stream = (np.zeros((n_rows, n_bins if one else 0), np.uint32) for one in wanted)
+    by_block = np.zeros((n_rows, n_bins if look.by_block else 0), np.uint32)
+    by_stream = np.zeros((n_rows, n_bins if look.by_stream else 0), np.uint32)
     found = for_kernels(columns)
-    infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
-    piece = max(stream, counting.PIECE)
-    look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity, *wanted)
-    some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.uint, block, stream, n_bins)
+    some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.bits, block, stream, n_bins)
 
     def work(begin: int, stop: int) -> None:
         scratch = take(kind, lambda: _scratch(dtype, block, stream, n_bins))
-        counting.survey(values, some_levels, look, found, scratch, begin, stop, bases, by_block, by_stream)
+        _count(
+            (dtype.bits, n_levels > 1),
+            values,
+            some_levels,
+            look,
+            found,
+            scratch,
+            begin,
+            stop,
+            bases,
+            by_block,
+            by_stream,
+        )
         give(kind, scratch)
 
     run(work, n_rows, threads)
     return Survey(bases, by_block, by_stream, every, step)
+
+
+_count = Direct(counting.survey)
+
+
+@lru_cache(256)
+def _look_for(
+    dtype: ValueType, n_levels: int, block: int, stream: int, every: int, step: int, references: bool | None
+) -> tuple[Look, int]:
+    """What :func:`take_survey` looks at, and the bins of a histogram."""
+    window, center = window_of(n_levels)
+    infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
+    piece, wanted = max(stream, counting.PIECE), (references is not True, references is not False)
+    look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity, *wanted)
+    return look, 2 + n_levels * window
 
 
 def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveying:
@@ -127,14 +157,16 @@ class View(NamedTuple):
     bits: float
 
 
-def _costs(dtype: ValueType, seen: Survey, stream_log2: int, block: int, some: np.ndarray) -> tuple[float, float]:
-    """What the blocks marked in ``some`` (bool[n_rows]) take, in bits, where heads are relative to each block's
-    mean, and where to each sub-stream's."""
-    plain, relative, n_heads, n_tails = survey.compare_references(seen.by_block, seen.by_stream, some)
-    n_streams = int(n_heads) >> stream_log2
-    n_empty = max(int(some.sum()) * (block // seen.every >> stream_log2) - n_streams, 0)
-    others = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * int(n_tails)
-    return int(plain) / 256 + others, int(relative) / 256 + REFERENCE_BITS * n_streams + others
+def _costs(
+    dtype: ValueType, seen: Survey, stream_log2: int, block: int, some: np.ndarray | None
+) -> tuple[float, float]:
+    """What the blocks marked in ``some`` (bool[n_rows], None for all) take, in bits, where heads are relative to each
+    block's mean, and where to each sub-stream's."""
+    n_rows, plain, relative, n_heads, n_tails = survey.compare_references(seen.by_block, seen.by_stream, some)
+    n_streams = n_heads >> stream_log2
+    n_empty = max(n_rows * (block // seen.every >> stream_log2) - n_streams, 0)
+    others = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * n_tails
+    return plain / 256 + others, relative / 256 + REFERENCE_BITS * n_streams + others
 
 
 class Looking(NamedTuple):
@@ -165,7 +197,7 @@ class Looking(NamedTuple):
         every = min(self.share, _LOOK_SHARE)
         step = max(-(-len(self.values) // (every * _LOOKED_AT)), 1)
         seen = self._survey(dtype, stream_log2, columns, step, every)
-        plain, relative = _costs(dtype, seen, stream_log2, self.block, np.ones(len(seen.bases), np.bool_))
+        plain, relative = _costs(dtype, seen, stream_log2, self.block, None)
         references = self.allowed and (self.fixed or relative < plain)
         return View(dtype, stream_log2, columns, seen, references, relative if references else plain)
 
@@ -185,8 +217,9 @@ class Looking(NamedTuple):
 
     def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""
-        alone = len(lengths) == 1 and not columns
-        views = [self.view(dtype, length, columns, alone) for length in lengths]
+        if len(lengths) == 1 and not columns:
+            return self.view(dtype, lengths[0], columns, alone=True)
+        views = [self.view(dtype, length, columns) for length in lengths]
         found = min(views, key=lambda one: (one.bits, one.stream_log2))
         if columns:
             found = min(found, self.view(dtype, found.stream_log2, ()), key=lambda one: one.bits)

@@ -9,9 +9,10 @@ import numpy as np
 
 from .codebook import Codebook
 from .kernels import prefix_code
-from .kernels.books import fill_tables
+from .kernels.books import fill_encoders, fill_tables
+from .kernels.direct import Direct
 from .kernels.parameters import Books, Planes
-from .kernels.prefix_code import ESCAPE
+from .kernels.prefix_code import ESCAPE, MAX_LENGTH
 from .valuetypes import ValueType
 
 _FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB
@@ -72,15 +73,44 @@ def _stack(
         table=np.empty((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.empty((n, 256), np.uint32),
     )
     *tables, escape_code, table = books
+    if not decode and n:
+        _fill_encoders(codebooks, marks, shifts, tuple(tables), escape_code, table)
+        return books, planes
     for k, codebook in enumerate(codebooks):
         ranges, lengths = codebook.range_array, codebook.length_array
         fill_tables(k, ranges, lengths, codebook.head_bits, marks, shifts, *tables)
         escape_code[k] = codebook.codes[ESCAPE]
-        if decode:
-            codebook.fill_decode_table(table[k])
-        else:
-            codebook.fill_encode_table(table[k])
+        codebook.fill_decode_table(table[k])
     return books, planes
+
+
+_fill_all = Direct(fill_encoders)
+
+
+def _fill_encoders(
+    codebooks: tuple[Codebook, ...],
+    marks: np.ndarray,
+    shifts: np.ndarray,
+    tables: tuple[np.ndarray, ...],
+    escape_code: np.ndarray,
+    table: np.ndarray,
+) -> None:
+    """All tables to encode with, of new codebooks at every call, in one go. Raises Corruption."""
+    complete = _fill_all(
+        "books",
+        np.array([codebook.range_array for codebook in codebooks]),
+        np.array([codebook.length_array for codebook in codebooks]),
+        codebooks[0].head_bits,
+        marks,
+        shifts,
+        np.empty(MAX_LENGTH + 1, np.uint32),
+        np.empty(ESCAPE + 1, np.uint32),
+        tables,
+        escape_code,
+        table,
+    )
+    if not complete:
+        _ = [codebook.codes for codebook in codebooks]  # says so
 
 
 # Ranks that share codebooks use the same ones at every step, a few for each piece of a model's gradients.

@@ -95,40 +95,50 @@ def run(work: Callable[[int, int], Any], n_blocks: int, threads: int, batch: int
 
 
 class Relay:
-    """Parts of unknown size that are made on any thread and put down one after another.
+    """Parts of unknown size that are made on any thread and end up one after another.
 
-    Each thread takes the next part, makes it on a tray, and hands the tray in with the size. Whoever hands in the
-    part that all were waiting for learns where that part and those after it belong, puts them down and returns the
-    trays. Nobody waits but for a tray.
+    The part whose place is known, as all before it are made, is made there. Others are made on trays: whoever hands in
+    the part that all were waiting for learns where those after it belong, puts them down and returns the trays. One
+    part for every thread is left for its place to be known as long as there are others: what a tray takes is moved
+    twice. Nobody waits but for a tray.
     """
 
-    def __init__(self, n_parts: int, trays: list[Any], start: int) -> None:
-        self._n_parts, self._trays, self.end = n_parts, trays, start
-        self._next = self._due = 0
+    def __init__(self, n_parts: int, trays: list[Any], start: int, n_workers: int) -> None:
+        self._trays, self.end = trays, start
+        self._due, self._left = 0, set(range(n_parts))
+        self._order = deque(sorted(self._left, key=lambda part: part % n_workers == 0))
         self._made: dict[int, tuple[Any, int]] = {}
         self._changed = Condition()
 
-    def take(self) -> tuple[int, Any] | None:
-        """The next part and a tray for it; None when there is none left."""
+    def take(self) -> tuple[int, Any, int] | None:
+        """The next part, and a tray for it or None and its place; None when there is none left."""
         with self._changed:
-            self._changed.wait_for(lambda: self._trays or self._next >= self._n_parts)
-            if self._next >= self._n_parts:
+            self._changed.wait_for(lambda: not self._left or self._due in self._left or self._trays)
+            if not self._left:
                 return None
-            self._next += 1
-            if self._next >= self._n_parts:
+            part, tray = self._due, None
+            if part not in self._left:
+                while (part := self._order.popleft()) not in self._left:
+                    pass
+                tray = self._trays.pop()
+            self._left.remove(part)
+            if not self._left:
                 self._changed.notify_all()
-            return self._next - 1, self._trays.pop()
+            return part, tray, self.end
 
     def hand_in(self, part: int, tray: Any, size: int) -> list[tuple[Any, int, int]]:
-        """``part`` is on ``tray`` and takes ``size`` bytes. Returns what has its place now: (tray, size, place)."""
+        """``part`` is on ``tray`` or in its place, and takes ``size`` bytes. Returns what has its place now: (tray,
+        size, place)."""
         placed = []
         with self._changed:
             self._made[part] = tray, size
             while self._due in self._made:
                 tray, size = self._made.pop(self._due)
-                placed.append((tray, size, self.end))
+                if tray is not None:
+                    placed.append((tray, size, self.end))
                 self.end += size
                 self._due += 1
+            self._changed.notify()
         return placed
 
     def give_back(self, tray: Any) -> None:
@@ -140,5 +150,5 @@ class Relay:
     def stop(self) -> None:
         """No part is to be begun any more."""
         with self._changed:
-            self._next = self._n_parts
+            self._left.clear()
             self._changed.notify_all()

@@ -42,36 +42,43 @@ def run_python(program: str) -> str:
 
 # Threads
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_parts_are_put_down_one_after_another(seed):
-    """Whatever the order in which they are made, and with no more trays than there are."""
+    """Whatever the order in which they are made, and with no more trays than there are; the part whose place is known
+    is made there."""
     rng = Random(seed)
-    n_parts, n_trays = rng.randrange(1, 30), rng.randrange(1, 6)
-    relay = workers.Relay(n_parts, list(range(n_trays)), 100)
-    sizes: dict[int, int] = {}
-    places: dict[int, int] = {}
+    n_parts, free = rng.randrange(1, 30), rng.randrange(1, 6)
+    relay = workers.Relay(n_parts, list(range(free)), 100, rng.randrange(1, 5))
+    sizes = [rng.randrange(100) for _ in range(n_parts)]
+    places = [100 + sum(sizes[:part]) for part in range(n_parts)]
+    found: dict[int, int] = {}
     making: list[Any] = []
-    free = n_trays
-    while len(places) < n_parts:
-        if free and len(sizes) < n_parts and (not making or rng.random() < 0.6):
-            taken = relay.take()
-            assert taken is not None
-            part, tray = taken
-            assert part == len(sizes)
-            sizes[part] = rng.randrange(100)
+    taken: set[int] = set()
+    made: set[int] = set()
+    while len(made) < n_parts:
+        due = next(part for part in range(n_parts) if part not in made)
+        if len(taken) < n_parts and (free or due not in taken) and (not making or rng.random() < 0.6):
+            part, tray, place = relay.take() or pytest.fail("none left")
+            assert part not in taken
+            assert (tray is None) == (due not in taken)
+            if tray is None:
+                assert (part, place) == (due, places[due])
+                found[part] = place
+            taken.add(part)
             making.append((part, tray))
-            free -= 1
+            free -= tray is not None
         else:
             part, tray = making.pop(rng.randrange(len(making)))
+            made.add(part)
             for full, size, place in relay.hand_in(part, tray, sizes[part]):
-                assert size == sizes[len(places)]
-                places[len(places)] = place
+                put_down = next(one for one in range(n_parts) if one in made and one not in found)
+                assert size == sizes[put_down]
+                found[put_down] = place
                 relay.give_back(full)
                 free += 1
     assert relay.take() is None
-    assert [places[part] for part in range(n_parts)] == [100 + sum(sizes[p] for p in range(part))
-                                                         for part in range(n_parts)]
-    assert relay.end == 100 + sum(sizes.values())
+    assert [found[part] for part in range(n_parts)] == places
+    assert relay.end == 100 + sum(sizes)
 
 
 def test_callers_on_many_threads_do_not_meet():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .prefix_code import ESCAPE
-from .scalar import U8, U16
+from .prefix_code import ESCAPE, MAX_LENGTH, canonical_codes, encode_table
+from .scalar import U8, U16, U32
 
 
 @kernel
@@ -46,10 +46,13 @@ def fill_tables(
         coded[k, symbol] = U8(symbol) if code_lengths[symbol] else U8(ESCAPE)
         mark_of[k, symbol] = level_marks[0]
         head_of[k, symbol], narrow_head_of[k, symbol] = U16(0), U8(0)
-        for row in range(3):
+    for row in range(3):
+        for symbol in range(256):
             ranges[k, row, symbol] = U8(0)
-        for plane in range(8):
-            shift[k, plane, symbol] = level_shifts[plane, 0]
+    for plane in range(8):
+        usual = level_shifts[plane, 0]
+        for symbol in range(256):
+            shift[k, plane, symbol] = usual
     mark_of[k, 0] = level_marks[n_levels]
     for plane in range(8):
         shift[k, plane, 0] = level_shifts[plane, n_levels]
@@ -69,3 +72,23 @@ def fill_tables(
             symbol += 1
     n_symbols[k], with_gaps[k] = symbol - 1, gaps
     run_symbol[k] = 0  # rows of zeros are the runs that there are
+
+
+@kernel
+def fill_encoders(
+    codebook_ranges, code_lengths, head_bits, level_marks, level_shifts, following, codes, tables, escape_code, table
+):
+    """All rows of the tables of :class:`parameters.Books`, to encode; returns whether all codes are complete.
+
+    ``codebook_ranges``: int64[n, n_levels, 2]; ``code_lengths``: uint8[n, 256]; ``following``: uint32[MAX_LENGTH + 1],
+    ``codes``: uint32[256], scratch; results: ``tables``: those of :func:`fill_tables`; ``escape_code``: uint32[n];
+    ``table``: uint32[n, 256]; other arguments as there.
+    """
+    complete = True
+    for k in range(len(code_lengths)):
+        fill_tables(k, codebook_ranges[k], code_lengths[k], head_bits, level_marks, level_shifts, *tables)
+        codes[ESCAPE] = U32(0)
+        complete = canonical_codes(code_lengths[k], following, codes) == 1 << MAX_LENGTH and complete
+        escape_code[k] = codes[ESCAPE]
+        encode_table(code_lengths[k], codes, table[k])
+    return complete

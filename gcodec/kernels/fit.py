@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import allocating, kernel
-from .memory import view
+from .memory import store_u16, view
 from .prefix_code import ESCAPE, package_merge
-from .scalar import U32
+from .scalar import U8, U16, U32
 from .survey import cost_of
 
+RECORD_BYTES = 4 + 4 * 16 + 128  #: most that an inline record takes
 NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 
@@ -116,6 +117,34 @@ def find_lengths(weights, n_weights, limit):
             lengths[k, i] = found[i]
         lengths[k, ESCAPE] = found[n - 1]
     return lengths
+
+
+@kernel
+def write_records(spans, lengths, center, head_mask, ranges, records, ends):
+    """What frames say about codebooks (docs/format.md section 5, kind 0).
+
+    ``spans``: int64[n, n_levels, 2], of :func:`choose_symbols`, with bin ``center`` of a level for head 0; ``lengths``:
+    uint8[n, 256]; results: ``ranges``: int64[n, n_levels, 2] of (first, count); ``records``: uint8[n, RECORD_BYTES];
+    ``ends``: int64[n], of the records.
+    """
+    n_levels = spans.shape[1]
+    for k in range(len(spans)):
+        own, n_symbols = view(records, k * RECORD_BYTES, RECORD_BYTES), 0
+        for i in range(RECORD_BYTES):
+            own[i] = U8(0)
+        own[1] = U8(n_levels)
+        for level in range(n_levels):
+            count = spans[k, level, 1] - spans[k, level, 0]
+            first = (spans[k, level, 0] - center) & head_mask if count else 0
+            ranges[k, level, 0], ranges[k, level, 1] = first, count
+            store_u16(own, 4 + 4 * level, U16(first))
+            store_u16(own, 6 + 4 * level, U16(count))
+            n_symbols += count
+        at = 4 + 4 * n_levels
+        own[at] = lengths[k, 0] | U8(lengths[k, ESCAPE] << 4)
+        for i in range(1, n_symbols + 1):
+            own[at + ((i + 1) >> 1)] |= U8(lengths[k, i] << (4 if i & 1 == 0 else 0))
+        ends[k] = (at + ((n_symbols + 3) >> 1) + 3) & ~3
 
 
 @kernel

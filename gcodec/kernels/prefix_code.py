@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .jit import kernel
 from .scalar import ESCAPE as ESCAPE
 from .scalar import U32, U64
@@ -66,24 +68,39 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
 
 
 @kernel
-def canonical_codes(lengths, codes):
+def canonical_codes(lengths, following, codes):
     """Canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
 
-    ``lengths``: uint8[256], 0 for no code; ``codes``: uint32[256], result. Returns the Kraft sum in units of 2**-12.
+    ``lengths``: uint8[256], 0 for no code; ``following``: uint32[MAX_LENGTH + 1], scratch: the next code of each
+    length; ``codes``: uint32[256], result, where there is a code. Returns the Kraft sum in units of 2**-12.
     """
-    code = 0
-    kraft = 0
+    for length in range(MAX_LENGTH + 1):
+        following[length] = U32(0)
+    for symbol in range(256):
+        if lengths[symbol] <= MAX_LENGTH:
+            following[lengths[symbol]] += U32(1)
+    code, kraft = 0, 0
     for length in range(1, MAX_LENGTH + 1):
+        number = np.int64(following[length])
         code <<= 1
-        for symbol in range(256):
-            if lengths[symbol] == length:
-                reverse = 0
-                for bit in range(length):
-                    reverse |= ((code >> bit) & 1) << (length - 1 - bit)
-                codes[symbol] = reverse
-                code += 1
-                kraft += 1 << (MAX_LENGTH - length)
+        following[length] = U32(code)
+        code += number
+        kraft += number << (MAX_LENGTH - length)
+    for symbol in range(256):
+        length = np.int64(lengths[symbol])
+        if 0 < length <= MAX_LENGTH:
+            codes[symbol] = _reversed(following[length]) >> U32(16 - length)
+            following[length] += U32(1)
     return kraft
+
+
+@kernel
+def _reversed(code):
+    """The 16 bits in the opposite order."""
+    code = U32(((code >> U32(1)) & U32(0x5555)) | ((code & U32(0x5555)) << U32(1)))
+    code = U32(((code >> U32(2)) & U32(0x3333)) | ((code & U32(0x3333)) << U32(2)))
+    code = U32(((code >> U32(4)) & U32(0x0F0F)) | ((code & U32(0x0F0F)) << U32(4)))
+    return U32((code >> U32(8)) & U32(0xFF)) | U32((code & U32(0xFF)) << U32(8))
 
 
 @kernel

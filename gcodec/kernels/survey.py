@@ -12,7 +12,7 @@ import numpy as np
 from .jit import allocating, kernel
 from .logarithms import log2_fixed
 from .memory import view
-from .scalar import U64
+from .scalar import U32, U64
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
@@ -116,6 +116,30 @@ def _cluster(histograms, max_clusters, table_cost, sums):
     return n
 
 
+@kernel
+def _live_bins(histograms, live):
+    """Which bins count something in any row: their number, and which in ``live`` (int64[n_bins])."""
+    n_live, (n_rows, n_bins) = 0, histograms.shape
+    for i in range(n_bins):
+        live[i] = 0
+    for b in range(n_rows):
+        row = view(histograms, b * n_bins, n_bins)
+        for i in range(n_bins):
+            live[i] |= np.int64(row[i])
+    for i in range(n_bins):
+        if live[i]:
+            live[n_live] = i
+            n_live += 1
+    return n_live
+
+
+@kernel
+def _pick(row, live, picked):
+    """Of a row, the first so many of the bins ``live``."""
+    for i in range(len(picked)):
+        picked[i] = row[live[i]]
+
+
 @allocating
 def cluster(histograms, max_clusters, table_cost):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
@@ -125,20 +149,11 @@ def cluster(histograms, max_clusters, table_cost):
     the same on every machine.
     """
     n_blocks, n_bins = histograms.shape
-    live, n_live = np.zeros(n_bins, np.int64), 0
-    whole = np.zeros(n_bins, np.uint32)
-    for b in range(n_blocks):
-        row = view(histograms, b * n_bins, n_bins)
-        for i in range(n_bins):
-            whole[i] |= row[i]
-    for i in range(n_bins):
-        if whole[i]:
-            live[n_live] = i
-            n_live += 1
+    live = np.empty(n_bins, np.int64)
+    n_live = _live_bins(histograms, live)
     dense, sums = np.empty((n_blocks, n_live), np.uint32), np.zeros((max_clusters + 1, n_live), np.uint32)
     for b in range(n_blocks):
-        for i in range(n_live):
-            dense[b, i] = histograms[b, live[i]]
+        _pick(view(histograms, b * n_bins, n_bins), live, view(dense, b * n_live, n_live))
     n = _cluster(dense, max_clusters, table_cost, sums)
     groups = np.zeros((n, n_bins), np.uint32)
     for k in range(n):
@@ -149,21 +164,23 @@ def cluster(histograms, max_clusters, table_cost):
 
 @kernel
 def compare_references(by_block, by_stream, some):
-    """Entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to each sub-stream's
-    (``by_stream``, both uint32[n_blocks, n_bins]), the number of heads and how many are not of zeros: of the rows that
-    are marked in ``some`` (bool[n_blocks])."""
-    plain, relative, number, others = U64(0), U64(0), U64(0), U64(0)
+    """How many rows there are, entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to
+    each sub-stream's (``by_stream``, both uint32[n_blocks, n_bins]), the number of heads and how many are not of zeros:
+    of the rows that are marked in ``some`` (bool[n_blocks]), or of all where it is None."""
+    rows, plain, relative, number, others = 0, U64(0), U64(0), U64(0), U64(0)
+    n_bins = by_block.shape[1]
     for b in range(by_block.shape[0]):
-        if some[b]:
-            row = by_block[b]
+        if some is None or some[b]:
+            row = view(by_block, b * n_bins, n_bins)
             plain += entropy_bits(row)
-            relative += entropy_bits(by_stream[b])
+            relative += entropy_bits(view(by_stream, b * n_bins, n_bins))
             counted = U64(0)
-            for i in range(1, len(row)):
+            for i in range(1, n_bins):
                 counted += U64(row[i])
             others += counted
             number += counted + U64(row[0])
-    return plain, relative, number, others
+            rows += 1
+    return rows, np.int64(plain), np.int64(relative), np.int64(number), np.int64(others)
 
 
 @kernel
@@ -175,10 +192,19 @@ def _first(row, start):
 
 
 @kernel
+def _counts_any(row):
+    """Whether any bin counts something."""
+    found = U32(0)
+    for i in range(len(row)):
+        found |= row[i]
+    return found != U32(0)
+
+
+@kernel
 def has_others(counts):
     """Whether uint32[n_blocks, n_bins] count anything but zeros."""
     b, (n_blocks, n_bins) = 0, counts.shape
-    while b < n_blocks and _first(view(counts, b * n_bins, n_bins), 1) == n_bins:
+    while b < n_blocks and not _counts_any(view(counts, b * n_bins + 1, n_bins - 1)):
         b += 1
     return b < n_blocks
 
@@ -189,27 +215,27 @@ def rows_in_use(counts, used):
     ``used`` (int64[n_blocks])."""
     n, n_bins = 0, counts.shape[1]
     for b in range(counts.shape[0]):
-        if _first(view(counts, b * n_bins, n_bins), 2) < n_bins:
+        if _counts_any(view(counts, b * n_bins + 2, n_bins - 2)):
             used[n] = b
             n += 1
     return n
 
 
-@kernel
+@allocating
 def choose(histograms, costs, choice):
     """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
     int64[n_blocks], result."""
     n_codebooks, n_bins = costs.shape
+    live = np.empty(n_bins, np.int64)
+    n_live = _live_bins(histograms, live)
+    row, some_costs = np.empty(n_live, np.uint32), np.empty((n_codebooks, n_live), np.uint32)
+    for k in range(n_codebooks):
+        _pick(view(costs, k * n_bins, n_bins), live, view(some_costs, k * n_live, n_live))
     for b in range(histograms.shape[0]):
-        row, best = view(histograms, b * n_bins, n_bins), U64(0)
-        begin, end = _first(row, 2), n_bins
-        while end > begin and row[end - 1] == 0:
-            end -= 1
+        _pick(view(histograms, b * n_bins, n_bins), live, row)
+        best = U64(0)
         for k in range(n_codebooks):
-            cost = view(costs, k * n_bins, n_bins)
-            spent = cost_of(view(row, 0, 2), cost) + cost_of(
-                view(row, begin, end - begin), view(cost, begin, end - begin)
-            )
+            spent = cost_of(row, view(some_costs, k * n_live, n_live))
             if k == 0 or spent < best:
                 best = spent
                 choice[b] = k
