@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,7 +214,7 @@ def test_all_layouts_of_planes_give_the_same_bytes(which, monkeypatch):
         laws.assert_same_bits(gcodec.decode(frame), promised(which.kind, which.bits, arguments))
 
 
-CHUNKED = [{"mantissa_bits": bits} for bits in range(1, 23)]
+CHUNKED: list[dict[str, Any]] = [{"mantissa_bits": bits} for bits in range(1, 23)]
 CHUNKED += [{"ladder": Ladder(drops)} for drops in ((0, 6, 12, 18), (0, 3), (3, 9), (9, 12, 15), (15, 18, 21), (12,),
                                                     (0, 2, 4, 6), (0, 8, 16), (2, 8, 14, 20))]
 
