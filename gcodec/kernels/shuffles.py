@@ -38,44 +38,54 @@ def _table(builder: Any, verb: str) -> Any:
     return builder.bitcast(found, _BYTE.as_pointer())
 
 
+def move_8(builder: Any, verb: str, source: Any, masks: list[Any], target: Any) -> Any:
+    """Compress or expand groups of eight bytes by masks of eight bits each, from address to address. Returns how many
+    were moved."""
+    moved, table = ir.Constant(_INDEX, 0), _table(builder, verb)
+    for k, own in enumerate(masks):
+        here, there = (moved, _index(8 * k)) if verb == "expand" else (_index(8 * k), moved)
+        moving = _half(builder, builder.gep(table, [builder.shl(own, ir.Constant(_INDEX, 3))]))
+        result = shuffle(_half(builder, builder.gep(source, [here])), moving)
+        result.part(0, 8).store(builder.gep(target, [there]))
+        moved = builder.add(moved, call(builder, "llvm.ctpop.i64", _INDEX, [own]))
+    return moved
+
+
 def _mover(verb: str) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         bits = builder.trunc(args[4], _BYTE)
         mask = (load(builder, at(2, 8), 8, 64) & bits).compare("!=", 0).number()
-        source, target, table = at(0, 8), at(5, 8), _table(builder, verb)
-        moved = ir.Constant(_INDEX, 0)
-        for k in range(0, 64, 8):
-            own = builder.and_(builder.lshr(mask, ir.Constant(_INDEX, k)), ir.Constant(_INDEX, 255))
-            here, there = (moved, k) if verb == "expand" else (k, moved)
-            shuffle = _half(builder, builder.gep(table, [builder.shl(own, ir.Constant(_INDEX, 3))]))
-            eight = _half(builder, builder.gep(source, [_index(here)]))
-            result = Lanes(builder, call(builder, "llvm.x86.ssse3.pshuf.b.128", _SIXTEEN, [eight, shuffle]))
-            result.part(0, 8).store(builder.gep(target, [_index(there)]))
-            moved = builder.add(moved, call(builder, "llvm.ctpop.i64", _INDEX, [own]))
-        return moved
+        eights = [builder.and_(builder.lshr(mask, _index(k)), _index(255)) for k in range(0, 64, 8)]
+        return move_8(builder, verb, at(0, 8), eights, at(5, 8))
 
     return intrinsic_step(types.intp, 7, generate)
 
 
-def _index(place: Any) -> Any:
-    return ir.Constant(_INDEX, place) if isinstance(place, int) else place
+def _index(place: int) -> Any:
+    return ir.Constant(_INDEX, place)
 
 
-def _half(builder: Any, address: Any) -> Any:
+def _half(builder: Any, address: Any) -> Lanes:
     """Sixteen bytes, the first eight of them from an address."""
-    return load(builder, address, 8, 8).pick([*range(8), *range(8)]).value
+    eight = builder.load(builder.bitcast(address, _INDEX.as_pointer()), align=1)
+    both = ir.Constant(ir.VectorType(_INDEX, 2), ir.Undefined)
+    return Lanes(builder, builder.insert_element(both, eight, ir.Constant(_WORD, 0))).seen_as(8)
+
+
+def shuffle(table: Lanes, source: Lanes) -> Lanes:
+    """16 bytes of a table of 16: their low four bits count, and from 128 on it is 0."""
+    found = call(table.builder, "llvm.x86.ssse3.pshuf.b.128", _SIXTEEN, [table.value, source.value])
+    return Lanes(table.builder, found)
 
 
 compress_8, expand_8 = _mover("compress"), _mover("expand")
 
 
 def _generate_look_up(builder: Any, args: list[Any], at: Any) -> None:
-    table = load(builder, at(0, 8), 8, 16).value
+    table = load(builder, at(0, 8), 8, 16)
     for k in range(0, 64, 16):
-        offset = ir.Constant(_INDEX, k)
-        source = load(builder, builder.gep(at(2, 8), [offset]), 8, 16) & 15
-        found = call(builder, "llvm.x86.ssse3.pshuf.b.128", _SIXTEEN, [table, source.value])
-        Lanes(builder, found).store(builder.gep(at(4, 8), [offset]))
+        source = load(builder, builder.gep(at(2, 8), [_index(k)]), 8, 16) & 15
+        shuffle(table, source).store(builder.gep(at(4, 8), [_index(k)]))
 
 
 #: look_up_16(table, 0, src, i, dst, k): 64 bytes through the first 16 entries of a table.
