@@ -6,14 +6,16 @@ lie within one of them.
 
 Tables are rows of 16 bytes in one array of :data:`TABLE_BYTES`:
 
-``tables[STARTS + k]``                   the first symbol of class k + 1, as a signed number and less 1
 ``tables[HEADS + k]``                    what is added to a symbol of class k to get its relative head
 ``tables[OWNERS + 16 * p + k]``          128 where class k owns an item of plane p, else 0
 ``tables[PARTS + 64 * p + 16 * q + k]``  255 where this item is a part of digit q, else 0
+``tables[STARTS + 16 * k ...]``          the first symbol of class k + 1, less 1 and as a signed number, 16 times
 ``tables[DIGIT + p]``                    the digit of which plane p has the lowest bits, whatever the class; NO_DIGIT
                                          where there is none
 ``tables[LEFT + p]``                     how far left in its digit an item of plane p lies
-``tables[NUMBER]``                       of classes
+``tables[NUMBER]``                       how many classes there are
+``tables[TAKEN]``                        bit q: digit q is a plane's; bit 4: there are planes without a digit
+``tables[LAST]``                         the last plane without a digit, or 0
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import numpy as np
 from .jit import kernel
 from .scalar import U8
 
-STARTS, HEADS, OWNERS, PARTS, DIGIT, LEFT, NUMBER, TABLE_BYTES = 0, 16, 32, 160, 672, 688, 704, 720
+HEADS, OWNERS, PARTS, STARTS, DIGIT, LEFT, NUMBER, TAKEN, LAST = 0, 16, 144, 656, 896, 912, 928, 929, 930
+TABLE_BYTES = 944
+CLASS_BYTES = TABLE_BYTES + 256  #: scratch of :mod:`planes_classes`: tables, and 64 values
 NO_DIGIT, MOST = 4, 16
 
 
@@ -31,7 +35,8 @@ NO_DIGIT, MOST = 4, 16
 def _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
     """Class ``k``, which begins with this symbol. Returns whether all its items are parts of digits."""
     if k:
-        tables[STARTS + k - 1] = U8((symbol - 1) ^ 128)
+        for i in range(16):
+            tables[STARTS + 16 * (k - 1) + i] = U8((symbol - 1) ^ 128)
     if heads is not None:
         tables[HEADS + k] = U8(heads[symbol] - symbol)
     for p in range(n_planes):
@@ -49,13 +54,17 @@ def _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
 @kernel
 def _find_digits(uniform, n_planes, tables):
     """Digits of planes, no two of which have the same."""
-    taken = 0
+    taken, last = 0, -1
     for p in range(n_planes):
         digit = 3 - uniform[p] // 6
-        tables[DIGIT + p] = NO_DIGIT
         if uniform[p] >= 0 and uniform[p] % 6 == 0 and not (taken >> digit) & 1:
             tables[DIGIT + p] = digit
             taken |= 1 << digit
+        else:
+            tables[DIGIT + p] = NO_DIGIT
+            last = p
+    tables[TAKEN] = U8(taken if last < 0 else taken | (1 << NO_DIGIT))
+    tables[LAST] = U8(max(last, 0))
 
 
 @kernel
@@ -74,6 +83,9 @@ def find_classes(mark_of, shift, heads, widths, uniform, n_planes, tables):
                 tables[NUMBER] = U8(0)
                 return 0
             k, last = k + 1, mark
+    for p in range(n_planes):
+        if tables[LEFT + p] == 255:
+            tables[LEFT + p] = U8(0)
     _find_digits(uniform, n_planes, tables)
     tables[NUMBER] = U8(k)
     return k

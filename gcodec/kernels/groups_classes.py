@@ -1,6 +1,6 @@
 """Fused steps on 64 values and the classes of their symbols (:mod:`classes`), for CPUs with SSSE3 but not AVX-512.
 
-All of them read and write whole groups. ``rows`` are rows of 64 bytes: digits 0 to 3, then one of items.
+All of them read and write whole groups. ``rows`` are rows of 64 bytes: digits 0 to 3, and items.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba.core import cgutils, types
 
 from .classes import HEADS, STARTS
 from .lanes import Lanes, call, load, splat
-from .shuffles import move_8, shuffle
+from .shuffles import move_8, shuffle, sums
 from .steps import intrinsic_step
 
 _INDEX, _BYTE, _WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
@@ -37,7 +37,7 @@ def _generate_classes(builder: Any, args: list[Any], at: Any) -> None:
     slots = [cgutils.alloca_once_value(builder, (one ^ one).value) for one in symbols]
     starts = _address(builder, at(2, 8), STARTS)
     with cgutils.for_range(builder, builder.sub(args[6], ir.Constant(_INDEX, 1))) as loop:
-        start = splat(builder, builder.load(builder.gep(starts, [loop.index])), 8, 16)
+        start = load(builder, builder.gep(starts, [builder.shl(loop.index, ir.Constant(_INDEX, 4))]), 8, 16)
         for one, slot in zip(symbols, slots, strict=True):
             so_far = Lanes(builder, builder.load(slot))
             builder.store((so_far - one.above(start).widened(8)).value, slot)
@@ -123,35 +123,29 @@ def _generate_spread(builder: Any, args: list[Any], at: Any) -> None:
 spread_64 = intrinsic_step(types.void, 9, _generate_spread)
 
 
-def _factors(builder: Any, bits: int, one: int, other: int) -> Any:
-    return ir.Constant(ir.VectorType(ir.IntType(bits), 128 // bits), [one, other] * (64 // bits))
-
-
 def _generate_join(builder: Any, args: list[Any], at: Any) -> None:
-    base, heads = splat(builder, args[10], 8, 16), load(builder, _address(builder, at(6, 8), HEADS), 8, 16)
-    sixes, twelves = _factors(builder, 8, 1, 64), _factors(builder, 16, 1, 4096)
-    eights, fours = ir.VectorType(ir.IntType(16), 8), ir.VectorType(_WORD, 4)
+    base, heads = splat(builder, args[12], 8, 16), load(builder, _address(builder, at(6, 8), HEADS), 8, 16)
+    parts = _four(builder, builder.gep(at(6, 8), [args[10]]))
     for k in range(0, 64, 16):
         digits = [load(builder, _address(builder, at(0, 8), 64 * q + k), 8, 16) for q in range(4)]
         symbols, classes = (load(builder, _address(builder, at(i, 8), k), 8, 16) for i in (2, 4))
+        items = (load(builder, _address(builder, at(0, 8), 256 + k), 16, 8) << args[11]).seen_as(8)
+        digits = [digit | (items & shuffle(part, classes)) for digit, part in zip(digits, parts, strict=True)]
         some = symbols.compare("==", 0).widened(8) ^ -1
         head = (symbols + shuffle(heads, classes) + base) & some
         sign = (digits[0] >> 5) & 1
         digits[0] = digits[0] & 31
         for half in range(2):
             pick = [i for lane in range(8 * half, 8 * half + 8) for i in (lane, 16 + lane)]
-            top = Lanes(builder, builder.bitcast(head.pick(pick, sign).value, eights))
-            upper, lower = (
-                call(builder, "llvm.x86.ssse3.pmadd.ub.sw.128", eights, [low.pick(pick, high).value, sixes])
-                for low, high in ((digits[1], digits[0]), (digits[3], digits[2]))
-            )
+            top = head.pick(pick, sign).seen_as(16)
+            upper, lower = (sums(digits[q + 1].pick(pick, digits[q]), 64) for q in (0, 2))
             for quarter in (0, 4):
                 own = list(range(quarter, quarter + 4))
-                pairs = Lanes(builder, lower).pick([i for lane in own for i in (lane, 8 + lane)], Lanes(builder, upper))
-                tail = call(builder, "llvm.x86.sse2.pmadd.wd", fours, [pairs.value, twelves])
-                value = (top.pick(own).to(32) << 23) | Lanes(builder, tail)
+                tail = sums(lower.pick([i for lane in own for i in (lane, 8 + lane)], upper), 4096)
+                value = (top.pick(own).to(32) << 23) | tail
                 value.store(_address(builder, at(8, 32), 4 * (k + 8 * half + quarter)))
 
 
-#: join_64(rows, 0, symbols, j, classes, j, tables, 0, out, i, base): 64 float32 from the digits of their tails.
-join_64 = intrinsic_step(types.void, 11, _generate_join)
+#: join_64(rows, 0, symbols, j, classes, j, tables, 0, out, i, parts, left, base): 64 float32 from the digits of their
+#: tails; first as :func:`spread_64` does with the items.
+join_64 = intrinsic_step(types.void, 13, _generate_join)

@@ -50,17 +50,17 @@ def _rounder(bits: int) -> Any:
         limit = splat(builder, builder.sub(args[8], one), bits, 16)
         least = splat(builder, builder.sub(args[9], one), bits, 16)
         nearest = splat(builder, builder.neg(args[10]), bits, 16)
-        large = nearest ^ nearest
+        # Where nothing is dropped there is no half to round up, nor a bit that would make it even.
+        odd, most = nearest & ~1, nearest ^ nearest
         for k in range(0, 64, 16):
             values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
             low = _lows(builder, at(4, 8), load(builder, _address(builder, at(2, 8), k), 8, 16), bits)
-            magnitude = values & (sign - 1)
-            even = (magnitude & (low + 1) & (nearest & ~1)).compare("==", 0).widened(bits)
-            bumped = magnitude + ((low >> 1) & nearest) + 1 + even
-            result = ((bumped & (low ^ -1)) | (values & sign)) & magnitude.above(least).widened(bits)
+            magnitude, unit = values & (sign - 1), (low + 1) & odd
+            bumped = values + ((low >> 1) & nearest) - (values & unit).above(0).widened(bits)
+            result = (bumped & (low ^ -1)) & magnitude.above(least).widened(bits)
             result.store(_address(builder, at(6, bits), k * bits // 8))
-            large = large | magnitude.above(limit).widened(bits)
-        return large.compare("!=", 0).number()
+            most = magnitude.above(most).choose(magnitude, most)
+        return most.above(limit).number()
 
     return intrinsic_step(types.intp, 11, generate)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .classes import DIGIT, LEFT, NO_DIGIT, NUMBER, OWNERS, PARTS, TABLE_BYTES
+from .classes import DIGIT, LAST, LEFT, NO_DIGIT, NUMBER, OWNERS, PARTS, TABLE_BYTES, TAKEN
 from .groups import count_64
 from .groups_classes import (
     classes_64,
@@ -25,7 +25,7 @@ from .planes_narrow import pack_bytes, unpack_bytes
 from .streams import STREAM_PAD
 
 REST = TABLE_BYTES // 4  #: where in ``tables``, in values, the last group lies if it has fewer than 64
-CLASSES, ITEMS = 256, 320  #: where in ``rows``, in bytes, classes of 64 values lie, and items of a plane
+ITEMS, CLASSES = 256, 320  #: where in ``rows``, in bytes, items of a plane lie, and classes of 64 values
 
 
 @kernel
@@ -45,7 +45,7 @@ def _split_64(values, i, symbols, j, shape, tables, rows, items, n_items):
 
 @kernel
 def split_classes(values, symbols, n, stream, shape, tables, rows, items, n_items, out, at):
-    """All planes; returns the end. ``tables``: uint8[TABLE_BYTES + 256], filled by :func:`classes.find_classes`;
+    """All planes; returns the end. ``tables``: uint8[CLASS_BYTES], filled by :func:`classes.find_classes`;
     ``rows``: uint32[128], ``items``: uint8[8, n + 64], ``n_items``: int64[8], scratch."""
     n_items[:] = 0
     whole = n & ~63
@@ -84,24 +84,28 @@ def _clear(array, start, n_bytes):
 
 
 @kernel
+def _expand(p, target, classes, j, tables, rows, items, n_items):
+    """A plane's items of 64 values to a row, zero where there is none."""
+    place = p * items.shape[1] + n_items[p]
+    n_items[p] += expand_owned(items, place, classes, j, tables, OWNERS + 16 * p, rows, target)
+
+
+@kernel
 def _merge_64(out, i, symbols, classes, j, shape, base, tables, rows, items, n_items):
-    row, taken = items.shape[1], 0
+    for row in range(5):  # digits that are no plane's, and items, of which there may be none
+        if not (tables[TAKEN] >> row) & 1:
+            _clear(rows, 64 * row, 64)
     for p in range(shape.n):
-        taken |= 1 << np.int64(tables[DIGIT + p])
-    for digit in range(4):
-        if not (taken >> digit) & 1:
-            _clear(rows, 64 * digit, 64)
-    for p in range(shape.n):
-        target = 64 * np.int64(tables[DIGIT + p])
-        if target < 64 * NO_DIGIT:
-            place = p * row + n_items[p]
-            n_items[p] += expand_owned(items, place, classes, j, tables, OWNERS + 16 * p, rows, target)
-    for p in range(shape.n):
+        if tables[DIGIT + p] != NO_DIGIT:
+            _expand(p, 64 * np.int64(tables[DIGIT + p]), classes, j, tables, rows, items, n_items)
+    last = np.int64(tables[LAST])
+    for p in range(last + 1):
         if tables[DIGIT + p] == NO_DIGIT:
-            place = p * row + n_items[p]
-            n_items[p] += expand_owned(items, place, classes, j, tables, OWNERS + 16 * p, rows, ITEMS)
-            spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, np.int64(tables[LEFT + p]))
-    join_64(rows, 0, symbols, j, classes, j, tables, 0, out, i, base)
+            _expand(p, ITEMS, classes, j, tables, rows, items, n_items)
+            if p < last:
+                spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, np.int64(tables[LEFT + p]))
+    left = np.int64(tables[LEFT + last])
+    join_64(rows, 0, symbols, j, classes, j, tables, 0, out, i, PARTS + 64 * last, left, base)
 
 
 @kernel

@@ -41,12 +41,16 @@ def _table(builder: Any, verb: str) -> Any:
 def move_8(builder: Any, verb: str, source: Any, masks: list[Any], target: Any) -> Any:
     """Compress or expand groups of eight bytes by masks of eight bits each, from address to address. Returns how many
     were moved."""
-    moved, table = ir.Constant(_INDEX, 0), _table(builder, verb)
+    moved, table, results = _index(0), _table(builder, verb), []
     for k, own in enumerate(masks):
-        here, there = (moved, _index(8 * k)) if verb == "expand" else (_index(8 * k), moved)
-        moving = _half(builder, builder.gep(table, [builder.shl(own, ir.Constant(_INDEX, 3))]))
-        result = shuffle(_half(builder, builder.gep(source, [here])), moving)
-        result.part(0, 8).store(builder.gep(target, [there]))
+        moving = _half(builder, builder.gep(table, [builder.shl(own, _index(3))]))
+        here = moved if verb == "expand" else _index(8 * k)
+        results.append(shuffle(_half(builder, builder.gep(source, [here])), moving))
+        if verb == "compress":
+            results[k].part(0, 8).store(builder.gep(target, [moved]))
+        elif k % 2:  # two at a time: what was stored in pieces is slow to read as a whole
+            both = results[k - 1].seen_as(64).pick([0, 2], results[k].seen_as(64))
+            both.store(builder.gep(target, [_index(8 * k - 8)]))
         moved = builder.add(moved, call(builder, "llvm.ctpop.i64", _INDEX, [own]))
     return moved
 
@@ -79,6 +83,61 @@ def shuffle(table: Lanes, source: Lanes) -> Lanes:
 
 
 compress_8, expand_8 = _mover("compress"), _mover("expand")
+
+
+def sums(items: Lanes, factor: int) -> Lanes:
+    """Two in a row become one of twice the width: the first, and the second times a factor of up to 64, or 4096."""
+    name = {8: "llvm.x86.ssse3.pmadd.ub.sw.128", 16: "llvm.x86.sse2.pmadd.wd"}[items.bits]
+    kind = ir.VectorType(ir.IntType(2 * items.bits), items.n // 2)
+    factors = ir.Constant(items.value.type, [1, factor] * (items.n // 2))
+    return Lanes(items.builder, call(items.builder, name, kind, [items.value, factors]))
+
+
+def _pack_sixes(items: Lanes, target: Any) -> None:
+    """The low six bits of sixteen bytes, twelve bytes; writes sixteen."""
+    packed = sums(sums(items & 63, 64), 4096).seen_as(8)
+    packed.pick([4 * (k // 3) + k % 3 for k in range(12)] + [15] * 4).store(target)
+
+
+def _unpack_sixes(builder: Any, source: Any) -> Lanes:
+    """Inverse; reads sixteen bytes."""
+    # Of every three bytes both the lower and the upper two: items 0 and 1 below, 2 and 3 four bits higher.
+    picks = [3 * (k // 4) + (0, 1, 1, 2)[k % 4] for k in range(16)]
+    words = load(builder, source, 8, 16).pick(picks).seen_as(16)
+    words = words.pick([k + 8 * (k % 2) for k in range(8)], words >> 4)
+    return ((words & 0x3F) | ((words << 2) & 0x3F00)).seen_as(8)
+
+
+def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
+    for k in range(4):
+        items = load(builder, builder.gep(at(0, 8), [_index(16 * k)]), 8, 16)
+        _pack_sixes(items, builder.gep(at(2, 8), [_index(12 * k)]))
+
+
+def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
+    for k in range(4):
+        items = _unpack_sixes(builder, builder.gep(at(0, 8), [_index(12 * k)]))
+        items.store(builder.gep(at(2, 8), [_index(16 * k)]))
+
+
+def _generate_pack_3(builder: Any, args: list[Any], at: Any) -> None:
+    for k in range(2):
+        halves = [load(builder, builder.gep(at(0, 8), [_index(32 * k + i)]), 8, 16) & 7 for i in (0, 16)]
+        low, high = (sums(half, 8).seen_as(8) for half in halves)
+        _pack_sixes(low.pick(list(range(0, 32, 2)), high), builder.gep(at(2, 8), [_index(12 * k)]))
+
+
+def _generate_unpack_3(builder: Any, args: list[Any], at: Any) -> None:
+    for k in range(2):
+        pairs = _unpack_sixes(builder, builder.gep(at(0, 8), [_index(12 * k)]))
+        both = (pairs & 7).pick([i + half for i in range(16) for half in (0, 16)], pairs >> 3)
+        both.store(builder.gep(at(2, 8), [_index(32 * k)]))
+
+
+#: pack_6(src uint8, i, dst uint8, k): the low 6 bits of 64 bytes, 48 bytes and 4 more; unpack_6: inverse. pack_3,
+#: unpack_3: the low 3 bits.
+pack_6, unpack_6 = intrinsic_step(types.void, 4, _generate_pack_6), intrinsic_step(types.void, 4, _generate_unpack_6)
+pack_3, unpack_3 = intrinsic_step(types.void, 4, _generate_pack_3), intrinsic_step(types.void, 4, _generate_unpack_3)
 
 
 def _generate_look_up(builder: Any, args: list[Any], at: Any) -> None:

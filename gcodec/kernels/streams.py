@@ -68,11 +68,9 @@ def _encode_some(
         i = place + 8 * group
         length = U64(NO_CODE)
         if 8 * group + 8 <= n:
-            eight = load_u64(symbols, i)
-            e0, e1 = U64(table[eight & low]), U64(table[(eight >> U64(8)) & low])
-            e2, e3 = U64(table[(eight >> U64(16)) & low]), U64(table[(eight >> U64(24)) & low])
-            e4, e5 = U64(table[(eight >> U64(32)) & low]), U64(table[(eight >> U64(40)) & low])
-            e6, e7 = U64(table[(eight >> U64(48)) & low]), U64(table[eight >> U64(56)])
+            eight = view(symbols, i, 8)
+            e0, e1, e2, e3 = U64(table[eight[0]]), U64(table[eight[1]]), U64(table[eight[2]]), U64(table[eight[3]])
+            e4, e5, e6, e7 = U64(table[eight[4]]), U64(table[eight[5]]), U64(table[eight[6]]), U64(table[eight[7]])
             # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
             l01, l23, l45, l67 = e0 + e1, e2 + e3, e4 + e5, e6 + e7
             length = (l01 & low) + (l23 & low) + (l45 & low) + (l67 & low)
