@@ -117,8 +117,8 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns
                        view(out, b * geometry.block, n))
         if upto == 2:
             continue
-        layouts.count(n, stream, books.mark_of[c], shape, scratch.dense, scratch.lone, scratch.seven, scratch.items,
-                      scratch.general, scratch)
+        layouts.count(n, stream, books.mark_of[c], books.shift[c], books.narrow_head_of[c], shape, scratch.dense,
+                      scratch.lone, scratch.seven, scratch.items, scratch.general, scratch)
     return bad
 
 

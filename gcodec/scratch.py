@@ -10,6 +10,7 @@ import numpy as np
 
 from .format import TEMPLATE_COLUMNS
 from .kernels import planes
+from .kernels.classes import CLASS_BYTES
 from .kernels.parameters import Kind, Residuals, Scratch
 from .kernels.streams import CHUNK_BYTES, STREAM_PAD
 from .valuetypes import ValueType
@@ -48,7 +49,7 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         references=np.empty(n_streams, np.uint32),
         stream_bytes=np.empty(n_streams, np.uint32),
         n_items=np.zeros(8, np.int64),
-        chunk=np.empty(max(4 * (stream + more), CHUNK_BYTES), np.uint8),
+        chunk=np.empty(max(4 * (stream + more), CHUNK_BYTES, CLASS_BYTES), np.uint8),
         columns=np.empty(block, np.int8),
         shifted=np.empty(0 if decode else block, dtype.uint),
         words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),

@@ -9,13 +9,15 @@ from .means import mean_head
 from .memory import load_u64, view, width_of
 from .prefix_code import ESCAPE
 from .scalar import NARROW, U8, U16, U32, U64
-from .steps import HAS_AVX512
+from .steps import HAS_AVX512, HAS_SSSE3
 from .streams import STREAM_PAD
 from .vector import look_up_level, lookup
 
 if HAS_AVX512:
     from .groups import symbols_9, symbols_16, symbols_32, symbols_wide
     from .groups_narrow import joint_16, joint_32
+elif HAS_SSSE3:
+    from .groups_shuffled import joint_16, joint_32
 
 CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
 BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes
@@ -75,7 +77,16 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
             else:
                 joint_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
         return
-    part = len(chunk) // 4
+    whole = np.int64(0)
+    if HAS_SSSE3 and not HAS_AVX512:
+        whole = n & ~63
+        for i in range(0, whole, 64):
+            if width == 32:
+                joint_32(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 23, reference)
+            else:
+                joint_16(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 7, reference)
+    part, n = len(chunk) // 4, n - whole
+    values, levels, result = view(values, whole, n), view(levels, whole, n), view(result, whole, n)
     own, origin = view(chunk, 0, n), view(chunk, part, n)
     count, number = view(chunk, 2 * part, n), view(chunk, 3 * part, n)
     for i in range(n):

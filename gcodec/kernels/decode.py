@@ -112,6 +112,8 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
             n,
             stream,
             books.mark_of[c],
+            books.shift[c],
+            books.narrow_head_of[c],
             shape,
             scratch.dense,
             scratch.lone,

@@ -82,6 +82,14 @@ class Lanes:
         """<n x i1>: the topmost bit of each lane."""
         return Lanes(self.builder, self.builder.icmp_signed("<", self.value, self._like(0)))
 
+    def above(self, other: Any) -> Lanes:
+        """<n x i1> of a signed comparison."""
+        return Lanes(self.builder, self.builder.icmp_signed(">", self.value, self._like(other)))
+
+    def widened(self, bits: int) -> Lanes:
+        """A mask as lanes of all ones or all zeros."""
+        return Lanes(self.builder, self.builder.sext(self.value, ir.VectorType(ir.IntType(bits), self.n)))
+
     def choose(self, yes: Any, no: Lanes) -> Lanes:
         """This mask's choice between two."""
         return Lanes(self.builder, self.builder.select(self.value, no._like(yes), no.value))

@@ -11,13 +11,25 @@ import numpy as np
 from . import planes, planes_general, planes_narrow, planes_wide
 from .groups import clear_8, count_64
 from .jit import kernel
-from .memory import view
+from .memory import view, width_of
 from .scalar import U8, U32, U64
-from .steps import HAS_AVX512
+from .steps import BY_CLASSES, HAS_AVX512
 from .streams import STREAM_PAD
 
 if HAS_AVX512:
     from .groups_narrow import mark_64
+
+if BY_CLASSES:
+    from .classes import NUMBER, find_classes
+    from .planes_classes import count_classes, merge_classes, split_classes
+
+
+@kernel
+def _has_classes(mark_of, shift, heads, shape, scratch):
+    """Whether a block's planes are those of :mod:`planes_classes`, whose tables are then in ``scratch.chunk``."""
+    if width_of(scratch.shifted) != 32:
+        return False
+    return find_classes(mark_of, shift, heads, shape.widths, shape.uniform, shape.n, scratch.chunk) > 0
 
 
 @kernel
@@ -30,6 +42,20 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seve
             )
         return at
     if items is not None:
+        if BY_CLASSES and _has_classes(mark_of, shift, None, shape, scratch):
+            return split_classes(
+                values,
+                scratch.symbols,
+                n,
+                stream,
+                shape,
+                scratch.chunk,
+                scratch.words,
+                items,
+                scratch.n_items,
+                out,
+                at,
+            )
         return planes_narrow.split_narrow(
             values,
             scratch.symbols,
@@ -105,8 +131,9 @@ def count_single(symbols, n, stream, n_items):
 
 
 @kernel
-def count(n, stream, mark_of, shape, dense, lone, seven, items, general, scratch):
-    """Number of items of every plane into ``scratch.n_items``, by the layout's kernels."""
+def count(n, stream, mark_of, shift, narrow_head_of, shape, dense, lone, seven, items, general, scratch):
+    """Number of items of every plane into ``scratch.n_items``, by the layout's kernels; and what else those of
+    :func:`merge` want to find."""
     if dense is not None:
         count_single(scratch.symbols, n, stream, scratch.n_items)
     if lone is not None:
@@ -115,7 +142,13 @@ def count(n, stream, mark_of, shape, dense, lone, seven, items, general, scratch
         count_single(scratch.symbols, n, stream, scratch.n_items)
         scratch.n_items[1] = scratch.n_items[0]
     if items is not None:
-        count_items(scratch.symbols, n, stream, shape.n, mark_of, scratch.marks, scratch.n_items)
+        by_class = False
+        if BY_CLASSES:
+            by_class = _has_classes(mark_of, shift, narrow_head_of, shape, scratch)
+            if by_class:
+                count_classes(scratch.symbols, n, stream, shape.n, scratch.chunk, scratch.marks, scratch.n_items)
+        if not by_class:
+            count_items(scratch.symbols, n, stream, shape.n, mark_of, scratch.marks, scratch.n_items)
     if general is not None:
         count_items(scratch.symbols, n, stream, shape.n, mark_of, None, scratch.n_items)
 
@@ -154,6 +187,23 @@ def merge(
             general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out
         )
     if items is not None:
+        if BY_CLASSES and width_of(out) == 32 and scratch.chunk[NUMBER]:
+            merge_classes(
+                data,
+                at,
+                symbols,
+                scratch.marks,
+                n,
+                stream,
+                shape,
+                bases,
+                scratch.chunk,
+                scratch.words,
+                items,
+                n_items,
+                out,
+            )
+            return
         planes_narrow.merge_narrow(
             data,
             at,

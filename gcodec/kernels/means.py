@@ -12,7 +12,7 @@ from .jit import kernel
 from .lanes import INDEX, Lanes, load
 from .memory import width_of
 from .scalar import NARROW, U32, U64
-from .steps import HAS_AVX512, intrinsic_step
+from .steps import HAS_SSSE3, intrinsic_step
 
 MOST = 2048  #: values whose heads can be summed in 20 bits, and in lanes of 16
 COUNT_AT = 20
@@ -69,7 +69,7 @@ def mean_head(values, head_shift, head_mask):
     if width_of(values) <= 32:
         total, number, mask = U32(0), U32(0), U32(head_mask >> 1 if signed else head_mask)
         shift, whole = U32(head_shift) & NARROW, 0
-        if HAS_AVX512 and not signed:
+        if HAS_SSSE3 and not signed:
             heads, others = _sums_of_groups(values, head_shift, head_mask)
             total, number, whole = U32(heads), U32(others), len(values) & ~63
         for i in range(whole, len(values)):

@@ -129,7 +129,7 @@ class Scratch(NamedTuple):
     references: np.ndarray  #: uint32[n_streams]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     n_items: np.ndarray  #: int64[8]
-    chunk: np.ndarray  #: uint8[4 * (stream + 64)], and at least CHUNK_BYTES
+    chunk: np.ndarray  #: uint8[4 * (stream + 64)], and at least CHUNK_BYTES and CLASS_BYTES
     columns: np.ndarray  #: int8[block]
     shifted: np.ndarray  #: uintW[block], to encode
     words: np.ndarray | None  #: uint32[stream + 64]

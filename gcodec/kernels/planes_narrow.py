@@ -6,12 +6,14 @@ from .jit import kernel
 from .memory import view, width_of
 from .planes import GROUP
 from .scalar import U8, U32
-from .steps import HAS_AVX512
+from .steps import BY_CLASSES, HAS_AVX512
 from .streams import STREAM_PAD
 from .vector import compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
 
 if HAS_AVX512:
     from .planes_vector import merge_groups, split_groups
+if BY_CLASSES:
+    from .shuffles import pack_3, unpack_3
 
 
 @kernel
@@ -173,6 +175,8 @@ def pack_bytes(items, n, width, out, at):
     for i in range(0, n, 64):
         if width == 6:
             pack_6(items, i, out, at + (i >> 3) * 6)
+        elif BY_CLASSES and width == 3:
+            pack_3(items, i, out, at + (i >> 3) * 3)
         else:
             pack_64(items, i, width, out, at + (i >> 3) * width)
     return at + (n * width + 7) // 8
@@ -184,5 +188,7 @@ def unpack_bytes(data, at, n, width, items):
     for i in range(0, n, 64):
         if width == 6:
             unpack_6(data, at + (i >> 3) * 6, items, i)
+        elif BY_CLASSES and width == 3:
+            unpack_3(data, at + (i >> 3) * 3, items, i)
         else:
             unpack_64(data, at + (i >> 3) * width, width, items, i)

@@ -7,11 +7,13 @@ import numpy as np
 from .jit import kernel
 from .memory import prefetch, view, width_of
 from .scalar import U32, U64, round_magnitude, rounded
-from .steps import HAS_AVX512
+from .steps import HAS_AVX512, HAS_SSSE3
 from .vector import look_up_level
 
 if HAS_AVX512:
     from .groups_narrow import round_16, round_32
+elif HAS_SSSE3:
+    from .groups_shuffled import fill_drops, round_16, round_32
 
 
 @kernel
@@ -20,6 +22,28 @@ def _levels_at(levels, zeros, i):
     if levels is None:
         return zeros, 0
     return levels, i
+
+
+@kernel
+def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
+    """:func:`round_values` of whole groups of 64, without AVX-512."""
+    width = width_of(values)
+    fill_drops(drops, chunk, 64)
+    for i in range(64):
+        chunk[i] = 0
+    # A magnitude below this is finite, and so is what it is rounded to.
+    limit, below = np.int64(infinity) - (np.int64(infinity) >> 5), np.int64(smallest_normal) if prune else np.int64(0)
+    sign_bit, top, least, first = U32(1 << (width - 1)), U32(infinity), U32(smallest_normal), U32(drops[0])
+    for i in range(0, n, 64):
+        own, place = _levels_at(levels, chunk, i)
+        if width == 32:
+            large = round_32(values, i, own, place, chunk, 64, out, i, limit, below, np.int64(nearest))
+        else:
+            large = round_16(values, i, own, place, chunk, 64, out, i, limit, below, np.int64(nearest))
+        if large:
+            for k in range(64):
+                drop = U32(drops[own[place + k]])
+                out[i + k] = rounded(U32(values[i + k]), drop, first, sign_bit, top, least, nearest, prune)
 
 
 @kernel
@@ -56,6 +80,9 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
                 round_32(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
             else:
                 round_16(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
+    elif HAS_SSSE3:
+        whole = n & ~63
+        _round_groups(values, levels, whole, drops, infinity, smallest_normal, nearest, prune, chunk, out)
     for begin in range(whole, n, 1024):
         count = min(1024, n - begin)
         some, result = view(values, begin, count), view(out, begin, count)

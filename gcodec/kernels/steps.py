@@ -29,6 +29,9 @@ HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2"
 #: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
 HAS_SSSE3 = _has("ssse3", "popcnt") or getattr(config, "CPU_NAME", None) in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
+#: Several planes by classes of symbols (:mod:`planes_classes`).
+BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
+
 
 def intrinsic_step(
     result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]

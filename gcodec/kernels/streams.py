@@ -59,54 +59,84 @@ def _encode_one(symbols, i, value, table, escape_code, escape_length, head_bits,
 
 
 @kernel
+def _four(table, a, b, c, d):
+    """The codes of four symbols, one behind the other, and their length, which is more than 56 if one has no code."""
+    low, six, eight = U64(255), U64(63), U64(8)
+    e0, e1 = U64(table[a]), U64(table[b])
+    # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
+    length = (e0 + e1) & low
+    first = (e0 >> eight) | ((e1 >> eight) << (e0 & six))
+    e2, e3 = U64(table[c]), U64(table[d])
+    second = (e2 >> eight) | ((e3 >> eight) << (e2 & six))
+    return first | (second << (length & six)), length + ((e2 + e3) & low)
+
+
+@kernel
+def _encode_each(
+    symbols, place, values, first, n, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at
+):
+    """Append the codes of ``n`` symbols one by one. Returns (window, filled, at) as :func:`_encode_one` does."""
+    for k in range(n):
+        window, filled, at = _encode_one(
+            symbols,
+            place + k,
+            values[first + k],
+            table,
+            escape_code,
+            escape_length,
+            head_bits,
+            head_shift,
+            window,
+            filled,
+            out,
+            at,
+        )
+        if at < 0:
+            break
+    return window, filled, at
+
+
+@kernel
 def _encode_some(
     symbols, place, values, first, n, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at
 ):
     """Append the codes of ``n`` symbols. Returns (window, filled, at) as :func:`_encode_one` does."""
-    low, six = U64(255), U64(63)
-    for group in range((n + 7) >> 3):
-        i = place + 8 * group
-        length = U64(NO_CODE)
-        if 8 * group + 8 <= n:
-            eight = load_u64(symbols, i)
-            e0, e1 = U64(table[eight & low]), U64(table[(eight >> U64(8)) & low])
-            e2, e3 = U64(table[(eight >> U64(16)) & low]), U64(table[(eight >> U64(24)) & low])
-            e4, e5 = U64(table[(eight >> U64(32)) & low]), U64(table[(eight >> U64(40)) & low])
-            e6, e7 = U64(table[(eight >> U64(48)) & low]), U64(table[eight >> U64(56)])
-            # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
-            l01, l23, l45, l67 = e0 + e1, e2 + e3, e4 + e5, e6 + e7
-            length = (l01 & low) + (l23 & low) + (l45 & low) + (l67 & low)
+    six = U64(63)
+    for k in range(0, n, 8):
+        length, joined = U64(NO_CODE), U64(0)
+        if k + 8 <= n:
+            eight = view(symbols, place + k, 8)
+            low_codes, low_length = _four(table, eight[0], eight[1], eight[2], eight[3])
+            codes, length = _four(table, eight[4], eight[5], eight[6], eight[7])
+            joined = window | ((low_codes | (codes << (low_length & six))) << (filled & six))
+            length += low_length
+            # Stored first, to be written over if it cannot be used: to keep all eight until then takes more registers
+            # than there are.
+            store_u64(out, at, joined)
         if length <= U64(56):
-            c01 = (e0 >> U64(8)) | ((e1 >> U64(8)) << (e0 & six))
-            c23 = (e2 >> U64(8)) | ((e3 >> U64(8)) << (e2 & six))
-            c45 = (e4 >> U64(8)) | ((e5 >> U64(8)) << (e4 & six))
-            c67 = (e6 >> U64(8)) | ((e7 >> U64(8)) << (e6 & six))
-            c03 = c01 | (c23 << (l01 & six))
-            c47 = c45 | (c67 << (l45 & six))
-            window |= (c03 | (c47 << ((l01 + l23) & six))) << filled
             filled += length
-            store_u64(out, at, window)
             at += np.int64(filled >> U64(3))
-            window >>= filled & U64(56)
+            window = joined >> (filled & U64(56))
             filled &= U64(7)
         else:
-            for k in range(8 * group, min(8 * group + 8, n)):
-                window, filled, at = _encode_one(
-                    symbols,
-                    place + k,
-                    values[first + k],
-                    table,
-                    escape_code,
-                    escape_length,
-                    head_bits,
-                    head_shift,
-                    window,
-                    filled,
-                    out,
-                    at,
-                )
-                if at < 0:
-                    return window, filled, at
+            window, filled, at = _encode_each(
+                symbols,
+                place + k,
+                values,
+                first + k,
+                min(n - k, 8),
+                table,
+                escape_code,
+                escape_length,
+                head_bits,
+                head_shift,
+                window,
+                filled,
+                out,
+                at,
+            )
+            if at < 0:
+                break
     return window, filled, at
 
 

@@ -268,6 +268,7 @@ else:
 
 if not HAS_AVX512 and HAS_SSSE3:
     compress_8, expand_8 = shuffles.compress_8, shuffles.expand_8
+    pack_6, unpack_6 = shuffles.pack_6, shuffles.unpack_6
     look_up_level = shuffles.look_up_16
 else:
     look_up_level = lookup  #: the same where the bytes are levels, below 16
