@@ -22,7 +22,7 @@ from bench.data import ROOT
 CACHE = ROOT / ".cache" / "bench"
 #: What runs, whether it reads dumps, and the minutes that it takes on two cores.
 PARTS = (
-    ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("speed", True, 5), ("scaling", True, 2),
+    ("codec", True, 8), ("sizes", True, 6), ("stages", True, 1), ("speed", True, 6), ("scaling", True, 2),
     ("memory", False, 2), ("corruption", True, 2), ("prediction", True, 1), ("compressors", False, 3),
     ("controllers", False, 3),
 )

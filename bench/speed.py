@@ -4,8 +4,8 @@
 
 writes ``bench/results/speed.csv``: the gradients of each model, repeated to that size (less than 8 MiB are not) and of
 unknown shapes; lossless and near-lossless float32, the levels given, and lossless bfloat16; one thread, into memory
-that exists, all of a line in turn with the copy; medians. Then the same in a process whose kernels are compiled for
-x86-64 as of 2009: the speeds, and whether the bytes are the same.
+that exists, all of a line in turn with the copy; medians. Then the same in processes whose kernels are compiled for
+x86-64 with AVX2 (2013), and as of 2009: the speeds, and whether the bytes are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from xxhash import xxh3_128_hexdigest
@@ -32,9 +33,8 @@ from gcodec.demo.timing import GIGA, copy_task, interleave
 VALUES = 64 * MEGA
 COLUMNS = ("data", "mode", "path", "bytes", "compressed_bytes", "copy_GBps", "encode_GBps", "decode_GBps",
            "encode_of_copy", "decode_of_copy", "same_bytes")
-NATIVE, PORTABLE = "native", "portable"
-#: The name alone keeps the features of the machine at hand; the empty list takes them away.
-TARGET = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}
+NATIVE, AVX2, PORTABLE = "native", "AVX2", "portable"
+CPUS = {AVX2: "x86-64-v3", PORTABLE: "x86-64-v2"}
 Found = dict[str, str | float | int]
 
 
@@ -58,19 +58,21 @@ def here(folder: Path, values: int, rounds: int) -> Iterator[Found]:
             yield measured(title, setting, rounds)
 
 
-def elsewhere(folder: Path, values: int, rounds: int) -> Iterator[Found]:
-    """The same in a process that is compiled for the portable path."""
+def elsewhere(path: str, folder: Path, values: int, rounds: int) -> Iterator[Found]:
+    """The same in a process that is compiled for another path."""
     command = [sys.executable, "-m", "bench.speed", "--child", f"{values},{rounds}", "--data", str(folder)]
-    own = TARGET | {"NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ".cache/numba") + "-portable"}
+    # The name alone keeps the features of the machine at hand; the empty list takes them away.
+    own = {"NUMBA_CPU_NAME": CPUS[path], "NUMBA_CPU_FEATURES": "",
+           "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", ".cache/numba") + f"-{path.lower()}"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | own) as child:
         assert child.stdout is not None
         yield from map(json.loads, child.stdout)
     if child.returncode:
-        raise SystemExit(f"the portable path failed: {child.returncode}")
+        raise SystemExit(f"the path {path} failed: {child.returncode}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if the two paths do not give the same bytes."""
+    """The command line; 1 if the paths do not give the same bytes."""
     parser = argparse.ArgumentParser(prog="python -m bench.speed", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
@@ -83,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for found in here(folder, *map(int, options.child.split(","))):
             print(json.dumps(found), flush=True)
         return 0
-    paths = {NATIVE: here, PORTABLE: elsewhere}
-    if platform.machine() != "x86_64":
-        del paths[PORTABLE]     # there is one path
+    paths: dict[str, Callable[[Path, int, int], Iterator[Found]]] = {NATIVE: here}
+    if platform.machine() == "x86_64":  # elsewhere there is one path
+        paths |= {path: partial(elsewhere, path) for path in CPUS}
     rows: list[list[str | float | int]] = []
     hashes: dict[tuple[object, object], object] = {}
     for path, run in paths.items():
