@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.speed", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
-    parser.add_argument("--quick", action="store_true", help="few values, 1 round")
+    parser.add_argument("--quick", action="store_true", help="few values, 1 round, without AVX2")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     folder = options.data or default_folder()
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     paths: dict[str, Callable[[Path, int, int], Iterator[Found]]] = {NATIVE: here}
     if platform.machine() == "x86_64":  # elsewhere there is one path
-        paths |= {path: partial(elsewhere, path) for path in CPUS}
+        paths |= {path: partial(elsewhere, path) for path in CPUS if path == PORTABLE or not options.quick}
     rows: list[list[str | float | int]] = []
     hashes: dict[tuple[object, object], object] = {}
     for path, run in paths.items():

@@ -56,8 +56,8 @@ def _speeds(results: Path) -> Iterator[tuple[str, str]]:
             rows_of_path = [row for row in rows if row["path"] == path]
             if not rows_of_path:
                 continue
-            parts = [float(row[f"{direction}_of_copy"]) / SPEEDS[row["mode"], row["data"].split()[-1]][column]
-                     for row in rows_of_path]
+            parts = [float(row[f"{direction}_of_copy"]) / least[column] for (mode, dtype), least in SPEEDS.items()
+                     for row in rows_of_path if row["mode"] == mode and row["data"].endswith(dtype)]
             yield (f"{direction}: a third of these without AVX-512, {name}, with the same bytes",
                    f"{min(parts):.2f} to {max(parts):.2f} of these, " +
                    ("the same bytes" if all(row["same_bytes"] == "yes" for row in rows) else "OTHER BYTES"))

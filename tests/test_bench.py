@@ -476,7 +476,7 @@ def test_speeds_and_the_portable_path(gradient, tmp_path, monkeypatch):
         yield "cnn gradients fp32", [settings.lossless(gradient), settings.near_lossless(gradient)]
 
     monkeypatch.setattr(speed, "inputs_of", inputs)
-    monkeypatch.setattr(speed, "elsewhere", speed.here)
+    monkeypatch.setattr(speed, "elsewhere", lambda path, *arguments: speed.here(*arguments))
     assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 0
     _, rows = tables.read_table(tmp_path / "speed.csv")
     assert [(row["mode"], row["path"]) for row in rows] == [
