@@ -177,7 +177,7 @@ class Assembly(NamedTuple):
         index_at, start = prelude.places
         if start > len(out):
             raise FullError
-        if n_workers == 1 or n_blocks <= _BATCH:
+        if n_workers == 1 or n_blocks <= _FEWEST:
             end = self._write_alone(out, start) if n_blocks else start
         else:
             end = self._write_together(out, start, n_workers)
@@ -210,16 +210,17 @@ class Assembly(NamedTuple):
     def _write_together(self, out: np.ndarray, at: int, n_workers: int) -> int:
         """The same on several threads."""
         n_blocks = len(self.sizes)
-        size = (_BATCH - 1) * self.raw + self.trial
-        trays = [take(("tray", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 1)]
-        relay = Relay(-(-n_blocks // _BATCH), list(trays), at, n_workers)
+        batch = min(max(n_blocks // (_PARTS * n_workers), _FEWEST), _MOST)
+        size = (batch - 1) * self.raw + self.trial
+        trays = [take(("tray", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
+        relay = Relay(-(-n_blocks // batch), list(trays), at, n_workers)
 
         def work() -> None:
             scratch = self._take_scratch()
             try:
                 while (taken := relay.take()) is not None:
                     part, tray, place = taken
-                    begin, stop = part * _BATCH, min((part + 1) * _BATCH, n_blocks)
+                    begin, stop = part * batch, min((part + 1) * batch, n_blocks)
                     if tray is None:
                         made = self._write_some(begin, stop, out, place, scratch) - place
                     else:
@@ -248,7 +249,9 @@ class Assembly(NamedTuple):
         give((self.prelude.dtype, self.geometry.stream, self.layout, self.lossy), scratch)
 
 
-_BATCH = 8  #: blocks that a thread encodes at a time, so that they stay in its cache
+#: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take
+#: turns at the interpreter; of small arrays so many that each thread has a few parts.
+_FEWEST, _MOST, _PARTS = 8, 32, 4
 _encode_blocks, _seal_prelude = Direct(kernels.encode_blocks), Direct(seal_prelude)
 
 

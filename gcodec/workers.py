@@ -11,7 +11,8 @@ from typing import Any
 
 from .errors import InvalidArgument
 
-_THREADS_ABOVE = 1 << 18  #: values; smaller arrays are coded on the calling thread
+_WORTH = 1 << 21  #: values; smaller arrays are coded on the calling thread alone if nobody asks for more,
+_POSSIBLE = 1 << 18  #: and even smaller ones whatever is asked for
 _pool: ThreadPoolExecutor | None = None
 _here = local()  #: ``submitting``: whether this thread is inside the pool's own locks
 
@@ -30,7 +31,7 @@ def n_threads(threads: int | None, n_values: int) -> int:
     """Threads to use: what the caller asks for, else all cores for large arrays."""
     if threads is not None and threads < 1:
         raise InvalidArgument(f"threads={threads}")
-    if n_values < _THREADS_ABOVE:
+    if n_values < (_WORTH if threads is None else _POSSIBLE):
         return 1
     return min(threads or os.cpu_count() or 1, 64)
 
