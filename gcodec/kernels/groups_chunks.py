@@ -1,5 +1,5 @@
-"""Fused steps on 64 float32 whose kept bits are chunks of the tail, for CPUs with AVX-512: ladders of even steps, and
-most numbers of fixed bits.
+"""Fused steps on 64 float32 whose kept bits are chunks of the tail, for CPUs with AVX-512: ladders in steps of three or
+six bits, and half of the numbers of fixed bits. :mod:`groups_classes` is for CPUs without.
 
 A value owns the first few of at most four **wide** planes, each of which holds the same chunk of every tail, and
 perhaps an item of the **half** plane, the upper half of the chunk after those. That way a value's items are four bytes,

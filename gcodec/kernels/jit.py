@@ -24,7 +24,8 @@ def _stamp(path: str) -> bytes:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile with the GIL released, cached on disk, without fast-math (integers decide bytes), and without counting
-    references: kernels allocate nothing, and counting takes as long as small kernels do."""
+    references, for which numba has no public option: kernels allocate nothing, and counting, by atomic instructions for
+    every array of every call that is not inlined, takes as long as small kernels do."""
     return _compiled(function, _nrt=False)
 
 
