@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# Products of matrices have the same bits in all processes only then: otherwise they depend on where arrays lie.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
 pytest.register_assert_rewrite("tests.laws")     # shared assertions explain a failure as a test's own do
 
 # No deadline: the first example of a test may compile a kernel. In CI the examples are the same on every run.
