@@ -66,7 +66,8 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
         some_levels = view_if_any(levels, b * geometry.block, n)
         if rounded is not None:
             round_values(some, some_levels, n, rounding.drops, kind.infinity, kind.smallest_normal,
-                         rounding.nearest, rounding.prune, scratch.symbols, rounded)
+                         rounding.nearest, rounding.prune, scratch.symbols,
+                         view(values, b * geometry.block + n, n), rounded)
             some = view(rounded, 0, n)
         c = choices.codebook[b]
         if upto == 1 or blocks.is_constant(some, n) or c < 0:
@@ -89,7 +90,7 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
         streams.encode_streams(scratch.symbols, some, n, stream, books.table[c], books.escape_code[c],
                                np.int64(books.lengths[c, ESCAPE]), kind.head_bits, kind.head_shift,
                                books.run_symbol[c], scratch.chunk, out, streams_at, scratch.stream_bytes,
-                               view(values, b * geometry.block + n, n))
+                               view(values, b * geometry.block + n, n), 64 if rounded is None else 128)
 
 
 @kernel

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import for_kernels
+from .errors import InvalidArgument
 from .format import Prelude
 from .kernels import blocks
 from .kernels import encode as kernels
@@ -94,7 +95,7 @@ class Assembly(NamedTuple):
             prelude,
             Geometry(len(bits), block, 1 << plan.stream_log2),
             kind_of(dtype),
-            Rounding(scheme.drop_table, nearest, scheme.prune),
+            Rounding(scheme.drop_table, len(scheme.levels), nearest, scheme.prune),
             Choices(plan.choice, plan.bases, plan.references),
             for_kernels(plan.columns),
             *stack(plan.codebooks, widths, scheme.masks, dtype.tail_bits, False),
@@ -112,7 +113,8 @@ class Assembly(NamedTuple):
 
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
         """Blocks ``begin ... end`` back to back from byte ``at`` of ``out``, and their sizes. Returns their end. There
-        must be room for all of them raw but the last, and for the trial of that."""
+        must be room for all of them raw but the last, and for the trial of that. Raises InvalidArgument for a level
+        that there is not: they are looked at here, as they are read here."""
         if self.prediction is None:
             return self._plain(begin, end, out, at, scratch)
         for first, stop, choice in self.prediction.runs(begin, end):
@@ -124,7 +126,7 @@ class Assembly(NamedTuple):
         return at
 
     def _plain(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
-        return _encode_blocks(
+        end = _encode_blocks(
             (self.prelude.dtype, self.layout, self.lossy, self.levels is None),
             self.values,
             self.levels,
@@ -144,6 +146,10 @@ class Assembly(NamedTuple):
             at,
             self.sizes,
         )
+        if end < 0:
+            assert self.levels is not None
+            raise InvalidArgument(f"level {int(self.levels.max())} in a ladder of {self.rounding.n_levels}")
+        return end
 
     def _predicted(self, prediction: Prediction, choice: int, begin: int, end: int, out: np.ndarray, at: int) -> int:
         dtype, (_, block, stream) = self.prelude.dtype, self.geometry

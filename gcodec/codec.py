@@ -67,11 +67,12 @@ def scheme_for(
 
 
 def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
+    """As encoding wants them. Whether there are such levels, it sees where it reads them, unless there is but one."""
     levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
     if levels.dtype != np.uint8 or levels.size != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {levels.size} of {levels.dtype}")
-    if n_values and int(levels.max()) >= n_levels:
-        raise InvalidArgument(f"level {int(levels.max())} in a ladder of {n_levels}")
+    if n_levels == 1 and levels.any():
+        raise InvalidArgument(f"level {int(levels.max())} in a ladder of 1")
     return levels
 
 

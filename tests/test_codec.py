@@ -696,6 +696,26 @@ def test_what_has_no_meaning_is_refused(call):
         call()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_level_that_is_none_is_refused_wherever_it_is(dtype):
+    bits = {"float64": np.uint64, "float32": np.uint32}.get(dtype, np.uint16)
+    n = (1 << 18) + 77
+    x, levels = np.random.default_rng(3).integers(0, 1 << 14, n).astype(bits), np.ones(n, np.uint8)
+    ladder = Ladder((0, 3, 6))
+    for place in (0, 16384, n // 2, n - 1):
+        for level in (3, 64, 255):
+            levels[place] = level
+            for threads in (1, 2):
+                with pytest.raises(InvalidArgument, match=f"level {level} in a ladder of 3"):
+                    gcodec.encode(x, dtype=dtype, levels=levels, ladder=ladder, threads=threads)
+            levels[place] = 1
+    some = gcodec.encode(x[:5], dtype=dtype, levels=levels[:5], ladder=ladder)
+    assert gcodec.decode(some).size == 5
+    with pytest.raises(InvalidArgument, match="level 3 in a ladder of 3"):
+        gcodec.encode(x[:5], dtype=dtype, levels=levels[:5] + 2, ladder=ladder)
+
+
+
 def test_invalid_arguments_are_value_errors_and_all_errors_are_of_one_family():
     assert issubclass(InvalidArgument, ValueError)
     for kind in (InvalidArgument, gcodec.Corruption, gcodec.InsufficientData, gcodec.Unsupported, LimitExceeded):

@@ -21,8 +21,9 @@ PARTS, BOTH = 4, 8  #: in which a histogram of bins is counted, and two
 
 
 @kernel
-def find_bins(values, levels, origin, head_shift, head_mask, window, center, bins):
-    """The bin of each value in a histogram of heads relative to ``origin``: ``bins``: uint16[n], result."""
+def find_bins(values, levels, n_levels, origin, head_shift, head_mask, window, center, bins):
+    """The bin of each value in a histogram of heads relative to ``origin``: ``bins``: uint16[n], result. Levels may be
+    beyond ``n_levels``, as nobody has looked at them before."""
     n = len(values)
     result, half = view(bins, 0, n), U32((head_mask + 1) >> 1)
     lift = U32(half - U32(origin))
@@ -41,8 +42,9 @@ def find_bins(values, levels, origin, head_shift, head_mask, window, center, bin
             found = U32(1) if place >= size else U32(place + U32(2))
             result[i] = U16(found if bits else U32(0))
     if levels is not None:
+        most = U16(n_levels - 1)
         for i in range(n):
-            result[i] += U16(window * levels[i]) if result[i] > U16(1) else U16(0)
+            result[i] += U16(U16(window) * min(U16(levels[i]), most)) if result[i] > U16(1) else U16(0)
 
 
 @kernel
@@ -53,7 +55,8 @@ def count_bins(values, levels, origin, look, bins, counts, first):
     found = view(bins, 0, n)
     a, b = view(counts, first * size, size), view(counts, (first + 1) * size, size)
     c, d = view(counts, (first + 2) * size, size), view(counts, (first + 3) * size, size)
-    find_bins(values, levels, origin, look.head_shift, look.head_mask, look.window, look.center, found)
+    n_levels = (size - 2) // look.window
+    find_bins(values, levels, n_levels, origin, look.head_shift, look.head_mask, look.window, look.center, found)
     whole = n & ~3
     for i in range(0, whole, 4):
         a[found[i]] += U32(1)

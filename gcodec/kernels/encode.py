@@ -30,7 +30,7 @@ from .streams import checksum, encode_streams
 
 @inlined
 def encode_coded(
-    values, shifted, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming
+    values, shifted, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming, apart
 ):
     """A coded block with codebook ``c`` at ``at``, kind, count, checksum and flags left out. ``shifted``: the values
     without column references, or just the values. Returns the end, or -1 if it cannot be coded."""
@@ -99,6 +99,7 @@ def encode_coded(
         streams_at,
         stream_bytes,
         upcoming,
+        apart,
     )
     if end >= 0:
         least, most = stream_bytes[0], stream_bytes[0]
@@ -115,6 +116,15 @@ def encode_coded(
         end = pack_numbers(stream_bytes, n_streams, np.int64(least), length_width, out, end)
         end = pack_numbers(references, n_streams, np.int64(0), width, out, end)
     return end
+
+
+@kernel
+def greatest(levels):
+    """The greatest of uint8[n]; n > 0."""
+    most = U8(0)
+    for i in range(len(levels)):
+        most = max(most, levels[i])
+    return np.int64(most)
 
 
 @kernel
@@ -143,7 +153,8 @@ def encode_blocks(
     ``values``: uintW[n_values]; ``levels``: uint8[n_values], or None (all of level 0); ``rounded``: None where nothing
     is rounded, else uintW[n_values] for all that decoding will return where that is to be kept (``keep``), or
     scratch.rounded; the bundles are described in :mod:`parameters`. ``out`` needs room for the raw
-    size of these blocks, 24 bytes a block and the worst case of one coded block. Returns the end.
+    size of these blocks, 24 bytes a block and the worst case of one coded block. Returns the end, or
+    -1 where a level is none.
     """
     width = width_of(values) // 8
     stream = geometry.stream
@@ -152,6 +163,8 @@ def encode_blocks(
         n = min(geometry.block, geometry.n_values - start)
         block_values = view(values, start, n)
         block_levels = view_if_any(levels, start, n)
+        if levels is not None and greatest(block_levels) >= rounding.n_levels:
+            return -1
         if rounded is not None:
             result = view(rounded, start if keep else 0, n)
             round_values(
@@ -164,6 +177,7 @@ def encode_blocks(
                 rounding.nearest,
                 rounding.prune,
                 scratch.symbols,
+                view(values, start + n, n),
                 result,
             )
             block_values = result
@@ -203,6 +217,7 @@ def encode_blocks(
                 out,
                 at,
                 view(values, start + n, n),
+                64 if rounded is None else 128,  # rounding has fetched the others
             )
             out[at] = U8(CODED)
             out[at + 1] = U8(c)

@@ -27,10 +27,11 @@ class Kind(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """``drops``: uint8[256], mantissa bits to drop by level; ``nearest`` even, else truncate; ``prune``: denormals
-    and -0 become +0."""
+    """``drops``: uint8[256], mantissa bits to drop by level, of which there are ``n_levels``; ``nearest`` even, else
+    truncate; ``prune``: denormals and -0 become +0."""
 
     drops: np.ndarray
+    n_levels: int
     nearest: bool
     prune: bool
 

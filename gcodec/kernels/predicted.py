@@ -146,6 +146,7 @@ def encode_predicted_blocks(
                 streams_at,
                 scratch.stream_bytes,
                 view(values, start + n, n),
+                64,
             )
             if lengths_at >= 0:
                 least, most = scratch.stream_bytes[0], scratch.stream_bytes[0]

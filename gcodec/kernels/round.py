@@ -25,7 +25,17 @@ def _levels_at(levels, zeros, i):
 
 
 @kernel
-def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
+def _fetch_lines(levels, upcoming, i, n):
+    """Have half of 64 values of what comes next fetched, and their levels."""
+    if levels is not None:
+        prefetch(levels, i + n)
+    width = width_of(upcoming) >> 3
+    for line in range(i * width, (i + 64) * width, 128):
+        prefetch(upcoming, line)
+
+
+@kernel
+def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out):
     """:func:`round_values` of whole groups of 64, without AVX-512."""
     width = width_of(values)
     fill_drops(drops, chunk, 64)
@@ -36,6 +46,7 @@ def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, 
     sign_bit, top, least, first = U32(1 << (width - 1)), U32(infinity), U32(smallest_normal), U32(drops[0])
     for i in range(0, n, 64):
         own, place = _levels_at(levels, chunk, i)
+        _fetch_lines(levels, upcoming, i, n)
         if width == 32:
             large = round_32(values, i, own, place, chunk, 64, out, i, limit, below, np.int64(nearest))
         else:
@@ -47,11 +58,12 @@ def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, 
 
 
 @kernel
-def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, out):
+def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out):
     """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``:
     uint8[256], by level; ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in
-    :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch.
-    Infinities and NaNs are of level 0 whatever ``levels`` says."""
+    :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch;
+    ``upcoming``: values that will be wanted next, of which every other line is fetched meanwhile, as are their levels,
+    which are behind these. Infinities and NaNs are of level 0 whatever ``levels`` says."""
     width = width_of(values)
     if width == 64:
         for i in range(n):
@@ -74,15 +86,14 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
                 chunk[i] = 0
         for i in range(0, whole, 64):
             own, place = _levels_at(levels, chunk, i)
-            if levels is not None:
-                prefetch(levels, i + n)  # the next block's
+            _fetch_lines(levels, upcoming, i, n)
             if width == 32:
                 round_32(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
             else:
                 round_16(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
     elif HAS_SSSE3:
         whole = n & ~63
-        _round_groups(values, levels, whole, drops, infinity, smallest_normal, nearest, prune, chunk, out)
+        _round_groups(values, levels, whole, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out)
     for begin in range(whole, n, 1024):
         count = min(1024, n - begin)
         some, result = view(values, begin, count), view(out, begin, count)

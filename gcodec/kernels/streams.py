@@ -162,10 +162,12 @@ def _append_octets(chunk, n_groups, window, out, at):
 
 
 @kernel
-def _fetch_lines(upcoming, begin, n_bytes, out, ahead):
-    """Have some of what comes next fetched, and about the room for what will be made of it."""
-    for line in range(begin, begin + n_bytes, 64):
+def _fetch_lines(upcoming, begin, n_bytes, apart, out, ahead):
+    """Have some of what comes next fetched, lines as far apart as this, and about the room for what will be made of
+    it."""
+    for line in range(begin + apart - 64, begin + n_bytes, apart):
         prefetch(upcoming, line)
+    for line in range(begin, begin + n_bytes, 64):
         prefetch(out, ahead + line * 3 // 4)
 
 
@@ -186,13 +188,15 @@ def encode_streams(
     at,
     stream_bytes,
     upcoming,
+    apart,
 ):
     """Write the codes of a block's symbols, sub-stream by sub-stream.
 
     ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
     :func:`prefix_code.encode_table`; ``chunk``: uint8[CHUNK_BYTES], scratch; ``out``: uint8, room for
     ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``: uint32[n_streams], result; ``upcoming``: values that will be
-    wanted next, fetched meanwhile, as is the room for what will be made of them. Returns the position after the last
+    wanted next, of which lines ``apart`` bytes apart (64: all) are fetched meanwhile, as is the room for what will be
+    made of them. Returns the position after the last
     byte, or -1 where a symbol has no code and the codebook no escape.
     """
     width = width_of(upcoming) >> 3
@@ -205,7 +209,7 @@ def encode_streams(
         place = s * (stream + STREAM_PAD)
         if is_run(symbols, place, count, run_symbol):
             stream_bytes[s] = 0
-            _fetch_lines(upcoming, first * width, count * width, out, ahead)
+            _fetch_lines(upcoming, first * width, count * width, apart, out, ahead)
             continue
         begin = at
         window = U64(0)
@@ -221,7 +225,7 @@ def encode_streams(
                     while done + 64 * n_groups + 64 <= n_part:
                         i = begin_part + done + 64 * n_groups
                         # A few lines at a time: more at once would have to wait for each other.
-                        _fetch_lines(upcoming, (first + i) * width, 64 * width, out, ahead)
+                        _fetch_lines(upcoming, (first + i) * width, 64 * width, apart, out, ahead)
                         more = encode_64(chunk, 0, symbols, place + i, chunk, 512 + OCTETS * n_groups, bits)
                         if more < 0:
                             break
@@ -234,7 +238,7 @@ def encode_streams(
                     if done == n_part:
                         break
                 else:
-                    _fetch_lines(upcoming, (first + begin_part) * width, n_part * width, out, ahead)
+                    _fetch_lines(upcoming, (first + begin_part) * width, n_part * width, apart, out, ahead)
                 i = begin_part + done
                 some = min(n_part - done, 64) if HAS_AVX512 else n_part
                 window, filled, at = _encode_some(
