@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .columns import ColumnReferences
-from .kernels.columns import find_heads, measure_columns
+from .kernels.column_fit import GROUP, find_heads, measure_columns
 from .prediction import Rows
 from .valuetypes import ValueType
 
@@ -29,9 +29,8 @@ def fit_columns(values: np.ndarray, rows: Sequence[Rows], dtype: ValueType) -> t
     n_rows, seen = (shapes[:, 3] - shapes[:, 0]) // n_columns, np.maximum(_LOOK_COLUMNS // group, 1) * group
     every = np.maximum(n_rows // _LOOK_ROWS, 1)
     tensors = np.column_stack([shapes[:, :3], np.minimum(seen, n_columns), n_rows // every, every])
-    found, most = np.empty((len(rows), 4), np.int64), int(tensors[:, 3].max())
-    sums, numbers = np.empty((2, most), np.int32)
-    measure_columns(values, tensors, dtype.head_shift, dtype.head_mask, sums, numbers, found)
+    found = np.empty((len(rows), 4), np.int64)
+    measure_columns(values, tensors, dtype.head_shift, dtype.head_mask, *_scratch(tensors, dtype), found)
     total = np.maximum(found[:, 0], 1)
     variance = found[:, 1] / total + _STEP_VARIANCE
     groups = np.column_stack([np.ones_like(total), group])
@@ -56,10 +55,16 @@ def _references(values: np.ndarray, shapes: np.ndarray, dtype: ValueType) -> tup
     every = np.maximum(n_rows // np.maximum(_LEAST_ROWS, _FIT_VALUES // n_columns), 1)
     tensors = np.column_stack([start, n_columns, group, n_columns, n_rows // every, every])
     heads = np.empty(int((n_columns // group).sum()), np.int8)
-    sums, numbers = np.empty((2, int(n_columns.max())), np.int32)
-    find_heads(values, tensors, dtype.head_shift, dtype.head_mask, sums, numbers, heads)
-    own = np.split(heads, np.cumsum(n_columns // group)[:-1])
+    find_heads(values, tensors, dtype.head_shift, dtype.head_mask, *_scratch(tensors, dtype), heads)
+    ends = np.cumsum(n_columns // group).tolist()
     return tuple(
-        ColumnReferences(first, last, columns, together, mine)
-        for (first, columns, together, last), mine in zip(shapes.tolist(), own, strict=True)
+        ColumnReferences(first, last, columns, together, heads[end - columns // together : end])
+        for (first, columns, together, last), end in zip(shapes.tolist(), ends, strict=True)
     )
+
+
+def _scratch(tensors: np.ndarray, dtype: ValueType) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the kernels work in: a row of values, and of two sums for each."""
+    most = int(tensors[:, 3].max()) + GROUP
+    sums, numbers = np.empty((2, most), np.int32)
+    return np.empty(most, dtype.uint), sums, numbers

@@ -10,10 +10,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from .errors import Corruption
+from .kernels.columns import pack_heads, unpack_heads
+from .kernels.direct import Direct
 from .kernels.parameters import Columns
 
 MARK = 1 << 31  #: what tells a record of column references from a template
 MAX_COLUMNS = (1 << 24) - 1
+_pack, _unpack = Direct(pack_heads), Direct(unpack_heads)
 _RECORD = struct.Struct("<IQQHbB")
 
 
@@ -35,15 +38,10 @@ class ColumnReferences:
         """As in a frame."""
         if self.stored:
             return self.stored
-        least = int(self.heads.min())
-        numbers = (self.heads.astype(np.int64) - least).astype(np.uint8)
-        width = int(numbers.max()).bit_length()
-        packed = b""
-        if width:
-            bits = np.unpackbits(numbers[:, None], axis=1, count=width, bitorder="little")
-            packed = np.packbits(bits, bitorder="little").tobytes()
+        packed = np.zeros(len(self.heads) + 3, np.uint8)
+        least, width, n_bytes = _pack(None, self.heads, packed)
         head = _RECORD.pack(self.n_columns | MARK, self.start, self.stop, self.group, least, width)
-        return head + packed + bytes(-len(packed) % 4)
+        return head + packed[: n_bytes + 3 & ~3].tobytes()
 
 
 def read_column_references(data: bytes, at: int, n_values: int, after: int) -> tuple[ColumnReferences, int]:
@@ -61,13 +59,10 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
     end = at + (n_bytes + 3 & ~3)
     if end > len(data) or any(data[at + n_bytes : end]):
         raise Corruption("column references: end early, or padding is not zero")
-    heads = np.full(n_heads, least, np.int64)
-    if width:
-        bits = np.unpackbits(np.frombuffer(data, np.uint8, n_bytes, at), count=n_heads * width, bitorder="little")
-        heads += bits.reshape(n_heads, width) @ (1 << np.arange(width))
-    if heads.max() > 127:
+    heads = np.empty(n_heads, np.int8)
+    if _unpack(None, np.frombuffer(data, np.uint8), at, width, least, heads) > 127:
         raise Corruption("column references: beyond 127")
-    return ColumnReferences(start, stop, n_columns, group, heads.astype(np.int8), data[begin:end]), end
+    return ColumnReferences(start, stop, n_columns, group, heads, data[begin:end]), end
 
 
 _SPREAD = 1 << 16  #: most columns of which each gets a number of its own, whatever their groups: for speed
@@ -76,14 +71,11 @@ _SPREAD = 1 << 16  #: most columns of which each gets a number of its own, whate
 @lru_cache(4)
 def for_kernels(found: tuple[ColumnReferences, ...]) -> Columns:
     """As the kernels want them."""
-    spans: list[int] = []
-    heads, begin = [np.zeros(0, np.int8)], 0
-    for one in found:
-        group, own = one.n_columns // len(one.heads), one.heads
-        if one.n_columns <= _SPREAD:
-            group, own = 1, np.repeat(own, group)
-        spans += (one.start, one.stop, one.n_columns, begin, group)
-        heads.append(own)
-        begin += len(own)
-    return Columns(np.array(spans, np.int64), np.concatenate(heads))
-
+    sizes = np.array([len(one.heads) for one in found], np.int64)
+    shapes = np.array([(one.start, one.stop, one.n_columns) for one in found], np.int64).reshape(-1, 3)
+    groups = shapes[:, 2] // sizes
+    copies = np.where(shapes[:, 2] <= _SPREAD, groups, 1)
+    heads = np.concatenate([np.zeros(0, np.int8), *(one.heads for one in found)])
+    begins = np.cumsum(sizes * copies) - sizes * copies
+    spans = np.column_stack([shapes, begins, groups // copies])
+    return Columns(spans.reshape(-1), np.repeat(heads, np.repeat(copies, sizes)))

@@ -1,16 +1,14 @@
-"""Column references: finding, removing and restoring them (docs/format.md section 7)."""
+"""Column references: removing and restoring them, and how they lie in a record (docs/format.md sections 7 and 4)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from .blocks import pack_numbers
 from .jit import kernel
-from .means import mean_head
 from .memory import view, width_of
-from .scalar import I8, I32, I64, NARROW, U16, U32, U64
+from .scalar import I8, I64, NARROW, U16, U32, U64
 from .streams import STREAM_PAD
-
-MOST_HEAD = 100  #: a reference's greatest size
 
 
 @kernel
@@ -23,10 +21,17 @@ def fill_columns(spans, heads, start, n, out):
     own, found = view(out, 0, n), False
     for i in range(n):
         own[i] = I8(0)
-    for k in range(0, len(spans), 5):
+    low, high = 0, len(spans) // 5
+    while low < high:  # spans rise: the first that ends behind the start
+        middle = (low + high) >> 1
+        if spans[5 * middle + 1] > start:
+            high = middle
+        else:
+            low = middle + 1
+    for k in range(5 * low, len(spans), 5):
         begin, end = max(spans[k], start), min(spans[k + 1], start + n)
         if begin >= end:
-            continue
+            break
         found = True
         n_columns, group = spans[k + 2], spans[k + 4]
         column = (begin - spans[k]) % n_columns
@@ -63,6 +68,15 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
         shift = U32(head_shift) & NARROW
         field, top, magnitude = U32(U32(head_mask) << shift), U32(infinity), U32(0x7FFFFFFF)
         crossed, lost = U32(0), U32(0)  # in its top bit, whether any changed sides of infinity; any that became 0
+        if top == 0:  # which nobody asks about
+            for i in range(n):
+                bits = U32(some[i])
+                moved = U32(bits - U32(U32(own[i]) << shift))
+                moved = U32(U32(bits & ~field) | U32(moved & field))
+                moved = moved if bits else U32(0)
+                lost = U32(lost | U32(U32(0) if moved else bits))
+                result[i] = moved
+            return lost == 0
         for i in range(n):
             bits = U32(some[i])
             moved = U32(bits - U32(U32(own[i]) << shift))
@@ -130,101 +144,32 @@ def restore_columns(out, n, stream, symbols, columns, head_shift, head_mask):
 
 
 @kernel
-def explained(total, number):
-    """By how much the squares of ``number`` integers that add up to ``total`` sum to less once their mean, rounded, is
-    taken off."""
-    mean = (2 * total + number) // max(2 * number, 1)
-    return mean * (2 * total - number * mean)
+def pack_heads(heads, out):
+    """References as they lie in a record: less the least of them, each in as many bits as the greatest then needs.
+
+    ``heads``: int8[n]; ``out``: uint8[n], result. Returns (the least, bits of each, bytes)."""
+    least, most = np.int64(heads[0]), np.int64(heads[0])
+    for i in range(1, len(heads)):
+        least, most = min(least, np.int64(heads[i])), max(most, np.int64(heads[i]))
+    width = 0
+    while (most - least) >> width:
+        width += 1
+    return least, width, pack_numbers(heads, len(heads), least, width, out, 0)
 
 
 @kernel
-def sum_columns(values, n_columns, count, n_rows, every, head_shift, head_mask, sums, numbers):
-    """Add up, by column, how far heads of some rows are from their row's mean; of values that are not 0.
-
-    ``values``: uintW, rows of ``n_columns``, of which the first ``count`` are looked at, in ``n_rows`` of them, one in
-    ``every``; ``sums``, ``numbers``: int32[count], results, zeroed. Returns the sum of squares.
-    """
-    squares, own, many = np.int64(0), view(sums, 0, count), view(numbers, 0, count)
-    for r in range(n_rows):
-        row = view(values, r * every * n_columns, count)
-        mean, _ = mean_head(row, head_shift, head_mask)
-        middle, total = I32(mean), U32(0)
-        if width_of(values) <= 32:
-            shift, mask = U32(head_shift) & NARROW, U32(head_mask)
-            for j in range(count):
-                bits = U32(row[j])
-                far = I32(I32((bits >> shift) & mask) - middle)
-                far = far if bits else I32(0)
-                own[j] = I32(own[j] + far)
-                many[j] = I32(many[j] + I32(bits != U32(0)))
-                total = U32(total + U32(I32(far * far)))
-        else:
-            for j in range(count):
-                word = U64(row[j])
-                away = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - middle)
-                away = away if word else I32(0)
-                own[j] = I32(own[j] + away)
-                many[j] = I32(many[j] + I32(word != U64(0)))
-                total = U32(total + U32(I32(away * away)))
-        squares += np.int64(total)
-    return squares
-
-
-@kernel
-def measure_columns(values, tensors, head_shift, head_mask, sums, numbers, found):
-    """How much of the variance of heads within rows is that of their columns.
-
-    ``tensors``: int64[n, 6], of each: first value, columns, how many belong together, columns to look at, rows to look
-    at, every how many rows; ``sums``, ``numbers``: int32, scratch for the most columns; ``found``: int64[n, 4],
-    results: values that were counted, sum of squares, and by how much column references take it down, one per column
-    and one per group.
-    """
-    for t in range(len(tensors)):
-        start, n_columns, group = tensors[t, 0], tensors[t, 1], tensors[t, 2]
-        count, n_rows, every = tensors[t, 3], tensors[t, 4], tensors[t, 5]
-        for j in range(count):
-            sums[j] = 0
-            numbers[j] = 0
-        some = view(values, start, (n_rows - 1) * every * n_columns + count)
-        found[t, 1] = sum_columns(some, n_columns, count, n_rows, every, head_shift, head_mask, sums, numbers)
-        total, single, joint, group_sum, group_number = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-        for j in range(count):
-            total += numbers[j]
-            single += explained(np.int64(sums[j]), np.int64(numbers[j]))
-            group_sum += sums[j]
-            group_number += numbers[j]
-            if (j + 1) % group == 0:
-                joint += explained(group_sum, group_number)
-                group_sum, group_number = np.int64(0), np.int64(0)
-        found[t, 0], found[t, 2], found[t, 3] = total, single, joint
-
-
-@kernel
-def find_heads(values, tensors, head_shift, head_mask, sums, numbers, heads):
-    """Column references of tensors: mean head of every ``group`` columns less that of the row, rounded.
-
-    ``tensors``: as in :func:`measure_columns`, all columns looked at; ``heads``: int8, results, one tensor after
-    another.
-    """
-    place = 0
-    for t in range(len(tensors)):
-        start, n_columns, group, n_rows, every = (
-            tensors[t, 0],
-            tensors[t, 1],
-            tensors[t, 2],
-            tensors[t, 4],
-            tensors[t, 5],
-        )
-        for j in range(n_columns):
-            sums[j] = 0
-            numbers[j] = 0
-        some = view(values, start, ((n_rows - 1) * every + 1) * n_columns)
-        sum_columns(some, n_columns, n_columns, n_rows, every, head_shift, head_mask, sums, numbers)
-        for first in range(0, n_columns, group):
-            total, number = np.int64(0), np.int64(0)
-            for j in range(first, first + group):
-                total += sums[j]
-                number += numbers[j]
-            mean = (2 * total + number) // max(2 * number, 1)
-            heads[place] = I8(min(max(mean, -MOST_HEAD), MOST_HEAD))
-            place += 1
+def unpack_heads(data, at, width, least, heads):
+    """Inverse of :func:`pack_heads`, of ``width`` <= 8, from byte ``at`` of ``data``: ``heads``: int8[n], result.
+    Returns the greatest, which may be more than an int8 holds."""
+    window, filled, most = np.int64(0), 0, np.int64(least)
+    for i in range(len(heads)):
+        if filled < width:
+            window |= np.int64(data[at]) << filled
+            at += 1
+            filled += 8
+        head = least + (window & ((1 << width) - 1))
+        window >>= width
+        filled -= width
+        most = max(most, head)
+        heads[i] = I8(head)
+    return most

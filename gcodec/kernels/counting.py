@@ -11,7 +11,7 @@ import numpy as np
 from .columns import fill_columns, remove_columns
 from .jit import kernel
 from .means import mean_head
-from .memory import prefetch, view, view_if_any, width_of
+from .memory import fetch_values, view, view_if_any, width_of
 from .scalar import NARROW, U16, U32, U64
 
 PIECE = 512  #: values that are looked at together
@@ -158,9 +158,7 @@ def fetch_next(values, place, end, look):
     ahead = place + look.every * look.piece
     if ahead >= end:  # in the next block, where they begin a piece later
         ahead += look.piece
-    width = width_of(values) // 8
-    for line in range(ahead * width, (ahead + look.piece) * width, 64):
-        prefetch(values, line)
+    fetch_values(values, ahead, look.piece)
 
 
 @kernel

@@ -13,6 +13,8 @@ from numba.core import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from .jit import kernel
+
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
     """LLVM: the address ``offset`` bytes into an array's data."""
@@ -190,3 +192,11 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+@kernel
+def fetch_values(values, start, count):
+    """Have the values ``start ... start + count`` fetched, which need not exist."""
+    width = width_of(values) // 8
+    for line in range(start * width, (start + count) * width + 63, 64):
+        prefetch(values, line)
