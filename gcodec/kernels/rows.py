@@ -8,14 +8,16 @@ import numpy as np
 from .blocks import is_constant
 from .counting import PIECE
 from .jit import kernel
-from .memory import float_of, view
+from .memory import fetch_values, float_of, view
 from .residuals import as_float, digits, predict, residuals, scale_of, sum_products, sum_squares
 from .scalar import U32
 from .streams import STREAM_PAD
 from .survey import entropy_bits
 
 PROBED, PROBED_ROWS = 128, 16  #: columns and rows that a first look is at
-HOPELESS, HOPELESS_ROWS = 512, 2  #: bits, in 1/256, beyond what is promising: after so many rows no more are looked at
+#: Bits, in 1/256, beyond what is promising, times rows: after so many rows or more no other is looked at.
+HOPELESS, HOPELESS_ROWS = 768, 2
+FETCHED_ROWS = 4  #: of the next tensor
 
 
 @kernel
@@ -96,13 +98,19 @@ def residual_bits(counts, digit_bits):
 
 
 @kernel
+def _probed(n_values, n_columns, k):
+    """Where the row begins that is looked at as number ``k``."""
+    return (k + PROBED_ROWS // 2) % PROBED_ROWS * (n_values // n_columns // PROBED_ROWS) * n_columns
+
+
+@kernel
 def _probe(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
     """A first look: predict the first columns of a few rows, spread over an array, from those of the row in their
     middle. ``limit``: bits per value, in 1/256, beyond which it gives up; ``template``: float32[PROBED], scratch;
     ``counts``: uint32[256], result. Returns the number of values looked at, 0 where there is nothing to see."""
-    every, count, seen, found = len(values) // n_columns // PROBED_ROWS, min(n_columns, PROBED), 0, False
+    count, seen, found = min(n_columns, PROBED), 0, False
     for k in range(PROBED_ROWS):
-        some = view(values, ((k + PROBED_ROWS // 2) % PROBED_ROWS) * every * n_columns, count)
+        some = view(values, _probed(len(values), n_columns, k), count)
         others = 0
         for i in range(count):
             others += some[i] != 0
@@ -115,7 +123,7 @@ def _probe(values, n_columns, limit, form, stream, digit_bits, template, scratch
             continue
         count_digits(some, None, 0, count, stream, template, 0, form, scratch, counts)
         seen += count
-        if k == HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS) * seen:
+        if k >= HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS // k) * seen:
             break
     return seen
 
@@ -129,6 +137,10 @@ def probe_all(values, tensors, limits, form, stream, digit_bits, template, scrat
     for t in range(len(tensors)):
         n_columns = tensors[t, 1]
         counts[:] = U32(0)
+        after = min(t + 1, len(tensors) - 1)
+        for k in range(FETCHED_ROWS):  # rows lie too far apart for the processor to guess
+            place = _probed(tensors[after, 1] * tensors[after, 2], tensors[after, 1], k)
+            fetch_values(values, tensors[after, 0] + place, min(tensors[after, 1], PROBED))
         some = view(values, tensors[t, 0], n_columns * tensors[t, 2])
         seen = _probe(some, n_columns, limits[t], form, stream, digit_bits, template, scratch, counts)
         promising[t] = seen > 0 and residual_bits(counts, digit_bits) <= limits[t] * seen
