@@ -29,6 +29,7 @@ MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are
 #: So many values are enough to choose between views, and of each block that they are of this share at least: from few
 #: a block's mean cannot be told from its sub-streams'.
 _LOOKED_AT, _LOOK_SHARE = 1 << 15, 8
+_SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
 
 class Survey(NamedTuple):
@@ -157,6 +158,11 @@ class View(NamedTuple):
     bits: float
 
 
+def _priced(view: View) -> float:
+    """What a view takes, and what it costs besides that its sub-streams are short."""
+    return view.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - view.stream_log2, 0))
+
+
 def _costs(
     dtype: ValueType, seen: Survey, stream_log2: int, block: int, some: np.ndarray | None
 ) -> tuple[float, float]:
@@ -220,7 +226,7 @@ class Looking(NamedTuple):
         if len(lengths) == 1 and not columns:
             return self.view(dtype, lengths[0], columns, alone=True)
         views = [self.view(dtype, length, columns) for length in lengths]
-        found = min(views, key=lambda one: (one.bits, one.stream_log2))
+        found = min(views, key=lambda one: (_priced(one), one.stream_log2))
         if columns:
             found = min(found, self.view(dtype, found.stream_log2, ()), key=lambda one: one.bits)
         return found
