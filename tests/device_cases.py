@@ -23,7 +23,7 @@ import torch.distributed as dist
 import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import device, device_rules, state, wire
-from gcodec.distributed.lane import lane_of
+from gcodec.distributed.lanes import lane_of
 from gcodec.optimizers import levels_for, view_from_dump
 from tests import distributed_cases
 from tests.distributed_cases import rank, values_at

@@ -26,7 +26,7 @@ import gcodec.distributed as gd
 from gcodec.distributed import bypass as bypasses
 from gcodec.distributed import coder, exchange, message, reduction
 from gcodec.distributed import lane as lanes
-from gcodec.distributed.lane import lane_of
+from gcodec.distributed.lanes import lane_of
 from tests.laws import bits_of
 
 WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}

@@ -16,7 +16,7 @@ from bench.cluster.buffers import Share
 from bench.cluster.coders import CODECS, PeerCoder, Replay
 from gcodec.demo.settings import FIXED_BITS
 from gcodec.distributed import CompressedAllreduce, FixedBits, Lossless, NearLossless
-from gcodec.distributed.lane import lane_of
+from gcodec.distributed.lanes import lane_of
 from gcodec.distributed.reduction import Reduction
 from gcodec.distributed.stats import Tally
 

@@ -19,7 +19,7 @@ from .fsdp import compress_fsdp as compress_fsdp
 from .group import CompressedGroup as CompressedGroup
 from .hook import hook as hook
 from .lane import Pending as Pending
-from .lane import close_lanes as close_lanes
+from .lanes import close_lanes as close_lanes
 from .modes import FixedBits as FixedBits
 from .modes import Lossless as Lossless
 from .modes import NearLossless as NearLossless

@@ -18,7 +18,8 @@ from .coder import Coder, Shared
 from .device_jobs import allreduce_there, on_device
 from .exchange import named
 from .gradients import Gradients
-from .lane import Job, Lane, Later, Pending, ended, lane_of
+from .lane import Job, Lane, Later, Pending, ended
+from .lanes import lane_of
 from .modes import Lossless, Mode, NearLossless
 from .reduction import Reduction
 from .rules import Rule

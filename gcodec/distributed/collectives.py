@@ -19,7 +19,8 @@ from .bypass import APART, COMPRESSED, DENSE, Bypass
 from .codebooks import Refresh
 from .coder import Shared
 from .common_books import CommonBooks
-from .lane import Job, Lane, ended, lane_of
+from .lane import Job, Lane, ended
+from .lanes import lane_of
 from .modes import FixedBits, Lossless
 from .periods import PeriodGate
 from .scatter import plain_scattered, scattered

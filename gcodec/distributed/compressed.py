@@ -18,7 +18,8 @@ from ..compressors.contract import Request
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import TYPES, plain
 from .device_jobs import beside
-from .lane import Lane, lane_of
+from .lane import Lane
+from .lanes import lane_for
 from .stats import Stats, Tally
 from .talk import Talk
 
@@ -101,8 +102,7 @@ class CompressedGradients:
                 f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
                 "of floats on CUDA devices are"
             )
-        if self._lane is None:
-            self._lane = lane_of(self.group, self.timeout)
+        self._lane = lane_for(self._lane, self.group, self.timeout)
         return self._lane
 
     def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ..compressors.contract import Request
-from .lane import Job, lane_of
+from .lane import Job
+from .lanes import lane_of
 from .stats import Tally
 from .talk import Talk
 

@@ -17,7 +17,8 @@ from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .collectives import threads_here
 from .gradients import Gradients
-from .lane import Job, Lane, lane_of
+from .lane import Job, Lane
+from .lanes import lane_for
 from .modes import Lossless, Mode
 from .stats import Tally
 from .warm import warm
@@ -95,9 +96,8 @@ class DiLoCo:
 
     def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The averages over the ranks; those of a type travel as one."""
-        if self._lane is None:
-            self._lane = lane_of(self.group, self.timeout)
-        lane, averages, at = self._lane, [], 0
+        self._lane = lane = lane_for(self._lane, self.group, self.timeout)
+        averages, at = [], 0
         for params in self._params.values():
             own = gradients[at : at + len(params)]
             at += len(params)

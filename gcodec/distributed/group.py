@@ -19,7 +19,8 @@ from torch._C._distributed_c10d import Store, Work
 
 from .collectives import Collectives, GroupOptions, mean_of
 from .delegation import hands_on, inner_method
-from .lane import adopt, close_lanes
+from .lane import adopt
+from .lanes import close_lanes
 
 
 @hands_on

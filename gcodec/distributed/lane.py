@@ -7,13 +7,11 @@ longer agree on what comes next, so everything handed in later fails at once, wi
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from typing import Any
 
 import torch
@@ -27,8 +25,6 @@ from .notices import Notices
 
 Place = Callable[[], AbstractContextManager[Any]]
 
-_lanes: list[Lane] = []
-_lanes_lock = threading.Lock()
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _MOST = 1 << 10  #: jobs that may wait: each holds on to memory
 _UNDER_WAY = 2  #: jobs begun that do not go on by themselves: one has the network, the next makes its messages
@@ -113,17 +109,25 @@ class Job:
         self.run, self.refuse, self.devices, self.place = run, refuse, devices, place
 
 
+class ClosedError(GcodecError):
+    """Nothing more can be handed in."""
+
+    def __init__(self) -> None:
+        super().__init__("the lane of this group is closed, by close_lanes() or with its process group")
+
+
 class Lane:
     """A private group with the ranks of ``parent``, and its thread. Making one is collective over ``parent``."""
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
+        store = _private_store(parent)
         self.parent, self.timeout = parent, timeout
         self.rank, self.size = parent.rank(), parent.size()
-        store = _private_store(parent)
         self.group, self.notices = private_group(store, self.rank, self.size, timeout), Notices(store, self.rank)
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
+        self.closed = False
         self.wires: dict[torch.device, Any] = {}  #: by which frames on devices travel; only the thread touches them
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
         self._begun: list[tuple[Later, Pending, Place]] = []
@@ -134,15 +138,37 @@ class Lane:
     def submit(self, work: Job | Callable[[], Any]) -> Pending:
         """Hand in something to do, from any thread; the order of these calls must be the same on all ranks.
 
-        Waits where too much is waiting. Raises PeerError if that lasts as long as a silent rank may.
+        Waits where too much is waiting. Raises PeerError if that lasts as long as a silent rank may; GcodecError if the
+        lane is closed.
         """
+        if self.closed or not self._thread.is_alive():
+            raise self._ended()
         job = work if isinstance(work, Job) else Job(work)
         pending = Pending(job.devices)
         try:
             self._queue.put((job, pending), timeout=self._patience)
         except Full:
             raise PeerError(f"{_MOST} all-reduces wait, and none has ended within {self._patience:g} s") from None
+        if not self._thread.is_alive():  # closed meanwhile
+            self._drain()
         return pending
+
+    def _ended(self) -> GcodecError:
+        failed = f"an earlier all-reduce of this group has failed: {self.failure}"
+        return PeerError(failed) if self.broken else ClosedError()
+
+    def _drain(self) -> None:
+        """Nobody is going to do what is still there."""
+        with suppress(Empty):
+            while True:
+                taken = self._queue.get_nowait()
+                if taken is not None:
+                    taken[1].complete(None, self._ended())
+
+    @property
+    def broken(self) -> bool:
+        """Whether something has failed, so that ranks no longer agree on what comes next."""
+        return self.failure is not None and not isinstance(self.failure, ClosedError)
 
     @property
     def _patience(self) -> float:
@@ -156,6 +182,7 @@ class Lane:
                 while sum(later.advance is not None for later, *_ in self._begun) > _UNDER_WAY:
                     self._go_on()
             self.settle()
+            self._drain()
 
     def _next(self) -> tuple[Job, Pending] | None:
         """What was handed in; until there is something, what has begun goes on."""
@@ -177,7 +204,7 @@ class Lane:
             if self.failure is not None:
                 if job.refuse is not None:
                     job.refuse(self.failure)
-                raise PeerError(f"an earlier all-reduce of this group has failed: {self.failure}") from self.failure
+                raise self._ended() from self.failure
             value = job.run()
             if not isinstance(value, Later):
                 self.settle()
@@ -209,15 +236,21 @@ class Lane:
     def close(self, patience: float | None = None) -> None:
         """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self.closed = True
             patience = self._patience if patience is None else patience
             with suppress(Full):
                 self._queue.put(None, timeout=patience)
             self._thread.join(patience)
-        self.failure = self.failure or GcodecError("this lane is closed")
+            if self._thread.is_alive():
+                self.failure = self.failure or self._ended()
+            else:
+                self._drain()
 
 
 def _private_store(parent: dist.ProcessGroup) -> Store:
-    """A part of the parent's own store, for a group of the same ranks."""
+    """A part of the parent's own store, for a group of the same ranks. Raises InvalidArgument."""
+    if parent not in distributed_c10d._world.pg_map:
+        raise InvalidArgument("this process group has been destroyed, or is none of torch.distributed's")
     name = str(parent.group_name)
     _made[name] = _made.get(name, 0) + 1
     return PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
@@ -238,44 +271,3 @@ def adopt(group: dist.ProcessGroup, gloo: dist.ProcessGroupGloo) -> None:
     """Make a Gloo backend the one of a group for tensors in CPU memory, and for all that has no device."""
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-
-
-def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> Lane:
-    """The lane of a group (default: the world's), made on the first call, which is collective over the group.
-
-    ``timeout``: after which a silent peer is an error; default 5 minutes; only the first call's counts.
-    """
-    if not dist.is_initialized():
-        raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
-    parent = dist.group.WORLD if group is None else group
-    if not isinstance(parent, dist.ProcessGroup):
-        raise InvalidArgument("this process is not in the group")
-    with _lanes_lock:
-        for lane in _lanes:
-            if lane.parent is parent:
-                return lane
-        lane = Lane(parent, timeout or timedelta(minutes=5))
-        _lanes.append(lane)
-        return lane
-
-
-def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None = None) -> None:
-    """Close the lane of ``group``, or all lanes; before ``destroy_process_group``. ``patience``: seconds to wait for
-    what is under way, default the timeout."""
-    with _lanes_lock:
-        closing = [lane for lane in _lanes if group is None or lane.parent is group]
-        _lanes[:] = [lane for lane in _lanes if lane not in closing]
-    for lane in closing:
-        lane.close(patience)
-
-
-def _forget() -> None:
-    """Neither threads nor connections survive a fork."""
-    global _lanes_lock
-    _lanes.clear()
-    _lanes_lock = threading.Lock()
-
-
-atexit.register(close_lanes, None, 5.0)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

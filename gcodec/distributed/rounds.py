@@ -23,18 +23,19 @@ class Sum:
     def __init__(self) -> None:
         self.tensor: torch.Tensor | None = None
         self._work: Any = None
+        self._lane: Lane | None = None  #: which may be closed before the sum is read
 
     def begin(self, lane: Lane, tensor: torch.Tensor) -> None:
         """Hand the tensor to Gloo, which works beside the lane."""
         self.tensor = tensor
         if lane.size > 1:
-            self._work = lane.group.allreduce([tensor])
+            self._lane, self._work = lane, lane.group.allreduce([tensor])
 
     def settle(self) -> torch.Tensor | None:
         """The sum, once it is there; None if none was begun. It stays."""
         if self._work is not None:
             self._work.wait()
-            self._work = None
+            self._work = self._lane = None
         return self.tensor
 
     def finish(self) -> torch.Tensor | None:

@@ -20,7 +20,8 @@ from .device import TYPES as CODED_THERE
 from .device import DeviceBooks
 from .device_jobs import compressed_there, on_device, plain_there, unchanged
 from .gradients import Gradients, Segment
-from .lane import Job, Lane, Later, ended, lane_of, then
+from .lane import Job, Lane, Later, ended, then
+from .lanes import lane_for
 from .modes import Lossless, Mode, NearLossless
 from .rounds import Rounds
 from .stats import Stats, Tally
@@ -90,9 +91,7 @@ class CompressedAllreduce:
             )
         if not on_device(buffer):
             self._make_warm(buffer.dtype)
-        if self._lane is None:
-            self._lane = lane_of(self.group, self.timeout)
-        lane = self._lane
+        self._lane = lane = lane_for(self._lane, self.group, self.timeout)
         tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         job = self._job(lane, bucket, tally)
 

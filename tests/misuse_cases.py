@@ -1,0 +1,137 @@
+"""What the ranks of tests/test_distributed_misuse.py run: training as it should not be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.compressors import TopK
+from gcodec.distributed.lanes import lane_of
+from tests.distributed_cases import Net, batch_of, crc, rank
+from tests.distributed_cases import _sabotage as sabotage
+
+PATIENCE = timedelta(seconds=20)
+
+
+class Training:
+    """A model of several buckets under DDP, with the hook and the state that ``make`` returns for model and group."""
+
+    def __init__(self, make: Callable[[Any, Any], Any], group: Any = None) -> None:
+        self.group = dist.new_group(timeout=timedelta(seconds=60)) if group is None else group
+        self.model = Net()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.wrapped = DistributedDataParallel(self.model, bucket_cap_mb=0.5, process_group=self.group)
+        self.state = make(self, self.group)
+        self.wrapped.register_comm_hook(self.state, gd.hook)
+
+    def steps(self, n: int) -> int:
+        """Some steps; a checksum of the parameters."""
+        for step in range(n):
+            x, y = batch_of(step)
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.wrapped(x), y).backward()
+            self.optimizer.step()
+        assert len(self.state.stats()["buckets"]) >= 3
+        return crc(list(self.model.parameters()))
+
+    def error(self, n: int = 3) -> str:
+        """What the steps raise."""
+        try:
+            self.steps(n)
+        except (RuntimeError, gcodec.GcodecError) as error:     # of a future, of the hook
+            return str(error)
+        return ""
+
+
+def near(training: Training, group: Any, **options: Any) -> Any:
+    """A state of the hook for near-lossless mode."""
+    chosen = {"smallest": 0, "threads": 1, "bypass": None, "timeout": PATIENCE, **options}
+    return gd.CompressedAllreduce(optimizer=training.optimizer, group=group, **chosen)
+
+
+def top(training: Training, group: Any, **options: Any) -> Any:
+    """A state of the hook for a compressor."""
+    return gd.CompressedGradients(training.wrapped, TopK(0.1), group=group, timeout=PATIENCE, **options)
+
+
+STATES = {"near": near, "top": top}
+
+
+def closed(state: str) -> bool:
+    """Whether training goes on after its lane is closed as if it had not been."""
+    found = []
+    for closing in (False, True):
+        training = Training(STATES[state])
+        training.steps(4)
+        lane = lane_of(training.group)
+        if closing:
+            gd.close_lanes(training.group)
+            try:
+                lane.submit(lambda: None)
+                return False
+            except gcodec.GcodecError as error:
+                assert "closed" in str(error)
+        found.append(training.steps(4))
+    return found[0] == found[1]
+
+
+def closed_when_broken(culprit: int) -> list[str]:
+    """What steps raise after a fault, before and after the lane is closed."""
+    training = Training(near)
+    training.steps(2)
+    undo = sabotage("payload") if rank() == culprit else None
+    heard = [training.error(1)]
+    if undo is not None:
+        undo()
+    heard.append(training.error(1))
+    gd.close_lanes(training.group)
+    return [*heard, training.error(1)]
+
+
+def late() -> list[str]:
+    """What becomes of jobs that are handed in while the lane is being closed, by another thread."""
+    lane, go = lane_of(dist.new_group(), PATIENCE), threading.Event()
+    first = lane.submit(lambda: go.wait(30))
+    closing = threading.Thread(target=lane.close)
+    closing.start()
+    ends, works = [], []
+    while not lane.closed:
+        try:
+            works.append(lane.submit(lambda: "done"))
+        except gcodec.GcodecError:
+            break
+    go.set()
+    closing.join()
+    for work in (first, *works):
+        try:
+            ends.append(str(work.wait()))
+        except gcodec.GcodecError as error:
+            ends.append(str(error))
+    return ends
+
+
+def destroyed() -> tuple[str, int]:
+    """What training in a group that has been destroyed raises once its lane is gone; how many lanes' threads are
+    left of several such groups when a lane is made."""
+    before = _threads()
+    for _ in range(3):
+        training = Training(near)
+        training.steps(2)
+        dist.destroy_process_group(training.group)
+    other = lane_of(dist.new_group(), PATIENCE)
+    left = _threads() - before
+    gd.close_lanes(other.parent)
+    return training.error(1), left
+
+
+def _threads() -> int:
+    return sum(one.name == "gcodec-lane" for one in threading.enumerate())
