@@ -139,5 +139,6 @@ def counted() -> float:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     found, calls = globals()[sys.argv[1]]()
-    print(f"found {crc([one.detach() for one in found.parameters()])} {calls:.0f}", flush=True)
+    line = f"\nfound {crc([one.detach() for one in found.parameters()])} {calls:.0f}\n"
+    os.write(1, line.encode())      # in one call: the ranks share a pipe
     os._exit(0)
