@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import bypass as bypasses
-from gcodec.distributed import coder, exchange, message, reduction
+from gcodec.distributed import coder, exchange, message, notices, reduction
 from gcodec.distributed import lane as lanes
 from gcodec.distributed.lanes import lane_of
 from tests.laws import bits_of
@@ -624,17 +624,22 @@ def _patched(owner: Any, name: str, value: Any) -> Any:
     return patch.stop
 
 
-def death(culprit: int) -> tuple[str, str]:
-    """One rank dies in the middle of an all-reduce."""
-    tensor = values_at(rank(), 400_000, torch.float32)
+def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
+    """One rank dies in the middle of an all-reduce: the errors of that one and of later ones, and how often a rank has
+    looked for what another one may have said of why it has gone."""
+    tensor = values_at(rank(), 4_000_000, torch.float32)
     gd.allreduce(tensor, smallest=0, timeout=timedelta(seconds=30))
     if rank() == culprit:
         _patched(coder.Coder, "encode", lambda *_: os._exit(1))
-    try:
-        gd.allreduce(tensor, smallest=0)
-    except gcodec.GcodecError as error:
-        return type(error).__name__, str(error)
-    return "", ""
+    heard = []
+    with mock.patch.object(notices, "_briefly", side_effect=notices._briefly) as looks:
+        for _ in range(4):
+            try:
+                gd.allreduce(tensor, smallest=0)
+            except gcodec.GcodecError as error:
+                heard.append((type(error).__name__, str(error)))
+        gd.close_lanes()
+    return heard, looks.call_count
 
 
 def backward_error() -> str:

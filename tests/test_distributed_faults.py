@@ -70,6 +70,10 @@ def test_a_dead_rank_is_an_error():
     found = ranks.run_with_deaths("death", culprit=CULPRIT)
     assert found[CULPRIT] is None
     for rank in (0, 2):
-        name, message = found[rank]
-        assert name == "PeerError"
-        assert f"rank {CULPRIT} " in message, message
+        (first, *later), looks = found[rank]
+        for name, message in (first, *later):
+            assert name == "PeerError"
+            assert f"rank {CULPRIT} " in message, message
+        assert all("has failed" in message for _, message in later)
+        assert len(later) == 3
+        assert looks <= 1 + 2       # one notice left, and each other rank's looked for, once

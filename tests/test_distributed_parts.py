@@ -60,13 +60,14 @@ class Box:
     """A store that may be gone."""
 
     def __init__(self, gone):
-        self.gone, self.kept = gone, {}
+        self.gone, self.kept, self.looks = gone, {}, 0
 
     def set(self, key, value):
         self.check([key])
         self.kept[key] = value.encode()
 
     def check(self, keys):
+        self.looks += 1
         if self.gone:
             raise RuntimeError("the store is gone")
         return all(key in self.kept for key in keys)
@@ -87,6 +88,9 @@ def test_who_has_given_up_before_is_not_to_blame():
             exchange.post(3, again, 10)
     assert Notices(store, 0).of(2) == "rank 3: the connection has failed (Connection closed by peer)"
     assert here.of(1) is None
+    looks = store.looks
+    assert here.of(1) is None       # nobody waits twice for a notice
+    assert store.looks == looks > 1
 
 
 def test_without_a_store_there_are_no_notices():

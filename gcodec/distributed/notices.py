@@ -26,6 +26,7 @@ class Notices:
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
         self._left = False
+        self._found: dict[int, str | None] = {}
 
     def leave(self, text: str) -> None:
         """This rank has given up, and why; only the first time counts."""
@@ -34,7 +35,12 @@ class Notices:
             _briefly(lambda: self._store.set(_key(self._rank), text[:_MOST]))
 
     def of(self, rank: int) -> str | None:
-        """Why a rank has given up; None if it has not said so."""
+        """Why a rank has given up; None if it had not said so when this was first asked: nobody waits twice for it."""
+        if rank not in self._found:
+            self._found[rank] = self._look_for(rank)
+        return self._found[rank]
+
+    def _look_for(self, rank: int) -> str | None:
         end = monotonic() + _PATIENCE
 
         def look() -> str | None:
