@@ -54,8 +54,8 @@ class Training:
 
 def near(training: Training, group: Any, **options: Any) -> Any:
     """A state of the hook for near-lossless mode."""
-    chosen = {"smallest": 0, "threads": 1, "bypass": None, "timeout": PATIENCE, **options}
-    return gd.CompressedAllreduce(optimizer=training.optimizer, group=group, **chosen)
+    options = {"optimizer": training.optimizer, "smallest": 0, "threads": 1, "bypass": None, **options}
+    return gd.CompressedAllreduce(group=group, timeout=PATIENCE, **options)
 
 
 def top(training: Training, group: Any, **options: Any) -> Any:
@@ -135,3 +135,53 @@ def destroyed() -> tuple[str, int]:
 
 def _threads() -> int:
     return sum(one.name == "gcodec-lane" for one in threading.enumerate())
+
+
+def differing(what: str, culprit: int) -> str:
+    """What training says when one rank has another option than the rest."""
+    guilty = rank() == culprit
+    other: dict[str, Any] = {
+        "refresh": {"refresh": gd.Refresh(5)}, "no refresh": {"refresh": None}, "bypass": {"bypass": gd.Bypass()},
+        "smallest": {"smallest": 1 << 30}, "mode": {"optimizer": None, "mode": gd.FixedBits(8)},
+    }
+    if what in other:
+        return Training(lambda *of: near(*of, **other[what] if guilty else {})).error(8)
+    if what == "state":
+        return Training(top if guilty else near).error()
+    before = Training(near)
+    before.steps(4)
+    training = Training(near)
+    if guilty:
+        training.state.load_state_dict(before.state.state_dict())
+    return training.error()
+
+
+def differing_groups(culprit: int, **other: Any) -> str:
+    """What a collective of a process group says when one rank has another option than the rest."""
+    options = gd.GroupOptions(timeout=PATIENCE, **(other if rank() == culprit else {}))
+    group = dist.new_group(backend="gcodec", pg_options=options)
+    try:
+        dist.all_reduce(torch.ones(100_000), group=group)
+    except gcodec.GcodecError as error:
+        return str(error)
+    return ""
+
+
+def differing_diloco(culprit: int) -> str:
+    """The same of DiLoCo."""
+    outer = torch.optim.SGD(Net().parameters(), lr=0.7)
+    try:
+        gd.DiLoCo(outer, 3 if rank() == culprit else 2, group=dist.new_group(), timeout=PATIENCE)
+    except gcodec.GcodecError as error:
+        return str(error)
+    return ""
+
+
+def changed(culprit: int) -> str:
+    """What training says when one rank loads a state between steps."""
+    training = Training(lambda *of: near(*of, refresh=gd.Refresh(3)))
+    saved = training.state.state_dict()
+    training.steps(8)
+    if rank() == culprit:
+        training.state.load_state_dict(saved)
+    return training.error(1)

@@ -44,3 +44,34 @@ def test_lanes_of_destroyed_groups_are_closed(ranks):
     for error, left in ranks.run("destroyed"):
         assert "has been destroyed" in error
         assert left == 1
+
+
+# Options that differ
+
+@pytest.mark.parametrize(("what", "text"), [
+    ("refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, Refresh(interval=5, trigger=0.1) on rank 1"),
+    ("no refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, None on rank 1"),
+    ("bypass", "bypass: None on rank 0, Bypass(steps=4, every=500, margin=0.02) on rank 1"),
+    ("smallest", "smallest: 0 on rank 0, 1073741824 on rank 1"),
+    ("mode", "mode: ('near', 'None') on rank 0, ('fixed', 8) on rank 1"),
+    ("state", "state: 'CompressedAllreduce' on rank 0, 'CompressedGradients' on rank 1"),
+    ("loaded", "loaded state: (0, -1, "),
+])
+def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
+    assert f"ranks differ in {text}" in one_of(ranks.run("differing", what=what, culprit=CULPRIT))
+
+
+@pytest.mark.parametrize("other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}],
+                         ids=lambda other: next(iter(other)))
+def test_so_is_one_of_a_process_group(ranks, other):
+    heard = one_of(ranks.run("differing_groups", culprit=CULPRIT, **other))
+    assert f"ranks differ in {next(iter(other))}: " in heard
+
+
+def test_so_is_one_of_diloco(ranks):
+    assert "ranks differ in every: 2 on rank 0, 3 on rank 1" in one_of(ranks.run("differing_diloco", culprit=CULPRIT))
+
+
+def test_codebooks_that_differ_are_mentioned(ranks):
+    assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "given up" in text
+               for text in ranks.run("changed", culprit=CULPRIT))

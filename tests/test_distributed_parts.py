@@ -339,11 +339,18 @@ def test_damaged_states_are_refused(damage):
         unpack(damage)
 
 
+class Couple(torch.distributed.ProcessGroup):
+    """A group of two."""
+
+    def __init__(self):
+        super().__init__(0, 2)      # type: ignore[call-arg]
+
+
 def test_what_is_not_reduced_on_devices_says_so():
     """Any other device than the CPU stands for a CUDA device here."""
     there = torch.zeros(100_000, device="meta")
     refusals: dict[str, Any] = {
-        "FSDP: tensors on meta": lambda: Collectives(gd.GroupOptions(), "FSDP").suits([there], 2),
+        "FSDP: tensors on meta": lambda: Collectives(gd.GroupOptions(), "FSDP").suits([there], Couple()),
         "gradients of torch.float32 on meta": lambda: CompressedGradients._lane_for(None, there),   # type: ignore[arg-type]
         "parameters on meta": lambda: gd.DiLoCo(torch.optim.SGD([torch.nn.Parameter(there)], lr=1.0), 5),
     }

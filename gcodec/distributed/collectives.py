@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
+from .agreement import agree
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .bypass import APART, COMPRESSED, DENSE, Bypass
 from .codebooks import Refresh
@@ -60,6 +61,11 @@ class GroupOptions:
             )
 
     @property
+    def terms(self) -> dict[str, object]:
+        """What all ranks must have in common."""
+        return {"mode": self.mode, "smallest": self.smallest, "bypass": self.bypass, "refresh": self.refresh}
+
+    @property
     def _timeout(self) -> timedelta | None:
         """Under this name device meshes ask for it."""
         return self.timeout
@@ -83,6 +89,7 @@ class Collectives:
         self.threads = options.threads or threads_here()
         self._tally, self._lock = Tally(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._agreed: set[dist.ProcessGroup] = set()
         self._gates: dict[Lane, PeriodGate] = {}
         self._books: dict[Lane, CommonBooks] = {}
 
@@ -94,19 +101,23 @@ class Collectives:
             refreshes, n_bytes = sum(one.refreshes for one in counts), sum(one.refresh_bytes for one in counts)
             return {**self._tally.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes}
 
-    def suits(self, tensors: Sequence[torch.Tensor], size: int) -> bool:
-        """Whether reducing these among ``size`` ranks is work for a lane: the same answer on all ranks.
+    def suits(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> bool:
+        """Whether reducing these among the ranks of a group is work for a lane: the same answer on all ranks, whose
+        options are compared the first time.
 
-        Raises Unsupported for floats on another device.
+        Raises Unsupported for floats on another device, PeerError for options that differ.
         """
         first = tensors[0] if tensors else None
-        if first is None or size == 1 or first.dtype not in TYPES:
+        if first is None or group.size() == 1 or first.dtype not in TYPES:
             return False
         if any(one.layout != torch.strided or one.dtype != first.dtype for one in tensors):
             return False
         elsewhere = next((one.device.type for one in tensors if not one.is_cpu), None)
         if elsewhere is not None:
             raise Unsupported(f"{self.label}: tensors on {elsewhere} are not reduced yet; those in CPU memory are")
+        if group not in self._agreed:
+            agree(group, self.options.terms, self.label)
+            self._agreed.add(group)
         return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
 
     def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork | None:

@@ -102,8 +102,12 @@ class CompressedGradients:
                 f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
                 "of floats on CUDA devices are"
             )
-        self._lane = lane_for(self._lane, self.group, self.timeout)
+        self._lane = lane_for(self._lane, self.group, self.timeout, self._options)
         return self._lane
+
+    def _options(self) -> dict[str, object]:
+        """What all ranks must have in common from the beginning."""
+        return {"state": type(self).__name__, "plan": repr(self.plan)}
 
     def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
         """The conversation about a bucket, if there is any, which puts averages in the place of its gradients."""

@@ -82,6 +82,9 @@ class AdaptiveGradients(CompressedGradients):
         """What decides."""
         return self.adaptive.controller
 
+    def _options(self) -> dict[str, object]:
+        return {**super()._options(), "controller": repr(self.controller), "overlap": self.overlap}
+
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         if bucket.index() == 0:

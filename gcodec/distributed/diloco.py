@@ -61,10 +61,22 @@ class DiLoCo:
         self._params = _by_type(optimizer)
         for dtype in self._params:
             warm(TYPES[dtype], self.mode, None)
+        self._lane = lane_for(None, group, timeout, self._options)
         with torch.no_grad():
             for one in self._all():
                 dist.broadcast(one, group=group, group_src=0)
         self._anchors = [one.detach().clone() for one in self._all()]
+
+    def _options(self) -> dict[str, object]:
+        """What all ranks must have in common."""
+        params = [(str(dtype), [tuple(one.shape) for one in held]) for dtype, held in self._params.items()]
+        return {
+            "every": self.every,
+            "mode": self.mode.terms,
+            "smallest": self.smallest,
+            "parameters": params,
+            "steps": self.steps,
+        }
 
     def step(self) -> bool:
         """An inner step has been taken. Every ``every``-th time, exchange and take an outer step, and return True.
@@ -96,7 +108,7 @@ class DiLoCo:
 
     def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The averages over the ranks; those of a type travel as one."""
-        self._lane = lane = lane_for(self._lane, self.group, self.timeout)
+        self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
         averages, at = [], 0
         for params in self._params.values():
             own = gradients[at : at + len(params)]

@@ -49,7 +49,7 @@ class CompressedReduceScatter:
         """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part. Returns a work if
         ``async_op``. Raises PeerError, Corruption."""
         mean, work = mean_of(op), None
-        if mean is not None and self.collectives.suits([input_tensor], group.size()):
+        if mean is not None and self.collectives.suits([input_tensor], group):
             work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
         if work is None:
             return _plain_reduce_scatter(output_tensor, input_tensor, group, op, async_op)
@@ -111,7 +111,7 @@ def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGrou
     group = replicas if isinstance(replicas, dist.ProcessGroup) else replicas.get_group()
 
     def average(shard: torch.Tensor) -> None:
-        suits = collectives.suits([shard], group.size())
+        suits = collectives.suits([shard], group)
         work = collectives.all_reduce(group, [shard], True) if suits else None
         if work is None:
             dist.all_reduce(shard, op=dist.ReduceOp.AVG, group=group)

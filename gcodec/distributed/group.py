@@ -83,7 +83,7 @@ class CompressedGroup(dist.ProcessGroup):
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
         listed, mean = _as_list(tensors), mean_of(_operation(arguments, options))
         ours = None
-        if mean is not None and self._collectives.suits(listed, self.size()):
+        if mean is not None and self._collectives.suits(listed, self):
             ours = self._collectives.all_reduce(self, listed, mean)
         work: Work = ours or inner_method(self.inner, name)(tensors, *arguments, **options)
         return work
@@ -95,7 +95,7 @@ class CompressedGroup(dist.ProcessGroup):
             for whole, part in zip(given, own, strict=True)
         )
         ours = None
-        if mean is not None and fits and self._collectives.suits(given, self.size()):
+        if mean is not None and fits and self._collectives.suits(given, self):
             ours = self._collectives.reduce_scatter(self, list(zip(given, own, strict=True)), mean)
         work: Work = ours or inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
         return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..errors import InvalidArgument
+from .agreement import agree
 from .lane import Lane
 
 _lanes: list[Lane] = []
@@ -40,10 +42,20 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
         return lane
 
 
-def lane_for(kept: Lane | None, group: dist.ProcessGroup | None, timeout: timedelta | None) -> Lane:
+def lane_for(
+    kept: Lane | None,
+    group: dist.ProcessGroup | None,
+    timeout: timedelta | None,
+    options: Callable[[], Mapping[str, object]],
+) -> Lane:
     """The lane that somebody has kept, or a new one: the first time, and where that one has been closed. One that was
-    broken stays so, as ranks no longer agree on what comes next."""
-    return lane_of(group, timeout) if kept is None or (kept.closed and not kept.broken) else kept
+    broken stays so, as ranks no longer agree on what comes next. ``options``: what they must have in common to use a
+    new one. Raises PeerError where they do not."""
+    if kept is not None and (kept.broken or not kept.closed):
+        return kept
+    lane = lane_of(group, timeout)
+    lane.submit(lambda: agree(lane.group, options(), "the first all-reduce")).wait()
+    return lane
 
 
 def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None = None) -> None:

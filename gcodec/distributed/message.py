@@ -79,7 +79,10 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
     if found.sequence != expected.sequence:
         raise PeerError(f"{where}: that rank is at all-reduce {found.sequence}, this one at {expected.sequence}")
     if found.agreement != expected.agreement or found.n_values != expected.n_values:
-        raise PeerError(f"{where}: that rank differs in dtype, mode, operation, number of values or world size")
+        raise PeerError(
+            f"{where}: that rank differs in dtype, mode, operation, number of values, world size or "
+            "shared codebooks (as after load_state_dict() on some ranks only)"
+        )
     if found._replace(payload=0) != expected:
         raise Corruption(f"{where}: {found} instead of {expected}")
     return payload

@@ -91,7 +91,7 @@ class CompressedAllreduce:
             )
         if not on_device(buffer):
             self._make_warm(buffer.dtype)
-        self._lane = lane = lane_for(self._lane, self.group, self.timeout)
+        self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
         tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         job = self._job(lane, bucket, tally)
 
@@ -113,6 +113,18 @@ class CompressedAllreduce:
             return result
 
         return lane.submit(Job(run, job.refuse, job.devices, job.place)).get_future()
+
+    def _options(self) -> dict[str, object]:
+        """What all ranks must have in common."""
+        gate = None if self._gate is None else (self._gate.step, self._gate.start, sorted(self._gate.verdicts.items()))
+        return {
+            "state": type(self).__name__,
+            "mode": self.mode.terms,
+            "refresh": self.refresh,
+            "bypass": None if self._gate is None else self._gate.config,
+            "smallest": self.smallest,
+            "loaded state": (self._rounds.step, self._rounds.renewed, self._codebooks.digest, gate),
+        }
 
     def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
         buffer = bucket.buffer()
