@@ -124,7 +124,8 @@ def refusals() -> None:
     real = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)
     waves = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.complex64))], lr=1.0)
     for call in (lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(waves, 1),
-                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2})):
+                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
+                 lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 1})):
         try:
             call()
         except gcodec.InvalidArgument:

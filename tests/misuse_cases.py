@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -185,3 +186,17 @@ def changed(culprit: int) -> str:
     if rank() == culprit:
         training.state.load_state_dict(saved)
     return training.error(1)
+
+
+def strangers(held: int) -> list[str]:
+    """What is warned of when the mode's optimizer holds the first ``held`` parameters of the model."""
+
+    def make(training: Training, group: Any) -> Any:
+        params = [*list(training.model.parameters())[:held], nn.Parameter(torch.zeros(3))]
+        return near(training, group, optimizer=torch.optim.SGD(params, lr=0.01))
+
+    training = Training(make)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        training.steps(4)
+    return [str(one.message) for one in warned if "optimizer" in str(one.message)]

@@ -75,3 +75,12 @@ def test_so_is_one_of_diloco(ranks):
 def test_codebooks_that_differ_are_mentioned(ranks):
     assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "given up" in text
                for text in ranks.run("changed", culprit=CULPRIT))
+
+
+# Optimizers
+
+@pytest.mark.parametrize("held", [0, 2, 8])
+def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
+    warned = one_of(ranks.run("strangers", held=held))
+    assert len(warned) == (held < 8)
+    assert all("no optimizer of the mode holds a parameter of bucket" in text for text in warned)

@@ -296,6 +296,52 @@ def test_modes_without_a_meaning_are_refused():
         gd.hook(None, (param, param))       # type: ignore[arg-type]
 
 
+PARAM = torch.nn.Parameter(torch.zeros(3))
+SGD = torch.optim.SGD([PARAM], lr=0.1)
+MADE: dict[str, Any] = {
+    "hook": gd.CompressedAllreduce, "group": gd.GroupOptions,
+    "FSDP": lambda **options: gd.compress_fsdp(torch.nn.Linear(2, 2), **options),
+    "DiLoCo": lambda **options: gd.DiLoCo(SGD, **{"every": 2, **options}),
+}
+SENSELESS: list[tuple[str, Any, str]] = [
+    *(("mode", mode, r"Lossless\(\)") for mode in ("lossless", 8, gd.Lossless, SGD)),
+    ("timeout", 10, r"timedelta\(seconds=10\)"), ("timeout", timedelta(0), "positive"),
+    ("smallest", 0.5, "an integer, at least 0"), ("smallest", -1, "at least 0"), ("threads", 0, "at least 1"),
+    ("bypass", 5, r"a Bypass, such as Bypass\(steps=4"), ("refresh", 50, r"a Refresh, such as Refresh\(interval=50"),
+    ("every", 2.5, "an integer, at least 1"), ("every", 0, "at least 1"),
+    *(("optimizer", other, "the optimizer that takes the step") for other in ([], [PARAM], iter([PARAM]))),
+]
+LACKING = {"hook": {"every"}, "group": {"every", "optimizer"}, "FSDP": {"every", "optimizer"},
+           "DiLoCo": {"bypass", "refresh", "optimizer"}}
+
+
+@pytest.mark.parametrize(("made", "name", "value", "text"), [
+    (made, *case) for made in MADE for case in SENSELESS if case[0] not in LACKING[made]])
+def test_options_without_a_meaning_are_refused_where_they_are_given(made, name, value, text):
+    with pytest.raises(gcodec.InvalidArgument, match=f"(?s)^{name}=.*{text}"):
+        MADE[made](**{name: value})
+
+
+def test_true_and_false_stand_for_the_default_and_none():
+    chosen: Any = {"bypass": True, "refresh": True}
+    assert gd.GroupOptions(**chosen) == gd.GroupOptions()
+    chosen = {"bypass": False, "refresh": False}
+    assert gd.GroupOptions(**chosen) == gd.GroupOptions(bypass=None, refresh=None)
+    assert gd.CompressedAllreduce(**chosen)._options() == gd.CompressedAllreduce(bypass=None, refresh=None)._options()
+
+
+def test_a_mode_without_a_meaning_cannot_be_assigned():
+    state: Any = gd.CompressedAllreduce()
+    with pytest.raises(gcodec.InvalidArgument, match="mode=8"):
+        state.mode = 8
+
+
+@pytest.mark.parametrize("state", [{}, {"version": 1}, {"version": 2, "shared": ""}])
+def test_what_is_no_state_of_the_hook_is_refused(state):
+    with pytest.raises(gcodec.InvalidArgument, match="a hook's state of version"):
+        gd.CompressedAllreduce().load_state_dict(state)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (0, 4), (3,), (50, 40)])
 def test_tensors_come_back_from_a_packed_state(dtype, shape):

@@ -3,7 +3,6 @@ FSDP's adapters have in common."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from .common_books import CommonBooks
 from .lane import Job, Lane, ended
 from .lanes import lane_of
 from .modes import FixedBits, Lossless
+from .options import chosen_of, duration_or_none, threads_here, whole, whole_or_none
 from .periods import PeriodGate
 from .scatter import plain_scattered, scattered
 from .stats import Tally
@@ -43,7 +43,7 @@ class GroupOptions:
     rank is an error; default what torch was told (``timeout=``). ``bypass``: how it is found out what is faster
     uncompressed, where the same collectives come again and again; None: all are compressed. ``refresh``: when codebooks
     that ranks share are renewed, one for each kind of collective, in turns of 16 collectives for steps; None: every
-    frame brings its own. Raises InvalidArgument for another mode.
+    frame brings its own. Raises InvalidArgument.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
@@ -56,9 +56,14 @@ class GroupOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.mode, Lossless | FixedBits):
             raise InvalidArgument(
-                f"mode={self.mode!r}: Lossless() or FixedBits(k); NearLossless needs the parameters and their "
+                f"mode={self.mode!r:.80}: Lossless() or FixedBits(k); NearLossless needs the parameters and their "
                 "optimizer, which only the DDP hook and DiLoCo see"
             )
+        whole("smallest", self.smallest)
+        whole_or_none("threads", self.threads)
+        duration_or_none("timeout", self.timeout)
+        object.__setattr__(self, "bypass", chosen_of("bypass", self.bypass, Bypass))
+        object.__setattr__(self, "refresh", chosen_of("refresh", self.refresh, Refresh))
 
     @property
     def terms(self) -> dict[str, object]:
@@ -235,11 +240,6 @@ class Collectives:
         if key not in _warm:
             warm(TYPES[dtype], self.options.mode, self.options.refresh)
             _warm.add(key)
-
-
-def threads_here() -> int:
-    """Threads for the codec that leave the other ranks on this host theirs, as torchrun counts them."""
-    return max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
 
 
 def mean_of(op: Any) -> bool | None:

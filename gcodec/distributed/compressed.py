@@ -20,6 +20,7 @@ from .allreduce import TYPES, plain
 from .device_jobs import beside
 from .lane import Lane
 from .lanes import lane_for
+from .options import duration
 from .stats import Stats, Tally
 from .talk import Talk
 
@@ -58,7 +59,7 @@ class CompressedGradients:
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
         self.plan = plan if isinstance(plan, Plan) else Plan(plan)
         _check_optimizer(self.plan, optimizer)
-        self.group, self.timeout = group, timeout
+        self.group, self.timeout = group, duration("timeout", timeout)
         module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names = {id(param): name for name, param in module.named_parameters()}
         self._params = dict(module.named_parameters())  # keeps their ids from being used again

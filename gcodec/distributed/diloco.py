@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
-from .collectives import threads_here
 from .gradients import Gradients
 from .lane import Job, Lane
 from .lanes import lane_for
-from .modes import Lossless, Mode
+from .modes import Mode, mode_of
+from .options import duration, threads_here, whole, whole_or_none
 from .stats import Tally
 from .warm import warm
 
@@ -51,10 +51,9 @@ class DiLoCo:
         threads: int | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
-        if every < 1:
-            raise InvalidArgument(f"every={every!r} is not a positive number of steps")
-        self.optimizer, self.every, self.mode, self.group = optimizer, every, mode or Lossless(), group
-        self.smallest, self.threads, self.timeout = smallest, threads or threads_here(), timeout
+        self.optimizer, self.every, self.mode, self.group = optimizer, whole("every", every, 1), mode_of(mode), group
+        self.smallest, self.timeout = whole("smallest", smallest), duration("timeout", timeout)
+        self.threads = whole_or_none("threads", threads) or threads_here()
         self.steps = 0  #: inner steps so far
         self._tally = Tally()
         self._lane: Lane | None = None
@@ -148,7 +147,8 @@ class DiLoCo:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`; parameters are the model's to load, after this object has been made."""
-        if state.get("version") != 1 or [one.shape for one in state["anchors"]] != [one.shape for one in self._anchors]:
+        complete = {"steps", "anchors", "optimizer"} <= state.keys() and state.get("version") == 1
+        if not complete or [one.shape for one in state["anchors"]] != [one.shape for one in self._anchors]:
             raise InvalidArgument("not a state of DiLoCo for these parameters")
         self.steps = int(state["steps"])
         for anchor, saved in zip(self._anchors, state["anchors"], strict=True):

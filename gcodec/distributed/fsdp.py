@@ -82,7 +82,8 @@ def compress_fsdp(
     Unsupported for a torch without custom communications, InvalidArgument for another mode, for a model without FSDP2
     modules, and for ``replicas`` of a model that is already HSDP.
     """
-    collectives = Collectives(GroupOptions(mode or Lossless(), smallest, threads, timeout, bypass, refresh), "FSDP")
+    mode = Lossless() if mode is None else mode
+    collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP")
     modules = _sharded(model)
     hook = None if replicas is None else _averaging(collectives, replicas)
     for module in modules:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 _LAYER = 1 << 14  #: values per block of a frame
 
@@ -58,6 +61,19 @@ class Gradients:
         """The segment that each block of a frame with values ``begin ... end`` is counted for: int64[n_blocks]."""
         middles = np.minimum(np.arange(begin, end, _LAYER) + _LAYER // 2, end - 1)
         return np.searchsorted(self.ends, middles, side="right")
+
+
+def gradients_of(bucket: GradBucket) -> Gradients:
+    """Which part of a bucket belongs to which parameter, in which order of memory: DDP lays a gradient out as its
+    parameter if that is dense, else row by row."""
+    buffer, segments = bucket.buffer(), []
+    for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        if view.numel():
+            begin = (view.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+            dense = torch.empty_like(param, device="meta").stride() == param.stride()
+            stride = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
+            segments.append(Segment(begin, begin + view.numel(), param, stride))
+    return Gradients(segments)
 
 
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from ..ladders import FINE_LADDER, Ladder
 from ..optimizers import ADVICE, stock_name
 from ..scheme import Scheme
 from ..valuetypes import ValueType
+from .options import whole
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +44,7 @@ class FixedBits:
     mantissa_bits: int
 
     def __post_init__(self) -> None:
-        if operator.index(self.mantissa_bits) < 1:
-            raise InvalidArgument(f"mantissa_bits={self.mantissa_bits!r} is not a positive integer")
+        whole("mantissa_bits", self.mantissa_bits, 1)
 
     def scheme(self, dtype: ValueType) -> Scheme:
         """Which bits frames of this type keep."""
@@ -70,7 +69,8 @@ class NearLossless:
         scale: stretches the rule: 1 (default) promises the codec's bound once for all ranks' contributions together
             and, among more than two ranks, once for the sum; 2 promises it once for both; 0.5 twice for each.
 
-    Raises Unsupported for an optimizer without a rule, InvalidArgument for a ladder whose level 0 drops bits.
+    Raises Unsupported for an optimizer without a rule, InvalidArgument for none at all and for a ladder whose level 0
+    drops bits.
     """
 
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
@@ -79,6 +79,8 @@ class NearLossless:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if not self.optimizers or not all(hasattr(one, "param_groups") for one in self.optimizers):
+            raise InvalidArgument(f"optimizer={self.optimizer!r:.80}: the optimizer that takes the step, or several")
         for optimizer in self.optimizers:
             if stock_name(optimizer) == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
                 raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
@@ -90,6 +92,11 @@ class NearLossless:
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         """All of them."""
         return tuple(self.optimizer) if isinstance(self.optimizer, Sequence) else (self.optimizer,)
+
+    @property
+    def params(self) -> list[torch.Tensor]:
+        """Those that an optimizer holds."""
+        return [param for one in self.optimizers for group in one.param_groups for param in group["params"]]
 
     def ladder_of(self, dtype: ValueType) -> Ladder:
         """The ladder for gradients of a type. Raises InvalidArgument where there is none."""
@@ -109,3 +116,12 @@ class NearLossless:
 
 
 Mode = Lossless | FixedBits | NearLossless
+
+
+def mode_of(mode: Any) -> Mode:
+    """A mode; lossless where none is given. Raises InvalidArgument."""
+    if mode is None:
+        return Lossless()
+    if not isinstance(mode, Mode):
+        raise InvalidArgument(f"mode={mode!r:.80}: Lossless(), FixedBits(k) or NearLossless(optimizer)")
+    return mode

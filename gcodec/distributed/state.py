@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,11 @@ from .coder import Shared
 from .device import TYPES as CODED_THERE
 from .device import DeviceBooks
 from .device_jobs import compressed_there, on_device, plain_there, unchanged
-from .gradients import Gradients, Segment
+from .gradients import Gradients, gradients_of
 from .lane import Job, Lane, Later, ended, then
 from .lanes import lane_for
-from .modes import Lossless, Mode, NearLossless
+from .modes import Mode, NearLossless, mode_of
+from .options import chosen_of, duration, threads_here, whole, whole_or_none
 from .rounds import Rounds
 from .stats import Stats, Tally
 from .warm import warm
@@ -41,10 +42,10 @@ class CompressedAllreduce:
     mode instead; it may be assigned anew between steps, on all ranks alike. ``refresh``: when shared codebooks are
     renewed; None: every frame brings its own, smaller by a few percent where rows of a gradient have something in
     common, and slower to make by half or more. ``bypass``: how it is found out which buckets are faster uncompressed;
-    None: all are compressed, and training repeats bit for bit. ``group``: DDP's process group. ``smallest``: buckets of
-    fewer bytes go through Gloo as they are, as do those of other types than float32, float64, float16 and bfloat16.
-    ``threads`` of the codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: when
-    a silent rank becomes an error.
+    None: all are compressed, and training repeats bit for bit. (Of both, True is the default, and False is None.)
+    ``group``: DDP's process group. ``smallest``: buckets of fewer bytes go through Gloo as they are, as do those of
+    other types than float32, float64, float16 and bfloat16. ``threads`` of the codec: default the cores divided by the
+    ranks on this host (as torchrun tells). ``timeout``: when a silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
     Raises Unsupported for an optimizer without a rule, InvalidArgument.
@@ -55,8 +56,8 @@ class CompressedAllreduce:
         *,
         optimizer: Any = None,
         mode: Mode | None = None,
-        refresh: Refresh | None = Refresh(),  # noqa: B008 - frozen
-        bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
+        refresh: Refresh | bool | None = Refresh(),  # noqa: B008 - frozen
+        bypass: Bypass | bool | None = Bypass(),  # noqa: B008 - frozen
         group: dist.ProcessGroup | None = None,
         smallest: int = SMALLEST,
         threads: int | None = None,
@@ -64,14 +65,16 @@ class CompressedAllreduce:
     ) -> None:
         if optimizer is not None and mode is not None:
             raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
-        self.mode: Mode = mode or (Lossless() if optimizer is None else NearLossless(optimizer))
-        self.refresh, self.group, self.smallest, self.timeout = refresh, group, smallest, timeout
-        self.threads = threads or max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        self.mode = mode_of(mode) if optimizer is None else NearLossless(optimizer)
+        self.refresh, self.smallest = chosen_of("refresh", refresh, Refresh), whole("smallest", smallest)
+        self.group, self.timeout = group, duration("timeout", timeout)
+        self.threads = whole_or_none("threads", threads) or threads_here()
         self._stats = Stats()
-        self._codebooks = Codebooks(refresh or Refresh())
+        self._codebooks = Codebooks(self.refresh or Refresh())
         self._rounds = Rounds(self._codebooks, self._stats)
-        self._gate = None if bypass is None else Gate(bypass)
-        self._compressed_any = False
+        chosen = chosen_of("bypass", bypass, Bypass)
+        self._gate = None if chosen is None else Gate(chosen)
+        self._compressed_any = self._warned = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
         self._results: dict[int, torch.Tensor] = {}
@@ -81,6 +84,16 @@ class CompressedAllreduce:
         self._lane: Lane | None = None
         for dtype in dict.fromkeys(self._likely_types()):
             self._make_warm(dtype)
+
+    @property
+    def mode(self) -> Mode:
+        """What a rank's gradient and the average may lose; may be assigned between steps, on all ranks alike."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        """Raises InvalidArgument for anything but a mode."""
+        self._mode = mode_of(mode)
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
@@ -173,7 +186,15 @@ class CompressedAllreduce:
         index, params = bucket.index(), tuple(map(id, bucket.parameters()))
         if index not in self._layouts or self._layouts[index][0] != params:
             self._layouts[index] = params, gradients_of(bucket)
+            self._check_held(index, set(params))
         return self._layouts[index][1]
+
+    def _check_held(self, index: int, params: set[int]) -> None:
+        """Warn, once, where the optimizers given are other ones than those that will take the step."""
+        if isinstance(self.mode, NearLossless) and not self._warned and params.isdisjoint(map(id, self.mode.params)):
+            self._warned = True
+            text = f"no optimizer of the mode holds a parameter of bucket {index}: these gradients keep all their bits"
+            warnings.warn(text, stacklevel=2)
 
     def _shared(self, gradients: Gradients) -> Shared | None:
         if self.refresh is None:
@@ -206,8 +227,7 @@ class CompressedAllreduce:
         """Of the gradients to come; others are made warm when they are there."""
         if not isinstance(self.mode, NearLossless):
             return [torch.float32]
-        held = [param for one in self.mode.optimizers for group in one.param_groups for param in group["params"]]
-        return [param.dtype for param in held if param.requires_grad and param.is_cpu]
+        return [param.dtype for param in self.mode.params if param.requires_grad and param.is_cpu]
 
     def _make_warm(self, dtype: torch.dtype) -> None:
         key = dtype, repr(type(self.mode))
@@ -257,8 +277,10 @@ class CompressedAllreduce:
         gradients are those of the uninterrupted run either way, bit for bit. Raises InvalidArgument for another
         version's state.
         """
-        if state.get("version") != 1:
-            raise InvalidArgument(f"a hook's state of version {state.get('version')}; this is version 1")
+        if state.get("version") != 1 or "shared" not in state:
+            raise InvalidArgument(
+                f"a hook's state of version {state.get('version')} with {list(state)}; this is version 1, with 'shared'"
+            )
         shared, own = unpack(state["shared"]), state.get(f"rank{self._rank()}")
         self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack(own))
         self._rounds.load_state_dict(shared["rounds"])
@@ -267,16 +289,3 @@ class CompressedAllreduce:
 
     def _rank(self) -> int:
         return dist.get_rank(self.group) if dist.is_initialized() else 0
-
-
-def gradients_of(bucket: GradBucket) -> Gradients:
-    """Which part of a bucket belongs to which parameter, in which order of memory: DDP lays a gradient out as its
-    parameter if that is dense, else row by row."""
-    buffer, segments = bucket.buffer(), []
-    for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
-        if view.numel():
-            begin = (view.data_ptr() - buffer.data_ptr()) // buffer.element_size()
-            dense = torch.empty_like(param, device="meta").stride() == param.stride()
-            stride = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
-            segments.append(Segment(begin, begin + view.numel(), param, stride))
-    return Gradients(segments)
