@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import threading
@@ -118,17 +119,27 @@ def layouts() -> int:
 
 
 def refusals() -> None:
-    """Arguments without a meaning are refused before anything is sent."""
-    good = torch.zeros(10)
-    for call in (lambda: gd.allreduce(good, op="max"), lambda: gd.allreduce(torch.zeros(3, dtype=torch.int32)),
-                 lambda: gd.allreduce(good, mode=gd.NearLossless(torch.optim.SGD([nn.Parameter(good)], lr=1.0))),
-                 lambda: gd.FixedBits(0), lambda: gd.Refresh(interval=1)):
+    """Arguments without a meaning are refused before anything is sent, and the group goes on."""
+    good: Any = torch.zeros(10)
+    other: Any = {"mode": 8, "group": "sum", "smallest": "none", "threads": 0, "timeout": 10}
+    narrow = gd.NearLossless(torch.optim.SGD([good], lr=1.0), ladder={"bfloat16": gcodec.Ladder((0, 2))})
+    with torch.inference_mode():
+        thought = torch.zeros(10)
+    calls: Any = (lambda: gd.allreduce(good, op="max"), lambda: gd.allreduce(torch.zeros(3, dtype=torch.int32)),
+                  lambda: gd.allreduce(good, mode=gd.NearLossless(torch.optim.SGD([nn.Parameter(good)], lr=1.0))),
+                  lambda: gd.FixedBits(0), lambda: gd.Refresh(interval=1),
+                  lambda: gd.allreduce(torch.zeros(1).expand(100_000)), lambda: gd.allreduce(good.numpy()),
+                  lambda: gd.allreduce(good, mode=narrow, params=good), lambda: gd.allreduce(thought),
+                  *(functools.partial(gd.allreduce, good, **{name: value}) for name, value in other.items()))
+    for call in calls:
         with contextlib.suppress(gcodec.InvalidArgument):
             call()
             raise AssertionError("not refused")
     with contextlib.suppress(gcodec.Unsupported):
         gd.allreduce(torch.zeros(10, device="meta"))
         raise AssertionError("not refused")
+    gd.allreduce(total := torch.ones(100_000))
+    assert torch.equal(total, torch.full((100_000,), float(size())))
 
 
 def fixed_bound(bits: int) -> int:

@@ -20,7 +20,8 @@ from .exchange import named
 from .gradients import Gradients
 from .lane import Job, Lane, Later, Pending, ended
 from .lanes import lane_of
-from .modes import Lossless, Mode, NearLossless
+from .modes import Mode, NearLossless, mode_of
+from .options import duration_or_none, whole, whole_or_none
 from .reduction import Reduction
 from .rules import Rule
 from .stats import Tally
@@ -64,9 +65,10 @@ def allreduce(
     Raises InvalidArgument; Unsupported for other devices; PeerError or Corruption, which name the rank, when the
     exchange fails; after that every call on this group fails. Source: GComp, Figure 8; docs/algorithms.md.
     """
-    mode = mode or Lossless()
-    dtype = _checked(tensor, op)
-    lane = lane_of(group, timeout)
+    mode, dtype = mode_of(mode), _checked(tensor, op)
+    mode.scheme(dtype)  # it may have no ladder for the type
+    smallest, threads = whole("smallest", smallest), whole_or_none("threads", threads)
+    lane = lane_of(group, duration_or_none("timeout", timeout))
     dense = tensor.detach().contiguous().view(-1)
     gradients = None
     if params is not None:
@@ -94,12 +96,18 @@ def allreduce(
 def _checked(tensor: torch.Tensor, op: str) -> ValueType:
     if op not in ("sum", "avg"):
         raise InvalidArgument(f"op={op!r}; 'sum' or 'avg'")
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"a {type(tensor).__name__} is not a tensor")
     if tensor.layout != torch.strided or tensor.dtype not in TYPES:
         raise InvalidArgument(
             f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
         )
     if not tensor.is_cpu and not on_device(tensor):
         raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
+    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise InvalidArgument("cannot reduce an expanded tensor in place, as its values share memory: clone() it first")
+    if tensor.is_inference():
+        raise InvalidArgument("cannot reduce a tensor of inference mode in place: clone() it outside first")
     return TYPES[tensor.dtype]
 
 
