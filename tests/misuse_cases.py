@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -200,3 +201,12 @@ def strangers(held: int) -> list[str]:
         warnings.simplefilter("always")
         training.steps(4)
     return [str(one.message) for one in warned if "optimizer" in str(one.message)]
+
+
+def death(culprit: int) -> tuple[str, str]:
+    """What steps say when a rank has died between two, where Gloo reduces all buckets: this one, and the next."""
+    training = Training(lambda *of: near(*of, smallest=1 << 30))
+    training.steps(3)
+    if rank() == culprit:
+        os._exit(1)
+    return training.error(1), training.error(1)

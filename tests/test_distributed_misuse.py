@@ -84,3 +84,14 @@ def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
     warned = one_of(ranks.run("strangers", held=held))
     assert len(warned) == (held < 8)
     assert all("no optimizer of the mode holds a parameter of bucket" in text for text in warned)
+
+
+# Uncompressed buckets
+
+def test_a_rank_that_dies_is_not_named_where_gloo_reduces():
+    found = Ranks(3, CASES).run_with_deaths("death", culprit=CULPRIT)
+    for rank in (0, 2):
+        first, later = found[rank]
+        assert "bucket" in first
+        assert "uncompressed: some rank, it is not known which: " in first or "sums between steps: some rank" in first
+        assert "an earlier all-reduce of this group has failed" in later

@@ -24,13 +24,15 @@ _KEPT = 64  #: buffers of a size that are kept
 
 def named(label: str, operation: Callable[[], Any]) -> Any:
     """What an operation of torch's groups returns. Raises PeerError, which ``label`` begins, in place of what torch
-    raises of them; what a device lacks is nobody else's fault."""
+    raises of them, which does not say for whom it has waited; what a device lacks is nobody else's fault."""
     try:
         return operation()
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
-    except (RuntimeError, PeerError) as error:
-        raise PeerError(f"{label}: {str(error).splitlines()[0]}") from error
+    except PeerError as error:
+        raise PeerError(f"{label}: {error}") from error
+    except RuntimeError as error:
+        raise PeerError(f"{label}: some rank, it is not known which: {str(error).splitlines()[0]}") from error
 
 
 class Buffers:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from .codebooks import Codebooks, Spent
+from .exchange import named
 from .lane import Lane
 from .stats import Stats
 
@@ -29,12 +30,13 @@ class Sum:
         """Hand the tensor to Gloo, which works beside the lane."""
         self.tensor = tensor
         if lane.size > 1:
-            self._lane, self._work = lane, lane.group.allreduce([tensor])
+            self._lane = lane
+            self._work = named("sums between steps", lambda: lane.group.allreduce([tensor]))
 
     def settle(self) -> torch.Tensor | None:
         """The sum, once it is there; None if none was begun. It stays."""
         if self._work is not None:
-            self._work.wait()
+            named("sums between steps", self._work.wait)
             self._work = self._lane = None
         return self.tensor
 

@@ -126,7 +126,7 @@ class Talk:
             try:
                 self.lane.group.allreduce([total]).wait()
             except RuntimeError as error:
-                raise PeerError(f"{self.label}, all-reduce {self.sequence}: {str(error).splitlines()[0]}") from error
+                raise PeerError(f"{self._where(self.others[0])}: {str(error).splitlines()[0]}") from error
             self.tally.sent_bytes += total.nbytes
             self.tally.received_bytes += total.nbytes
         self.tally.wait_seconds += perf_counter() - start
