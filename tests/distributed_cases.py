@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -460,17 +461,25 @@ def bypass(slow: str) -> list[int]:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     options = {"bypass": gd.Bypass(steps=2, every=8), "smallest": 1 << 16}
-    with slowed(slow), hooked(model, optimizer, "near", options) as (wrapped, state):
+    logging = mock.patch.object(bypasses._log, "info")
+    with slowed(slow), logging as logged, hooked(model, optimizer, "near", options) as (wrapped, state):
         for step in range(20):
             x, y = batch_of(step)
             optimizer.zero_grad()
             nn.functional.cross_entropy(wrapped(x), y).backward()
             optimizer.step()
             counts.append(int(state.stats()["last_step"]["dense"]))
+            assert (step < 9) == (state.stats()["bypass_gain"] != state.stats()["bypass_gain"])
         copy = gd.CompressedAllreduce(bypass=gd.Bypass(steps=2, every=8))
         copy.load_state_dict(state.state_dict())
         assert copy._gate is not None
         assert copy._gate.verdicts == state._gate.verdicts
+    numbers = state.stats()
+    assert numbers["bypass_compressing"] == (numbers["bypass_gain"] > 1) == (slow == "dense")
+    assert numbers["bypass_gain"] == pytest.approx(numbers["bypass_dense_ms"] / numbers["bypass_compressed_ms"])
+    lines = [call.args[0] % call.args[1:] for call in logged.call_args_list]
+    assert len(lines) == (rank() == 0)
+    assert all(f"{numbers['bypass_gain']:.3g} times as fast: " in line for line in lines), lines
     return [*counts, len(state.stats()["buckets"]), crc(list(model.parameters()))]
 
 

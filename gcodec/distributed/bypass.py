@@ -26,6 +26,16 @@ from .stats import Tally
 _log = logging.getLogger("gcodec.distributed")
 _FIRST = 3  #: steps before the first trial: buckets are rebuilt, codebooks made
 _KINDS = COMPRESSED, DENSE, APART = range(3)  #: kinds of steps in a trial
+#: What a trial finds, averaged over the ranks: speed of the link and of the codec; milliseconds of steps; dense ones
+#: over compressed ones; 1 if anything is compressed from then on, or 0. NaN before the first.
+NUMBERS = (
+    "bypass_link_gbit_per_s",
+    "bypass_codec_gb_per_s",
+    "bypass_dense_ms",
+    "bypass_compressed_ms",
+    "bypass_gain",
+    "bypass_compressing",
+)
 
 
 @dataclass(frozen=True)
@@ -52,13 +62,14 @@ class Bypass:
 
 class Gate:
     """Decides for each bucket, from steps and sums that all ranks have in common. On the lane's thread. ``label``:
-    begins what is logged."""
+    begins what is logged; ``numbers``: what the last trial found."""
 
     def __init__(self, config: Bypass, label: str = "") -> None:
         self.config, self.label = config, label
         self.step, self.start = 0, _FIRST
         self.verdicts: dict[int, bool] = {}  #: by the bit length of a bucket's bytes: whether to compress
         self._forget()
+        self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, math.nan)
         self._sum, self._sizes = Sum(), list[int]()
         self._ended = math.nan
 
@@ -121,15 +132,16 @@ class Gate:
             size: pays and coded < need * dense
             for size, dense, coded in zip(self._sizes, buckets[::2], buckets[1::2], strict=True)
         }
+        chosen = [f"{1 << size - 1}" for size, good in self.verdicts.items() if good]
+        gain = dense_step / max(coded_step, 1e-9)
+        found = link / 1e9, codec / 1e9, 1e3 * dense_step, 1e3 * coded_step, gain
+        self.numbers = dict(zip(NUMBERS, (*found, float(bool(chosen))), strict=True))
         if speaks:
-            chosen = [f"{1 << size - 1}" for size, good in self.verdicts.items() if good]
             _log.info(
-                "%sdense at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed: %s",
+                "%sdense at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed, "
+                "%.3g times as fast: %s",
                 f"{self.label}: " if self.label else "",
-                link / 1e9,
-                codec / 1e9,
-                1e3 * dense_step,
-                1e3 * coded_step,
+                *found,
                 f"compressing buckets of {', '.join(chosen)} bytes or up to twice that"
                 if chosen
                 else "not compressing",

@@ -99,12 +99,14 @@ class Collectives:
         self._books: dict[Lane, CommonBooks] = {}
 
     def stats(self) -> dict[str, float]:
-        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them, and those of refreshes. Of dense
-        collectives that torch makes itself there are no seconds."""
+        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them, and those of refreshes; what the
+        bypass found on the latest group: ``bypass.NUMBERS``. Of dense collectives that torch makes itself there are no
+        seconds."""
         with self._lock:
             counts = [books.stats for books in self._books.values()]
             refreshes, n_bytes = sum(one.refreshes for one in counts), sum(one.refresh_bytes for one in counts)
-            return {**self._tally.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes}
+            found: list[dict[str, float]] = [{}, *(gate.numbers for gate in self._gates.values())]
+            return {**self._tally.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes, **found[-1]}
 
     def suits(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> bool:
         """Whether reducing these among the ranks of a group is work for a lane: the same answer on all ranks, whose

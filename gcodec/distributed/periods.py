@@ -99,6 +99,11 @@ class PeriodGate:
             return COMPRESSED
         return APART if self._gate.kind == APART else DENSE
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What the last trial found: ``bypass.NUMBERS``."""
+        return self._gate.numbers
+
     def _end_step(self) -> None:
         """In the lane what it measured is there, and nothing else happens at the same time."""
         if self._gate.step + 1 < self._gate.start:

@@ -254,9 +254,9 @@ class CompressedAllreduce:
     def stats(self) -> dict[str, Any]:
         """Wire bytes, ratio, bits per symbol, seconds, refreshes: plain numbers, in all, by bucket, of the last step.
 
-        See :class:`gcodec.distributed.stats.Tally` for each. Call it between steps.
+        See :class:`gcodec.distributed.stats.Tally` for each, and ``bypass.NUMBERS``. Call it between steps.
         """
-        return self._stats.numbers()
+        return {**self._stats.numbers(), **({} if self._gate is None else self._gate.numbers)}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, as numbers and strings, so that ``torch.load`` takes it with ``weights_only=True``
