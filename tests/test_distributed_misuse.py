@@ -43,7 +43,7 @@ def test_what_comes_too_late_is_an_error(ranks):
 def test_lanes_of_destroyed_groups_are_closed(ranks):
     for error, left in ranks.run("destroyed"):
         assert "has been destroyed" in error
-        assert left == 1
+        assert left == 0
 
 
 # Options that differ

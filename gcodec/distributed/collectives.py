@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .agreement import agree
 from .allreduce import SMALLEST, TYPES, compressed, plain
 from .bypass import APART, COMPRESSED, DENSE, Bypass
 from .codebooks import Refresh
 from .coder import Shared
 from .common_books import CommonBooks
+from .comparison import compare
 from .lane import Job, Lane, ended
 from .lanes import lane_of
 from .modes import FixedBits, Lossless
@@ -94,7 +94,7 @@ class Collectives:
         self.threads = options.threads or threads_here()
         self._tally, self._lock = Tally(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
-        self._agreed: set[dist.ProcessGroup] = set()
+        self._compared: set[dist.ProcessGroup] = set()
         self._gates: dict[Lane, PeriodGate] = {}
         self._books: dict[Lane, CommonBooks] = {}
 
@@ -122,9 +122,9 @@ class Collectives:
         elsewhere = next((one.device.type for one in tensors if not one.is_cpu), None)
         if elsewhere is not None:
             raise Unsupported(f"{self.label}: tensors on {elsewhere} are not reduced yet; those in CPU memory are")
-        if group not in self._agreed:
-            agree(group, self.options.terms, self.label)
-            self._agreed.add(group)
+        if group not in self._compared:
+            compare(group, self.options.terms, self.label)
+            self._compared.add(group)
         return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
 
     def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork | None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..errors import InvalidArgument
-from .agreement import agree
+from .comparison import compare
 from .lane import Lane
 
 _lanes: list[Lane] = []
@@ -54,7 +54,7 @@ def lane_for(
     if kept is not None and (kept.broken or not kept.closed):
         return kept
     lane = lane_of(group, timeout)
-    lane.submit(lambda: agree(lane.group, options(), "the first all-reduce")).wait()
+    lane.submit(lambda: compare(lane.group, options(), "the first all-reduce")).wait()
     return lane
 
 

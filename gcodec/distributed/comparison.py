@@ -19,7 +19,7 @@ _ROOM = 1 << 13  #: bytes of what a rank says: the same for all ranks, whatever 
 _SHOWN = 80  #: characters of an option
 
 
-def agree(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
+def compare(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
     """Compare options (a dozen at most) by their repr; collective over ``group``, which gathers tensors in CPU memory.
 
     Raises PeerError on all ranks where any two differ: it says which option, and on which ranks; ``label`` begins it.
