@@ -130,7 +130,7 @@ class Coder:
             True,
             scheme.prune,
             np.empty(_CHUNK, np.uint8),
-            bits,  # nothing else is wanted next
+            None,  # nothing else is wanted next
             out,
         )
         self._give_back(levels)

@@ -26,12 +26,13 @@ def _levels_at(levels, zeros, i):
 
 @kernel
 def _fetch_lines(levels, upcoming, i, n):
-    """Have half of 64 values of what comes next fetched, and their levels."""
-    if levels is not None:
-        prefetch(levels, i + n)
-    width = width_of(upcoming) >> 3
-    for line in range(i * width, (i + 64) * width, 128):
-        prefetch(upcoming, line)
+    """Have half of 64 values of what comes next fetched, if anything does, and their levels."""
+    if upcoming is not None:
+        if levels is not None:
+            prefetch(levels, i + n)
+        width = width_of(upcoming) >> 3
+        for line in range(i * width, (i + 64) * width, 128):
+            prefetch(upcoming, line)
 
 
 @kernel
@@ -62,8 +63,8 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
     """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``:
     uint8[256], by level; ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in
     :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch;
-    ``upcoming``: values that will be wanted next, of which every other line is fetched meanwhile, as are their levels,
-    which are behind these. Infinities and NaNs are of level 0 whatever ``levels`` says."""
+    ``upcoming``: values that will be wanted next, or None: every other line of them is fetched meanwhile, and their
+    levels, which are behind these. Infinities and NaNs are of level 0 whatever ``levels`` says."""
     width = width_of(values)
     if width == 64:
         for i in range(n):
