@@ -207,9 +207,11 @@ class Assembly(NamedTuple):
                 at = self.blocks(begin, end, out, at, scratch)
             else:  # near the end of the room: where a trial may not fit, the block may
                 end = begin + 1
-                tray = np.empty(self.trial, np.uint8)
+                kind = "tray", self.trial
+                tray = take(kind, lambda: np.empty(self.trial, np.uint8))
                 size = self.blocks(begin, end, tray, 0, scratch)
                 at = _put(tray, size, out, at)
+                give(kind, tray)
             begin = end
         return at
 

@@ -110,7 +110,7 @@ def encode(
     same.
 
     Returns bytes, or with ``out`` the memoryview of the part of it that was written; of a CUDA tensor a tensor of uint8
-    on its device, or all of ``out``. Raises InvalidArgument, Unsupported.
+    on its device, or all of ``out``. Raises InvalidArgument, Unsupported; then ``out`` may be partly written.
     """
     coding = coding or _DEFAULT
     if is_torch(x) and x.is_cuda:

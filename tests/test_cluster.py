@@ -275,6 +275,22 @@ def test_a_sweep_adds_to_what_is_there(monkeypatch, tmp_path):
         assert len(rows) == 2 * len(rates)
 
 
+def test_all_reduces_add_to_what_is_there(monkeypatch, tmp_path):
+    def measured(options, _data, model, workers):
+        rest = [len(options.rate), *[""] * (len(allreduce.COLUMNS) - 5)]
+        return ([model, workers, rate, methods.FP32, *rest] for rate in options.rate)
+
+    for name, stand_in in (("obstacle", lambda: None), ("clean_up_when_told_to_end", lambda: None),
+                           ("dumps_of", lambda *_: None), ("_of_bed", measured)):
+        monkeypatch.setattr(allreduce, name, stand_in)
+    for arguments, found in ((["--rate", "1gbit"], [("1gbit", "1")]),
+                             (["--rate", "2gbit", "--rate", "1gbit", "--add"], [("2gbit", "2"), ("1gbit", "2")]),
+                             (["--rate", "100mbit", "--add"], [("2gbit", "2"), ("1gbit", "2"), ("100mbit", "1")])):
+        command = [*arguments, "--model", "lstm", "--workers", "4", "--out", str(tmp_path)]
+        assert allreduce.main(command) == 0
+        assert [(row["rate"], row["values"]) for row in read_table(tmp_path / allreduce.FILE)[1]] == found
+
+
 def test_bits_of_exponents_by_table():
     watcher = bits.Watcher("m", 1)
     counts = np.zeros(bits.SYMBOLS, np.int64)

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch")
 
-from tests.ranks import Ranks, one_of
+from tests.rank_fixtures import ranks_of
+from tests.ranks import one_of
 
 CASES = "tests.distributed_cases"
 SIZES = (1, 2, 3, 4)
-
-
-@pytest.fixture(scope="module", params=SIZES)
-def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    group = Ranks(request.param, CASES)
-    yield group
-    group.close()
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Ranks]:
-    group = Ranks(2, CASES)
-    yield group
-    group.close()
+ranks = ranks_of(CASES, *SIZES)
+pair = ranks_of(CASES, 2)
 
 
 def all_equal(values: list[object]) -> bool:

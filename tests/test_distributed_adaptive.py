@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.adaptive_cases import CONTROLLERS
+from tests.rank_fixtures import ranks_of
 from tests.ranks import Members, Ranks, one_of
 
 WITHIN = ["gravac", "gravac random-k", "gravac bits"]     # a step
@@ -22,13 +22,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
 }
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    group = Ranks(4, "tests.adaptive_cases")
-    yield group
-    group.close()
+ranks = ranks_of("tests.adaptive_cases", 4)
 
 
 @pytest.fixture

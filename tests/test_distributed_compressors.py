@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from tests.rank_fixtures import ranks_of
 from tests.ranks import Members, Ranks, one_of
 
 CASES = "tests.compressor_cases"
@@ -28,13 +29,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
 }
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    group = Ranks(4, CASES)
-    yield group
-    group.close()
+ranks = ranks_of(CASES, 4)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@ does, bit for bit, whatever DDP is told to do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.rank_fixtures import ranks_of
 from tests.ranks import Ranks, one_of
 
 CASES = "tests.distributed_cases"
@@ -30,20 +30,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "small_buckets_dense": {"state_options": {"smallest": 1 << 16}},
     "threads": {"state_options": {"threads": 2}},
 }
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Ranks]:
-    group = Ranks(2, CASES)
-    yield group
-    group.close()
-
-
-@pytest.fixture(scope="module", params=(1, 3, 4))
-def others(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    group = Ranks(request.param, CASES)
-    yield group
-    group.close()
+pair = ranks_of(CASES, 2)
+others = ranks_of(CASES, 1, 3, 4)
 
 
 def trained(ranks: Ranks, mode: str | None, **options) -> int:

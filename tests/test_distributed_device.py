@@ -3,23 +3,16 @@ laws are those of tensors in CPU memory, and so are their bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch")
 
-from tests.ranks import Ranks, one_of
+from tests.rank_fixtures import ranks_of
+from tests.ranks import one_of
 
 CASES = "tests.device_cases"
 CULPRIT = 1
-
-
-@pytest.fixture(scope="module", params=(2, 3))
-def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    group = Ranks(request.param, CASES)
-    yield group
-    group.close()
+ranks = ranks_of(CASES, 2, 3)
 
 
 @pytest.mark.parametrize(("by", "dtype"), [("staged", "float32"), ("group", "bfloat16")])

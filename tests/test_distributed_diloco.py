@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,12 @@ import pytest
 pytest.importorskip("torch")
 
 from examples import federated
-from tests.ranks import Ranks, one_of
+from tests.rank_fixtures import ranks_of
+from tests.ranks import one_of
 
 CASES = "tests.diloco_cases"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-
-
-@pytest.fixture(scope="module", params=(1, 2, 3))
-def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    group = Ranks(request.param, CASES)
-    yield group
-    group.close()
+ranks = ranks_of(CASES, 1, 2, 3)
 
 
 def test_an_outer_step_is_the_outer_optimizers(ranks):

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch")
 
+from tests.rank_fixtures import ranks_of
 from tests.ranks import Ranks
 
 CASES = "tests.distributed_cases"
 CULPRIT = 1
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    group = Ranks(3, CASES)
-    yield group
-    group.close()
+ranks = ranks_of(CASES, 3)
 
 
 @pytest.mark.parametrize(("kind", "error", "text"), [

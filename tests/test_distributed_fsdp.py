@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch.distributed.fsdp")
 
+from tests.rank_fixtures import ranks_of
 from tests.ranks import Ranks, one_of
 
 CASES = "tests.fsdp_cases"
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Ranks]:
-    group = Ranks(2, CASES)
-    yield group
-    group.close()
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    group = Ranks(4, CASES)
-    yield group
-    group.close()
+pair = ranks_of(CASES, 2)
+four = ranks_of(CASES, 4)
 
 
 def trained(ranks: Ranks, how: str, **options: Any) -> dict[str, Any]:

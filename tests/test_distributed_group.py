@@ -3,22 +3,15 @@ floats are summed in the order of ranks. Errors are exceptions, by every road.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch")
 
+from tests.rank_fixtures import ranks_of
 from tests.ranks import Ranks, one_of
 
 CASES = "tests.group_cases"
-
-
-@pytest.fixture(scope="module", params=(1, 2, 3))
-def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    group = Ranks(request.param, CASES, backend="gcodec")
-    yield group
-    group.close()
+ranks = ranks_of(CASES, 1, 2, 3, backend="gcodec")
 
 
 @pytest.mark.parametrize("case", [

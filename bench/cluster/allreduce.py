@@ -1,6 +1,6 @@
 """25 MB of gradients averaged over 2 and 4 workers, at every rate of the bed, by every method, in turn.
 
-    python -m bench.cluster.allreduce [--data DIR] [--model cnn] [--quick] [--out DIR]
+    python -m bench.cluster.allreduce [--data DIR] [--model cnn] [--add] [--quick] [--out DIR]
 
 writes ``cluster-allreduce.csv``: for each model, number of workers and rate a row for each method (docs/benchmarks.md
 says what the columns mean). Gradients are those of ``bench.cluster.buffers``: computed at recorded parameters of a
@@ -25,7 +25,7 @@ from bench.cluster.coders import CODECS
 from bench.cluster.team import Team
 from bench.codec import RESULTS
 from bench.data import default_folder
-from gcodec.demo.tables import write_table
+from gcodec.demo.tables import read_table, write_table
 from gcodec.errors import InvalidArgument
 
 FILE = "cluster-allreduce.csv"
@@ -137,13 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", action="append", help="at these only (" + ", ".join(RATES) + ")")
     parser.add_argument("--method", action="append", choices=NAMES, help="these only")
     parser.add_argument("--rounds", type=int, default=MOST_ROUNDS, help=f"at most ({MOST_ROUNDS})")
+    parser.add_argument("--add", action="store_true", help="keep the file's rows that are not measured anew")
     parser.add_argument("--quick", action="store_true", help="2.5 MB, 2 workers, 3 rounds, the CNN")
     options = parser.parse_args(arguments)
     if (reason := obstacle()) is not None:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    data, rows = (options.data or default_folder()).absolute(), []
+    data, path, rows = (options.data or default_folder()).absolute(), options.out / FILE, []
+    before = _rows_of(path) if options.add and path.exists() else []
     models = options.model or (MODELS[:1] if options.quick else MODELS)
     try:
         for model in models:
@@ -156,8 +158,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for row in _of_bed(options, data, model, workers):
                 print(*row[:12], sep=", ", flush=True)
                 rows.append(row)
-                write_table(options.out / FILE, COLUMNS, rows)  # each time: what is there is kept
+                anew = {_key(row) for row in rows}
+                kept = [row for row in before if _key(row) not in anew]
+                write_table(path, COLUMNS, kept + rows)  # each time: what is there when it is cut off is kept
     return 0
+
+
+def _rows_of(path: Path) -> list[list[object]]:
+    return [[row[column] for column in COLUMNS] for row in read_table(path)[1]]
+
+
+def _key(row: Sequence[object]) -> str:
+    """Model, workers, rate and method."""
+    return ", ".join(map(str, row[:4]))
 
 
 def _of_bed(options: argparse.Namespace, data: Path, model: str, workers: int) -> Iterator[list[object]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,8 +100,12 @@ def load(task: Task, dump: Dump) -> None:
 def optimizer_of(groups: Sequence[tuple[Dump, dict[str, torch.nn.Parameter]]]) -> torch.optim.Optimizer:
     """The recorded optimizer, for copies of the recorded parameters, with their recorded state."""
     kind = getattr(torch.optim, groups[0][0].optimizer)
-    optimizer: torch.optim.Optimizer = kind(
-        [{"params": [copy], **dump.hyper(name)} for dump, copies in groups for name, copy in copies.items()])
+    alike: dict[str, dict[str, Any]] = {}  # parameter groups: as few as a training has
+    for dump, copies in groups:
+        for name, copy in copies.items():
+            hyper = dump.hyper(name)
+            alike.setdefault(repr(sorted(hyper.items())), {"params": [], **hyper})["params"].append(copy)
+    optimizer: torch.optim.Optimizer = kind(list(alike.values()))
     for dump, copies in groups:
         for name, copy in copies.items():
             state = {key: torch.from_numpy(np.array(value)) for key, value in dump.state(name).items()}

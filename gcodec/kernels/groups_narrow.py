@@ -51,20 +51,22 @@ def _rounder(bits: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         unit = splat(builder, _number(1), bits, n) << load(builder, at(4, 8), 8, n).to(bits)
         low, nearest = unit - 1, builder.neg(args[10])
-        # A magnitude below this is finite, and so is what it is rounded to.
-        limit, large = builder.sub(args[8], builder.lshr(args[8], _number(5))), _number(0)
+        # Where nothing is dropped there is no half to round up, nor a bit that would make it even.
+        half, odd, most = (low >> 1) & nearest, (unit & ~1) & nearest, unit ^ unit
         for k in range(0, 64, n):
             values = load(builder, builder.gep(at(0, bits), [_number(k * bits // 8)]), bits, n)
             level = load(builder, builder.gep(at(2, 8), [_number(k)]), 8, n).to(bits)
-            magnitude, own = values & (sign_bit - 1), permute(low, level)
-            odd = (magnitude & permute((unit & ~1) & nearest, level)).compare("!=", 0)
-            bumped = magnitude + permute((low >> 1) & nearest, level)
-            bumped = odd.choose(bumped + 1, bumped)
-            result = (bumped & (own ^ -1) & (sign_bit - 1)) | (values & sign_bit)
+            magnitude = values & (sign_bit - 1)
+            bumped = values + permute(half, level)
+            bumped = (values & permute(odd, level)).compare("!=", 0).choose(bumped + 1, bumped)
+            result = bumped & (permute(low, level) ^ -1)
             magnitude.compare(">=", args[9]).choose(result, result ^ result).store(
                 builder.gep(at(6, bits), [_number(k * bits // 8)])
             )
-            large = builder.or_(large, magnitude.compare(">=", limit).number())
+            most = magnitude.compare(">", most).choose(magnitude, most)
+        # A magnitude below this is finite, and so is what it is rounded to.
+        limit = builder.sub(args[8], builder.lshr(args[8], _number(5)))
+        large = most.compare(">=", limit).number()
         with builder.if_then(builder.icmp_unsigned("!=", large, _number(0)), likely=False):
             _round_all(builder, args, at, bits)
 
