@@ -56,7 +56,7 @@ class Plan:
     seeds: tuple[int, ...]
 
 
-PLANS = {"cnn": Plan(300, (1, 2, 3)), "transformer": Plan(200, (1, 2)), "lstm": Plan(160, (1,))}
+PLANS = {"cnn": Plan(300, (1, 2, 3, 4, 5, 6)), "transformer": Plan(200, (1, 2)), "lstm": Plan(160, (1,))}
 QUICK_PLANS = {"cnn": Plan(20, (1,)), "transformer": Plan(10, (1,))}
 
 
