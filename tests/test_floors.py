@@ -40,7 +40,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("averaging",),
     ("adaptive", "simulate"),
     ("distributed", "gcodec"),
-    ("cli", "demo", "integrations", "__main__"),
+    ("cli", "demo", "__main__"),
 )
 
 # From one room to another of the same floor: (from, to).
