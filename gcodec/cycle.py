@@ -17,7 +17,7 @@ import numpy as np
 from .codebook import Codebook
 from .coding import Coding
 from .errors import InvalidArgument
-from .fitting import bin_costs, from_histogram, window_of
+from .fitting import bin_costs, from_histogram, n_bins_of, window_of
 from .kernels import survey
 
 
@@ -48,8 +48,8 @@ class CodebookCycle:
         self.head_bits, self.n_levels = head_bits, n_levels
         self.interval, self.trigger = interval, trigger
         self.coding = coding or Coding()
-        window, self.center = window_of(n_levels)
-        self.histogram = np.zeros(2 + n_levels * window, np.uint64)
+        _, self.center = window_of(n_levels)
+        self.histogram = np.zeros(n_bins_of(n_levels), np.uint64)
         self.step = 0
         self.current: Version | None = None
         self._coming: list[Version] = []

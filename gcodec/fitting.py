@@ -23,6 +23,11 @@ def window_of(n_levels: int) -> tuple[int, int]:
     return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
 
 
+def n_bins_of(n_levels: int) -> int:
+    """Of a survey histogram: zero, outside, then a window for each level."""
+    return 2 + n_levels * window_of(n_levels)[0]
+
+
 def from_histograms(
     histograms: np.ndarray,
     head_bits: int,

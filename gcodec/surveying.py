@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import ColumnReferences, for_kernels
-from .fitting import window_of
+from .fitting import n_bins_of, window_of
 from .kernels import counting, survey
 from .kernels.direct import Direct
 from .kernels.parameters import Look, Surveying
@@ -114,7 +114,7 @@ def _look_for(
     infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
     piece, wanted = max(stream, counting.PIECE), (references is not True, references is not False)
     look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity, *wanted)
-    return look, 2 + n_levels * window
+    return look, n_bins_of(n_levels)
 
 
 def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveying:

@@ -569,7 +569,7 @@ def under_way(n_jobs: int, n_parts: int) -> tuple[list[str], list[str]]:
             log.append(f"{name} begins")
             return later.then(str.upper)
 
-        return lanes.Job(run)
+        return lanes.Job(run, begins=True)
 
     works = {name: lane.submit(job(name)) for name in "abcdefgh"[:n_jobs]}
     ready.set()

@@ -73,6 +73,22 @@ def all_reduces() -> int:
     return crc(results)
 
 
+def inference() -> None:
+    """Tensors of inference mode are reduced in place, and others after them."""
+    brought = terms(LARGE * size())
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            tensor, part = brought[rank()].clone(), torch.empty(LARGE)
+            dist.all_reduce(tensor)
+            dist.reduce_scatter_tensor(part, brought[rank()].clone())
+            strided = brought[rank()].view(LARGE, -1).t().clone(memory_format=torch.contiguous_format).t()
+            dist.all_reduce(strided)
+        wanted = dense_sum(brought, False)
+        assert same_bits(tensor, wanted)
+        assert same_bits(part, wanted[rank() * LARGE : (rank() + 1) * LARGE])
+        assert same_bits(strided.reshape(-1), wanted)
+
+
 def other_types() -> None:
     """Integers, booleans, complex and sparse tensors give what they give on Gloo."""
     for dtype in (torch.int32, torch.int64, torch.uint8, torch.int8):

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.compressors import TopK
+from gcodec.compressors import RandomK, TopK
+from gcodec.distributed.allreduce import compressed, plain
+from gcodec.distributed.exchange import Exchange
 from gcodec.distributed.lanes import lane_of
+from gcodec.distributed.stats import Tally
+from gcodec.valuetypes import BY_NAME
 from tests.distributed_cases import Net, batch_of, crc, rank
 from tests.distributed_cases import _sabotage as sabotage
 
@@ -96,7 +101,11 @@ def closed_when_broken(culprit: int) -> list[str]:
         undo()
     heard.append(training.error(1))
     gd.close_lanes(training.group)
-    return [*heard, training.error(1)]
+    heard.append(training.error(1))
+    fresh = torch.ones(3)
+    gd.allreduce(fresh, training.group)
+    assert (fresh == dist.get_world_size()).all()
+    return heard
 
 
 def late() -> list[str]:
@@ -119,6 +128,34 @@ def late() -> list[str]:
         except gcodec.GcodecError as error:
             ends.append(str(error))
     return ends
+
+
+def between() -> bool:
+    """An all-reduce that waits, on ranks that have not come to the end of what began before it, where another rank
+    hands it in only when it waits for them."""
+    lane = lane_of(dist.new_group(), PATIENCE)
+    tensor, waits, go = torch.full((70_000,), float(rank())), threading.Event(), threading.Event()
+    result, wait = torch.empty_like(tensor), Exchange._wait
+
+    def noticed(*arguments: Any) -> None:
+        waits.set()
+        wait(*arguments)
+
+    begun = compressed(lane, tensor, result, BY_NAME["float32"], gd.Lossless(), False, None, None, 1, Tally())
+    small = torch.ones(3)
+    with mock.patch.object(Exchange, "_wait", noticed):
+        if rank():
+            lane.submit(lambda: go.wait(30))    # so that both are there
+            works = [lane.submit(begun)]
+        else:
+            works = [lane.submit(begun)]
+            assert waits.wait(30)
+        works.append(lane.submit(lambda: plain(lane, small, False, Tally())))
+        go.set()
+        for work in works:
+            work.wait()
+    n_ranks = dist.get_world_size()
+    return bool((result == sum(range(n_ranks))).all() and (small == n_ranks).all())
 
 
 def destroyed() -> tuple[str, int]:
@@ -189,6 +226,34 @@ def changed(culprit: int) -> str:
     if rank() == culprit:
         training.state.load_state_dict(saved)
     return training.error(1)
+
+
+def torn(culprit: int) -> str:
+    """What training with a compressor says when one rank has loaded the state of an earlier step than the others."""
+    training = Training(lambda training, group: gd.CompressedGradients(
+        training.wrapped, RandomK(0.1), group=group, timeout=PATIENCE))
+    training.steps(2)
+    saved = training.state.state_dict()
+    training.steps(2)
+    if rank() == culprit:
+        training.state.load_state_dict(saved)
+    return training.error(1)
+
+
+def torn_diloco(culprit: int) -> str:
+    """The same of DiLoCo."""
+    model = Net()
+    diloco = gd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.7), 2, group=dist.new_group(), timeout=PATIENCE)
+    saved = diloco.state_dict()
+    heard = ""
+    for step in range(4):
+        if step == 2 and rank() == culprit:
+            diloco.load_state_dict(saved | {"steps": 4})
+        try:
+            diloco.step()
+        except gcodec.GcodecError as error:
+            heard = str(error)
+    return heard
 
 
 def strangers(held: int) -> list[str]:

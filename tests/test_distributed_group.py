@@ -15,8 +15,8 @@ ranks = ranks_of(CASES, 1, 2, 3, backend="gcodec")
 
 
 @pytest.mark.parametrize("case", [
-    "all_reduces", "other_types", "asynchronous", "layouts", "coalesced", "data_movement", "objects", "point_to_point",
-    "functional_collectives", "subgroups", "overlapping", "named_backend", "device_mesh",
+    "all_reduces", "inference", "other_types", "asynchronous", "layouts", "coalesced", "data_movement", "objects",
+    "point_to_point", "functional_collectives", "subgroups", "overlapping", "named_backend", "device_mesh",
 ])
 def test_collectives(ranks, case):
     one_of(ranks.run(case))

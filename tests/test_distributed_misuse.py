@@ -39,6 +39,10 @@ def test_lanes_of_destroyed_groups_are_closed(ranks):
         assert left == 0
 
 
+def test_what_waits_comes_after_the_end_of_what_has_begun(ranks):
+    assert one_of(ranks.run("between"))
+
+
 # Options that differ
 
 @pytest.mark.parametrize(("what", "text"), [
@@ -68,6 +72,12 @@ def test_so_is_one_of_diloco(ranks):
 def test_codebooks_that_differ_are_mentioned(ranks):
     assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "given up" in text
                for text in ranks.run("changed", culprit=CULPRIT))
+
+
+def test_so_are_states_of_different_steps(ranks):
+    assert all("differs in" in text or "given up" in text for text in ranks.run("torn", culprit=CULPRIT))
+    heard = ranks.run("torn_diloco", culprit=CULPRIT)
+    assert all("ranks differ in steps: 4 on rank 0, 6 on rank 1" in text for text in heard)
 
 
 # Optimizers

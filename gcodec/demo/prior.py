@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fitting import from_histogram, window_of
+from ..fitting import from_histogram, n_bins_of, window_of
 from ..ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from ..optimizers import levels_for, view_from_dump
 from ..recorder import Dump, read_dump
@@ -43,7 +43,7 @@ def _histogram(dumps: list[Dump], what: str, ladders: dict[str, Ladder] | None, 
     """Shares of symbols, summed over tensors: int64[n_bins]."""
     steps = ladders[dtype] if ladders else None
     n_levels = len(steps.drops) if steps else 1
-    total = np.zeros(2 + n_levels * window_of(n_levels)[0])
+    total = np.zeros(n_bins_of(n_levels))
     for dump in dumps:
         for name, array in _tensors(dump, what):
             levels = np.zeros(0, np.uint8)

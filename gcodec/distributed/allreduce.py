@@ -63,7 +63,8 @@ def allreduce(
     is. Nothing is written to the tensor before every message has proved right.
 
     Raises InvalidArgument; Unsupported for other devices; PeerError or Corruption, which name the rank, when the
-    exchange fails; after that every call on this group fails. Source: GComp, Figure 8; docs/algorithms.md.
+    exchange fails; after that every call on this group fails, until ``close_lanes`` on all ranks. Source: GComp, Figure
+    8; docs/algorithms.md.
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
     mode.scheme(dtype)  # it may have no ladder for the type
@@ -177,7 +178,7 @@ def compressed(
         later = Later(finish, lambda: later if begun.advance() else result)
         return later
 
-    return Job(run, lambda error: reduction().refuse(error))
+    return Job(run, lambda error: reduction().refuse(error), begins=True)
 
 
 def digest_of(shared: Shared | None) -> int | None:

@@ -162,6 +162,7 @@ class Gate:
             "start": self.start,
             "sizes": np.array(sizes, np.int64),
             "verdicts": np.array([self.verdicts[size] for size in sizes], np.int64),
+            "numbers": np.array([self.numbers[name] for name in NUMBERS]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -171,3 +172,4 @@ class Gate:
             self.start = self.step + _FIRST
         pairs = zip(state["sizes"].tolist(), state["verdicts"].tolist(), strict=True)
         self.verdicts = {int(size): bool(verdict) for size, verdict in pairs}
+        self.numbers = dict(zip(NUMBERS, state["numbers"].tolist(), strict=True))

@@ -20,7 +20,7 @@ from ..codebook import Codebook, read_inline
 from ..coding import Coding
 from ..cycle import CodebookCycle, Version
 from ..errors import InvalidArgument
-from ..fitting import kept_costs
+from ..fitting import kept_costs, n_bins_of
 from ..kernels import fit, survey
 from ..planning import Given, Plan
 from .message import agreement_of
@@ -61,6 +61,11 @@ class Layer:
         self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
         self.recent = np.zeros_like(self.cycle.histogram)  #: counted in the current step
 
+    @property
+    def form(self) -> tuple[int, int]:
+        """Head bits and levels of its frames."""
+        return self.cycle.head_bits, self.cycle.n_levels
+
 
 class Spent(NamedTuple):
     """Bits that symbols took (``paid``), would take at the entropy of what was counted, and their number."""
@@ -83,14 +88,16 @@ class Codebooks:
         self.paid = 0.0
         self.digest = 0  #: stands for the codebooks in use
         self._by_hash: dict[int, Codebook] = {}
+        self.unmade = False  #: whether there are layers that have not been counted for a codebook yet
+        self._taken: dict[int, tuple[int, int]] = {}  #: forms of the layers whose histograms are being summed
         self._given: dict[bytes, Given | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
         """There are parameters with these numbers, whose frames have this form."""
         for number in numbers:
             layer = self.layers.get(number)
-            if layer is None or (layer.cycle.head_bits, layer.cycle.n_levels) != (head_bits, n_levels):
-                self.layers[number] = Layer(head_bits, n_levels, self.refresh)
+            if layer is None or layer.form != (head_bits, n_levels):
+                self.layers[number], self.unmade = Layer(head_bits, n_levels, self.refresh), True
                 self._given.clear()
 
     def given(self, owners: np.ndarray) -> Given | None:
@@ -144,18 +151,21 @@ class Codebooks:
 
     def take(self) -> np.ndarray:
         """All histograms, end to end, to be summed over the ranks: int64. Counting starts again."""
+        self._taken, self.unmade = {number: layer.form for number, layer in self.layers.items()}, False
         parts = [self.layers[number].cycle.take() for number in sorted(self.layers)]
         return np.concatenate([np.zeros(0, np.uint64), *parts]).astype(np.int64)
 
     def renew(self, numbers: Sequence[int], histograms: np.ndarray, step: int) -> None:
-        """Build the codebooks that hold from ``step`` on from the summed histograms of the layers ``numbers``."""
+        """Build the codebooks that hold from ``step`` on from the summed histograms of the layers ``numbers``, but for
+        those that have had another form since these were counted: mode or type are others now."""
         at = 0
         for number in numbers:
             layer = self.layers[number]
-            size = len(layer.cycle.histogram)
+            form = self._taken.get(number, layer.form)
+            size = n_bins_of(form[1])
             summed = histograms[at : at + size]
             at += size
-            if summed[2:].any():
+            if form == layer.form and summed[2:].any():
                 layer.cycle.schedule(summed.astype(np.uint64), step, True)
             layer.cycle.advance(step)
         self._remember()
@@ -187,6 +197,7 @@ class Codebooks:
         """Go on from what :meth:`state_dict` returned; without ``own`` counting starts again. Raises Corruption for a
         damaged codebook."""
         self.layers.clear()
+        self._taken.clear()
         for key, one in shared.items():
             layer = self.layers[int(key)] = Layer(int(one["head_bits"]), int(one["n_levels"]), self.refresh)
             if one["version"]:

@@ -29,7 +29,7 @@ from .stats import Tally
 from .warm import warm
 from .work import LaneWork
 
-_ROOMS = 64  #: results whose memory is kept
+_ROOMS, _ROOM_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes, at most
 _warm: set[tuple[torch.dtype, type, bool]] = set()
 
 
@@ -148,7 +148,7 @@ class Collectives:
             self._ended(lane, kind, call, tally)
             return tensors
 
-        return LaneWork(lane.submit(_with_end([job], end)))
+        return LaneWork(lane.submit(_with_end([job], end, tensors)))
 
     def reduce_scatter(
         self, group: dist.ProcessGroup, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], mean: bool
@@ -169,7 +169,7 @@ class Collectives:
             self._ended(lane, kind, call, tally)
             return [own for _, own in pairs]
 
-        return LaneWork(lane.submit(_with_end(jobs, end)))
+        return LaneWork(lane.submit(_with_end(jobs, end, [own for _, own in pairs])))
 
     def _scatter(
         self, lane: Lane, kind: int, whole: torch.Tensor, own: torch.Tensor, mean: bool, tally: Tally
@@ -227,9 +227,11 @@ class Collectives:
         """Memory for a result. A lane does one job after another and empties it at the end of each, so jobs share."""
         key = id(lane), like.numel(), like.dtype
         if key not in self._results:
-            if len(self._results) >= _ROOMS:
+            kept = sum(one.nbytes for one in self._results.values())
+            if len(self._results) >= _ROOMS or kept + like.nbytes > _ROOM_BYTES:
                 self._results.clear()
-            self._results[key] = torch.empty_like(like)
+            with torch.inference_mode(False):  # it outlives the caller's mode
+                self._results[key] = torch.empty(like.shape, dtype=like.dtype)
         return self._results[key]
 
     def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype) -> Lane:
@@ -265,13 +267,18 @@ def _made_there(make: Callable[[], Job]) -> Job:
     return Job(lambda: make().run(), refuse)
 
 
-def _with_end(jobs: Sequence[Job], end: Callable[[], list[torch.Tensor]]) -> Job:
-    """One job of several, whose value is that of ``end``."""
+def _with_end(
+    jobs: Sequence[Job], end: Callable[[], list[torch.Tensor]], written: Sequence[torch.Tensor]
+) -> Job:
+    """One job of several, whose value is that of ``end``. ``written``: tensors that they write to; those of inference
+    mode may be written to in that mode alone, which the lane's thread is not in."""
+    inference = any(one.is_inference() for one in written)
 
     def run() -> list[torch.Tensor]:
-        for job in jobs:
-            ended(job.run())
-        return end()
+        with torch.inference_mode(inference):
+            for job in jobs:
+                ended(job.run())
+            return end()
 
     def refuse(error: BaseException) -> None:
         for job in jobs:

@@ -22,6 +22,8 @@ from .rounds import Rounds
 from .stats import Stats
 
 _TURN = 16  #: collectives
+_MOST = 256  #: kinds with a codebook: those that were the first to come twice
+_SEEN = 1 << 12  #: kinds that are remembered for having come once; then all are forgotten
 
 
 class CommonBooks:
@@ -32,14 +34,27 @@ class CommonBooks:
         self._codebooks = Codebooks(refresh)
         self._rounds = Rounds(self._codebooks, self.stats)
         self._numbers: dict[Hashable, int] = {}
+        self._seen: set[Hashable] = set()
         self._calls = 0
 
-    def shared(self, kind: Hashable, n_values: int, dtype: ValueType, mode: Mode) -> Shared:
-        """For the next collective, of so many values."""
-        number = self._numbers.setdefault(kind, len(self._numbers))
+    def shared(self, kind: Hashable, n_values: int, dtype: ValueType, mode: Mode) -> Shared | None:
+        """For the next collective, of so many values; None for one of a kind that has no codebook."""
+        number = self._number(kind)
+        if number is None:
+            return None
         self._codebooks.prepare([number], dtype.head_bits, len(mode.scheme(dtype).levels))
         whole = Gradients([Segment(0, n_values, torch.empty(0), (1,))])
         return Shared(self._codebooks, whole, np.array([number], np.int64))
+
+    def _number(self, kind: Hashable) -> int | None:
+        if kind not in self._numbers and len(self._numbers) < _MOST:
+            if kind in self._seen:
+                self._numbers[kind] = len(self._numbers)
+            elif len(self._seen) < _SEEN:
+                self._seen.add(kind)
+            else:
+                self._seen = {kind}
+        return self._numbers.get(kind)
 
     def end(self, lane: Lane) -> None:
         """It has been made."""

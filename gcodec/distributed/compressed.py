@@ -69,6 +69,7 @@ class CompressedGradients:
         self._known: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
         self._feedback = repr(self.plan.feedback)
         self._stats = Stats()
+        self._step = 0  #: steps ended, of this run and those that it goes on from
         self._lane: Lane | None = None
         _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
 
@@ -117,7 +118,7 @@ class CompressedGradients:
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
         """What ranks must agree on."""
         tensors = [self._term(name, x, self.averager.compressor_of(name, x)) for name, x in gradients.items()]
-        return "compressors", tensors, self._feedback
+        return "compressors", tensors, self._feedback, self._step
 
     def _term(self, name: str, gradient: torch.Tensor, compressor: Compressor) -> str:
         """A tensor and its compressor as text, which is kept: making it takes longer than a small tensor's product."""
@@ -132,6 +133,7 @@ class CompressedGradients:
         self._stats.add(index, tally)
         if last:
             self._stats.end_step()
+            self._step += 1
 
     def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
         """A bucket's gradients by name: none where it is not one of dense floats."""
@@ -179,14 +181,16 @@ class CompressedGradients:
     def _packed(self) -> dict[str, Any]:
         """A string for each parameter, whether there is anything to say of it or not: a distributed checkpoint restores
         what the new state has an entry for."""
-        state = self.averager.state_dict()
+        state = {**self.averager.state_dict(), "step": self._step}
         tensors = state.pop("tensors")
         return {"averager": pack(state), "tensors": {name: pack(tensors.get(name, {})) for name in self._params}}
 
     def _unpack(self, own: dict[str, Any]) -> None:
         devices = {name: param.device for name, param in self._params.items()}
         tensors = {name: unpack(text, devices.get(name)) for name, text in own["tensors"].items()}
-        self.averager.load_state_dict({**unpack(own["averager"]), "tensors": tensors})
+        state = unpack(own["averager"])
+        self.averager.load_state_dict({**state, "tensors": tensors})
+        self._step = int(state["step"])
 
 
 Averages = Generator[Request, Any, dict[str, torch.Tensor]]

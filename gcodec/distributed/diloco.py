@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain
+from .comparison import compare
 from .gradients import Gradients
 from .lane import Job, Lane
 from .lanes import lane_for
@@ -108,6 +109,8 @@ class DiLoCo:
     def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The averages over the ranks; those of a type travel as one."""
         self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
+        label = f"outer step {self.steps // self.every}"  # ranks may have loaded states of different ones
+        lane.submit(lambda: compare(lane.group, self._options(), label)).wait()
         averages, at = [], 0
         for params in self._params.values():
             own = gradients[at : at + len(params)]

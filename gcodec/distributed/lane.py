@@ -91,10 +91,11 @@ def ended(value: Any) -> Any:
 
 
 class Job:
-    """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, whose end comes before that of the
-    next job which returns a value, and which goes on while there is no next job; ``refuse`` is called instead on a
-    broken lane, to tell other ranks.
+    """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, which goes on while there is no next
+    job; ``refuse`` is called instead on a broken lane, to tell other ranks.
 
+    ``begins``: it may return a ``Later``, and waits for no other rank before that. All that has begun comes to its end
+    before a job that may wait: another rank may be waiting for that end, and not begin such a job before.
     ``devices``: of its value, see :class:`Pending`; ``place``: what is current there while it runs and is completed,
     such as a stream.
     """
@@ -105,8 +106,9 @@ class Job:
         refuse: Callable[[BaseException], None] | None = None,
         devices: Sequence[torch.device] = (),
         place: Place = nullcontext,
+        begins: bool = False,
     ) -> None:
-        self.run, self.refuse, self.devices, self.place = run, refuse, devices, place
+        self.run, self.refuse, self.devices, self.place, self.begins = run, refuse, devices, place, begins
 
 
 class ClosedError(GcodecError):
@@ -201,6 +203,8 @@ class Lane:
 
     def _do(self, job: Job, pending: Pending) -> None:
         def run() -> Any:
+            if not job.begins:
+                self.settle()
             if self.failure is not None:
                 if job.refuse is not None:
                     job.refuse(self.failure)

@@ -6,7 +6,7 @@
           6  reserved, zero
 
 All numbers are little-endian. ``agreement`` is a hash of what all ranks must have in common: dtype, mode, operation,
-number of values, world size and length of pieces. The frame has checksums of its own (docs/format.md); the header's is
+number of values and world size. The frame has checksums of its own (docs/format.md); the header's is
 the CRC. docs/training.md, "On the wire".
 """
 
@@ -80,7 +80,7 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
         raise PeerError(f"{where}: that rank is at all-reduce {found.sequence}, this one at {expected.sequence}")
     if found.agreement != expected.agreement or found.n_values != expected.n_values:
         raise PeerError(
-            f"{where}: that rank differs in dtype, mode, operation, number of values, world size or "
+            f"{where}: that rank differs in dtype, mode, operation, number of values, world size, step or "
             "shared codebooks (as after load_state_dict() on some ranks only)"
         )
     if found._replace(payload=0) != expected:

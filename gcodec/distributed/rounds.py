@@ -86,6 +86,8 @@ class Rounds:
             return True
         refresh = self.codebooks.refresh
         age = self.step - self.renewed
+        if self.codebooks.unmade and age >= refresh.least:
+            return True
         if age < 2 or spent is None:  # the last sum is not yet of frames with these codebooks
             return age >= refresh.interval - 1
         excess = self._excess(Spent(*spent.tolist()))

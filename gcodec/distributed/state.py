@@ -125,7 +125,7 @@ class CompressedAllreduce:
             self._end_step(lane)
             return result
 
-        return lane.submit(Job(run, job.refuse, job.devices, job.place)).get_future()
+        return lane.submit(Job(run, job.refuse, job.devices, job.place, job.begins)).get_future()
 
     def _options(self) -> dict[str, object]:
         """What all ranks must have in common."""
@@ -145,7 +145,7 @@ class CompressedAllreduce:
         if lane.size == 1:
             return unchanged(buffer) if there else Job(lambda: buffer)
         label = f"step {self._stats.steps}, bucket {bucket.index()}"
-        dense = Job(lambda: plain_begun(lane, buffer, True, tally, label))
+        dense = Job(lambda: plain_begun(lane, buffer, True, tally, label), begins=True)
         if there:
             dense = plain_there(lane, buffer, True, tally, label)
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
@@ -178,7 +178,7 @@ class CompressedAllreduce:
                 flat = coded.run()
             return flat if gate is None else then(flat, noted)
 
-        return Job(run, coded.refuse, coded.devices, coded.place)
+        return Job(run, coded.refuse, coded.devices, coded.place, coded.begins)
 
     def _gradients(self, bucket: GradBucket) -> Gradients:
         """As :func:`gradients_of`, found once: a bucket keeps its layout until it is rebuilt, of other parameters or in

@@ -1,0 +1,87 @@
+"""Codebooks that ranks share, and what the bypass found, without a second process: what is kept, and of what."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import gcodec.distributed as gd
+from gcodec.distributed import common_books
+from gcodec.distributed.bypass import NUMBERS, Gate
+from gcodec.distributed.codebooks import Codebooks
+from gcodec.distributed.common_books import CommonBooks
+from gcodec.distributed.modes import Lossless
+from gcodec.distributed.rounds import Rounds
+from gcodec.distributed.stats import Stats
+from gcodec.valuetypes import BY_NAME
+
+FLOAT32 = BY_NAME["float32"]
+
+
+def counted(books: Codebooks, numbers: list[int], n_levels: int) -> None:
+    """As after a step whose symbols were of a few bins, others in each layer."""
+    books.prepare(numbers, FLOAT32.head_bits, n_levels)
+    for number in numbers:
+        books.layers[number].recent[10 + number : 20 + number] += np.uint64(100)
+    books.end_step()
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_a_layer_that_has_another_form_by_now_has_no_codebook_of_the_old_one(changed):
+    books, undisturbed = Codebooks(gd.Refresh()), Codebooks(gd.Refresh())
+    for one in (books, undisturbed):
+        counted(one, [0, 1, 2], 1)
+    sums = books.take(), undisturbed.take()
+    books.prepare([changed], FLOAT32.head_bits, 8)      # the mode is another now
+    for one, histograms in zip((books, undisturbed), sums, strict=True):
+        one.renew([0, 1, 2], histograms, 2)
+    for number in range(3):
+        version, wanted = books.layers[number].cycle.current, undisturbed.layers[number].cycle.current
+        assert wanted is not None
+        assert (version is None) == (number == changed)
+        assert version is None or version.codebook.hash == wanted.codebook.hash
+
+
+def test_what_is_new_has_a_codebook_soon():
+    lane: Any = SimpleNamespace(size=1)
+    books = Codebooks(gd.Refresh(interval=50))
+    rounds = Rounds(books, Stats())
+    made = []
+    for step in range(40):
+        form = 8 if step >= 20 else 1       # another mode
+        books.prepare([0], FLOAT32.head_bits, form)
+        books.layers[0].recent[10:20] += np.uint64(100)
+        rounds.end_step(lane)
+        made.append(books.layers[0].cycle.current is not None)
+    assert made == [False] + 19 * [True] + [False] + 19 * [True]
+
+
+def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
+    monkeypatch.setattr(common_books, "_SEEN", 20)
+    books = CommonBooks(gd.Refresh())
+    for size in range(100):
+        assert books.shared(("reduce", size), 1000, FLOAT32, Lossless()) is None
+    assert len(books._seen) <= 20
+    assert not books._codebooks.layers
+
+
+def test_kinds_that_come_again_have_codebooks_of_their_own_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(common_books, "_MOST", 3)
+    books = CommonBooks(gd.Refresh())
+    kinds = ["a", "b", "c", "d"]
+    found = [[books.shared(kind, 1000, FLOAT32, Lossless()) for kind in kinds] for _ in range(3)]
+    assert found[0] == [None] * 4
+    for later in found[1:]:
+        assert [shared and int(shared.numbers[0]) for shared in later] == [0, 1, 2, None]
+
+
+def test_what_the_bypass_found_is_there_after_a_resume():
+    gate, other = Gate(gd.Bypass()), Gate(gd.Bypass())
+    gate.numbers = {name: 1.5 + k for k, name in enumerate(NUMBERS)}
+    other.load_state_dict(gate.state_dict())
+    assert other.numbers == gate.numbers
