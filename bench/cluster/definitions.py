@@ -15,9 +15,9 @@ on 2 cores each has one, with 4 a half: codec and wire are listed apart.
   acknowledgment is in it, but packets that the kernel sends as one batch count one set of headers. **ratio**: what a
   ring all-reduce of fp32 has to send, 2 (N - 1) / N · S, over that.
 * **cpu**: processor time of one rank, all its threads and what the kernel does for them, mean over ranks.
-* **encode** (with choosing levels and rounding), **levels** of it, **decode**: processor time per all-reduce on one
-  rank, which has one thread for it; **wait**: for the network or other ranks, by the clock. Means over ranks. Codec and
-  network overlap.
+* **encode** (with choosing levels and rounding), **levels** of it, **decode**: per all-reduce on one rank, whose one
+  thread for it shares a core with the network's; **wait**: for the network or other ranks. By the clock, means over
+  ranks. Codec and network overlap.
 * **wire alone**: the same messages, of the same sizes, in the same exchange, without encoding and decoding.
   **line share**: wire bytes · 8 / time / rate. TCP over Ethernet carries 1448 bytes of data in 1514, and the bucket
   counts all of them, so 0.956 is the most there can be. Posting receives, the first message, the last sum and the
