@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,3 +87,48 @@ def test_what_the_bypass_found_is_there_after_a_resume():
     gate.numbers = {name: 1.5 + k for k, name in enumerate(NUMBERS)}
     other.load_state_dict(gate.state_dict())
     assert other.numbers == gate.numbers
+
+
+_USES = """
+import importlib, pkgutil, sys
+import numpy as np, torch
+import gcodec.kernels
+from gcodec.distributed import Lossless, Refresh
+from gcodec.distributed.codebooks import Codebooks
+from gcodec.distributed.coder import Coder, Shared
+from gcodec.distributed.gradients import Gradients, Segment
+from gcodec.distributed.stats import Tally
+from gcodec.distributed.warm import rows_alike, warm
+from gcodec.valuetypes import BY_NAME
+
+def kernels():
+    names = [one.name for one in pkgutil.iter_modules(gcodec.kernels.__path__) if not one.ispkg]
+    modules = [importlib.import_module(f"gcodec.kernels.{name}") for name in names]
+    found = {id(one): one for module in modules for one in vars(module).values() if hasattr(one, "overloads")}
+    return sum(len(one.overloads) for one in found.values())
+
+dtype = BY_NAME[sys.argv[1]]
+warm(dtype, Lossless(), Refresh())
+before, shape = kernels(), (200, 300)
+bits, room = rows_alike(dtype, *shape), np.empty(1 << 20, np.uint8)
+books = Codebooks(Refresh())
+books.prepare([0], dtype.head_bits, 1)
+shared = Shared(books, Gradients([Segment(0, len(bits), torch.empty(0), (1,))]), np.zeros(1, np.int64))
+sizes = []
+for step in range(1, 5):
+    coder = Coder(dtype, Lossless().scheme(dtype), None, shared, [shape], 1, Tally())
+    sizes.append(coder.encode(bits, 0, 0, room))
+    coder.decode(room[:sizes[-1]], np.empty_like(bits))
+    books.end_step()
+    if step == 1:
+        books.renew([0], books.take(), 1)
+assert sizes[-1] < 0.9 * sizes[0], sizes
+assert kernels() == before, (before, kernels())
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_warm_compiles_nothing_where_rows_are_predicted(dtype):
+    command = [sys.executable, "-c", _USES, dtype]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import torch
 from ..codec import warmup
 from ..ladders import Ladder
 from ..optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
+from ..scheme import Scheme
 from ..truncation import OF_MANY, Formula, Policy, terms_of
 from ..valuetypes import ValueType
 from .codebooks import Codebooks, Refresh
@@ -16,7 +17,8 @@ from .gradients import Gradients, Segment
 from .modes import Mode, NearLossless
 from .stats import Tally
 
-_VALUES = 70_000
+_ROWS = 250, 280
+_VALUES = 70_000  #: as many
 
 
 class _AnyLevels:
@@ -50,8 +52,30 @@ def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:
         if books is not None:
             codebooks.end_step()
             codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)
+    if dtype.predictable and not scheme.lossy:
+        _warm_prediction(dtype, scheme, shared)
     if isinstance(mode, NearLossless):
         _warm_rules(mode, mode.ladder_of(dtype), bits[:64])
+
+
+def rows_alike(dtype: ValueType, n_rows: int, n_columns: int) -> np.ndarray:
+    """Rows that are multiples of one another, end to end: uintW[n_rows * n_columns]."""
+    columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)
+    values = rows[:n_rows, None] * columns[:n_columns]
+    if dtype.name == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16).reshape(-1)
+    bits: np.ndarray = values.astype(dtype.name).view(dtype.uint).reshape(-1)
+    return bits
+
+
+def _warm_prediction(dtype: ValueType, scheme: Scheme, shared: Shared) -> None:
+    """The trial of a piece with predicted rows, and what comes of it at the next step."""
+    bits = rows_alike(dtype, *_ROWS)
+    room = np.empty(16 * _VALUES, np.uint8)
+    for _ in range(2):
+        coder = Coder(dtype, scheme, None, shared, [_ROWS], 1, Tally())
+        size = coder.encode(bits, 0, 0, room)
+        coder.decode(room[:size], np.empty_like(bits))
 
 
 def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
