@@ -11,7 +11,7 @@ from bench.sections import MIB, TIE, contests
 from bench.speed import AVX2, PORTABLE
 from gcodec.demo.inputs import PARAMETERS
 from gcodec.demo.measure import COPY, OURS
-from gcodec.demo.settings import LOSSLESS
+from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS
 from gcodec.demo.tables import read_table
 
 OVERHEAD = 30  #: microseconds per call
@@ -80,6 +80,16 @@ def _peers(results: Path) -> Iterator[tuple[str, str]]:
                    "gradients", f"{min(gains):.1f} to {max(gains):.1f} times")
 
 
+def _levels(results: Path) -> Iterator[tuple[str, str]]:
+    choosing = {row["data"]: float(row["GBps"]) for row in read_table(results / "level-speed.csv")[1]}
+    encoding = {row["data"]: float(row["encode_GBps"]) for row in read_table(results / "codec.csv")[1]
+                if row["codec"] == OURS and row["mode"] == NEAR_LOSSLESS}
+    shares = [encoding[data] / speed for data, speed in choosing.items() if data.endswith("fp32") and data in encoding]
+    if shares:
+        yield ("choosing levels, tensor by tensor: less than a third of near-lossless encoding, fp32 gradients",
+               f"{min(shares):.2f} to {max(shares):.2f} of it")
+
+
 def _scaling(results: Path) -> Iterator[tuple[str, str]]:
     rows = [row for row in read_table(results / "scaling.csv")[1] if row["memory"] == "existing"]
     for direction in DIRECTIONS:
@@ -116,5 +126,6 @@ def _memory(results: Path) -> Iterator[tuple[str, str]]:
 
 PARTS: tuple[tuple[Callable[[Path], Iterator[tuple[str, str]]], str], ...] = (
     (_sizes, "levels.csv"), (_speeds, "speed.csv"), (_peers, "codec.csv"),
+    (_levels, "level-speed.csv"),
     (_scaling, "scaling.csv"), (_calls, "calls.csv"), (_memory, "memory.csv"),
 )

@@ -363,7 +363,7 @@ def test_the_benchmarks_from_end_to_end(tmp_path):
     for make, file in report.PLACES.values():
         if (out / file).exists():
             assert len(make(out)) > 3, file
-    assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 4 + 2 + 3
+    assert len(targets.targets(out)) == 2 + 1 + (6 + 2) + 2 + 1 + 4 + 2 + 3
     assert len({contest.model for contest in sections.contests(out)}) == 3
 
 
