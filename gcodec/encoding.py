@@ -117,10 +117,7 @@ def _frame(job: Assembly, n_workers: int, target: np.ndarray | None) -> Any:
     """The frame as encode returns it. Raises FullError."""
     limit = job.limit
     if target is not None and (limit > _SMALL or len(target) >= limit + job.trial):
-        size = job.write(target[: limit + job.trial], n_workers)  # beyond the limit the last block may be tried
-        if size > limit:
-            raise FullError
-        return target.data[:size]
+        return target.data[: job.write(target[:limit], n_workers)]
     if limit <= _SMALL:
         buffer = take("frame", lambda: np.empty(_SMALL + (1 << 19), np.uint8))
         frame = buffer[: job.write(buffer, n_workers)]

@@ -798,3 +798,15 @@ def test_literal_gcomp_is_one_codebook_of_short_codes():
     assert frame[11] == len(plan.codebooks) == 1
     assert max(plan.codebooks[0].lengths) <= 11
     assert not plan.references
+
+
+@pytest.mark.parametrize("n_values", [100, 20_000, 600_000])
+def test_what_lies_behind_the_room_for_a_frame_is_left_alone(n_values):
+    mantissas = np.random.default_rng(1).integers(0, 1 << 32, n_values, np.uint32)  # hardly anything to save
+    values = (mantissas & np.uint32(0xF8FFFFFF)).view(np.float32)
+    room = gcodec.max_encoded_size(n_values, "float32")
+    out = np.full(room + (1 << 19), 0xAB, np.uint8)
+    for threads in (1, 2):
+        frame = gcodec.encode(values, out=out, threads=threads)
+        assert np.array_equal(gcodec.decode(frame).view(np.uint32), values.view(np.uint32))
+        assert (out[room:] == 0xAB).all()

@@ -42,8 +42,8 @@ class GroupOptions:
     codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
     rank is an error; default what torch was told (``timeout=``). ``bypass``: how it is found out what is faster
     uncompressed, where the same collectives come again and again; None: all are compressed. ``refresh``: when codebooks
-    that ranks share are renewed, one for each kind of collective, in turns of 16 collectives for steps; None: every
-    frame brings its own. Raises InvalidArgument.
+    that ranks share are renewed, one for each kind of collective that comes again (256 at most), in turns of 16
+    collectives for steps; None: every frame brings its own. Raises InvalidArgument.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
