@@ -22,7 +22,6 @@ from .surveying import (
     STREAM_BITS,
     STREAM_LOG2,
     Looking,
-    Survey,
     View,
     stream_lengths,
 )
@@ -142,26 +141,29 @@ def _plan_of(
     dtype, stream_log2, columns, _, references, _ = view
     stream, seen, again = 1 << stream_log2, look.whole(view), given is not None
     if given is None:
-        counts = seen.counts(references)
-        exact = seen.every == 1 and not lossy
-        codebooks = _make_codebooks(counts, dtype, look.n_levels, seen.every, exact, coding)
-        given = _cheaper_prior(codebooks, counts, dtype, look.n_levels, references, seen) or Given(
-            codebooks, tuple(codebook.record for codebook in codebooks), references
-        )
+        given = _given_for(seen.counts(references), dtype, look.n_levels, seen.every, lossy, references, coding)
     counts = seen.counts(given.references)
     costs = None
     if len(given.codebooks) > 1 or (given.codebooks and (predictor or weigh)):
         costs = kept_costs(given.codebooks) if again else bin_costs(given.codebooks)
-    choice = _choose(costs, counts) if given.codebooks else np.full(len(counts), -1, np.int64)
+    choice = _choose(given.codebooks, costs, counts)
     prediction, bits, coded_bits = None, 0.0, 0.0
     if predictor or weigh:
-        expected = _expected_bits(costs, choice, counts, dtype, seen.every, stream, given.references)
+        expected = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
         bits = coded_bits = float(expected.sum())
         if predictor:
             prediction = predictor.weigh(expected, stream)
-            bits = coded_bits if prediction is None else prediction.bits
-            if prediction is not None and prediction.choice.min() >= 0:     # none is left to code
-                given, choice, columns = Given((), (), given.references), np.full_like(choice, -1), ()
+        if prediction is not None:
+            bits, left = prediction.bits, prediction.choice < 0
+            if not left.any():
+                given, choice, columns = Given((), (), references), np.full_like(choice, -1), ()
+            elif not again:  # predicted blocks have no say in the codebooks of the others
+                others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, coding)
+                if others.codebooks:
+                    given, costs = others, bin_costs(others.codebooks)
+                    choice = _choose(given.codebooks, costs, counts)
+                    after = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
+                    bits += float((after - expected)[left].sum())
     bits += 8 * sum(map(len, given.records))
     plan = Plan(
         dtype,
@@ -195,25 +197,29 @@ def _expected_bits(
     return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * references))
 
 
-def _choose(costs: np.ndarray | None, counts: np.ndarray) -> np.ndarray:
-    """The cheapest codebook of every block: int64[n_blocks]. ``costs``: of all codebooks, None where there is one."""
-    choice = np.zeros(len(counts), np.int64)
-    if costs is not None and len(costs) > 1:
+def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: np.ndarray) -> np.ndarray:
+    """The cheapest codebook of every block: int64[n_blocks], -1 where there is none. ``costs``: of all codebooks,
+    needed where there are several."""
+    choice = np.full(len(counts), 0 if codebooks else -1, np.int64)
+    if len(codebooks) > 1:
         survey.choose(counts, costs, choice)
     return choice
 
 
-def _cheaper_prior(
-    codebooks: tuple[Codebook, ...], counts: np.ndarray, dtype: ValueType, n_levels: int, references: bool, seen: Survey
-) -> Given | None:
-    """A codebook that comes with gcodec, where naming it is cheaper than carrying a made one: small arrays."""
+def _given_for(
+    counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, lossy: bool, references: bool, coding: Coding
+) -> Given:
+    """Codebooks for blocks whose histograms are the rows of ``counts``: made, or where naming it is cheaper than
+    carrying a made one, which it is for small arrays, one that comes with gcodec."""
+    codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, coding)
     shipped = _shipped(dtype, n_levels)
-    if len(codebooks) != 1 or seen.every != 1 or references or not shipped.codebooks:
-        return None
-    spent = fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
-    spent[0] += 8 * codebooks[0].record_bytes
-    best = int(spent.argmin())
-    return Given((shipped.codebooks[best - 1],), (shipped.records[best - 1],), False) if best else None
+    if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
+        spent = fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
+        spent[0] += 8 * codebooks[0].record_bytes
+        best = int(spent.argmin())
+        if best:
+            return Given((shipped.codebooks[best - 1],), (shipped.records[best - 1],), False)
+    return Given(codebooks, tuple(codebook.record for codebook in codebooks), references)
 
 
 class _Shipped(NamedTuple):

@@ -31,6 +31,9 @@ _MARGIN = 0.002  #: least share of its size that prediction must take off a tens
 _SHARES, _LEAST_SHARE = ((1, 1 << 16), (4, 1 << 18), (8, 1 << 20)), 16
 _LOOK_STREAM = 256  #: values per sub-stream while looking, which does not change what is seen
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
+#: Rows that a template is the median of: one in so many, and limits. More than a few, because rounding has moved each
+#: value of each, in bfloat16 by as much as the residuals are large.
+_MEDIAN_SHARE, _LEAST_MEDIAN, _MOST_MEDIAN, _MEDIAN_VALUES = 8, 32, 256, 1 << 17
 _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
 
@@ -189,8 +192,10 @@ class Predictor:
 def template_of(values: np.ndarray, dtype: ValueType, tensor: Rows) -> np.ndarray:
     """The row that the others of a tensor are predicted from: float32[n_columns]. ``values``: uintW[n]."""
     n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
-    seen = min(n_rows, medians.MEDIAN_ROWS)
-    template, rows = np.empty(n_columns, np.float32), np.empty((2, medians.MEDIAN_ROWS, n_columns), np.float32)
+    most = max(min(_MOST_MEDIAN, _MEDIAN_VALUES // n_columns), _LEAST_MEDIAN)
+    seen = min(max(n_rows // _MEDIAN_SHARE, _LEAST_MEDIAN), most, n_rows)
+    room = 1 << (seen - 1).bit_length()
+    template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
     some, sums = values[tensor.start : tensor.stop], np.empty(LANES, np.float32)
     form = dtype.usual.code
     medians.median_row(some, n_columns, form, seen, n_rows // seen, template, rows[0], rows[1], sums)

@@ -13,8 +13,6 @@ from .jit import kernel
 from .memory import view
 from .residuals import LANES, as_float, kept, product
 
-MEDIAN_ROWS = 32  #: rows that a median is of, a power of two
-
 
 @kernel
 def _dot(a, b, n, sums):
@@ -84,8 +82,8 @@ def median_row(values, n_columns, form, n_rows, every, template, rows, ordered, 
     """Element-wise median of some rows, each brought to length 1 and to the same direction: ``template``:
     float32[n_columns], result; zeros where there is no row to see.
 
-    ``values``: uintW, rows of ``n_columns``, of which ``n_rows``, at most MEDIAN_ROWS, are looked at, one in
-    ``every``; ``rows``, ``ordered``: float32[MEDIAN_ROWS, n_columns], ``sums``: float32[LANES], scratch.
+    ``values``: uintW, rows of ``n_columns``, of which ``n_rows`` are looked at, one in ``every``; ``rows``,
+    ``ordered``: float32[n, n_columns], n a power of two and at least ``n_rows``, ``sums``: float32[LANES], scratch.
     """
     n = 0
     for r in range(n_rows):

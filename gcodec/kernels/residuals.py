@@ -183,8 +183,53 @@ def sum_squares(template, n, lanes):
 
 
 @kernel
+def _to_scale(value):
+    """A float32 rounded to the 24 bits of a scale: uint32, its bits; 0 where that depends on the processor's mode."""
+    bits = bits_of(value)
+    bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
+    return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
+
+
+@kernel
 def scale_of(products, squares):
-    """The scale that fits a row to a template's best (least squares), rounded to 24 bits: uint32, its bits."""
-    scale = bits_of(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
-    scale = scale if U32(scale & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
-    return U32(U32(scale + U32(0x80)) & U32(0xFFFFFF00))
+    """The scale that fits a row to a template's best (least squares): uint32, its bits."""
+    return _to_scale(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
+
+
+@kernel
+def _is_exact(product, word):
+    """1 where a product rounds to a bfloat16, given in the upper half of ``word``, else 0."""
+    return U32(U32(U32(bits_of(product) + U32(0x8000)) ^ word) < U32(0x10000))
+
+
+@kernel
+def _times(scale, quarters):
+    """A scale and so many quarters of a thousandth (1024th) more: its bits."""
+    factor = np.float32(np.float32(1) + np.float32(quarters) * np.float32(2.0**-12))
+    return _to_scale(np.float32(float_of(scale) * factor))
+
+
+@kernel
+def nearby_scale(values, template, n, scale):
+    """Of a row's scale and four within a tenth of a bfloat16's last place, the one that predicts most values exactly,
+    the first of equals. Least squares follow what rounding has done to each value; but one that it has moved too far is
+    lost in any case. Values with an exponent field of 0 or 1 do not count: whether their products are met depends on
+    the processor's mode."""
+    first, second, third, fourth = _times(scale, -1), _times(scale, 1), _times(scale, -3), _times(scale, 3)
+    s, a, b, c, d = float_of(scale), float_of(first), float_of(second), float_of(third), float_of(fourth)
+    n_s, n_a, n_b, n_c, n_d = U32(0), U32(0), U32(0), U32(0), U32(0)
+    for i in range(n):
+        word, factor = U32(U32(values[i]) << U32(16)), template[i]
+        # What no product can be, as none is a NaN.
+        word = word if U32(word & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0x7FFF0000)
+        n_s += _is_exact(np.float32(s * factor), word)
+        n_a += _is_exact(np.float32(a * factor), word)
+        n_b += _is_exact(np.float32(b * factor), word)
+        n_c += _is_exact(np.float32(c * factor), word)
+        n_d += _is_exact(np.float32(d * factor), word)
+    best, most = scale, n_s
+    best, most = (first, n_a) if n_a > most else (best, most)
+    best, most = (second, n_b) if n_b > most else (best, most)
+    best, most = (third, n_c) if n_c > most else (best, most)
+    best, most = (fourth, n_d) if n_d > most else (best, most)
+    return best

@@ -9,7 +9,17 @@ from .blocks import is_constant
 from .counting import PIECE
 from .jit import kernel
 from .memory import fetch_values, float_of, view
-from .residuals import as_float, digits, predict, residuals, scale_of, sum_products, sum_squares
+from .residuals import (
+    BFLOAT16,
+    as_float,
+    digits,
+    nearby_scale,
+    predict,
+    residuals,
+    scale_of,
+    sum_products,
+    sum_squares,
+)
 from .scalar import U32
 from .streams import STREAM_PAD
 from .survey import entropy_bits
@@ -43,7 +53,10 @@ def fit_block(values, n, template, column, form, scratch):
         some, own = view(values, done, count), view(template, column, count)
         if column != first or count != last:
             first, last, squares = column, count, sum_squares(own, count, scratch.sums)
-        scratch.scales[row] = scale_of(sum_products(some, own, count, form, scratch.sums), squares)
+        scale = scale_of(sum_products(some, own, count, form, scratch.sums), squares)
+        if form == BFLOAT16:  # other types have so many bits that few values are met exactly
+            scale = nearby_scale(some, own, count, scale)
+        scratch.scales[row] = scale
         done += count
         row += 1
         column = 0
