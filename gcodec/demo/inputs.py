@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -113,22 +114,21 @@ def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
 
 def levels_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
             loss_scale: float = 1.0, narrow: bool = False) -> tuple[list[np.ndarray], float]:
-    """Levels of each parameter's gradient, and the seconds they took without reading and compiling.
+    """Levels of each parameter's gradient, and the seconds that they take, one after another, once all is in memory
+    and compiled.
 
     ``narrow``: with the parameters rounded to bfloat16.
     """
     steps = LADDERS[ladder][dtype]
-    parts, seconds = [], 0.0
-    for index, (name, word) in enumerate(zip(names, bits, strict=True)):
-        grad = word if dtype == "bfloat16" else word.view(dtype)
-        known = view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name))
-        param = cast(dump.param(name), "bfloat16") if narrow else dump.param(name)
-        if index == 0:
-            levels_for(known, param, grad, ladder=steps, loss_scale=loss_scale)  # compiles
-        start = perf_counter()
-        parts.append(levels_for(known, param, grad, ladder=steps, loss_scale=loss_scale).reshape(-1))
-        seconds += perf_counter() - start
-    return parts, seconds
+    calls = [partial(levels_for, view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)),
+                     cast(dump.param(name), "bfloat16") if narrow else dump.param(name),
+                     word if dtype == "bfloat16" else word.view(dtype), ladder=steps, loss_scale=loss_scale)
+             for name, word in zip(names, bits, strict=True)]
+    parts = [call() for call in calls]
+    start = perf_counter()
+    for call, part in zip(calls, parts, strict=True):
+        call(out=part)
+    return [part.reshape(-1) for part in parts], perf_counter() - start
 
 
 def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input:

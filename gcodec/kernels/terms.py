@@ -3,7 +3,8 @@ what the parameter would be without it, N; compiled for CPUs and for CUDA.
 
 :mod:`gcodec.truncation` has the formulas, their derivations and the rule that turns N and U into a level. ``k`` are its
 constants, of the working type (float32 or float64), as are all other arguments; what may be missing is None. U and N
-are multiplied through by the denominators. Without a branch, so that LLVM makes vectors of the loops over them.
+are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of the loops over
+them.
 
 Rounding. A U below ``floor`` (2**-100 in float32) counts as ``floor`` and a second moment below it as 0, which keeps
 whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right
@@ -72,8 +73,9 @@ def accumulator_terms(theta, g, square, b, k):
     carry, drift, slope, sign, decay, reach, old, new, eps, floor, least, double, faint, lost, margin, zero, _ = k
     a = abs(g)
     size = double if a < least else a
-    lowest = _least_square(g, size, times(decay, theta), sign, reach, margin, zero)
-    v = plus(times(old, square), times(new, lowest))
+    v = times(old, square)
+    if new != zero:
+        v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
     v = zero if abs(v) < floor else v
     d = plus(root(v), eps)
     x = theta
@@ -97,8 +99,9 @@ def adam_terms(theta, g, mean, square, most, k):
     floor, least, double, faint, lost, margin, zero, one = k[14:]
     a = abs(g)
     size = double if a < least else a
-    lowest = _least_square(g, size, times(decay, theta), sign, reach, margin, zero)
-    v = plus(times(old, square), times(new, lowest))
+    v = times(old, square)
+    if new != zero:
+        v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
     if most is not None:
         v = plus(most if v < most else v, times(zero, most))
     v = zero if abs(v) < floor else v
