@@ -42,6 +42,7 @@ from gcodec.kernels.lookups import decode_streams
 from gcodec.kernels.memory import load_u16, load_u32, view, view_if_any
 from gcodec.kernels.prefix_code import ESCAPE
 from gcodec.kernels.round import round_values
+from gcodec.kernels.symbols import find_block_symbols
 
 COLUMNS = ("data", "mode", "direction", "stage", "values", "ns_per_value", "share")
 WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
@@ -58,7 +59,6 @@ VALUES = 8 << 20
 def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, choices, columns, books, shape, rounded,
                  keep, scratch, out, at):
     """``encode_blocks``, left in each block after so many of ``ENCODING``."""
-    head_mask = (1 << kind.head_bits) - 1
     stream = geometry.stream
     for b in range(begin, end):
         n = min(geometry.block, geometry.n_values - b * geometry.block)
@@ -72,14 +72,7 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
         c = choices.codebook[b]
         if upto == 1 or blocks.is_constant(some, n) or c < 0:
             continue
-        base, references = choices.base[b], scratch.references
-        if choices.references:
-            base, _ = blocks.find_references(some, n, stream, kind.head_shift, head_mask, references)
-        else:
-            references[:] = 0
-        blocks.find_symbols(some, some_levels, n, stream, kind.infinity, base, references, kind.head_shift, head_mask,
-                            books.first[c], books.counts[c], books.number[c], books.ranges[c], books.coded[c],
-                            books.with_gaps[c], scratch.chunk, scratch.symbols)
+        find_block_symbols(some, some_levels, n, stream, kind, choices.base[b], choices.references, c, books, scratch)
         if upto == 2:
             continue
         streams_at = layouts.split(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,

@@ -39,6 +39,7 @@ def give(kind: Hashable, thing: Any) -> None:
 def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
     """The working memory of one thread."""
     n_streams, more = -(-block // stream), planes.GROUP
+    with_heads = dtype.bits == 32 and not decode
     narrow, strided = layout == planes.LAYOUT_NARROW, n_streams * (stream + STREAM_PAD) + 2 * more
 
     def array(wanted: bool, shape: Any, kind: Any) -> Any:
@@ -52,6 +53,8 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
         chunk=np.empty(max(4 * (stream + more), CHUNK_BYTES, CLASS_BYTES), np.uint8),
         columns=np.empty(block, np.int8),
         shifted=np.empty(0 if decode else block, dtype.uint),
+        heads=np.empty(block + more if with_heads else 0, np.uint8),
+        others=np.empty(block // 64 + 1 if with_heads else 0, np.uint64),
         words=array(narrow or layout == planes.LAYOUT_24, stream + more, np.uint32),
         dense=array(layout == planes.LAYOUT_24, stream + more, np.uint32),
         lone=array(layout == planes.LAYOUT_8, stream + more, np.uint8),

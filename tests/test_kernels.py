@@ -20,11 +20,14 @@ from numba import njit
 
 import gcodec
 from gcodec import Ladder, assembly, decoding
-from gcodec.kernels import logarithms, means, memory, planes, scalar, streams, vector
+from gcodec.kernels import logarithms, means, memory, planes, scalar, steps, streams, symbols, vector
 from gcodec.rounding import round_to_levels
 from gcodec.valuetypes import BY_NAME
 from tests import laws, reference
 from tests.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
+
+if steps.HAS_AVX512:
+    from gcodec.kernels import heads as from_heads
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -112,6 +115,38 @@ def test_every_value_of_16_bits_in_every_precision(dtype, rounding):
         options = {"levels": np.full(1 << 16, level, np.uint8), "ladder": ladder, "rounding": rounding}
         decoded = laws.bits_of(gcodec.decode(gcodec.encode(x, dtype=dtype, **options)))
         laws.assert_same_bits(decoded, promised(kind, bits, options))
+
+
+# Heads taken once, as bytes
+
+@pytest.mark.skipif(not steps.HAS_AVX512, reason="of CPUs with AVX-512")
+@given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
+def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, seed):
+    """What they are from values, by the loops that other types have; nothing behind ``levels`` is read."""
+    kind, rng = BY_NAME["float32"], np.random.default_rng(seed)
+    values = gaussian(KINDS["float32"], rng, n, zeros=0.2, scale=float(rng.choice([1e-30, 1, 1e30])))
+    values[rng.random(n) < 0.02] = rng.choice(specials(KINDS["float32"]))
+    levels = rng.integers(0, 8, n + 64, np.uint8)[:n] if with_levels else None
+    n_streams, strided = -(-n // stream), -(-n // stream) * (stream + streams.STREAM_PAD) + 128
+    heads, others = np.full(n + 64, 7, np.uint8), np.full(n // 64 + 1, 7, np.uint64)
+    from_heads.find_heads(values, n, heads, others)
+    references, wanted = np.zeros((2, n_streams), np.uint32)
+    assert symbols.find_references_of(heads, others, n, stream, references) == (
+        symbols.find_references(values, n, stream, 23, 255, wanted))
+    assert np.array_equal(references, wanted)
+    assert from_heads.mean_of_heads(heads, others, 0, n) == means.mean_head(values, 23, 255)
+    first, counts = rng.integers(-20, 3, 16), rng.integers(0, 25, 16)
+    number = 1 + np.cumsum(counts) - counts
+    ranges = np.stack([np.resize(each.astype(np.uint8), 256) for each in (first, counts, number)])
+    coded = np.arange(256, dtype=np.uint8)
+    coded[rng.random(256) < 0.2] = 255
+    chunk, base = np.zeros(4 * (stream + 64), np.uint8), int(rng.integers(0, 256))
+    found, plain = np.zeros((2, strided), np.uint8)
+    symbols.find_symbols_of(heads, others, levels, n, stream, base, references, first, counts, ranges, coded, with_gaps,
+                            chunk, found)
+    symbols.find_symbols(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255, first, counts,
+                         number, ranges, coded, with_gaps, chunk, plain)
+    assert np.array_equal(found, plain)
 
 
 # Unaligned memory

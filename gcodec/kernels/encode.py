@@ -12,20 +12,18 @@ from .blocks import (
     HAS_COLUMNS,
     RAW,
     SEED,
-    find_references,
-    find_symbols,
     is_constant,
     pack_numbers,
 )
 from .columns import fill_columns, remove_columns
 from .jit import inlined, kernel
 from .layouts import split
-from .means import mean_head
 from .memory import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
 from .prefix_code import ESCAPE
 from .round import round_values
 from .scalar import U8, U16, U32, U64
 from .streams import checksum, encode_streams
+from .symbols import find_block_symbols
 
 
 @inlined
@@ -34,36 +32,9 @@ def encode_coded(
 ):
     """A coded block with codebook ``c`` at ``at``, kind, count, checksum and flags left out. ``shifted``: the values
     without column references, or just the values. Returns the end, or -1 if it cannot be coded."""
-    head_mask = (1 << kind.head_bits) - 1
     n_streams = (n + stream - 1) // stream
     references, stream_bytes = scratch.references, scratch.stream_bytes
-    width = 0
-    if with_references:
-        base, width = find_references(shifted, n, stream, kind.head_shift, head_mask, references)
-    else:
-        for s in range(n_streams):
-            references[s] = 0
-        if base < 0:
-            base, _ = mean_head(shifted, kind.head_shift, head_mask)
-    find_symbols(
-        shifted,
-        levels,
-        n,
-        stream,
-        kind.infinity,
-        base,
-        references,
-        kind.head_shift,
-        head_mask,
-        books.first[c],
-        books.counts[c],
-        books.number[c],
-        books.ranges[c],
-        books.coded[c],
-        books.with_gaps[c],
-        scratch.chunk,
-        scratch.symbols,
-    )
+    base, width = find_block_symbols(shifted, levels, n, stream, kind, base, with_references, c, books, scratch)
     planes_at = at + CODED_HEADER
     streams_at = split(
         values,

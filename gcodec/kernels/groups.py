@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from .lanes import Lanes, call, load, move, splat
+from .lanes import Lanes, call, constant, load, mask_of, move, pick_bits, splat
 from .steps import intrinsic_step
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
@@ -55,10 +55,13 @@ def heads_of(values: Lanes, head_shift: int) -> Lanes:
     """Heads of 64 values, of eight bits."""
     if values.bits == 16:
         return (values >> head_shift).to(8)
-    quarters = [(values.part(k, 16) << (24 - head_shift)) >> 24 for k in range(4)]
-    halves = [quarters[k].packed(quarters[k + 1]) for k in (0, 2)]
-    # Packing puts together what is of the same 128 bits.
-    return halves[0].packed(halves[1]).seen_as(32).pick([k // 4 + k % 4 * 4 for k in range(16)]).seen_as(8)
+    # Each quarter's heads go to two bytes of every eight that are its own.
+    found = values.part(0, 16).seen_as(8)
+    picks = constant(values.builder, [head_shift + 32 * (lane & 1) for lane in range(64)])
+    for k in range(4):
+        own = mask_of(values.builder, [lane % 8 // 2 == k for lane in range(64)])
+        found = own.choose(pick_bits(picks, values.part(k, 16).seen_as(8)), found)
+    return found.pick([8 * (lane % 16 // 2) + lane // 16 * 2 + lane % 2 for lane in range(64)])
 
 
 def bytes_of(words: list[Lanes]) -> list[Lanes]:

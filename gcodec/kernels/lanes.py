@@ -165,6 +165,23 @@ def splat(builder: Any, value: Any, bits: int, n: int) -> Lanes:
     return Lanes(builder, one).pick([0] * n)
 
 
+def constant(builder: Any, numbers: list[int]) -> Lanes:
+    """These bytes."""
+    return Lanes(builder, ir.Constant(ir.VectorType(ir.IntType(8), len(numbers)), numbers))
+
+
+def mask_of(builder: Any, marked: list[bool]) -> Lanes:
+    """The mask of the lanes that are marked."""
+    return Lanes(builder, ir.Constant(ir.VectorType(ir.IntType(1), len(marked)), marked))
+
+
+def mask_from(builder: Any, address: Any, n: int) -> Lanes:
+    """The mask whose n bits lie at an address."""
+    kind = ir.IntType(n)
+    word = builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
+    return Lanes(builder, builder.bitcast(word, ir.VectorType(ir.IntType(1), n)))
+
+
 def move(verb: str, source: Lanes, mask: Lanes, rest: Lanes | None = None) -> Lanes:
     """compress: the marked lanes one behind the other; expand: the inverse. Other lanes are those of ``rest``, or 0."""
     name = f"llvm.x86.avx512.mask.{verb}.v{source.n}i{source.bits}"

@@ -133,6 +133,8 @@ class Scratch(NamedTuple):
     chunk: np.ndarray  #: uint8[4 * (stream + 64)], and at least CHUNK_BYTES and CLASS_BYTES
     columns: np.ndarray  #: int8[block]
     shifted: np.ndarray  #: uintW[block], to encode
+    heads: np.ndarray  #: uint8[block + 64], to encode float32
+    others: np.ndarray  #: uint64[block / 64 + 1], likewise
     words: np.ndarray | None  #: uint32[stream + 64]
     dense: np.ndarray | None  #: uint32[stream + 64]
     lone: np.ndarray | None  #: uint8[stream + 64]
