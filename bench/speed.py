@@ -2,10 +2,10 @@
 
     python -m bench.speed [--data DIR] [--quick] [--out DIR]
 
-writes ``bench/results/speed.csv``: the gradients of each model, repeated to that size (less than 8 MiB are not) and of
-unknown shapes; lossless and near-lossless float32, the levels given, and lossless bfloat16; one thread, into memory
-that exists, all of a line in turn with the copy; medians. Then the same in processes whose kernels are compiled for
-x86-64 with AVX2 (2013), and as of 2009: the speeds, and whether the bytes are the same.
+writes ``bench/results/speed.csv``: the gradients of each model, repeated to that size and of unknown shapes; lossless
+and near-lossless float32, the levels given, and lossless bfloat16; one thread, into memory that exists, all of a line
+in turn with the copy; medians. Then the same in processes whose kernels are compiled for x86-64 with AVX2 (2013), and
+as of 2009: the speeds, and whether the bytes are the same.
 """
 
 from __future__ import annotations

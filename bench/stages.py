@@ -29,7 +29,7 @@ import numpy as np
 from bench.codec import RESULTS
 from bench.data import DTYPES, default_folder, named_inputs, read_series
 from gcodec import assembly, decoding, planning, surveying
-from gcodec.demo.inputs import GRADIENTS, joined
+from gcodec.demo.inputs import GRADIENTS, REPEATABLE, joined
 from gcodec.demo.measure import MEGA
 from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
 from gcodec.demo.tables import write_table
@@ -200,6 +200,8 @@ def inputs_of(folder: Path, values: int) -> Iterator[tuple[str, list[Setting]]]:
         for dtype in dict.fromkeys(dtype for _, dtype in SETTINGS):
             for _, parts in named_inputs({model: dumps}, (GRADIENTS,), (dtype,)):
                 size = values * parts[0].bits.itemsize
+                # There is no codec here that could find the repetitions of a few megabytes.
+                parts *= -(-REPEATABLE // sum(part.nbytes for part in parts))
                 # Of unknown shape, so that no block is predicted: these are the stages of coded ones.
                 data = replace(joined(parts, f"{model} {DTYPES[dtype]}", size), shapes=())
                 makers = [make for make, of in SETTINGS if of == dtype]

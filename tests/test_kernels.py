@@ -142,8 +142,8 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
     coded[rng.random(256) < 0.2] = 255
     chunk, base = np.zeros(4 * (stream + 64), np.uint8), int(rng.integers(0, 256))
     found, plain = np.zeros((2, strided), np.uint8)
-    symbols.find_symbols_of(heads, others, levels, n, stream, base, references, first, counts, ranges, coded, with_gaps,
-                            chunk, found)
+    from_heads.find_symbols_of(heads, others, levels, n, stream, base, references, first, counts, ranges, coded,
+                               with_gaps, chunk, found)
     symbols.find_symbols(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255, first, counts,
                          number, ranges, coded, with_gaps, chunk, plain)
     assert np.array_equal(found, plain)

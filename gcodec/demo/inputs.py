@@ -18,7 +18,7 @@ from gcodec.valuetypes import BY_NAME, ValueType
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
-_REPEATABLE = 8 << 20  #: bytes; repetitions of so much are farther apart than the peers look back
+REPEATABLE = 8 << 20  #: bytes; repetitions of so much are farther apart than the peers look back
 _SLICE = 1 << 18  #: values taken at a place
 BF16_PARAMETERS = ", bf16 parameters"  #: after a ladder's name: levels for parameters that are bfloat16 themselves
 
@@ -170,7 +170,7 @@ def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
 
 def joined_count(parts: Sequence[Input], at_least: int) -> int:
     """The ``count`` for :func:`gather`. Small inputs are not repeated: an LZ codec would find the repetitions."""
-    enough = sum(part.nbytes for part in parts) >= _REPEATABLE
+    enough = sum(part.nbytes for part in parts) >= REPEATABLE
     return at_least // parts[0].bits.itemsize if enough else 0
 
 
