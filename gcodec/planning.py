@@ -159,8 +159,8 @@ def _plan_of(
                 given, choice, columns = Given((), (), references), np.full_like(choice, -1), ()
             elif not again:  # predicted blocks have no say in the codebooks of the others
                 others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, coding)
-                if others.codebooks:
-                    given, costs = others, bin_costs(others.codebooks)
+                if others.codebooks or seen.every == 1:  # else a look at a few has shown nothing but zeros
+                    given, costs = others, bin_costs(others.codebooks) if others.codebooks else None
                     choice = _choose(given.codebooks, costs, counts)
                     after = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
                     bits += float((after - expected)[left].sum())

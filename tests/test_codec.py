@@ -230,6 +230,17 @@ def test_predicted_blocks_have_no_say_in_the_codebooks_of_others(dtype):
 
 
 @predicted_types
+def test_where_zeros_and_predicted_blocks_are_all_there_is_no_codebook_is_carried(dtype):
+    kind = KINDS[dtype]
+    n = block_of(kind)
+    rows = multiples(kind, np.random.default_rng(9), (n // 64, 64))
+    both = as_type(np.concatenate([np.zeros(n, kind.container), rows.reshape(-1)]), dtype)
+    draft = Draft.of(gcodec.encode(both, dtype=dtype, shapes=[(n,), rows.shape]), laws.SHIPPED)
+    assert [block[0] for block in draft.blocks] == [0, 3]
+    assert not draft.records
+
+
+@predicted_types
 def test_a_bucket_that_knows_its_tensors_is_smaller(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(2)
     tensors = [gaussian(kind, rng, 500), multiples(kind, rng, (120, 300)),

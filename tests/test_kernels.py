@@ -20,7 +20,7 @@ from numba import njit
 
 import gcodec
 from gcodec import Ladder, assembly, decoding
-from gcodec.kernels import logarithms, means, memory, planes, scalar, steps, streams, symbols, vector
+from gcodec.kernels import logarithms, means, memory, planes, residuals, scalar, steps, streams, symbols, vector
 from gcodec.rounding import round_to_levels
 from gcodec.valuetypes import BY_NAME
 from tests import laws, reference
@@ -117,15 +117,35 @@ def test_every_value_of_16_bits_in_every_precision(dtype, rounding):
         laws.assert_same_bits(decoded, promised(kind, bits, options))
 
 
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
+    """Than the one of least squares; and it is one that a frame can hold."""
+    rng, form, sums = np.random.default_rng(seed), residuals.BFLOAT16, np.empty(16, np.float32)
+    template = rng.standard_normal(n).astype(np.float32)
+    products = template * np.float32(rng.uniform(-2, 2))
+    values = (products.view(np.uint32) + np.uint32(0x8000) >> np.uint32(16)).astype(np.uint16)
+    values[rng.random(n) < 0.1] += 1
+    scale = residuals.scale_of(residuals.sum_products(values, template, n, form, sums),
+                               residuals.sum_squares(template, n, sums))
+    exact = []
+    for one in (scale, residuals.nearby_scale(values, template, n, scale)):
+        assert int(one) & 0xFF == 0
+        predictions = np.empty(n, np.uint32)
+        residuals.predict(np.uint32(one).view(np.float32), template, 0, n, form, predictions)
+        exact.append((predictions == values).sum())
+    assert exact[0] <= exact[1]
+
+
 # Heads taken once, as bytes
 
 @pytest.mark.skipif(not steps.HAS_AVX512, reason="of CPUs with AVX-512")
 @given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
 def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, seed):
-    """What they are from values, by the loops that other types have; nothing behind ``levels`` is read."""
+    """What they are from values, by the loops that other types have."""
     kind, rng = BY_NAME["float32"], np.random.default_rng(seed)
     values = gaussian(KINDS["float32"], rng, n, zeros=0.2, scale=float(rng.choice([1e-30, 1, 1e30])))
-    values[rng.random(n) < 0.02] = rng.choice(specials(KINDS["float32"]))
+    odd = rng.random(n) < 0.02
+    values[odd] = rng.choice(specials(KINDS["float32"]), odd.sum())
     levels = rng.integers(0, 8, n + 64, np.uint8)[:n] if with_levels else None
     n_streams, strided = -(-n // stream), -(-n // stream) * (stream + streams.STREAM_PAD) + 128
     heads, others = np.full(n + 64, 7, np.uint8), np.full(n // 64 + 1, 7, np.uint64)
@@ -141,7 +161,7 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
     coded = np.arange(256, dtype=np.uint8)
     coded[rng.random(256) < 0.2] = 255
     chunk, base = np.zeros(4 * (stream + 64), np.uint8), int(rng.integers(0, 256))
-    found, plain = np.zeros((2, strided), np.uint8)
+    found, plain = np.full((2, strided), 7, np.uint8)
     from_heads.find_symbols_of(heads, others, levels, n, stream, base, references, first, counts, ranges, coded,
                                with_gaps, chunk, found)
     symbols.find_symbols(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255, first, counts,

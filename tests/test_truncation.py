@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -210,12 +211,12 @@ def test_gradients_that_are_not_finite_have_level_0_at_any_parameter(param_type,
     patterns = {"float32": (0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF),
                 "bfloat16": (0x7F80, 0x7F81, 0x7FC0, 0x7FFF), "float16": (0x7C00, 0x7C01, 0x7E00, 0x7FFF)}
     sign = 1 << (31 if grad_type == "float32" else 15)
-    for bits in patterns[grad_type]:
-        for pattern in (bits, bits | sign):
-            g = np.repeat(from_bits(grad_type, [pattern]), len(theta))
-            with np.errstate(invalid="ignore"):
-                rules = all_rules(theta, g, np.ones_like(theta), np.ones_like(theta))
-            for rule, levels in rules.items():
+    one, uneven = np.ones(len(theta), np.float32), Policy(Ladder((0, 3, 4, 7)))
+    for pattern, policy in product((bits | some for bits in patterns[grad_type] for some in (0, sign)),
+                                   (truncation.DEFAULT, uneven)):
+        g = np.repeat(from_bits(grad_type, [pattern]), len(theta))
+        with np.errstate(invalid="ignore"):
+            for rule, levels in all_rules(theta, g, one, one, policy=policy).items():
                 assert not levels.any(), (rule, hex(pattern), theta[levels > 0])
 
 

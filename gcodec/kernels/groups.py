@@ -129,9 +129,9 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
     return intrinsic_step(types.void, 6, generate)
 
 
-#: symbols_32(values, i, symbols, j, origin, count): symbols of 64 float32 of one level, the range starting at
-#: ``origin``; symbols_16: of bfloat16 or float16; symbols_9: of bfloat16 with a head of 9 bits.
-symbols_32, symbols_16, symbols_9 = _symbols(32, 23), _symbols(16, 7), _symbols(16, 6, 9)
+#: symbols_16(values, i, symbols, j, origin, count): symbols of 64 bfloat16 or float16 of one level, the range starting
+#: at ``origin``; symbols_9: of bfloat16 with a head of 9 bits. Of float32 there is ``heads._symbols``.
+symbols_16, symbols_9 = _symbols(16, 7), _symbols(16, 6, 9)
 #: The same of float32 with a head of 9 bits.
 symbols_wide = _symbols(32, 22, 9)
 

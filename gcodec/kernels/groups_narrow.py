@@ -78,26 +78,21 @@ def _rounder(bits: int) -> Any:
 round_32, round_16 = _rounder(32), _rounder(16)
 
 
-def _joint(bits: int, head_shift: int) -> Any:
-    def generate(builder: Any, args: list[Any], at: Any) -> None:
-        values, levels, ranges = load(builder, at(0, bits), bits, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
-        heads = heads_of(values, head_shift)
-        # Infinity has nothing but zeros below the head.
-        levels = heads.compare("<", builder.lshr(args[8], _number(head_shift))).choose(levels, levels ^ levels)
-        origin, count, number = (
-            look_up(builder, builder.gep(ranges, [_number(256 * k)]), levels, 64) for k in range(3)
-        )
-        offset = heads - args[9] - origin
-        escape = splat(builder, _number(255), 8, 64)
-        symbols = offset.compare("<", count).choose(offset + number, escape)
-        values.compare("==", 0).choose(0, symbols).store(at(6, 8))
-
-    return intrinsic_step(types.void, 10, generate)
+def _generate_joint(builder: Any, args: list[Any], at: Any) -> None:
+    values, levels, ranges = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
+    heads = heads_of(values, 7)
+    # Infinity has nothing but zeros below the head.
+    levels = heads.compare("<", builder.lshr(args[8], _number(7))).choose(levels, levels ^ levels)
+    origin, count, number = (look_up(builder, builder.gep(ranges, [_number(256 * k)]), levels, 64) for k in range(3))
+    offset = heads - args[9] - origin
+    escape = splat(builder, _number(255), 8, 64)
+    symbols = offset.compare("<", count).choose(offset + number, escape)
+    values.compare("==", 0).choose(0, symbols).store(at(6, 8))
 
 
-#: joint_32(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): symbols of 64 float32 with levels;
-#: ``ranges``: uint8[3, 256] as in ``parameters.Books``. joint_16: of 16 bits.
-joint_32, joint_16 = _joint(32, 23), _joint(16, 7)
+#: joint_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): symbols of 64 values with levels;
+#: ``ranges``: uint8[3, 256] as in ``parameters.Books``. Of float32 there is ``heads._joint``.
+joint_16 = intrinsic_step(types.void, 10, _generate_joint)
 
 
 def _masked(marks: Lanes, plane: Any) -> Lanes:

@@ -132,14 +132,6 @@ class Lanes:
         args = [self.value, factors.seen_as(self.bits).value]
         return Lanes(self.builder, call(self.builder, f"llvm.x86.avx512.{name}.512", result, args))
 
-    def packed(self, other: Lanes) -> Lanes:
-        """Lanes of half the width, within each 128 bits those of this register and then those of the other, all of them
-        small enough. 512 bits."""
-        n, name = 2 * self.n, {16: "packuswb", 32: "packusdw"}[self.bits]
-        kind = ir.VectorType(ir.IntType(self.bits // 2), n)
-        args = [self.value, other.value]
-        return Lanes(self.builder, call(self.builder, f"llvm.x86.avx512.{name}.512", kind, args))
-
     def total(self) -> Any:
         """Sum of all lanes, modulo their width: a scalar."""
         name = f"llvm.vector.reduce.add.v{self.n}i{self.bits}"

@@ -211,16 +211,16 @@ def _times(scale, quarters):
 
 @kernel
 def nearby_scale(values, template, n, scale):
-    """Of a row's scale and four within a tenth of a bfloat16's last place, the one that predicts most values exactly,
-    the first of equals. Least squares follow what rounding has done to each value; but one that it has moved too far is
-    lost in any case. Values with an exponent field of 0 or 1 do not count: whether their products are met depends on
-    the processor's mode."""
+    """Of a row's scale and four within a fifth of a bfloat16's last place, the one that predicts most values exactly,
+    the first of equals: uint32, its bits. Least squares follow what rounding has done to each value; but one that it
+    has moved too far is lost in any case. Values with an exponent field of 0 or 1 do not count: whether their products
+    are met depends on the processor's mode."""
     first, second, third, fourth = _times(scale, -1), _times(scale, 1), _times(scale, -3), _times(scale, 3)
     s, a, b, c, d = float_of(scale), float_of(first), float_of(second), float_of(third), float_of(fourth)
     n_s, n_a, n_b, n_c, n_d = U32(0), U32(0), U32(0), U32(0), U32(0)
     for i in range(n):
-        word, factor = U32(U32(values[i]) << U32(16)), template[i]
-        # What no product can be, as none is a NaN.
+        word, factor = U32(U32(values[i]) << U32(16)), _factor(template[i])
+        # What no finite product rounds to.
         word = word if U32(word & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0x7FFF0000)
         n_s += _is_exact(np.float32(s * factor), word)
         n_a += _is_exact(np.float32(a * factor), word)

@@ -15,8 +15,8 @@ from .streams import STREAM_PAD
 from .vector import look_up_level, lookup
 
 if HAS_AVX512:
-    from .groups import symbols_9, symbols_16, symbols_32, symbols_wide
-    from .groups_narrow import joint_16, joint_32
+    from .groups import symbols_9, symbols_16, symbols_wide
+    from .groups_narrow import joint_16
     from .heads import find_heads, find_symbols_of, mean_of_heads
 elif HAS_SSSE3:
     from .groups_shuffled import joint_16, joint_32
@@ -70,12 +70,9 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
     width = width_of(values)
     magnitude_mask, top = U32((1 << (width - 1)) - 1), U32(infinity)
     base = U8(reference)
-    if HAS_AVX512 and n & 63 == 0:
+    if HAS_AVX512 and width == 16 and n & 63 == 0:
         for i in range(0, n, 64):
-            if width == 32:
-                joint_32(values, i, levels, i, ranges, 0, result, i, infinity, reference)
-            else:
-                joint_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
+            joint_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
         return
     whole = np.int64(0)
     if HAS_SSSE3 and not HAS_AVX512:
@@ -148,13 +145,10 @@ def find_symbols(
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
             whole = np.int64(0)
-            if HAS_AVX512 and width == 32:
+            if HAS_AVX512 and width == 32 and head_shift == 22:
                 whole = length & ~63
                 for i in range(0, whole, 64):
-                    if head_shift == 23:
-                        symbols_32(some, i, result, i, np.int64(origin), np.int64(limit))
-                    else:
-                        symbols_wide(some, i, result, i, np.int64(origin), np.int64(limit))
+                    symbols_wide(some, i, result, i, np.int64(origin), np.int64(limit))
             elif HAS_AVX512 and width == 16:
                 whole = length & ~63
                 for i in range(0, whole, 64):

@@ -117,4 +117,5 @@ def adam_terms(theta, g, mean, square, most, k):
     z = times(drift, theta)
     error = plus(times(margin, plus(abs(x), plus(abs(y), abs(z)))), lost)
     n = times(minus(_least(x, minus(x, plus(y, z))), error), d)
+    n = minus(n, minus(n, n))  # that product may be infinite
     return floor if u < floor else u, n
