@@ -156,7 +156,7 @@ def _plan_of(
         if prediction is not None:
             bits, left = prediction.bits, prediction.choice < 0
             if not left.any():
-                given, choice, columns = Given((), (), references), np.full_like(choice, -1), ()
+                given, choice = Given((), (), references), np.full_like(choice, -1)
             elif not again:  # predicted blocks have no say in the codebooks of the others
                 others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, coding)
                 if others.codebooks or seen.every == 1:  # else a look at a few has shown nothing but zeros
@@ -175,7 +175,7 @@ def _plan_of(
         given.references,
         counts,
         prediction,
-        columns,
+        columns if given.codebooks else (),
     )
     return plan, bits, coded_bits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -93,9 +93,11 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
     seconds = 0.0
     for ladder in LADDERS if with_levels else ():
         for suffix in ("", BF16_PARAMETERS) if dtype == "bfloat16" else ("",):
-            parts, took = levels_of(dump, names, bits, dtype, ladder, scale, bool(suffix))
-            levels[ladder + suffix] = np.concatenate(parts)
-            seconds = seconds or took
+            calls = choices_of(dump, names, bits, dtype, ladder, scale, bool(suffix))
+            parts = [call() for call in calls]  # reads and compiles
+            if not levels:
+                seconds = _seconds_of(calls, parts)
+            levels[ladder + suffix] = np.concatenate([part.reshape(-1) for part in parts])
     label = f"{model} step {dump.step} {GRADIENTS}"
     shapes = tuple(np.shape(dump.grad(name)) for name in names)
     return Input(label, dtype, np.concatenate(bits), levels, model, dump.step, GRADIENTS, seconds, shapes)
@@ -112,23 +114,25 @@ def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
     return 2.0 ** math.floor(math.log2(limit / largest)) if 0 < largest < math.inf else 1.0
 
 
-def levels_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
-            loss_scale: float = 1.0, narrow: bool = False) -> tuple[list[np.ndarray], float]:
-    """Levels of each parameter's gradient, and the seconds that they take, one after another, once all is in memory
-    and compiled.
+def choices_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
+               loss_scale: float = 1.0, narrow: bool = False) -> list[Callable[..., np.ndarray]]:
+    """What chooses the levels of each parameter's gradient: ``levels_for`` but for ``out``.
 
     ``narrow``: with the parameters rounded to bfloat16.
     """
-    steps = LADDERS[ladder][dtype]
-    calls = [partial(levels_for, view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)),
-                     cast(dump.param(name), "bfloat16") if narrow else dump.param(name),
-                     word if dtype == "bfloat16" else word.view(dtype), ladder=steps, loss_scale=loss_scale)
-             for name, word in zip(names, bits, strict=True)]
-    parts = [call() for call in calls]
+    return [partial(levels_for, view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name)),
+                    cast(dump.param(name), "bfloat16") if narrow else dump.param(name),
+                    word if dtype == "bfloat16" else word.view(dtype), ladder=LADDERS[ladder][dtype],
+                    loss_scale=loss_scale)
+            for name, word in zip(names, bits, strict=True)]
+
+
+def _seconds_of(calls: Sequence[Callable[..., np.ndarray]], parts: Sequence[np.ndarray]) -> float:
+    """What choosing levels takes, one after another, into memory that exists."""
     start = perf_counter()
     for call, part in zip(calls, parts, strict=True):
         call(out=part)
-    return [part.reshape(-1) for part in parts], perf_counter() - start
+    return perf_counter() - start
 
 
 def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input:

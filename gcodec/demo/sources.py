@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.demo.inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, levels_of
+from gcodec.demo.inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
 from gcodec.errors import GcodecError, InvalidArgument, Unsupported
 from gcodec.files import open_source, plan_file
 from gcodec.files.elements import stored_as
@@ -113,7 +113,8 @@ def _of_dump(dump: Dump, stem: str) -> list[Input]:
 def _levels_where_ruled(dump: Dump, dtype: str, parts: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
     names, bits = [name for name, _ in parts], [part for _, part in parts]
     try:
-        return {ladder: np.concatenate(levels_of(dump, names, bits, dtype, ladder)[0]) for ladder in LADDERS}
+        calls = {ladder: choices_of(dump, names, bits, dtype, ladder) for ladder in LADDERS}
+        return {ladder: np.concatenate([call().reshape(-1) for call in own]) for ladder, own in calls.items()}
     except (Unsupported, InvalidArgument, KeyError):
         return {}
 

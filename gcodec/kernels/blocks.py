@@ -1,4 +1,4 @@
-"""Blocks: the drivers that turn ranges of values into ranges of bytes and back (docs/format.md sections 6 and 7)."""
+"""What all kinds of blocks share (docs/format.md sections 6 to 8): headers, what can be wrong, packed numbers."""
 
 from __future__ import annotations
 
