@@ -387,18 +387,20 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
     return seen
 
 
-def test_a_changed_callee_in_another_file_is_compiled_anew(tmp_path):
-    """The kernel cache on disk must not outlive the source of a function that a kernel calls from another file."""
+def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path):
+    """The kernel cache on disk must not outlive the source of a function that a kernel calls from another folder."""
     folder = tmp_path / "house"
-    folder.mkdir()
+    (folder / "room").mkdir(parents=True)
     (folder / "__init__.py").write_text("")
+    (folder / "room" / "__init__.py").write_text("")
     (folder / "jit.py").write_text((Path(gcodec.__file__).parent / "kernels" / "jit.py").read_text(encoding="utf-8"))
     (folder / "caller.py").write_text(
-        "from .callee import number\nfrom .jit import kernel\n\n\n@kernel\ndef call():\n    return number()\n"
+        "from .jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
     )
     answers = []
     for value in (1, 2):
-        (folder / "callee.py").write_text(f"from .jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
+        (folder / "room" / "callee.py").write_text(
+            f"from ..jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
         found = subprocess.run([sys.executable, "-c", "from house.caller import call; print(call())"], cwd=tmp_path,
                                env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
                                     "PYTHONDONTWRITEBYTECODE": "1"}, check=True,

@@ -11,9 +11,9 @@ from typing import Any
 from numba import njit
 
 # numba's cache on disk notices a change in a kernel's own file only, not in the files of the functions it calls.
-# Stamping every kernel with the sources of all of them makes an edit, or an upgrade of the package, recompile what
-# depends on it.
-_SHARED = sorted(Path(__file__).parent.glob("*.py"))
+# Stamping every kernel with the sources of all of them, those in subfolders too, makes an edit, or an upgrade of the
+# package, recompile what depends on it.
+_SHARED = sorted(Path(__file__).parent.rglob("*.py"))
 
 
 @cache
