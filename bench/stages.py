@@ -9,7 +9,7 @@ adds, and these are differences. Beside them stands the floor: the bytes read an
 machine copies.
 
 What knows the codec's inside is in ``ENCODING``, ``DECODING`` and the two loops, which follow those of
-``gcodec.kernels.encode`` and ``decode``. The arguments are those that gcodec itself passed, so that a new one
+``gcodec.kernels.block.encode`` and ``decode``. The arguments are those that gcodec itself passed, so that a new one
 means a new name here and no more.
 """
 
@@ -34,15 +34,17 @@ from gcodec.demo.measure import MEGA
 from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
 from gcodec.demo.tables import write_table
 from gcodec.demo.timing import Task, copy_task
-from gcodec.kernels import blocks, layouts, streams
-from gcodec.kernels import decode as decoder
-from gcodec.kernels import encode as encoder
-from gcodec.kernels.jit import kernel
-from gcodec.kernels.lookups import decode_streams
-from gcodec.kernels.memory import load_u16, load_u32, view, view_if_any
-from gcodec.kernels.prefix_code import ESCAPE
-from gcodec.kernels.round import round_values
-from gcodec.kernels.symbols import find_block_symbols
+from gcodec.kernels.block import decode as decoder
+from gcodec.kernels.block import encode as encoder
+from gcodec.kernels.block import header
+from gcodec.kernels.core.jit import kernel
+from gcodec.kernels.core.unaligned import load_u16, load_u32, view, view_if_any
+from gcodec.kernels.entropy import encode_streams
+from gcodec.kernels.entropy.decode_streams import decode_streams
+from gcodec.kernels.entropy.prefix_code import ESCAPE
+from gcodec.kernels.heads.symbols import find_block_symbols
+from gcodec.kernels.levels.rounding import round_values
+from gcodec.kernels.planes import layouts
 
 COLUMNS = ("data", "mode", "direction", "stage", "values", "ns_per_value", "share")
 WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
@@ -70,17 +72,17 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
                          view(values, b * geometry.block + n, n), rounded)
             some = view(rounded, 0, n)
         c = choices.codebook[b]
-        if upto == 1 or blocks.is_constant(some, n) or c < 0:
+        if upto == 1 or header.is_constant(some, n) or c < 0:
             continue
         find_block_symbols(some, some_levels, n, stream, kind, choices.base[b], choices.references, c, books, scratch)
         if upto == 2:
             continue
         streams_at = layouts.split(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
                                    scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general,
-                                   scratch, out, at + blocks.CODED_HEADER)
+                                   scratch, out, at + header.CODED_HEADER)
         if upto == 3:
             continue
-        streams.encode_streams(scratch.symbols, some, n, stream, books.table[c], books.escape_code[c],
+        encode_streams.encode_streams(scratch.symbols, some, n, stream, books.table[c], books.escape_code[c],
                                np.int64(books.lengths[c, ESCAPE]), kind.head_bits, kind.head_shift,
                                books.run_symbol[c], scratch.chunk, out, streams_at, scratch.stream_bytes,
                                view(values, b * geometry.block + n, n), 64 if rounded is None else 128)
@@ -94,13 +96,13 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns
     for b in range(begin, end):
         at, size = offsets[b], sizes[b]
         n = min(geometry.block, geometry.n_values - b * geometry.block)
-        bad += streams.checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
-        if upto == 1 or data[at] != blocks.CODED:
+        bad += encode_streams.checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
+        if upto == 1 or data[at] != header.CODED:
             continue
         c, n_streams = data[at + 1], (n + stream - 1) // stream
-        lengths_at = at + blocks.CODED_HEADER + np.int64(load_u32(data, at + 20)) + np.int64(load_u32(data, at + 16))
+        lengths_at = at + header.CODED_HEADER + np.int64(load_u32(data, at + 20)) + np.int64(load_u32(data, at + 16))
         position = lengths_at - np.int64(load_u32(data, at + 16))
-        blocks.unpack_numbers(data, lengths_at, n_streams, np.int64(data[at + 26]), scratch.stream_bytes)
+        header.unpack_numbers(data, lengths_at, n_streams, np.int64(data[at + 26]), scratch.stream_bytes)
         for s in range(n_streams):
             scratch.stream_bytes[s] += np.int64(load_u16(data, at + 24))
             scratch.starts[s] = position

@@ -9,12 +9,12 @@ import numpy as np
 from .columns import for_kernels
 from .errors import InvalidArgument
 from .format import Prelude
-from .kernels import blocks
-from .kernels import encode as kernels
-from .kernels.direct import Direct
-from .kernels.frame import seal_prelude
-from .kernels.parameters import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
-from .kernels.predicted import encode_predicted_blocks
+from .kernels.block import encode as kernels
+from .kernels.block import header
+from .kernels.block.predicted import encode_predicted_blocks
+from .kernels.block.prelude import seal_prelude
+from .kernels.core.bundles import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
+from .kernels.core.direct import Direct
 from .planning import Plan
 from .prediction import Prediction
 from .scheme import Scheme, layout_of
@@ -103,7 +103,7 @@ class Assembly(NamedTuple):
             scheme.lossy,
             np.empty(len(plan.choice), np.uint32),
             prelude.bare_bytes + raw_bytes(len(bits), dtype, block),
-            blocks.BLOCK_HEADER + block * dtype.itemsize,
+            header.BLOCK_HEADER + block * dtype.itemsize,
             block * 8 + block * (12 + dtype.head_bits) // 8 + 4096,
             found,
             None if found is None else residual_tables(dtype, found.codebooks, False).table,

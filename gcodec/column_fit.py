@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .columns import ColumnReferences
-from .kernels.column_fit import GROUP, find_heads, measure_columns
+from .kernels.sample.columns import GROUP, find_heads, measure_columns
 from .prediction import Rows
 from .valuetypes import ValueType
 

@@ -18,7 +18,7 @@ from .codebook import Codebook
 from .coding import Coding
 from .errors import InvalidArgument
 from .fitting import bin_costs, from_histogram, n_bins_of, window_of
-from .kernels import survey
+from .kernels.sample import costs
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CodebookCycle:
             self._costs = bin_costs([self.current.codebook])[0].astype(np.uint64)
             self._costs_of = self.current
         cost = int(self._last @ self._costs)
-        return (cost - int(survey.entropy_bits(self._last)) / 256) / total
+        return (cost - int(costs.entropy_bits(self._last)) / 256) / total
 
     @property
     def due(self) -> bool:

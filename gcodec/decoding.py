@@ -11,13 +11,13 @@ from . import prior
 from .columns import for_kernels
 from .errors import Corruption, InvalidArgument, Unsupported
 from .format import FindCodebook, Prelude
-from .kernels import blocks
-from .kernels import decode as kernels
-from .kernels.direct import Direct
-from .kernels.frame import find_blocks
-from .kernels.parameters import Books, Columns, Geometry, Planes, Scratch
-from .kernels.predicted import decode_predicted_blocks
-from .kernels.streams import STREAM_PAD, checksum
+from .kernels.block import decode as kernels
+from .kernels.block import header
+from .kernels.block.predicted import decode_predicted_blocks
+from .kernels.block.prelude import find_blocks
+from .kernels.core.bundles import Books, Columns, Geometry, Planes, Scratch
+from .kernels.core.direct import Direct
+from .kernels.entropy.encode_streams import STREAM_PAD, checksum
 from .scheme import layout_of
 from .scratch import KEPT_BLOCK, give, kind_of, residual_scratch_for, scratch_for, take
 from .tables import digit_tables, residual_tables, stack
@@ -32,21 +32,21 @@ def margin(stream: int, head_bits: int) -> int:
 
 
 _MESSAGES = {
-    blocks.BAD_CHECKSUM: "the checksum is wrong",
-    blocks.BAD_FIELD: "a header field is outside its legal values",
-    blocks.BAD_SIZE: "its size does not fit its contents",
-    blocks.BAD_STREAM: "a sub-stream does not end where it should",
-    blocks.BAD_PLANES: "the planes do not fit the symbols",
+    header.BAD_CHECKSUM: "the checksum is wrong",
+    header.BAD_FIELD: "a header field is outside its legal values",
+    header.BAD_SIZE: "its size does not fit its contents",
+    header.BAD_STREAM: "a sub-stream does not end where it should",
+    header.BAD_PLANES: "the planes do not fit the symbols",
 }
 
 
 def check_status(status: int, block: int, dtype: ValueType) -> None:
     """Raises what a kernel's status of a block stands for."""
-    if status == blocks.IS_PREDICTED:
+    if status == header.IS_PREDICTED:
         raise Corruption(f"block {block}: predicted, which {dtype.name} never is")
-    if status == blocks.BAD_KIND:
+    if status == header.BAD_KIND:
         raise Unsupported(f"block {block} is of a kind that this version does not know")
-    if status != blocks.OK:
+    if status != header.OK:
         raise Corruption(f"block {block}: {_MESSAGES[status]}")
 
 
@@ -157,10 +157,10 @@ class _Decoding(NamedTuple):
             give(kind, scratch)
 
     def _run(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
-        at, status = begin, blocks.OK
-        while status == blocks.OK and at < end:
+        at, status = begin, header.OK
+        while status == header.OK and at < end:
             status, at = self._plain(at, end, data, offsets, scratch)
-            if status == blocks.IS_PREDICTED and self.frame.prelude.dtype.predictable:
+            if status == header.IS_PREDICTED and self.frame.prelude.dtype.predictable:
                 status, at = self._predicted(at, end, data, offsets)
         check_status(status, at, self.frame.prelude.dtype)
 

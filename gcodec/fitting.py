@@ -14,8 +14,9 @@ import numpy as np
 
 from .codebook import MAX_SYMBOLS, Codebook, huffman_lengths
 from .errors import InvalidArgument
-from .kernels import fit, survey
-from .kernels.prefix_code import ESCAPE, MAX_LENGTH
+from .kernels.entropy import codebook_fit
+from .kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
+from .kernels.sample import costs as survey
 
 
 def window_of(n_levels: int) -> tuple[int, int]:
@@ -50,23 +51,23 @@ def from_histograms(
         raise InvalidArgument(f"max_length {max_length} is not in 2 ... {MAX_LENGTH}")
     counts = np.asarray(histograms).astype(np.int64)
     window, most = (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
-    spans, weights, n_weights = fit.choose_symbols(counts, n_levels, window, most, exact)
+    spans, weights, n_weights = codebook_fit.choose_symbols(counts, n_levels, window, most, exact)
     if escape_threshold is not None:
         for row, size in zip(weights, n_weights, strict=True):
             long = huffman_lengths(row[:size])[:-1] > escape_threshold
             row[size - 1] += row[: size - 1][long].sum()
             row[: size - 1][long] = 0
-    return _made(head_bits, spans, fit.find_lengths(weights, n_weights, max_length), center)
+    return _made(head_bits, spans, codebook_fit.find_lengths(weights, n_weights, max_length), center)
 
 
 def _made(head_bits: int, spans: np.ndarray, lengths: np.ndarray, center: int) -> tuple[Codebook, ...]:
     """The codebooks with symbols for these bins (int64[n, n_levels, 2]) and these code lengths (uint8[n, 256])."""
     n = len(lengths)
     ranges, ends = np.empty_like(spans), np.empty(n, np.int64)
-    records = np.empty((n, fit.RECORD_BYTES), np.uint8)
-    fit.write_records(spans, lengths, center, (1 << head_bits) - 1, ranges, records, ends)
+    records = np.empty((n, codebook_fit.RECORD_BYTES), np.uint8)
+    codebook_fit.write_records(spans, lengths, center, (1 << head_bits) - 1, ranges, records, ends)
     data = records.tobytes()
-    starts = range(0, len(data), fit.RECORD_BYTES)
+    starts = range(0, len(data), codebook_fit.RECORD_BYTES)
     return tuple(
         [
             Codebook.made(head_bits, own, row, data[start : start + end])
@@ -87,7 +88,7 @@ def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
     ranges = np.array([codebook.range_array for codebook in codebooks])
     lengths = np.frombuffer(b"".join(codebook.lengths for codebook in codebooks), np.uint8).reshape(-1, ESCAPE + 1)
     costs = np.empty((len(ranges), 2 + ranges.shape[1] * window), np.uint32)
-    fit.bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)
+    codebook_fit.bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)
     return costs
 
 

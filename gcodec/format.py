@@ -1,7 +1,7 @@
 """The frame's prelude: field by field reading and writing (docs/format.md sections 2 and 4). No kernels
 here.
 
-Block headers are read and written by the kernels themselves (``kernels/encode.py``, ``kernels/decode.py``).
+Block headers are read and written by the kernels themselves (``kernels/block/encode.py``, ``kernels/block/decode.py``).
 """
 
 from __future__ import annotations

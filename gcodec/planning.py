@@ -14,7 +14,8 @@ from .coding import Coding
 from .column_fit import fit_columns
 from .columns import ColumnReferences
 from .fitting import bin_costs, from_histograms, kept_costs, window_of
-from .kernels import fit, survey
+from .kernels.entropy import codebook_fit
+from .kernels.sample import costs as survey
 from .prediction import Prediction, Predictor, Rows
 from .surveying import (
     MAX_SURVEYED,
@@ -193,7 +194,7 @@ def _expected_bits(
     if costs is None:
         return np.full(len(counts), 0.0)
     bits, numbers = np.zeros((2, len(counts)), np.int64)
-    fit.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
+    codebook_fit.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
     return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * references))
 
 
@@ -214,7 +215,7 @@ def _given_for(
     codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, coding)
     shipped = _shipped(dtype, n_levels)
     if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
-        spent = fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
+        spent = codebook_fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
         spent[0] += 8 * codebooks[0].record_bytes
         best = int(spent.argmin())
         if best:

@@ -13,10 +13,10 @@ import numpy as np
 
 from .codebook import Codebook, limited_lengths, residual_codebook
 from .format import TEMPLATE_COLUMNS
-from .kernels import medians
-from .kernels import rows as kernels
-from .kernels.parameters import Geometry, Residuals
-from .kernels.residuals import LANES
+from .kernels.core.bundles import Geometry, Residuals
+from .kernels.predict import medians
+from .kernels.predict import rows as kernels
+from .kernels.predict.residuals import LANES
 from .scratch import residual_scratch_for
 from .tables import digit_tables
 from .valuetypes import ValueType

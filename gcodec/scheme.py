@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from .errors import InvalidArgument
-from .kernels import planes
+from .kernels.planes import dense
 from .ladders import Ladder
 from .levels import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
 from .valuetypes import ValueType
@@ -116,15 +116,15 @@ def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ..
     """The fastest kernels that can handle these planes (``kernels.planes.LAYOUT_...``)."""
     whole = len(levels) == 1 and widths == (dtype.tail_bits,)
     if dtype.tail_bits == 0:
-        return planes.LAYOUT_NONE
+        return dense.LAYOUT_NONE
     if whole and dtype.tail_bits == 24:
-        return planes.LAYOUT_24
+        return dense.LAYOUT_24
     if whole and dtype.tail_bits == 8:
-        return planes.LAYOUT_8
+        return dense.LAYOUT_8
     if whole and dtype.tail_bits == 7:
-        return planes.LAYOUT_7
+        return dense.LAYOUT_7
     if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7) and levels[0].drop == 0:
-        return planes.LAYOUT_23
+        return dense.LAYOUT_23
     if dtype.head_bits <= 8 and max(widths) <= 8:
-        return planes.LAYOUT_NARROW
-    return planes.LAYOUT_GENERAL
+        return dense.LAYOUT_NARROW
+    return dense.LAYOUT_GENERAL

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .errors import InvalidArgument
 from .format import HEADER_BYTES
-from .kernels import blocks
+from .kernels.block import header
 from .levels import MAX_LEVELS, MAX_PLANES
 from .tensors import check_dimensions
 from .valuetypes import BY_NAME, ValueType
@@ -36,5 +36,5 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
 def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
     """Bytes of the blocks of ``n_values`` values if all are stored raw."""
     last = n_values % block
-    size = blocks.BLOCK_HEADER + block * dtype.itemsize
-    return n_values // block * size + (blocks.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)
+    size = header.BLOCK_HEADER + block * dtype.itemsize
+    return n_values // block * size + (header.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)

@@ -10,9 +10,9 @@ import numpy as np
 
 from .columns import ColumnReferences, for_kernels
 from .fitting import n_bins_of, window_of
-from .kernels import counting, survey
-from .kernels.direct import Direct
-from .kernels.parameters import Look, Surveying
+from .kernels.core.bundles import Look, Surveying
+from .kernels.core.direct import Direct
+from .kernels.sample import costs, count
 from .prediction import Rows
 from .scratch import give, take
 from .valuetypes import ValueType
@@ -102,7 +102,7 @@ def take_survey(
     return Survey(bases, by_block, by_stream, every, step)
 
 
-_count = Direct(counting.survey)
+_count = Direct(count.survey)
 
 
 @lru_cache(256)
@@ -112,7 +112,7 @@ def _look_for(
     """What :func:`take_survey` looks at, and the bins of a histogram."""
     window, center = window_of(n_levels)
     infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
-    piece, wanted = max(stream, counting.PIECE), (references is not True, references is not False)
+    piece, wanted = max(stream, count.PIECE), (references is not True, references is not False)
     look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity, *wanted)
     return look, n_bins_of(n_levels)
 
@@ -120,15 +120,15 @@ def _look_for(
 def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveying:
     n_streams = block // stream + 2
     return Surveying(
-        np.empty(max(stream, counting.PIECE), np.int8),
-        np.empty(block + max(stream, counting.PIECE), dtype.uint),
+        np.empty(max(stream, count.PIECE), np.int8),
+        np.empty(block + max(stream, count.PIECE), dtype.uint),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.bool_),
         np.empty(stream, np.uint16),
-        np.empty((counting.BOTH, n_bins), np.uint32),
-        np.zeros(4 * counting.PART, np.uint16),
-        *np.empty((2, counting.PART), np.uint32),
+        np.empty((count.BOTH, n_bins), np.uint32),
+        np.zeros(4 * count.PART, np.uint16),
+        *np.empty((2, count.PART), np.uint32),
     )
 
 
@@ -168,7 +168,7 @@ def _costs(
 ) -> tuple[float, float]:
     """What the blocks marked in ``some`` (bool[n_rows], None for all) take, in bits, where heads are relative to each
     block's mean, and where to each sub-stream's."""
-    n_rows, plain, relative, n_heads, n_tails = survey.compare_references(seen.by_block, seen.by_stream, some)
+    n_rows, plain, relative, n_heads, n_tails = costs.compare_references(seen.by_block, seen.by_stream, some)
     n_streams = n_heads >> stream_log2
     n_empty = max(n_rows * (block // seen.every >> stream_log2) - n_streams, 0)
     others = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * n_tails
@@ -212,7 +212,7 @@ class Looking(NamedTuple):
         dtype, stream_log2, columns, seen, references, _ = view
         if seen.step > 1 or seen.every != self.share:
             seen = self._survey(dtype, stream_log2, columns, 1, self.share, references)
-        if seen.every > 1 and not survey.has_others(seen.counts(references)):
+        if seen.every > 1 and not costs.has_others(seen.counts(references)):
             seen = self._survey(dtype, stream_log2, columns, 1, 1, references)
         return seen
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 import numpy as np
 
 from .codebook import Codebook
-from .kernels import prefix_code
-from .kernels.books import fill_encoders, fill_tables
-from .kernels.direct import Direct
-from .kernels.parameters import Books, Planes
-from .kernels.prefix_code import ESCAPE, MAX_LENGTH
+from .kernels.core.bundles import Books, Planes
+from .kernels.core.direct import Direct
+from .kernels.entropy import prefix_code
+from .kernels.entropy.code_tables import fill_encoders, fill_tables
+from .kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 from .valuetypes import ValueType
 
 _FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB

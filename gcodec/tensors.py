@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import InvalidArgument, Unsupported
 from .format import MAX_DIMENSIONS
-from .kernels.streams import checksum
+from .kernels.entropy.encode_streams import checksum
 from .valuetypes import BY_NAME, ValueType
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header

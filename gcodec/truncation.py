@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.kernels import truncation as kernels
-from gcodec.kernels.terms import N_MARGIN, U_MARGIN
-from gcodec.kernels.truncation import NO_THRESHOLDS, PASS, UNEVEN, UNIT
+from gcodec.kernels.levels import rules as kernels
+from gcodec.kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT
+from gcodec.kernels.levels.terms import N_MARGIN, U_MARGIN
 from gcodec.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
 
 

@@ -394,7 +394,7 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     """The kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun there:
     number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
     from gcodec.gpu import encoding, forms
-    from gcodec.kernels.blocks import OK
+    from gcodec.kernels.block.header import OK
     from gcodec.kernels.cuda.decode import decode_blocks
     from gcodec.kernels.cuda.encode import encode_blocks
     from gcodec.kernels.cuda.parameters import Output

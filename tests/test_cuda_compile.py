@@ -122,8 +122,8 @@ def float_operations(ptx: str) -> set[str]:
 
 @pytest.mark.parametrize("which", ARCHITECTURES)
 def test_plain_operators_would_be_fused(which, monkeypatch):
-    """What :mod:`gcodec.kernels.floats` is for; and the patterns above do see it."""
-    from gcodec.kernels.floats import plus, times
+    """What :mod:`gcodec.kernels.core.floats` is for; and the patterns above do see it."""
+    from gcodec.kernels.core.floats import plus, times
 
     def plain(out: Any, a: Any, b: Any) -> None:
         out[0] = a * b + out[0]

@@ -102,8 +102,8 @@ from gcodec.distributed.warm import rows_alike, warm
 from gcodec.valuetypes import BY_NAME
 
 def kernels():
-    names = [one.name for one in pkgutil.iter_modules(gcodec.kernels.__path__) if not one.ispkg]
-    modules = [importlib.import_module(f"gcodec.kernels.{name}") for name in names]
+    names = [one.name for one in pkgutil.walk_packages(gcodec.kernels.__path__, "gcodec.kernels.")]
+    modules = [importlib.import_module(name) for name in names if not name.startswith("gcodec.kernels.cuda")]
     found = {id(one): one for module in modules for one in vars(module).values() if hasattr(one, "overloads")}
     return sum(len(one.overloads) for one in found.values())
 

@@ -19,8 +19,9 @@ from gcodec import codebook, errors, scheme
 from gcodec import format as fmt
 from gcodec import levels as kept
 from gcodec.format import Prelude
-from gcodec.kernels import blocks, prefix_code
-from gcodec.kernels.frame import find_blocks, seal_prelude
+from gcodec.kernels.block import header
+from gcodec.kernels.block.prelude import find_blocks, seal_prelude
+from gcodec.kernels.entropy import prefix_code
 from gcodec.levels import Level, check_levels, kept_bits
 from gcodec.valuetypes import BY_NAME, VALUE_TYPES, WIDE
 from tests import laws, reference
@@ -220,12 +221,12 @@ def test_fields_are_wide_enough_for_their_maxima():
 def test_constants_of_blocks_are_those_of_the_page():
     kinds = re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted", PAGE)
     assert kinds
-    assert (blocks.CONSTANT, blocks.RAW, blocks.CODED, blocks.PREDICTED) == (0, 1, 2, 3)
+    assert (header.CONSTANT, header.RAW, header.CODED, header.PREDICTED) == (0, 1, 2, 3)
     assert fmt.BLOCK_KINDS == ("constant", "raw", "coded", "predicted")
-    assert BLOCK_HEADER.size == blocks.BLOCK_HEADER == 16
-    assert BLOCK_HEADER.size + EXTENSION.size == blocks.CODED_HEADER == 32
+    assert BLOCK_HEADER.size == header.BLOCK_HEADER == 16
+    assert BLOCK_HEADER.size + EXTENSION.size == header.CODED_HEADER == 32
     assert PREDICTED_EXTENSION.size == EXTENSION.size
-    assert blocks.SEED == 0x9E3779B97F4A7C15
+    assert header.SEED == 0x9E3779B97F4A7C15
     assert "(b + 1) · 0x9E3779B97F4A7C15" in PAGE
     assert prefix_code.ESCAPE == reference.ESCAPE == 255
     assert prefix_code.TABLE_SIZE == 2**prefix_code.MAX_LENGTH == 2**12

@@ -20,14 +20,18 @@ from numba import njit
 
 import gcodec
 from gcodec import Ladder, assembly, decoding
-from gcodec.kernels import logarithms, means, memory, planes, residuals, scalar, steps, streams, symbols, vector
+from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
+from gcodec.kernels.entropy import encode_streams
+from gcodec.kernels.heads import means, symbols
+from gcodec.kernels.planes import dense
+from gcodec.kernels.predict import residuals
 from gcodec.rounding import round_to_levels
 from gcodec.valuetypes import BY_NAME
 from tests import laws, reference
 from tests.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
 
-if steps.HAS_AVX512:
-    from gcodec.kernels import heads as from_heads
+if intrinsics.HAS_AVX512:
+    from gcodec.kernels.heads import heads_avx512 as from_heads
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,13 +50,14 @@ def test_checksum_is_that_of_the_page(n_words, seed, start, hole):
     hole = hole if hole + 2 <= n_words else -1
     own_words = [hole, hole + 1] if hole >= 0 else []
     wanted = reference.checksum(data[start : start + 4 * n_words].tobytes(), seed, own_words)
-    assert int(streams.checksum(data, start, n_words, hole, np.uint64(seed))) == wanted
+    assert int(encode_streams.checksum(data, start, n_words, hole, np.uint64(seed))) == wanted
 
 
 def test_checksum_of_large_words():
     data = np.full(40_000, 0xFF, np.uint8)
     most = 2**64 - 1
-    assert int(streams.checksum(data, 0, 10_000, -1, np.uint64(most))) == reference.checksum(data.tobytes(), most)
+    found = int(encode_streams.checksum(data, 0, 10_000, -1, np.uint64(most)))
+    assert found == reference.checksum(data.tobytes(), most)
 
 
 @given(st.sampled_from([name for name, kind in KINDS.items() if kind.T]), st.data())
@@ -138,7 +143,7 @@ def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
 
 # Heads taken once, as bytes
 
-@pytest.mark.skipif(not steps.HAS_AVX512, reason="of CPUs with AVX-512")
+@pytest.mark.skipif(not intrinsics.HAS_AVX512, reason="of CPUs with AVX-512")
 @given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
 def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, seed):
     """What they are from values, by the loops that other types have."""
@@ -147,7 +152,7 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
     odd = rng.random(n) < 0.02
     values[odd] = rng.choice(specials(KINDS["float32"]), odd.sum())
     levels = rng.integers(0, 8, n + 64, np.uint8)[:n] if with_levels else None
-    n_streams, strided = -(-n // stream), -(-n // stream) * (stream + streams.STREAM_PAD) + 128
+    n_streams, strided = -(-n // stream), -(-n // stream) * (stream + encode_streams.STREAM_PAD) + 128
     heads, others = np.full(n + 64, 7, np.uint8), np.full(n // 64 + 1, 7, np.uint64)
     from_heads.find_heads(values, n, heads, others)
     references, wanted = np.zeros((2, n_streams), np.uint32)
@@ -171,8 +176,9 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
 
 # Unaligned memory
 
-LOADS = {16: memory.load_u16, 32: memory.load_u32, 64: memory.load_u64}
-STORES = {16: (memory.store_u16, np.uint16), 32: (memory.store_u32, np.uint32), 64: (memory.store_u64, np.uint64)}
+LOADS = {16: unaligned.load_u16, 32: unaligned.load_u32, 64: unaligned.load_u64}
+STORES = {16: (unaligned.store_u16, np.uint16), 32: (unaligned.store_u32, np.uint32),
+          64: (unaligned.store_u64, np.uint64)}
 
 
 @pytest.mark.parametrize("bits", LOADS)
@@ -254,7 +260,7 @@ LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16"
 
 def use_general_layout(monkeypatch):
     for room in (assembly, decoding):
-        monkeypatch.setattr(room, "layout_of", lambda *any_planes: planes.LAYOUT_GENERAL)
+        monkeypatch.setattr(room, "layout_of", lambda *any_planes: dense.LAYOUT_GENERAL)
 
 
 @pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)
@@ -390,17 +396,19 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
 def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path):
     """The kernel cache on disk must not outlive the source of a function that a kernel calls from another folder."""
     folder = tmp_path / "house"
-    (folder / "room").mkdir(parents=True)
+    for room in ("core", "room"):
+        (folder / room).mkdir(parents=True)
+        (folder / room / "__init__.py").write_text("")
     (folder / "__init__.py").write_text("")
-    (folder / "room" / "__init__.py").write_text("")
-    (folder / "jit.py").write_text((Path(gcodec.__file__).parent / "kernels" / "jit.py").read_text(encoding="utf-8"))
+    source = Path(gcodec.__file__).parent / "kernels" / "core" / "jit.py"
+    (folder / "core" / "jit.py").write_text(source.read_text(encoding="utf-8"))
     (folder / "caller.py").write_text(
-        "from .jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
+        "from .core.jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
     )
     answers = []
     for value in (1, 2):
         (folder / "room" / "callee.py").write_text(
-            f"from ..jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
+            f"from ..core.jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
         found = subprocess.run([sys.executable, "-c", "from house.caller import call; print(call())"], cwd=tmp_path,
                                env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
                                     "PYTHONDONTWRITEBYTECODE": "1"}, check=True,

@@ -21,7 +21,7 @@ from gcodec.compressors.payload import ENVELOPE, SPARSE, seal, unseal
 from gcodec.compressors.quantization import dequantize, norms_of, quantize
 from gcodec.compressors.sparse import pack_sparse, unpack_sparse
 from gcodec.errors import Corruption, GcodecError, InsufficientData
-from gcodec.kernels.jit import kernel
+from gcodec.kernels.core.jit import kernel
 from gcodec.simulate import converse
 
 

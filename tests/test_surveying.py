@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcodec.fitting import window_of
-from gcodec.kernels import counting, fit, survey
-from gcodec.kernels.means import mean_head
+from gcodec.kernels.entropy import codebook_fit
+from gcodec.kernels.heads.means import mean_head
+from gcodec.kernels.sample import costs as survey
+from gcodec.kernels.sample import count as counting
 from gcodec.surveying import take_survey
 from gcodec.valuetypes import BY_NAME, WIDE, ValueType
 
@@ -100,7 +102,7 @@ def test_codebooks_of_blocks_are_the_cheapest(seed, n_rows, n_bins, n_codebooks)
     choice = np.empty(n_rows, np.int64)
     survey.choose(counts, costs, choice)
     assert np.array_equal(choice, spent.argmin(axis=1))
-    assert np.array_equal(fit.spent(counts, costs), spent.sum(axis=0).astype(np.uint64))
+    assert np.array_equal(codebook_fit.spent(counts, costs), spent.sum(axis=0).astype(np.uint64))
     used = np.empty(n_rows, np.int64)
     n_used = survey.rows_in_use(counts, used)
     assert np.array_equal(used[:n_used], np.flatnonzero(counts[:, 2:].any(axis=1)))

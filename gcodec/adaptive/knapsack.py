@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 
 _NEVER = 1 << 40  #: bins of an option that no budget has room for
 

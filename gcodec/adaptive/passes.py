@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..compressors import QSGD
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from ..tensors import kernel_view
 
 _SHIFT = 15  #: sizes that share a bin of the histogram agree in exponent and 8 mantissa bits: to 0.4 %

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Corruption
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from ..tensors import kernel_view
 
 _U8, _U64 = np.uint8, np.uint64

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.jit import inlined, kernel
+from ..kernels.core.jit import inlined, kernel
 
 _U32, _U64 = np.uint32, np.uint64
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgument
-from ..kernels.jit import allocating
+from ..kernels.core.jit import allocating
 from .contract import Memory
 from .lowrank import Alternating, product
 

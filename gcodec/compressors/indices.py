@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Corruption, InsufficientData
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from ..tensors import kernel_view
 
 BLOCK = 256  #: indices

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from .bits import pack_into, packed_size, packed_view, unpack_from
 from .draws import draw32
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import InvalidArgument
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from .contract import (
     Compressor,
     Conversation,

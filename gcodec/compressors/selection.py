@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from ..tensors import kernel_view
 
 _RUN = 16  #: values that are looked at together

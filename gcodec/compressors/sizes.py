@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..kernels.jit import kernel
+from ..kernels.core.jit import kernel
 from .selection import bits_in, bits_of, count_above, sizes_of
 
 _SHIFT = 15  #: sizes of a bin agree in exponent and 8 mantissa bits

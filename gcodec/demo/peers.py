@@ -16,7 +16,7 @@ import zstandard
 
 from gcodec.demo.inputs import Input
 from gcodec.demo.timing import Task
-from gcodec.kernels.jit import kernel
+from gcodec.kernels.core.jit import kernel
 
 _PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
 

@@ -21,7 +21,8 @@ from ..coding import Coding
 from ..cycle import CodebookCycle, Version
 from ..errors import InvalidArgument
 from ..fitting import kept_costs, n_bins_of
-from ..kernels import fit, survey
+from ..kernels.entropy import codebook_fit
+from ..kernels.sample import costs
 from ..planning import Given, Plan
 from .message import agreement_of
 from .predicted import Predicted
@@ -131,16 +132,16 @@ class Codebooks:
         if not plan.codebooks:
             return True
         bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
-        fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
+        codebook_fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
         paid = int(bits.sum())
         self.paid += paid
-        return paid - int(survey.entropy_bits(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
+        return paid - int(costs.entropy_bits(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
 
     def end_step(self) -> Spent:
         """What this step's symbols took; what was counted goes into the histograms."""
         entropy = symbols = 0.0
         for layer in self.layers.values():
-            entropy += int(survey.entropy_bits(layer.recent)) / 256
+            entropy += int(costs.entropy_bits(layer.recent)) / 256
             symbols += float(layer.recent.sum())
             layer.cycle.histogram >>= np.uint64(2)  # the past fades, so that a change soon shows
             layer.cycle.count(layer.recent)

@@ -12,8 +12,8 @@ from ..coding import Coding
 from ..decoding import Frame
 from ..encoding import encode_values, plan_for
 from ..errors import Corruption
-from ..kernels.direct import Direct
-from ..kernels.round import round_values
+from ..kernels.core.direct import Direct
+from ..kernels.levels.rounding import round_values
 from ..planning import Plan
 from ..scheme import Scheme
 from ..scratch import give, kind_of, take

@@ -1,4 +1,4 @@
-"""Batches of tensors to frames and back, on any device that :class:`memory.Memory` stands for."""
+"""Batches of tensors to frames and back, on any device that :class:`unaligned.Memory` stands for."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from gcodec.codebook import Codebook
 from gcodec.columns import ColumnReferences
 from gcodec.decoding import check_status, read_start
 from gcodec.format import HEADER_BYTES, FindCodebook, Prelude, prelude_size
-from gcodec.kernels import blocks
+from gcodec.kernels.block import header
 from gcodec.kernels.cuda.decode import decode_blocks
 from gcodec.kernels.cuda.parameters import MOST_BLOCK_LOG2
 
@@ -66,10 +66,10 @@ class Decoding:
         for number, frame in enumerate(self.frames):
             own = statuses[first : first + len(frame.sizes)]
             first += len(frame.sizes)
-            bad = np.flatnonzero(own != blocks.OK)
+            bad = np.flatnonzero(own != header.OK)
             if not len(bad):
                 continue
-            predicted = own[bad] == blocks.IS_PREDICTED
+            predicted = own[bad] == header.IS_PREDICTED
             if predicted.any() and frame.prelude.dtype.predictable:
                 left.append(number)
             else:

@@ -11,7 +11,7 @@ from gcodec.codebook import Codebook
 from gcodec.columns import ColumnReferences, for_kernels
 from gcodec.errors import Unsupported
 from gcodec.kernels.cuda.parameters import DecodeTables, EncodeTables, Form, info_of
-from gcodec.kernels.prefix_code import ESCAPE, TABLE_SIZE
+from gcodec.kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
 from gcodec.levels import Level
 from gcodec.scheme import Scheme
 from gcodec.tables import level_tables

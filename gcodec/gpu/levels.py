@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.kernels import truncation as rules
+from gcodec.kernels.core.floats import BFLOAT16, HALF, WIDE
 from gcodec.kernels.cuda import levels as kernels
 from gcodec.kernels.cuda.levels import THRESHOLDS, Kinds
 from gcodec.kernels.cuda.values import BLOCK_LOG2
-from gcodec.kernels.floats import BFLOAT16, HALF, WIDE
+from gcodec.kernels.levels import rules as rules
 from gcodec.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 from gcodec.truncation import Policy, float32_terms
 

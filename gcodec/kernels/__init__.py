@@ -12,5 +12,6 @@ The kernel contract
   their own width (uint8, uint16, uint32, uint64).
 * Integers decide bytes. The exception: a prediction is a product of float32s, each rounded as
   docs/format.md section 8 says, alike on every machine.
-* Kernels release the GIL and are cached on disk; the arithmetic that CPU and GPU share is in :mod:`scalar`.
+* Kernels release the GIL and are cached on disk; the arithmetic that CPU and GPU share is in
+  :mod:`gcodec.kernels.core.scalar`.
 """

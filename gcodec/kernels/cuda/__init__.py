@@ -1,4 +1,4 @@
-"""The kernels for CUDA devices: a driver for each direction over the arithmetic of :mod:`gcodec.kernels.scalar`.
+"""The kernels for CUDA devices: a driver for each direction over the arithmetic of :mod:`gcodec.kernels.core.scalar`.
 
 The kernel contract (:mod:`gcodec.kernels`) holds here, too, and besides:
 
@@ -6,7 +6,8 @@ The kernel contract (:mod:`gcodec.kernels`) holds here, too, and besides:
   them are reached from one address on. So a launch does many tensors.
 * Only shared memory and barriers; no warp is told what another does. ``grid.THREADS`` may be any power of two, and the
   bytes are the same: 256 on a device, a few in numba's simulator, one where kernels are compiled for the CPU by tests.
-* Numbers are 32 bits wide where 32 bits are enough, and cast after every operation (see :mod:`gcodec.kernels.scalar`).
+* Numbers are 32 bits wide where 32 bits are enough, and cast after every operation (see
+  :mod:`gcodec.kernels.core.scalar`).
 
 Importing this package needs numba's CUDA target, of which nothing else in gcodec knows.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..scalar import I32, U32, U64, lesser
+from ..core.scalar import I32, U32, U64, lesser
 from .grid import N, device, weighed
 
 

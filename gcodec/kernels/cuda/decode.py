@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..blocks import (
+from ..block.header import (
     BAD_CHECKSUM,
     BAD_FIELD,
     BAD_KIND,
@@ -18,8 +18,8 @@ from ..blocks import (
     OK,
     PREDICTED,
 )
-from ..prefix_code import TABLE_SIZE
-from ..scalar import I32, U32, U64, lesser
+from ..core.scalar import I32, U32, U64, lesser
+from ..entropy.prefix_code import TABLE_SIZE
 from .grid import THREADS, N, block_number, kernel, seed_of, sum_of_words, weighed
 from .joining import SYMBOL_WORDS, count_planes, decode_stream, fill_run, merge, plane_regions
 from .packing import ceil_bytes
@@ -45,10 +45,10 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
     """Decode a block of the grid's block of a frame.
 
     ``words``: uint32, ``out``: uintW: all frames and their values are reached from their places on; ``frames``:
-    int64[n_frames, 10], see :mod:`parameters`; ``owner``: int32[n_blocks], which frame a block is of; ``offsets``,
+    int64[n_frames, 10], see :mod:`bundles`; ``owner``: int32[n_blocks], which frame a block is of; ``offsets``,
     ``sizes``: int64[n_blocks], bytes from the frame's start, checked to lie inside it and multiples of 8; ``form``: a
-    :class:`parameters.Form`; ``tables``: :class:`parameters.DecodeTables`; ``statuses``: int32[n_blocks], results as of
-    :mod:`gcodec.kernels.blocks`. Values of a block that is not OK are undefined.
+    :class:`bundles.Form`; ``tables``: :class:`bundles.DecodeTables`; ``statuses``: int32[n_blocks], results as of
+    :mod:`gcodec.kernels.block.header`. Values of a block that is not OK are undefined.
     """
     symbols = cuda.shared.array(SYMBOL_WORDS, np.uint32)
     lookup = cuda.shared.array(TABLE_SIZE, np.uint16)

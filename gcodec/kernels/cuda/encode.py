@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..blocks import CODED, CONSTANT, RAW
-from ..prefix_code import NO_CODE
-from ..scalar import I32, U8, U32, U64, lesser, spread
+from ..block.header import CODED, CONSTANT, RAW
+from ..core.scalar import I32, U8, U32, U64, lesser, spread
+from ..entropy.prefix_code import NO_CODE
 from .bits import finish, flush
 from .grid import (
     BAND,
@@ -46,9 +46,9 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
     """Encode a block of the grid's block of a frame into its slot.
 
     ``values``: uintW, ``levels``: uint8 (of several levels only): all frames' are reached from their starts on;
-    ``frames``: int64[n_frames, 8], see :mod:`parameters`; ``owner``: int32[n_blocks], which frame a block is of;
-    ``form``: a :class:`parameters.Form`; ``tables``: :class:`parameters.EncodeTables`; ``out``:
-    :class:`parameters.Output`.
+    ``frames``: int64[n_frames, 8], see :mod:`bundles`; ``owner``: int32[n_blocks], which frame a block is of;
+    ``form``: a :class:`bundles.Form`; ``tables``: :class:`bundles.EncodeTables`; ``out``:
+    :class:`bundles.Output`.
     """
     symbols = cuda.shared.array(BLOCK, np.uint8)
     window = cuda.shared.array(WINDOW, np.uint32)

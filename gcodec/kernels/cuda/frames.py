@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..blocks import CODED
-from ..scalar import I32, U32, U64, lesser
+from ..block.header import CODED
+from ..core.scalar import I32, U32, U64, lesser
 from .grid import THREADS, N, block_number, device, kernel, scan, weighed
 from .parameters import (
     BARE,
@@ -50,7 +50,7 @@ def size_of(out, frames, f, b, form, bare):
 def seal_frames(frames, parts, form, out, starts, places, results, target):
     """One block of the grid for each frame: its size, where its blocks go, and its prelude.
 
-    ``parts``: int64[n_frames, 8], see :mod:`parameters`; ``starts``: uint32, what comes before the indexes, sizes and
+    ``parts``: int64[n_frames, 8], see :mod:`bundles`; ``starts``: uint32, what comes before the indexes, sizes and
     checksums left zero; results: ``places``: int64[n_blocks], word of ``target`` at which a block begins, -1 where
     there is no frame, for lack of room or for a fault; ``results``: int64[n_frames, 2], bytes of the frame, 0 where
     there is none, and whether it has gone without its codebook; ``target``: uint32, all frames are reached from their

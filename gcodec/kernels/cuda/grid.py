@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from ..scalar import I32, U32, U64, spread, word_multiplier
+from ..core.scalar import I32, U32, U64, spread, word_multiplier
 
 THREADS = 128  #: of a block of the grid; a power of two
 STRIP = 8  #: consecutive values of which a thread knows the sums

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..scalar import I32, U32, U64, bin_of, lesser
+from ..core.scalar import I32, U32, U64, bin_of, lesser
 from .grid import N, block_number, kernel
 from .parameters import FIRST_BLOCK, LEVELS, N_VALUES, STREAM_LOG2, VALUES
 from .symbols import STREAMS, find_means
@@ -17,9 +17,9 @@ MOST_BINS = 2 + 16 * 64
 @kernel
 def count_symbols(values, levels, frames, owner, form, drops, window, center, counts):
     """Add a block of the grid's block of a frame to its histogram of heads relative to each sub-stream's mean. Of a
-    sub-stream of zeros one value is counted, as :func:`survey.survey` does.
+    sub-stream of zeros one value is counted, as :func:`costs.survey` does.
 
-    ``window``, ``center``: uint32, see :mod:`survey`; ``form``: that of a lossless frame: what there is before rounding
+    ``window``, ``center``: uint32, see :mod:`costs`; ``form``: that of a lossless frame: what there is before rounding
     counts; ``counts``: uint32[n_frames, 2 + n_levels * window], result, zeroed; other arguments as of
     :func:`encode.encode_blocks`.
     """

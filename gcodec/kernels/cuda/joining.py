@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..prefix_code import ESCAPE
-from ..scalar import I32, U32, U64, lesser, spread, value_of
+from ..core.scalar import I32, U32, U64, lesser, spread, value_of
+from ..entropy.prefix_code import ESCAPE
 from .bits import get
 from .grid import BAND, STRIDE, TILE, N, device, evens, marks_before, mask_of, number_in, odds, scan_three
 from .packing import ceil_bytes

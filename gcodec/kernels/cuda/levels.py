@@ -1,4 +1,4 @@
-"""Levels by the optimizers' rules: the drivers over :mod:`gcodec.kernels.terms`.
+"""Levels by the optimizers' rules: the drivers over :mod:`gcodec.kernels.levels.terms`.
 
 A block of the grid does :data:`values.BLOCK` values of one tensor; a table has a row for each tensor, so that a launch
 does many. No thread waits for another.
@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import cuda
 
-from ..floats import widened
-from ..scalar import I32, U8, U32, U64, lesser
-from ..terms import accumulator_terms, adam_terms, linear_terms, passed
+from ..core.floats import widened
+from ..core.scalar import I32, U8, U32, U64, lesser
+from ..levels.terms import accumulator_terms, adam_terms, linear_terms, passed
 from .grid import N, block_number, device, kernel
 from .values import BLOCK, BLOCK_LOG2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..prefix_code import NO_CODE
-from ..scalar import I32, U32, U64, lesser, tail_of
+from ..core.scalar import I32, U32, U64, lesser, tail_of
+from ..entropy.prefix_code import NO_CODE
 from .bits import put
 from .grid import STRIDE, STRIP, THREADS, N, device, marks_before, number_in, scan
 from .symbols import LEAST, MOST, STREAMS, bit_length

@@ -43,7 +43,7 @@ class EncodeTables(NamedTuple):
 class DecodeTables(NamedTuple):
     """``widths``, ``shifts``, ``infos``: as in :class:`EncodeTables`; ``lookups``: uint16[n, 4096], of a window of 12
     bits the first symbol and, 8 bits up, its length; ``most``: uint32[n], symbols of the ranges; ``spans``: int64[n, 5]
-    and ``heads``: int8[n], column references as in :class:`gcodec.kernels.parameters.Columns`."""
+    and ``heads``: int8[n], column references as in :class:`gcodec.kernels.core.bundles.Columns`."""
 
     widths: np.ndarray
     shifts: np.ndarray

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..blocks import BAD_FIELD, BAD_SIZE, HAS_COLUMNS, OK
-from ..scalar import I32, U32, U64
+from ..block.header import BAD_FIELD, BAD_SIZE, HAS_COLUMNS, OK
+from ..core.scalar import I32, U32, U64
 from .bits import get
 from .grid import N, device, scan
 from .packing import ceil_bytes

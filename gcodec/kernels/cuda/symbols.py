@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..prefix_code import ESCAPE, NO_CODE
-from ..scalar import I32, U8, U32, U64, greater, lesser, spread, symbol_of
+from ..core.scalar import I32, U8, U32, U64, greater, lesser, spread, symbol_of
+from ..entropy.prefix_code import ESCAPE, NO_CODE
 from .grid import BAND, STRIDE, N, device, evens, odds
 from .values import BLOCK, value_at
 

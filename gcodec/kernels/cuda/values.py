@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..scalar import I32, U32, U64, rounded
+from ..core.scalar import I32, U32, U64, rounded
 from .grid import N, device, seed_of, weighed
 
 BLOCK_LOG2 = 14  #: values per block, for all types that are encoded here

@@ -1,0 +1,1 @@
+"""Whole blocks: headers, and the drivers that turn values into blocks and blocks into values."""

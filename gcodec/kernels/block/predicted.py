@@ -1,0 +1,295 @@
+"""Predicted blocks (docs/format.md section 8): the drivers that write and read them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import kernel
+from ..core.scalar import U8, U16, U32, U64
+from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value, view, width_of
+from ..core.vector import compress_8, expand_8, lookup
+from ..entropy.decode_streams import decode_streams
+from ..entropy.encode_streams import STREAM_PAD, checksum, encode_streams
+from ..planes import narrow
+from ..planes.layouts import count_items
+from ..predict.residuals import restore
+from ..predict.rows import copy_base, predict_block, residuals_of_block
+from .decode import is_zero
+from .header import (
+    BAD_CHECKSUM,
+    BAD_FIELD,
+    BAD_PLANES,
+    BAD_SIZE,
+    BAD_STREAM,
+    BLOCK_HEADER,
+    CODED_HEADER,
+    CONSTANT,
+    OK,
+    PREDICTED,
+    RAW,
+    SEED,
+    is_constant,
+    pack_numbers,
+    unpack_numbers,
+)
+
+SCALE_BYTES = 3
+NO_ESCAPE = 64  #: length of an escape that does not exist: no look-up reaches it
+
+
+@kernel
+def split_digits(n, stream, n_planes, mark_of, scratch, out, at):
+    """The planes of a block: ``n_planes - 1`` of bytes, the last of half bytes. Returns the end."""
+    marks, n_items, items = scratch.marks, scratch.n_items, scratch.items
+    narrow.find_marks(scratch.symbols, n, stream, mark_of, marks)
+    n_items[:] = 0
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        words = view(scratch.words, s * stream, count)
+        for p in range(n_planes):
+            right = U32(28 if p == n_planes - 1 else 8 * p)
+            for i in range(count):
+                scratch.bytes[i] = U8(U32(words[i]) >> right)
+            k = n_items[p]
+            for i in range(0, count, 64):
+                k += compress_8(scratch.bytes, i, marks, place + i, 1 << p, items[p], k)
+            n_items[p] = k
+    for p in range(n_planes):
+        at = narrow.pack_bytes(items[p], n_items[p], 4 if p == n_planes - 1 else 8, out, at)
+    return at
+
+
+@kernel
+def merge_digits(data, at, n, stream, n_planes, tables, scratch):
+    """Inverse of :func:`split_digits` and of :func:`residuals.digits`: residuals into ``scratch.words``. ``tables``:
+    uint8[4, 256], by symbol: marks, first digit, and by how many bits it and the bytes are shifted left."""
+    marks, n_items, items, symbols = scratch.marks, scratch.n_items, scratch.items, scratch.symbols
+    for p in range(n_planes):
+        width = 4 if p == n_planes - 1 else 8
+        narrow.unpack_bytes(data, at, n_items[p], width, items[p])
+        at += (n_items[p] * width + 7) >> 3
+    n_items[:] = 0
+    own = scratch.bytes
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        words = view(scratch.words, s * stream, count)
+        for i in range(count):
+            words[i] = U32(0)
+        for p in range(n_planes):
+            k = n_items[p]
+            for i in range(0, count, 64):
+                k += expand_8(items[p], k, marks, place + i, 1 << p, own, i)
+            n_items[p] = k
+            if p < n_planes - 1:
+                left = U32(8 * p)
+                for i in range(count):
+                    words[i] = U32(words[i] | U32(U32(own[i]) << left))
+            else:
+                shift = view(own, len(own) >> 1, count)
+                for i in range(0, count, 64):
+                    lookup(tables[3], 0, symbols, place + i, own, (len(own) >> 1) + i)
+                for i in range(count):
+                    words[i] = U32(U32(words[i] << U32(shift[i])) | U32(own[i]))
+        first, shift = view(own, 0, count), view(own, len(own) >> 1, count)
+        for i in range(0, count, 64):
+            lookup(tables[1], 0, symbols, place + i, own, i)
+            lookup(tables[2], 0, symbols, place + i, own, (len(own) >> 1) + i)
+        for i in range(count):
+            words[i] = U32(words[i] | U32(U32(first[i]) << U32(shift[i])))
+
+
+@kernel
+def encode_predicted_blocks(
+    values, base, geometry, form, begin, end, template, origin, tables, code, c, scratch, out, at, sizes
+):
+    """Encode blocks ``begin ... end`` as predicted ones, from one template or from ``base``, and with one residual
+    codebook; see :func:`encode.encode_blocks`.
+
+    ``base``: uintW[n_values], or None, and then it is the template; ``c``: number of the template and of its
+    codebook; ``template``: float32[n_columns], ``origin``: where in the array a row begins; ``tables``: see
+    :func:`merge_digits`; ``code``: uint32[256], encode table.
+    """
+    width = width_of(values) // 8
+    stream = geometry.stream
+    for b in range(begin, end):
+        start = b * geometry.block
+        n = min(geometry.block, geometry.n_values - start)
+        block_values = view(values, start, n)
+        n_streams = (n + stream - 1) // stream
+        column = (start - origin) % len(template) if base is None else 0
+        store_u32(out, at, U32(0))
+        store_u32(out, at + 4, U32(n))
+        stop = -1
+        if is_constant(block_values, n):
+            out[at] = U8(CONSTANT)
+            store_value(out, at + BLOCK_HEADER, block_values[0])
+            stop = at + BLOCK_HEADER + width
+        else:
+            n_rows = residuals_of_block(block_values, base, start, n, stream, template, column, form, scratch)
+            planes_at = at + CODED_HEADER
+            streams_at = split_digits(n, stream, width, tables[0], scratch, out, planes_at)
+            lengths_at = encode_streams(
+                scratch.symbols,
+                block_values,
+                n,
+                stream,
+                code,
+                U32(0),
+                np.int64(0),
+                0,
+                0,
+                np.int64(0),
+                scratch.chunk,
+                out,
+                streams_at,
+                scratch.stream_bytes,
+                view(values, start + n, n),
+                64,
+            )
+            if lengths_at >= 0:
+                least, most = scratch.stream_bytes[0], scratch.stream_bytes[0]
+                for s in range(1, n_streams):
+                    least, most = min(least, scratch.stream_bytes[s]), max(most, scratch.stream_bytes[s])
+                length_width = 0
+                while (most - least) >> length_width:
+                    length_width += 1
+                out[at], out[at + 1] = U8(PREDICTED), U8(c)
+                store_u16(out, at + 2, U16(c))
+                store_u32(out, at + 16, U32(lengths_at - streams_at))
+                store_u32(out, at + 20, U32(streams_at - planes_at))
+                store_u16(out, at + 24, U16(least))
+                out[at + 26], out[at + 27] = U8(length_width), U8(0)
+                store_u32(out, at + 28, U32(column))
+                stop = pack_numbers(scratch.stream_bytes, n_streams, np.int64(least), length_width, out, lengths_at)
+                for row in range(n_rows):
+                    store_u32(out, stop, U32(scratch.scales[row] >> U32(8)))
+                    stop += SCALE_BYTES
+        if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
+            store_u32(out, at, U32(RAW))
+            for i in range(n):
+                store_value(out, at + BLOCK_HEADER + i * width, block_values[i])
+            stop = at + BLOCK_HEADER + n * width
+        while (stop - at) & 7:
+            out[stop] = U8(0)
+            stop += 1
+        store_u64(out, at + 8, U64(checksum(out, at, (stop - at) >> 2, 2, U64(b + 1) * U64(SEED))))
+        sizes[b] = stop - at
+        at = stop
+    return at
+
+
+@kernel
+def decode_predicted(
+    data, at, size, n, stream, form, n_planes, base, start, template, tables, lengths, table, n_symbols, scratch, out
+):
+    """One predicted block at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
+    symbol_bytes, plane_bytes = np.int64(load_u32(data, at + 16)), np.int64(load_u32(data, at + 20))
+    least = np.int64(load_u16(data, at + 24))
+    length_width, run_symbol = np.int64(data[at + 26]), data[at + 27]
+    column = np.int64(load_u32(data, at + 28))
+    if length_width > 16 or run_symbol > n_symbols or column >= max(len(template), 1):
+        return BAD_FIELD
+    n_streams = (n + stream - 1) // stream
+    n_rows = (column + n + len(template) - 1) // len(template) if len(template) else 0
+    streams_at = at + CODED_HEADER + plane_bytes
+    lengths_at = streams_at + symbol_bytes
+    scales_at = lengths_at + (n_streams * length_width + 7) // 8
+    body = scales_at + SCALE_BYTES * n_rows - at
+    if (body + 7) & ~7 != size:
+        return BAD_SIZE
+    if not is_zero(data, at + body, at + size):
+        return BAD_FIELD
+    unpack_numbers(data, lengths_at, n_streams, length_width, scratch.stream_bytes)
+    position = streams_at
+    for s in range(n_streams):
+        scratch.stream_bytes[s] += least
+        scratch.starts[s] = position
+        position += scratch.stream_bytes[s]
+        if position > lengths_at:
+            break
+    if position != lengths_at:
+        return BAD_STREAM
+    n_escapes = decode_streams(
+        data,
+        scratch.starts,
+        scratch.stream_bytes,
+        n,
+        stream,
+        run_symbol,
+        table,
+        lengths,
+        np.int64(NO_ESCAPE),
+        0,
+        scratch.lanes,
+        scratch.symbols,
+        scratch.escapes,
+        scratch.escape_heads,
+        at + size,
+        out,
+    )
+    if n_escapes:
+        return BAD_STREAM
+    count_items(scratch.symbols, n, stream, n_planes, tables[0], scratch.marks, scratch.n_items)
+    total = 0
+    for p in range(n_planes):
+        total += (scratch.n_items[p] * (4 if p == n_planes - 1 else 8) + 7) >> 3
+    if total != plane_bytes:
+        return BAD_PLANES
+    merge_digits(data, at + CODED_HEADER, n, stream, n_planes, tables, scratch)
+    for row in range(n_rows):
+        scratch.scales[row] = U32(load_u32(data, scales_at + SCALE_BYTES * row) << U32(8))
+    if n_rows:
+        predict_block(scratch, template, column, n, form)
+    elif base is not None:
+        copy_base(base, start, n, scratch.predictions)
+    restore(scratch.words, scratch.predictions, n, 0, out)
+    return OK
+
+
+@kernel
+def decode_predicted_blocks(
+    data, offsets, sizes, begin, end, geometry, form, base, templates, spans, tables, books, scratch, out, out_first
+):
+    """Decode predicted blocks from ``begin`` on, as many as there are before ``end``; see :func:`decode.decode_blocks`.
+
+    ``base``: uintW[n_values], what a template of no columns stands for; None where there is none, which the caller has
+    made sure of; ``templates``: float32, all templates of the frame end to end; ``spans``: int64[n_templates, 2],
+    where each begins and ends; ``books``: of the residual codebooks. Returns (status, block): the first block that is
+    of another kind, or faulty.
+    """
+    n_planes = width_of(out) // 8
+    for b in range(begin, end):
+        at, size = offsets[b], sizes[b]
+        if size < BLOCK_HEADER or data[at] != PREDICTED:
+            return OK, b
+        start = b * geometry.block
+        n = min(geometry.block, geometry.n_values - start)
+        if checksum(data, at, size >> 2, 2, U64(b + 1) * U64(SEED)) != load_u64(data, at + 8):
+            return BAD_CHECKSUM, b
+        c, number = np.int64(data[at + 1]), np.int64(load_u16(data, at + 2))
+        if size < CODED_HEADER or load_u32(data, at + 4) != n or c >= len(books.n_symbols) or number >= len(spans):
+            return BAD_FIELD, b
+        template = view(templates, spans[number, 0], spans[number, 1] - spans[number, 0])
+        status = decode_predicted(
+            data,
+            at,
+            size,
+            n,
+            geometry.stream,
+            form,
+            n_planes,
+            base,
+            start,
+            template,
+            tables,
+            books.lengths[c],
+            books.table[c],
+            books.n_symbols[c],
+            scratch,
+            view(out, start - out_first, n),
+        )
+        if status != OK:
+            return status, b
+    return OK, end

@@ -1,0 +1,47 @@
+"""The ends of a frame's prelude: its index of blocks and its checksum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import kernel
+from ..core.scalar import U8, U32, U64
+from ..core.unaligned import load_u32, store_u32, store_u64
+from ..entropy.encode_streams import checksum
+
+CHECKSUM_AT = 40
+
+
+@kernel
+def seal_prelude(frame, start, index_at, prelude_bytes, sizes):
+    """Write a prelude: ``start`` (uint8[n], what comes before the index), the index, zeros between, the checksum.
+
+    ``frame``: uint8, of at least ``prelude_bytes``; ``sizes``: uint32[n_blocks].
+    """
+    for i in range(len(start)):
+        frame[i] = start[i]
+    for i in range(len(start), prelude_bytes):
+        frame[i] = U8(0)
+    for b in range(len(sizes)):
+        store_u32(frame, index_at + 4 * b, U32(sizes[b]))
+    store_u64(frame, CHECKSUM_AT, U64(checksum(frame, 0, prelude_bytes >> 2, CHECKSUM_AT >> 2, U64(0))))
+
+
+@kernel
+def find_blocks(prelude, index_at, first, sizes, offsets):
+    """Read an index: ``sizes`` and ``offsets`` of the blocks (int64[n_blocks], results).
+
+    ``prelude``: uint8; ``first``: offset of the first block. Returns the end of the last one, or -1 where a size is
+    not a multiple of 8 or the padding after the index is not zero.
+    """
+    at = first
+    for b in range(len(sizes)):
+        size = np.int64(load_u32(prelude, index_at + 4 * b))
+        sizes[b], offsets[b] = size, at
+        at += size
+        if size & 7:
+            return -1
+    for i in range(index_at + 4 * len(sizes), first):
+        if prelude[i]:
+            return -1
+    return at

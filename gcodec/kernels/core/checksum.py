@@ -1,0 +1,53 @@
+"""The checksum of docs/format.md section 3, 16 words at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from .intrinsics import intrinsic_step
+from .jit import kernel
+from .scalar import U64, word_multiplier
+from .simd import INDEX, Lanes, load
+from .unaligned import load_u32
+
+_STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
+
+
+def _generate(builder: Any, args: list[Any], at: Any) -> Any:
+    kinds = ir.VectorType(ir.IntType(32), 16), ir.VectorType(INDEX, 8)
+    first = ir.Constant(kinds[0], [(i + 1) * _STEP & _LOW for i in range(16)])
+    slots = [cgutils.alloca_once(builder, kind) for kind in (kinds[0], kinds[1], kinds[1])]
+    builder.store(first, slots[0])
+    for slot in slots[1:]:
+        builder.store(ir.Constant(kinds[1], [0] * 8), slot)
+    start = at(0, 8)
+    with cgutils.for_range(builder, args[2]) as loop:
+        words = load(builder, builder.gep(start, [builder.mul(loop.index, ir.Constant(INDEX, 64))]), 32, 16).seen_as(64)
+        product, even, odd = (Lanes(builder, builder.load(slot)) for slot in slots)
+        factors = (product | 1).seen_as(64)
+        builder.store((product + 16 * _STEP).value, slots[0])
+        builder.store((even + (words & _LOW) * (factors & _LOW)).value, slots[1])
+        builder.store((odd + (words >> 32) * (factors >> 32)).value, slots[2])
+    return (Lanes(builder, builder.load(slots[1])) + Lanes(builder, builder.load(slots[2]))).total()
+
+
+#: sum_words(data, start, n) -> sum of 16 * n words, each times its multiplier, as uint64.
+sum_words = intrinsic_step(types.uint64, 3, _generate)
+
+
+@kernel
+def checksum(data, start, n_words, hole, seed):
+    """Checksum of docs/format.md section 3 over ``n_words`` 32-bit words of ``data`` (uint8) from byte ``start``.
+
+    Words ``hole`` and ``hole + 1`` count as zero (the checksum field itself); ``hole`` < 0 for none.
+    """
+    total = U64(seed) + sum_words(data, start, n_words >> 4)
+    for i in range(n_words & ~15, n_words):
+        total += U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
+    if hole >= 0:
+        for i in range(hole, hole + 2):
+            total -= U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
+    return total

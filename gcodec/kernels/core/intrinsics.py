@@ -1,0 +1,60 @@
+"""What kernels are compiled for, and how a step written in LLVM's terms becomes something that they can call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba.core import config, types
+from numba.extending import intrinsic
+
+from .unaligned import pointer
+
+_INDEX = ir.IntType(64)
+
+
+def _has(*features: str) -> bool:
+    """Whether kernels are compiled for a CPU with these features: the host's, or what NUMBA_CPU_FEATURES says."""
+    named = getattr(config, "CPU_FEATURES", None)
+    if named is not None:
+        return all(f"+{feature}" in named.split(",") for feature in features)
+    host = get_host_cpu_features()
+    return all(host.get(feature, False) for feature in features)
+
+
+#: Masked compress and expand of bytes and words, and byte permutes over two registers.
+HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
+#: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
+HAS_SSSE3 = _has("ssse3", "popcnt") or getattr(config, "CPU_NAME", None) in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+#: Several planes by classes of symbols (:mod:`classes_ssse3`).
+BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
+
+
+def intrinsic_step(
+    result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]
+) -> Any:
+    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i,
+    bits)`` is the address of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
+
+    def body(typingctx: Any, *args: Any) -> Any:
+        kinds = [a if isinstance(a, types.Array) else types.intp for a in args]
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            def at(i: int, bits: int) -> Any:
+                offset = builder.mul(values[i + 1], ir.Constant(_INDEX, bits // 8))
+                return pointer(context, builder, signature.args[i], values[i], offset)
+
+            value = generate(builder, values, at)
+            return context.get_dummy_value() if value is None else value
+
+        return result(*kinds), codegen
+
+    parameters = ", ".join(f"a{i}" for i in range(n_args))
+    scope: dict[str, Any] = {"body": body}
+    exec(
+        f"def typer(typingctx, {parameters}): return body(typingctx, {parameters})", scope
+    )  # intrinsics need named arguments
+    return intrinsic(scope["typer"])

@@ -1,0 +1,203 @@
+"""From counted symbols to a codebook's symbols, and what codebooks cost on counted symbols.
+
+Histograms are those of :mod:`costs`: zero, outside, then one bin per (level, relative head).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import allocating, kernel
+from ..core.scalar import U8, U16, U32
+from ..core.unaligned import store_u16, view
+from ..sample.costs import cost_of
+from .prefix_code import ESCAPE, package_merge
+
+RECORD_BYTES = 4 + 4 * 16 + 128  #: most that an inline record takes
+NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
+
+
+@allocating
+def choose_symbols(histograms, n_levels, window, budget, exact):
+    """Which bins get a symbol, and the weight of each, for a codebook per row.
+
+    ``histograms``: int64[n, 2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
+    what was counted is all that will occur. Returns ``spans``: int64[n, n_levels, 2], bins [lo, hi) of every level;
+    ``weights``: int64[n, budget + 2], of zero, of the bins of the spans, of the escape; ``n_weights``: int64[n], how
+    many.
+    """
+    n = len(histograms)
+    spans, weights = np.empty((n, n_levels, 2), np.int64), np.zeros((n, budget + 2), np.int64)
+    n_weights = np.empty(n, np.int64)
+    for k in range(n):
+        n_weights[k] = _choose_some(histograms[k], n_levels, window, budget, exact, spans[k], weights[k])
+    return spans, weights, n_weights
+
+
+@kernel
+def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
+    """The same for one row. Returns the number of weights."""
+    total = 0
+    for level in range(n_levels):
+        row = 2 + level * window
+        lo, hi = 0, window
+        while lo < hi and histogram[row + lo] == 0:
+            lo += 1
+        while hi > lo and histogram[row + hi - 1] == 0:
+            hi -= 1
+        spans[level, 0] = lo if hi > lo else 0
+        spans[level, 1] = hi if hi > lo else 0
+        total += hi - lo
+    # Every span begins and ends with a bin that occurs; drop the end that is worth least while that pays.
+    while True:
+        best, best_level, best_side, best_gap = np.int64(0), -1, 0, 0
+        for level in range(n_levels):
+            lo, hi = spans[level, 0], spans[level, 1]
+            row = 2 + level * window
+            for side in range(2 if hi > lo else 0):
+                gap = 1
+                place = row + (hi - 1 if side else lo)
+                step = -1 if side else 1
+                while gap < hi - lo and histogram[place + step * gap] == 0:
+                    gap += 1
+                # An escape costs some 8 bits more than a code; a place in the table costs 4 bits.
+                gain = 4 * gap - 8 * histogram[place]
+                if best_level < 0 or gain > best:
+                    best, best_level, best_side, best_gap = gain, level, side, gap
+        if best_level < 0 or (best <= 0 and total <= budget):
+            break
+        total -= best_gap
+        if best_side:
+            spans[best_level, 1] -= best_gap
+        else:
+            spans[best_level, 0] += best_gap
+    room = budget - total
+    counted, coded = histogram[1], 0
+    n = 1
+    weights[0] = histogram[0]
+    for level in range(n_levels):
+        lo, hi = spans[level, 0], spans[level, 1]
+        if hi > lo and room >= 4 and not exact:
+            spans[level, 0], spans[level, 1] = max(lo - 2, 0), min(hi + 2, window)
+            room -= (spans[level, 1] - spans[level, 0]) - (hi - lo)
+            lo, hi = spans[level, 0], spans[level, 1]
+        row = 2 + level * window
+        for i in range(window):
+            counted += histogram[row + i]
+        for i in range(lo, hi):
+            weights[n] = histogram[row + i]
+            coded += histogram[row + i]
+            n += 1
+    weights[n] = counted - coded
+    n += 1
+    for i in range(n):
+        weights[i] = weights[i] * 8 + (0 if exact else 1)
+    return n
+
+
+@allocating
+def find_lengths(weights, n_weights, limit):
+    """Code lengths by symbol number, of at most ``limit`` bits, for a codebook per row: uint8[n, 256]. ``weights``,
+    ``n_weights``: of :func:`choose_symbols`."""
+    n_books, most = weights.shape
+    lengths, found = np.zeros((n_books, ESCAPE + 1), np.uint8), np.empty(most, np.uint8)
+    order, weight = np.empty(most, np.int64), np.empty((2, 2 * most), np.uint64)
+    is_leaf, n_items = np.empty((limit, 2 * most), np.uint8), np.empty(limit, np.int64)
+    for k in range(n_books):
+        n, used = n_weights[k], 0
+        own = weights[k, :n]
+        for i in range(n):
+            used += own[i] > 0
+        if used < 2:  # a code has two symbols at least
+            used += own[n - 1] == 0
+            own[n - 1] = max(own[n - 1], 1)
+            own[0] = own[0] if used > 1 else 1
+        package_merge(own, limit, order, weight, is_leaf, n_items, found)
+        for i in range(n - 1):
+            lengths[k, i] = found[i]
+        lengths[k, ESCAPE] = found[n - 1]
+    return lengths
+
+
+@kernel
+def write_records(spans, lengths, center, head_mask, ranges, records, ends):
+    """What frames say about codebooks (docs/format.md section 5, kind 0).
+
+    ``spans``: int64[n, n_levels, 2], of :func:`choose_symbols`, with bin ``center`` of a level for head 0; ``lengths``:
+    uint8[n, 256]; results: ``ranges``: int64[n, n_levels, 2] of (first, count); ``records``: uint8[n, RECORD_BYTES];
+    ``ends``: int64[n], of the records.
+    """
+    n_levels = spans.shape[1]
+    for k in range(len(spans)):
+        own, n_symbols = view(records, k * RECORD_BYTES, RECORD_BYTES), 0
+        for i in range(RECORD_BYTES):
+            own[i] = U8(0)
+        own[1] = U8(n_levels)
+        for level in range(n_levels):
+            count = spans[k, level, 1] - spans[k, level, 0]
+            first = (spans[k, level, 0] - center) & head_mask if count else 0
+            ranges[k, level, 0], ranges[k, level, 1] = first, count
+            store_u16(own, 4 + 4 * level, U16(first))
+            store_u16(own, 6 + 4 * level, U16(count))
+            n_symbols += count
+        at = 4 + 4 * n_levels
+        own[at] = lengths[k, 0] | U8(lengths[k, ESCAPE] << 4)
+        for i in range(1, n_symbols + 1):
+            own[at + ((i + 1) >> 1)] |= U8(lengths[k, i] << (4 if i & 1 == 0 else 0))
+        ends[k] = (at + ((n_symbols + 3) >> 1) + 3) & ~3
+
+
+@kernel
+def bin_costs(ranges, lengths, head_bits, window, center, costs):
+    """Bits that each bin costs under codebooks, :data:`NO_COST` where one has no code.
+
+    ``ranges``: int64[n, n_levels, 2] of (first, count); ``lengths``: uint8[n, 256]; ``costs``: uint32[n, n_bins],
+    result.
+    """
+    half, mask = np.int64(1) << (head_bits - 1), (np.int64(1) << head_bits) - 1
+    for k in range(len(ranges)):
+        escape = U32(NO_COST)
+        if lengths[k, ESCAPE]:
+            escape = U32(lengths[k, ESCAPE] + head_bits)
+        for i in range(costs.shape[1]):
+            costs[k, i] = escape
+        if lengths[k, 0]:
+            costs[k, 0] = lengths[k, 0]
+        number = 1
+        for level in range(ranges.shape[1]):
+            for j in range(ranges[k, level, 1]):
+                place = ((ranges[k, level, 0] + j + half) & mask) - half + center
+                if 0 <= place < window and lengths[k, number]:
+                    costs[k, 2 + level * window + place] = lengths[k, number]
+                number += 1
+
+
+@allocating
+def spent(histograms, costs):
+    """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost under each codebook: uint64[n_codebooks].
+    ``costs``: uint32[n_codebooks, n_bins], by :func:`bin_costs`."""
+    n_codebooks, n_bins = costs.shape
+    totals = np.zeros(n_codebooks, np.uint64)
+    for b in range(histograms.shape[0]):
+        row = view(histograms, b * n_bins, n_bins)
+        for k in range(n_codebooks):
+            totals[k] += cost_of(row, view(costs, k * n_bins, n_bins))
+    return totals
+
+
+@kernel
+def add_costs(counts, costs, choice, tail_bits, bits, numbers):
+    """What the values that were counted take, and how many they are, by block: int64[n_blocks], results.
+
+    ``counts``: uint32[n_blocks, n_bins]; ``costs``: int64[n_codebooks, n_bins], bits of a bin's symbol; ``choice``:
+    int64[n_blocks], codebooks; ``tail_bits``: of values that are not 0.
+    """
+    for b in range(len(counts)):
+        row, cost = counts[b], costs[choice[b]]
+        total, number = np.int64(0), np.int64(0)
+        for i in range(len(row)):
+            count = np.int64(row[i])
+            total += count * np.int64(cost[i])
+            number += count
+        bits[b] = total + (number - np.int64(row[0])) * tail_bits
+        numbers[b] = number

@@ -1,0 +1,144 @@
+"""Length-limited canonical prefix codes: lengths from counts, and the tables that encode and decode with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import kernel
+from ..core.scalar import ESCAPE as ESCAPE
+from ..core.scalar import U32, U64
+
+MAX_LENGTH = 12  #: longest code of the format, bits
+TABLE_SIZE = 1 << MAX_LENGTH
+NO_CODE = 64  #: length stored for a symbol without a code: more than the encoder appends at once
+
+
+@kernel
+def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
+    """Optimal code lengths of at most ``limit`` bits for symbols of given counts (Larmore and Hirschberg 1990).
+
+    ``counts``: integers[n], none negative; ``order``: int64[n], ``weight``: uint64[2, 2n], ``is_leaf``: uint8[limit,
+    2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result, 0 where the count is 0. Returns the
+    number of counts that are not 0; where it is not in 2 ... 2**limit there is no result. Among equal weights a leaf
+    precedes a package, and leaves go by (count, index): the result is a pure function of the counts.
+    """
+    n = 0
+    for i in range(len(counts)):
+        lengths[i] = 0
+        if counts[i]:
+            place = n
+            while place > 0 and counts[order[place - 1]] > counts[i]:
+                order[place] = order[place - 1]
+                place -= 1
+            order[place] = i
+            n += 1
+    if n < 2 or n > 1 << limit:
+        return n
+    n_previous = 0
+    for level in range(limit):
+        now, before = level & 1, (level + 1) & 1
+        leaf, package, item = 0, 0, 0
+        while leaf < n or 2 * package + 1 < n_previous:
+            take_leaf = leaf < n
+            count, pair = U64(0), U64(0)
+            if take_leaf:
+                count = U64(counts[order[leaf]])
+            if 2 * package + 1 < n_previous:
+                pair = U64(weight[before, 2 * package] + weight[before, 2 * package + 1])
+                take_leaf = take_leaf and count <= pair
+            if take_leaf:
+                weight[now, item] = count
+                leaf += 1
+            else:
+                weight[now, item] = pair
+                package += 1
+            is_leaf[level, item] = take_leaf
+            item += 1
+        n_items[level] = item
+        n_previous = item
+    take = 2 * n - 2
+    for level in range(limit - 1, -1, -1):
+        n_leaves = 0
+        for item in range(take):
+            n_leaves += is_leaf[level, item]
+        for i in range(n_leaves):
+            lengths[order[i]] += 1
+        take = 2 * (take - n_leaves)
+    return n
+
+
+@kernel
+def canonical_codes(lengths, following, codes):
+    """Canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
+
+    ``lengths``: uint8[256], 0 for no code; ``following``: uint32[MAX_LENGTH + 1], scratch: the next code of each
+    length; ``codes``: uint32[256], result, where there is a code. Returns the Kraft sum in units of 2**-12.
+    """
+    for length in range(MAX_LENGTH + 1):
+        following[length] = U32(0)
+    for symbol in range(256):
+        if lengths[symbol] <= MAX_LENGTH:
+            following[lengths[symbol]] += U32(1)
+    code, kraft = 0, 0
+    for length in range(1, MAX_LENGTH + 1):
+        number = np.int64(following[length])
+        code <<= 1
+        following[length] = U32(code)
+        code += number
+        kraft += number << (MAX_LENGTH - length)
+    for symbol in range(256):
+        length = np.int64(lengths[symbol])
+        if 0 < length <= MAX_LENGTH:
+            codes[symbol] = _reversed(following[length]) >> U32(16 - length)
+            following[length] += U32(1)
+    return kraft
+
+
+@kernel
+def _reversed(code):
+    """The 16 bits in the opposite order."""
+    code = U32(((code >> U32(1)) & U32(0x5555)) | ((code & U32(0x5555)) << U32(1)))
+    code = U32(((code >> U32(2)) & U32(0x3333)) | ((code & U32(0x3333)) << U32(2)))
+    code = U32(((code >> U32(4)) & U32(0x0F0F)) | ((code & U32(0x0F0F)) << U32(4)))
+    return U32((code >> U32(8)) & U32(0xFF)) | U32((code & U32(0xFF)) << U32(8))
+
+
+@kernel
+def encode_table(lengths, codes, table):
+    """Per symbol ``code << 8 | length``, uint32[256]; the escape and symbols without a code get length NO_CODE."""
+    for symbol in range(256):
+        length = lengths[symbol]
+        if length == 0 or symbol == ESCAPE:
+            table[symbol] = U32(NO_CODE)
+        else:
+            table[symbol] = U32((codes[symbol] << U32(8)) | U32(length))
+
+
+@kernel
+def decode_table(lengths, codes, first_symbol, first_length, table):
+    """Table of 2**12 entries that decodes up to six symbols at once.
+
+    ``lengths``: uint8[256]; ``codes``: uint32[256]; ``first_symbol``, ``first_length``: uint8[4096] scratch;
+    ``table``: uint64[4096], result. An entry is, from its lowest byte: six symbols, bits used, number of symbols.
+    The number is 0 where the window starts with the escape.
+    """
+    for symbol in range(256):
+        length = lengths[symbol]
+        if length:
+            for window in range(codes[symbol], TABLE_SIZE, 1 << length):
+                first_symbol[window] = symbol
+                first_length[window] = length
+    for window in range(TABLE_SIZE):
+        entry = U64(0)
+        used = 0
+        number = 0
+        while number < 6:
+            rest = window >> used
+            length = first_length[rest]
+            symbol = first_symbol[rest]
+            if used + length > MAX_LENGTH or symbol == ESCAPE:
+                break
+            used += length
+            entry |= U64(symbol) << U64(8 * number)
+            number += 1
+        table[window] = entry | (U64(used) << U64(48)) | (U64(number) << U64(56))

@@ -1,0 +1,139 @@
+"""Heads of float32 as bytes, taken once for all that is done with them, for CPUs with AVX-512: the means that others
+are relative to, and symbols. The loops of :mod:`symbols` are the path of all other CPUs and types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from ..core.groups_avx512 import heads_of, look_up
+from ..core.intrinsics import intrinsic_step
+from ..core.jit import kernel
+from ..core.scalar import U8, U32, U64
+from ..core.simd import INDEX, Lanes, call, load, mask_from, splat
+from ..core.vector import lookup
+from ..entropy.encode_streams import STREAM_PAD
+
+GROUP = 64
+
+
+def _generate_take(builder: Any, args: list[Any], at: Any) -> None:
+    values = load(builder, at(0, 32), 32, GROUP)
+    heads_of(values, 23).store(at(2, 8))
+    builder.store(values.compare("!=", 0).number(), builder.bitcast(at(4, 64), INDEX.as_pointer()))
+
+
+_take = intrinsic_step(types.void, 6, _generate_take)
+
+
+def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
+    sums = ir.VectorType(INDEX, 8)
+    slot = cgutils.alloca_once_value(builder, ir.Constant(sums, [0] * 8))
+    with cgutils.for_range(builder, args[2]) as loop:
+        heads = load(builder, builder.gep(at(0, 8), [builder.mul(loop.index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
+        own = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
+        builder.store(builder.add(builder.load(slot), own), slot)
+    return Lanes(builder, builder.load(slot)).total()
+
+
+#: _sum(heads, i, n_groups) -> the sum of 64 * n_groups bytes.
+_sum = intrinsic_step(types.intp, 3, _generate_sum)
+
+
+def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
+    return call(builder, "llvm.ctpop.i64", INDEX, [builder.load(builder.bitcast(at(0, 64), INDEX.as_pointer()))])
+
+
+_count = intrinsic_step(types.intp, 2, _generate_count)
+
+
+def _escape(builder: Any) -> Lanes:
+    return splat(builder, ir.Constant(INDEX, 255), 8, GROUP)
+
+
+def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
+    others = mask_from(builder, at(2, 64), GROUP)
+    offset = load(builder, at(0, 8), 8, GROUP) - args[6]
+    symbols = offset.compare("<", args[7]).choose(offset + 1, _escape(builder))
+    others.choose(symbols, symbols ^ symbols).store(at(4, 8))
+
+
+#: _symbols(heads, i, others, j, symbols, k, origin, count): of 64 values of one level, the range starting at
+#: ``origin``.
+_symbols = intrinsic_step(types.void, 8, _generate_symbols)
+
+
+def _generate_joint(builder: Any, args: list[Any], at: Any) -> None:
+    others = mask_from(builder, at(2, 64), GROUP)
+    heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)
+    levels = heads.compare("!=", 255).choose(levels, levels ^ levels)
+    origin, count, number = (
+        look_up(builder, builder.gep(ranges, [ir.Constant(INDEX, 256 * k)]), levels, 64) for k in range(3)
+    )
+    offset = heads - args[10] - origin
+    symbols = offset.compare("<", count).choose(offset + number, _escape(builder))
+    others.choose(symbols, symbols ^ symbols).store(at(8, 8))
+
+
+#: _joint(heads, i, others, j, levels, k, ranges, 0, symbols, l, reference): of 64 values with levels; ``ranges``:
+#: uint8[3, 256] as in ``parameters.Books``. Infinities and NaNs are of level 0.
+_joint = intrinsic_step(types.void, 11, _generate_joint)
+
+
+@kernel
+def find_heads(values, n, heads, others):
+    """Heads of float32 as bits, and which are not zero: ``heads``: uint8[n and up to 63 more], ``others``:
+    uint64[n / 64, rounded up], a bit each, results. What lies behind the last value counts as zero."""
+    whole = n & ~(GROUP - 1)
+    for i in range(0, whole, GROUP):
+        _take(values, i, heads, i, others, i >> 6)
+    if whole < n:
+        word = U64(0)
+        for i in range(GROUP):
+            bits = U32(values[whole + i]) if whole + i < n else U32(0)
+            heads[whole + i] = U8(bits >> U32(23))
+            word |= U64(bits != U32(0)) << U64(i)
+        others[whole >> 6] = word
+
+
+@kernel
+def mean_of_heads(heads, others, begin, n):
+    """Mean head of those of ``n`` values from ``begin`` on, a multiple of 64, that are not zero (0 if there are none),
+    rounded down, and their number."""
+    n_groups, number = (n + GROUP - 1) >> 6, np.int64(0)
+    for k in range(begin >> 6, (begin >> 6) + n_groups):
+        number += _count(others, k)
+    return _sum(heads, begin, n_groups) // max(number, 1), number
+
+
+@kernel
+def find_symbols_of(
+    heads, others, levels, n, stream, base, references, first, count, ranges, coded, with_gaps, chunk, symbols
+):
+    """:func:`symbols.find_symbols` of what :func:`find_heads` has found; ``stream`` is a multiple of 64."""
+    for s in range((n + stream - 1) // stream):
+        reference = base + np.int64(references[s])
+        begin, place = s * stream, s * (stream + STREAM_PAD)
+        length = min(stream, n - begin)
+        if levels is None:
+            origin = (reference + first[0]) & 255
+            for i in range(0, length, GROUP):
+                _symbols(heads, begin + i, others, (begin + i) >> 6, symbols, place + i, origin, count[0])
+        else:
+            whole = length & ~(GROUP - 1)
+            for i in range(0, whole, GROUP):
+                at = begin + i
+                _joint(heads, at, others, at >> 6, levels, at, ranges, 0, symbols, place + i, reference)
+            if whole < length:
+                for i in range(GROUP):
+                    chunk[i] = levels[begin + whole + i] if whole + i < length else U8(0)
+                at = begin + whole
+                _joint(heads, at, others, at >> 6, chunk, 0, ranges, 0, symbols, place + whole, reference)
+        if with_gaps:
+            for i in range(0, length, GROUP):
+                lookup(coded, 0, symbols, place + i, symbols, place + i)
+            for i in range(length, (length + GROUP - 1) & ~(GROUP - 1)):
+                symbols[place + i] = 0

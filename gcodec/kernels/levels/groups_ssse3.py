@@ -1,0 +1,104 @@
+"""Fused steps on 64 values with levels for CPUs with SSSE3 but not AVX-512, as :mod:`groups_avx512`: sixteen at a time,
+what depends on the level by a shuffle of bytes, for there are neither shifts nor look-ups lane by lane.
+
+All of them read and write whole groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from ..core.intrinsics import intrinsic_step
+from ..core.jit import kernel
+from ..core.scalar import U8, U32
+from ..core.simd import Lanes, load, splat
+from ..core.vector_ssse3 import shuffle
+
+_INDEX = ir.IntType(64)
+
+
+def _number(value: int) -> Any:
+    return ir.Constant(_INDEX, value)
+
+
+def _address(builder: Any, start: Any, offset: int) -> Any:
+    return builder.gep(start, [_number(offset)])
+
+
+def zipped(low: Lanes, high: Lanes) -> Lanes:
+    """Lanes of twice the width, from their lower and their upper halves."""
+    both = low.pick([k + half for k in range(low.n) for half in (0, low.n)], high)
+    return both.seen_as(2 * low.bits)
+
+
+def _lows(builder: Any, tables: Any, levels: Lanes, bits: int) -> Lanes:
+    """The bits that 16 levels drop, from their tables: of the lowest bytes of all levels, of the next ones ..."""
+    parts = [shuffle(load(builder, _address(builder, tables, 16 * k), 8, 16), levels) for k in range(bits // 8)]
+    while len(parts) > 1:
+        parts = [zipped(*parts[k : k + 2]) for k in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _rounder(bits: int) -> Any:
+    sign = 1 << (bits - 1)
+
+    def generate(builder: Any, args: list[Any], at: Any) -> Any:
+        one = _number(1)
+        limit = splat(builder, builder.sub(args[8], one), bits, 16)
+        least = splat(builder, builder.sub(args[9], one), bits, 16)
+        nearest = splat(builder, builder.neg(args[10]), bits, 16)
+        # Where nothing is dropped there is no half to round up, nor a bit that would make it even.
+        odd, most = nearest & ~1, nearest ^ nearest
+        for k in range(0, 64, 16):
+            values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
+            low = _lows(builder, at(4, 8), load(builder, _address(builder, at(2, 8), k), 8, 16), bits)
+            magnitude, unit = values & (sign - 1), (low + 1) & odd
+            bumped = values + ((low >> 1) & nearest) - (values & unit).above(0).widened(bits)
+            result = (bumped & (low ^ -1)) & magnitude.above(least).widened(bits)
+            result.store(_address(builder, at(6, bits), k * bits // 8))
+            most = magnitude.above(most).choose(magnitude, most)
+        return most.above(limit).number()
+
+    return intrinsic_step(types.intp, 11, generate)
+
+
+#: round_32(values, i, levels, j, tables, 0, out, k, limit, least, nearest): 64 float32 rounded by level; those below
+#: ``least`` become +0; ``nearest``: 1, or 0 to truncate; ``tables``: of :func:`fill_drops`. Returns something else than
+#: 0 where there are magnitudes from ``limit`` on: those are not what they should be. round_16: of 16 bits.
+round_32, round_16 = _rounder(32), _rounder(16)
+
+
+@kernel
+def fill_drops(drops, tables, at):
+    """The bits that are dropped by level: uint8[4, 16] from ``tables[at]`` on, the lowest bytes of all levels first."""
+    for level in range(16):
+        low = U32(U32(U32(1) << U32(drops[level])) - U32(1))
+        for k in range(4):
+            tables[at + 16 * k + level] = U8((low >> U32(8 * k)) & U32(255))
+
+
+def _joint(bits: int, head_shift: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> None:
+        reference, top = splat(builder, args[9], 8, 16), splat(builder, args[8], 8, 16)
+        tables = [load(builder, _address(builder, at(4, 8), 256 * k), 8, 16) for k in range(3)]
+        for k in range(0, 64, 16):
+            values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
+            head = (values >> head_shift).to(8)
+            finite = head.compare("<", top).widened(8)
+            levels = load(builder, _address(builder, at(2, 8), k), 8, 16) & finite
+            origin, count, number = (shuffle(table, levels) for table in tables)
+            offset = head - reference - origin
+            outside = offset.compare(">=", count).widened(8)
+            zero = values.compare("==", 0).widened(8)
+            symbols = ((offset + number) | outside) & (zero ^ -1)
+            symbols.store(_address(builder, at(6, 8), k))
+
+    return intrinsic_step(types.void, 10, generate)
+
+
+#: joint_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): symbols of 64 float32 with levels; ``ranges``:
+#: uint8[3, 256] as in ``parameters.Books``; ``top``: head of infinity. joint_16: of 16 bits.
+joint_32, joint_16 = _joint(32, 23), _joint(16, 7)

@@ -1,0 +1,121 @@
+"""The two sides of the rules of optimizer-aware truncation, for one value: how large its gradient's term is, U, and
+what the parameter would be without it, N; compiled for CPUs and for CUDA.
+
+:mod:`gcodec.truncation` has the formulas, their derivations and the rule that turns N and U into a level. ``k`` are its
+constants, of the working type (float32 or float64), as are all other arguments; what may be missing is None. U and N
+are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of the loops over
+them.
+
+Rounding. A U below ``floor`` (2**-100 in float32) counts as ``floor`` and a second moment below it as 0, which keeps
+whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right
+to a few units of 2**-24; U is inflated by 2**-18. N may cancel, so its error is measured by its parts and subtracted:
+2**-20 of their sum is 16 units of 2**-24, for the roundings of the terms and of the D in them. That subtraction also
+turns every infinity into a NaN, and a NaN fails all comparisons: level 0.
+
+Many CPUs take a hundred cycles for a product that is denormal or has a denormal factor, and dead parameters have such
+gradients (zeros) and such momentum all the time. So a gradient counts as ``least`` at least, whose U is about
+``floor``, and momentum below ``faint`` as 0 in N, which its product with the learning rate, ``lost``, makes up for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.floats import minus, over, plus, root, times
+from ..core.jit import kernel
+
+U_MARGIN = 1 + 2.0**-18
+N_MARGIN = 2.0**-20
+
+
+@kernel
+def passed(u, n, t):
+    """How many thresholds u passes: uint8."""
+    level = np.uint8(0)
+    for j in range(len(t)):
+        level += np.uint8(times(t[j], u) <= n)
+    return level
+
+
+@kernel
+def _least(a, b):
+    """The least |x| over x from a to b, not positive if 0 lies between. NaN if b is."""
+    low = a if a < b else b
+    high = b if a < b else a
+    return low if low > -high else -high
+
+
+@kernel
+def _least_square(g, size, decay, sign, reach, margin, zero):
+    """A lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
+    low = minus(abs(plus(times(sign, g), decay)), plus(times(reach, size), times(margin, abs(decay))))
+    low = zero if low < zero else low
+    return times(low, low)
+
+
+@kernel
+def linear_terms(theta, g, b, k):
+    """U = slope * |g|, N = keep * theta - carry * b: ``sgd_levels``."""
+    keep, carry, slope, floor, least, _, faint, lost, margin, zero, _ = k
+    x = times(keep, theta)
+    n = minus(abs(x), times(margin, abs(x)))
+    if b is not None:
+        y = times(carry, zero if abs(b) < faint else b)
+        n = minus(abs(minus(x, y)), plus(times(margin, plus(abs(x), abs(y))), lost))
+    a = abs(g)
+    u = times(slope, least if a < least else a)
+    return floor if u < floor else u, n
+
+
+@kernel
+def accumulator_terms(theta, g, square, b, k):
+    """U = slope * |g| / D, N = theta - carry * b - drift * theta / D, both times D: ``adagrad_levels``."""
+    carry, drift, slope, sign, decay, reach, old, new, eps, floor, least, double, faint, lost, margin, zero, _ = k
+    a = abs(g)
+    size = double if a < least else a
+    v = times(old, square)
+    if new != zero:
+        v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
+    v = zero if abs(v) < floor else v
+    d = plus(root(v), eps)
+    x = theta
+    parts = abs(x)
+    if b is not None:
+        y = times(carry, zero if abs(b) < faint else b)
+        x = minus(x, y)
+        parts = plus(parts, abs(y))
+    x = times(x, d)
+    z = times(drift, theta)
+    error = plus(times(margin, plus(times(parts, d), abs(z))), times(lost, d))
+    n = minus(_least(x, minus(x, z)), error)
+    u = times(slope, size)
+    return floor if u < floor else u, n
+
+
+@kernel
+def adam_terms(theta, g, mean, square, most, k):
+    """N = keep * theta - (carry * m + drift * theta) / D and U of ``adam_levels``, both times D**2."""
+    keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps = k[:14]
+    floor, least, double, faint, lost, margin, zero, one = k[14:]
+    a = abs(g)
+    size = double if a < least else a
+    v = times(old, square)
+    if new != zero:
+        v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
+    if most is not None:
+        v = plus(most if v < most else v, times(zero, most))
+    v = zero if abs(v) < floor else v
+    s = times(unbias, root(v))
+    d = plus(s, eps)
+    m = abs(mean)
+    p = times(spread, faint if m < faint else m)
+    f = over(times(quarter, p), s)
+    f = f if f < one else one
+    u = times(times(slope, size), plus(times(share, d), times(p, f)))
+    x = times(times(keep, theta), d)
+    y = times(carry, zero if m < faint else mean)
+    z = times(drift, theta)
+    error = plus(times(margin, plus(abs(x), plus(abs(y), abs(z)))), lost)
+    n = times(minus(_least(x, minus(x, plus(y, z))), error), d)
+    n = minus(n, minus(n, n))  # that product may be infinite
+    return floor if u < floor else u, n

@@ -1,0 +1,242 @@
+"""From values to planes and back, by the kernels of their layout.
+
+``dense``, ``lone``, ``seven``, ``items``, ``general`` and ``bare`` are the scratch arrays of these names; the one that
+is there (not None, which the compiler knows) says which layout it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.groups_avx512 import clear_8, count_64
+from ..core.intrinsics import BY_CLASSES, HAS_AVX512
+from ..core.jit import kernel
+from ..core.scalar import U8, U32, U64
+from ..core.unaligned import view, width_of
+from ..entropy.encode_streams import STREAM_PAD
+from . import dense as planes
+from . import general as planes_general
+from . import narrow, wide_head
+
+if HAS_AVX512:
+    from ..levels.groups_avx512 import mark_64
+
+if BY_CLASSES:
+    from .class_tables import NUMBER, find_classes
+    from .classes_ssse3 import count_classes, merge_classes, split_classes
+
+
+@kernel
+def _has_classes(mark_of, shift, heads, shape, scratch):
+    """Whether a block's planes are those of :mod:`classes_ssse3`, whose tables are then in ``scratch.chunk``."""
+    if width_of(scratch.shifted) != 32:
+        return False
+    return find_classes(mark_of, shift, heads, shape.widths, shape.uniform, shape.n, scratch.chunk) > 0
+
+
+@kernel
+def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seven, items, general, scratch, out, at):
+    """All planes of a block. Returns the end."""
+    if general is not None:
+        for p in range(shape.n):
+            at = planes_general.split_plane(
+                values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at
+            )
+        return at
+    if items is not None:
+        if BY_CLASSES and _has_classes(mark_of, shift, None, shape, scratch):
+            return split_classes(
+                values,
+                scratch.symbols,
+                n,
+                stream,
+                shape,
+                scratch.chunk,
+                scratch.words,
+                items,
+                scratch.n_items,
+                out,
+                at,
+            )
+        return narrow.split_narrow(
+            values,
+            scratch.symbols,
+            n,
+            stream,
+            shape.n,
+            shape.widths,
+            mark_of,
+            shift,
+            shape.uniform,
+            shape.chunks,
+            scratch.marks,
+            scratch.words,
+            scratch.bytes,
+            items,
+            scratch.n_items,
+            out,
+            at,
+        )
+    if dense is not None:
+        return planes.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
+    if lone is not None:
+        return planes.split_8(values, scratch.symbols, n, stream, lone, out, at)
+    if seven is not None:
+        if shape.n == 1:
+            return wide_head.split_7(values, scratch.symbols, n, stream, seven, out, at)
+        return wide_head.split_23(values, scratch.symbols, n, stream, seven, out, at)
+    return at
+
+
+@kernel
+def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
+    """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
+    n_items[:] = 0
+    if marks is not None and not HAS_AVX512:
+        narrow.find_marks(symbols, n, stream, mark_of, marks)
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        for i in range(count, (count + 63) & ~63):
+            symbols[place + i] = 0
+            if marks is not None:
+                marks[place + i] = 0
+        if marks is not None and HAS_AVX512:
+            for i in range(place, place + count, 64):
+                if count_64(symbols, i, 255):
+                    mark_64(mark_of, 0, symbols, i, marks, i, n_items, 0)
+                else:
+                    clear_8(marks, i)
+            continue
+        for p in range(n_planes):
+            if marks is not None:
+                for i in range(0, count, 64):
+                    n_items[p] += count_64(marks, place + i, 1 << p)
+            else:
+                some, total = view(symbols, place, count), U32(0)
+                for i in range(count):
+                    total += U32((mark_of[some[i]] >> U8(p)) & U8(1))
+                n_items[p] += np.int64(total)
+
+
+@kernel
+def count_single(symbols, n, stream, n_items):
+    """The same for a single plane of which all values but zeros own an item."""
+    total = 0
+    for s in range((n + stream - 1) // stream):
+        place = s * (stream + STREAM_PAD)
+        count = min(stream, n - s * stream)
+        for i in range(count, (count + 63) & ~63):
+            symbols[place + i] = 0
+        total += planes.count_marked(symbols, place, count)
+    n_items[0] = total
+
+
+@kernel
+def count(n, stream, mark_of, shift, narrow_head_of, shape, dense, lone, seven, items, general, scratch):
+    """Number of items of every plane into ``scratch.n_items``, by the layout's kernels; and what else those of
+    :func:`merge` want to find."""
+    if dense is not None:
+        count_single(scratch.symbols, n, stream, scratch.n_items)
+    if lone is not None:
+        count_single(scratch.symbols, n, stream, scratch.n_items)
+    if seven is not None:
+        count_single(scratch.symbols, n, stream, scratch.n_items)
+        scratch.n_items[1] = scratch.n_items[0]
+    if items is not None:
+        by_class = False
+        if BY_CLASSES:
+            by_class = _has_classes(mark_of, shift, narrow_head_of, shape, scratch)
+            if by_class:
+                count_classes(scratch.symbols, n, stream, shape.n, scratch.chunk, scratch.marks, scratch.n_items)
+        if not by_class:
+            count_items(scratch.symbols, n, stream, shape.n, mark_of, scratch.marks, scratch.n_items)
+    if general is not None:
+        count_items(scratch.symbols, n, stream, shape.n, mark_of, None, scratch.n_items)
+
+
+@kernel
+def merge(
+    data,
+    at,
+    n,
+    stream,
+    kind,
+    mark_of,
+    shift,
+    head_of,
+    narrow_head_of,
+    shape,
+    dense,
+    lone,
+    seven,
+    items,
+    general,
+    bare,
+    scratch,
+    out,
+):
+    """All values of a block from its planes and symbols."""
+    head_mask = (1 << kind.head_bits) - 1
+    symbols, bases, n_items = scratch.symbols, scratch.bases, scratch.n_items
+    if general is not None:
+        for i in range(n):
+            general[i] = U64(0)
+        for p in range(shape.n):
+            planes_general.merge_plane(data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general)
+            at += (n_items[p] * shape.widths[p] + 7) >> 3
+        planes_general.merge_values(
+            general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out
+        )
+    if items is not None:
+        if BY_CLASSES and width_of(out) == 32 and scratch.chunk[NUMBER]:
+            merge_classes(
+                data,
+                at,
+                symbols,
+                scratch.marks,
+                n,
+                stream,
+                shape,
+                bases,
+                scratch.chunk,
+                scratch.words,
+                items,
+                n_items,
+                out,
+            )
+            return
+        narrow.merge_narrow(
+            data,
+            at,
+            symbols,
+            scratch.marks,
+            n,
+            stream,
+            shape.n,
+            shape.widths,
+            narrow_head_of,
+            shift,
+            shape.uniform,
+            shape.chunks,
+            bases,
+            scratch.words,
+            scratch.bytes,
+            items,
+            n_items,
+            out,
+        )
+    if dense is not None:
+        planes.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, scratch.words, dense, out)
+    if lone is not None:
+        planes.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
+    if seven is not None:
+        first_head = np.int64(head_of[1])
+        if shape.n == 1:
+            wide_head.merge_7(
+                data, at, n_items[0], symbols, n, stream, first_head, bases, scratch.tails, seven, out
+            )
+        else:
+            wide_head.merge_23(data, at, n_items[0], symbols, n, stream, first_head, bases, seven, out)
+    if bare is not None:
+        planes_general.merge_values(None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out)

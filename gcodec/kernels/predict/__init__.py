@@ -1,0 +1,1 @@
+"""Predicted rows: templates, scales and the residuals that a prediction leaves."""

@@ -1,0 +1,1 @@
+"""What the encoder's planner counts in a sample of an array, and what it concludes from the counts."""

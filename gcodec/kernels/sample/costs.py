@@ -1,0 +1,241 @@
+"""What counted symbols take, and which blocks share a codebook.
+
+Histograms count relative heads in bins: bin 0 is zero, bin 1 all that lies outside the window, and bin
+``2 + level * window + relative head + center`` the rest, where window and center are :data:`WINDOW` and
+:data:`CENTER` for one level and :data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import allocating, kernel
+from ..core.logarithms import log2_fixed
+from ..core.scalar import U32, U64
+from ..core.unaligned import view
+
+WINDOW, CENTER = 256, 128
+LADDER_WINDOW, LADDER_CENTER = 64, 44
+
+
+@kernel
+def entropy_bits(histogram):
+    """Total bits, in 1/256, of coding a histogram's events at its own entropy."""
+    total = U64(0)
+    bits = U64(0)
+    for i in range(len(histogram)):
+        if histogram[i]:
+            total += U64(histogram[i])
+            bits += U64(histogram[i]) * U64(log2_fixed(histogram[i]))
+    return total * U64(log2_fixed(total)) - bits if total else U64(0)
+
+
+@kernel
+def _cost_table(counts, cost):
+    """Bits (1/256) per event under a code fitted to ``counts`` with a pseudo-count of 1/8 for every bin."""
+    total = U64(0)
+    for i in range(len(counts)):
+        total += U64(counts[i]) * U64(8) + U64(1)
+    whole = log2_fixed(total)
+    for i in range(len(counts)):
+        cost[i] = whole - log2_fixed(U64(counts[i]) * U64(8) + U64(1))
+
+
+@kernel
+def cost_of(counts, cost):
+    """What counted events take: Σ counts · cost, of uint32[n_bins] each."""
+    total = U64(0)
+    for i in range(len(counts)):
+        total += U64(counts[i]) * U64(cost[i])
+    return total
+
+
+@kernel
+def _assign(histograms, n_clusters, cost, choice):
+    """Cheapest cluster of every block (lowest number on ties); returns the total in 1/256 bits."""
+    total, n_bins = U64(0), histograms.shape[1]
+    for b in range(histograms.shape[0]):
+        row, least, best = view(histograms, b * n_bins, n_bins), U64(0), 0
+        for k in range(n_clusters):
+            spent = cost_of(row, view(cost, k * n_bins, n_bins))
+            if k == 0 or spent < least:
+                least, best = spent, k
+        choice[b] = best
+        total += least
+    return total
+
+
+@kernel
+def _sum_clusters(histograms, n_clusters, choice, sums):
+    n_bins = histograms.shape[1]
+    for k in range(n_clusters):
+        for i in range(n_bins):
+            sums[k, i] = 0
+    for b in range(histograms.shape[0]):
+        own, row = view(sums, choice[b] * n_bins, n_bins), view(histograms, b * n_bins, n_bins)
+        for i in range(n_bins):
+            own[i] += row[i]
+
+
+@allocating
+def _cluster(histograms, max_clusters, table_cost, sums):
+    """:func:`cluster` of histograms whose bins all count something somewhere: the number of groups, and in ``sums``,
+    uint32[max_clusters + 1, n_bins], their histograms."""
+    n_blocks, n_bins = histograms.shape
+    choice, own = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
+    cost = np.empty((max_clusters + 1, n_bins), np.uint32)
+    for b in range(n_blocks):
+        own[b] = entropy_bits(histograms[b])
+    n = np.int64(1)  # typed: a literal would compile what it is passed to once more
+    _sum_clusters(histograms, n, choice, sums)
+    _cost_table(sums[0], cost[0])
+    total = _assign(histograms, n, cost, choice)
+    while n < max_clusters and n < n_blocks:
+        worst, excess = -1, U64(0)
+        for b in range(n_blocks):
+            mine = cost_of(view(histograms, b * n_bins, n_bins), view(cost, choice[b] * n_bins, n_bins))
+            if mine > own[b] and mine - own[b] > excess:
+                worst, excess = b, mine - own[b]
+        if worst < 0 or excess * U64(n_blocks) < table_cost:
+            break
+        for i in range(n_bins):
+            sums[n, i] = histograms[worst, i]
+        _cost_table(sums[n], cost[n])
+        for _ in range(2):
+            _assign(histograms, n + 1, cost, choice)
+            _sum_clusters(histograms, n + 1, choice, sums)
+            for k in range(n + 1):
+                _cost_table(sums[k], cost[k])
+        now = _assign(histograms, n + 1, cost, choice)
+        if now + table_cost >= total:
+            _assign(histograms, n, cost, choice)
+            _sum_clusters(histograms, n, choice, sums)
+            break
+        total = now
+        n += 1
+    return n
+
+
+@kernel
+def _live_bins(histograms, live):
+    """Which bins count something in any row: their number, and which in ``live`` (int64[n_bins])."""
+    n_live, (n_rows, n_bins) = 0, histograms.shape
+    for i in range(n_bins):
+        live[i] = 0
+    for b in range(n_rows):
+        row = view(histograms, b * n_bins, n_bins)
+        for i in range(n_bins):
+            live[i] |= np.int64(row[i])
+    for i in range(n_bins):
+        if live[i]:
+            live[n_live] = i
+            n_live += 1
+    return n_live
+
+
+@kernel
+def _pick(row, live, picked):
+    """Of a row, the first so many of the bins ``live``."""
+    for i in range(len(picked)):
+        picked[i] = row[live[i]]
+
+
+@allocating
+def cluster(histograms, max_clusters, table_cost):
+    """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
+
+    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of
+    what was counted. Returns the groups' histograms, uint32[n_groups, n_bins]. Integer arithmetic only: the result is
+    the same on every machine.
+    """
+    n_blocks, n_bins = histograms.shape
+    live = np.empty(n_bins, np.int64)
+    n_live = _live_bins(histograms, live)
+    dense, sums = np.empty((n_blocks, n_live), np.uint32), np.zeros((max_clusters + 1, n_live), np.uint32)
+    for b in range(n_blocks):
+        _pick(view(histograms, b * n_bins, n_bins), live, view(dense, b * n_live, n_live))
+    n = _cluster(dense, max_clusters, table_cost, sums)
+    groups = np.zeros((n, n_bins), np.uint32)
+    for k in range(n):
+        for i in range(n_live):
+            groups[k, live[i]] = sums[k, i]
+    return groups
+
+
+@kernel
+def compare_references(by_block, by_stream, some):
+    """How many rows there are, entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to
+    each sub-stream's (``by_stream``, both uint32[n_blocks, n_bins]), the number of heads and how many are not of zeros:
+    of the rows that are marked in ``some`` (bool[n_blocks]), or of all where it is None."""
+    rows, plain, relative, number, others = 0, U64(0), U64(0), U64(0), U64(0)
+    n_bins = by_block.shape[1]
+    for b in range(by_block.shape[0]):
+        if some is None or some[b]:
+            row = view(by_block, b * n_bins, n_bins)
+            plain += entropy_bits(row)
+            relative += entropy_bits(view(by_stream, b * n_bins, n_bins))
+            counted = U64(0)
+            for i in range(1, n_bins):
+                counted += U64(row[i])
+            others += counted
+            number += counted + U64(row[0])
+            rows += 1
+    return rows, np.int64(plain), np.int64(relative), np.int64(number), np.int64(others)
+
+
+@kernel
+def _first(row, start):
+    """The first bin from ``start`` on that counts anything, or their number."""
+    while start < len(row) and row[start] == 0:
+        start += 1
+    return start
+
+
+@kernel
+def _counts_any(row):
+    """Whether any bin counts something."""
+    found = U32(0)
+    for i in range(len(row)):
+        found |= row[i]
+    return found != U32(0)
+
+
+@kernel
+def has_others(counts):
+    """Whether uint32[n_blocks, n_bins] count anything but zeros."""
+    b, (n_blocks, n_bins) = 0, counts.shape
+    while b < n_blocks and not _counts_any(view(counts, b * n_bins + 1, n_bins - 1)):
+        b += 1
+    return b < n_blocks
+
+
+@kernel
+def rows_in_use(counts, used):
+    """Rows of uint32[n_blocks, n_bins] that count anything but zeros and outsiders: their number, and which in
+    ``used`` (int64[n_blocks])."""
+    n, n_bins = 0, counts.shape[1]
+    for b in range(counts.shape[0]):
+        if _counts_any(view(counts, b * n_bins + 2, n_bins - 2)):
+            used[n] = b
+            n += 1
+    return n
+
+
+@allocating
+def choose(histograms, costs, choice):
+    """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
+    int64[n_blocks], result."""
+    n_codebooks, n_bins = costs.shape
+    live = np.empty(n_bins, np.int64)
+    n_live = _live_bins(histograms, live)
+    row, some_costs = np.empty(n_live, np.uint32), np.empty((n_codebooks, n_live), np.uint32)
+    for k in range(n_codebooks):
+        _pick(view(costs, k * n_bins, n_bins), live, view(some_costs, k * n_live, n_live))
+    for b in range(histograms.shape[0]):
+        _pick(view(histograms, b * n_bins, n_bins), live, row)
+        best = U64(0)
+        for k in range(n_codebooks):
+            spent = cost_of(row, view(some_costs, k * n_live, n_live))
+            if k == 0 or spent < best:
+                best = spent
+                choice[b] = k
