@@ -25,13 +25,13 @@ from bench.gpu_device import buffers_of, copies, gradients, reason_not_to, secon
 from bench.gpu_peers import checked_ans, host_seconds
 from gcodec import FINE_LADDER, decode, gpu
 from gcodec.demo.tables import write_table
-from gcodec.encoding import encode_values
+from gcodec.dtypes import BY_NAME
+from gcodec.format.modes import fixed, ladder, lossless
+from gcodec.frame.encode import encode_values
 from gcodec.gpu import memory as seam
 from gcodec.gpu.encoding import plan_of
-from gcodec.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
-from gcodec.scheme import fixed, ladder, lossless
 from gcodec.tensors import values_of
-from gcodec.valuetypes import BY_NAME
+from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLUMNS = ("device", "dtype", "mode", "what", "original_bytes", "frame_bytes", "bytes_per_value", "roofline_GBps",

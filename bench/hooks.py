@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 import gcodec.distributed as gd
-from gcodec.averaging import Plan
+from gcodec.averaging.averager import Plan
 from gcodec.compressors import ACPSGD, DGC, QSGD, Cast, Compressor, GradZip, PowerSGD, RandomK, RedSync, TopK
 
 PYTORCH, HALF = "PyTorch PowerSGD hook", "PyTorch fp16 hook"

@@ -28,12 +28,12 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import DTYPES, default_folder, named_inputs, read_series
-from gcodec import assembly, decoding, planning, surveying
 from gcodec.demo.inputs import GRADIENTS, REPEATABLE, joined
 from gcodec.demo.measure import MEGA
 from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
 from gcodec.demo.tables import write_table
 from gcodec.demo.timing import Task, copy_task
+from gcodec.frame import decode, writer
 from gcodec.kernels.block import decode as decoder
 from gcodec.kernels.block import encode as encoder
 from gcodec.kernels.block import header
@@ -45,6 +45,8 @@ from gcodec.kernels.entropy.prefix_code import ESCAPE
 from gcodec.kernels.heads.symbols import find_block_symbols
 from gcodec.kernels.levels.rounding import round_values
 from gcodec.kernels.planes import layouts
+from gcodec.plan import plan as planning
+from gcodec.plan import sampling
 
 COLUMNS = ("data", "mode", "direction", "stage", "values", "ns_per_value", "share")
 WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
@@ -129,16 +131,16 @@ class Run:
 
 def encoding_run(task: Task, lossy: bool) -> Run:
     """The encoder's stages on what a task encodes."""
-    with (patch.object(assembly, "_encode_blocks", wraps=assembly._encode_blocks) as loop,
-          patch.object(surveying, "take_survey", wraps=surveying.take_survey) as survey,
-          patch("gcodec.encoding.make_plan", wraps=planning.make_plan) as plan):
+    with (patch.object(writer, "_encode_blocks", wraps=writer._encode_blocks) as loop,
+          patch.object(sampling, "take_survey", wraps=sampling.take_survey) as survey,
+          patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
     found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[5] - args[4])    # without a key
     part = found[:16]       # all but the sizes, which only the whole loop notes
     steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
-    before = {SURVEY: lambda: [surveying.take_survey(*call.args) for call in survey.call_args_list],
+    before = {SURVEY: lambda: [sampling.take_survey(*call.args) for call in survey.call_args_list],
               CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs)}
     return Run(task.encode, before, steps)
 
@@ -146,7 +148,7 @@ def encoding_run(task: Task, lossy: bool) -> Run:
 def decoding_run(task: Task) -> Run:
     """The decoder's stages on what a task decodes."""
     encoded = bytes(task.encode())
-    with patch.object(decoding, "_decode_blocks", wraps=decoding._decode_blocks) as loop:
+    with patch.object(decode, "_decode_blocks", wraps=decode._decode_blocks) as loop:
         task.decode(encoded)
     found = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
     steps = {stage: _bound(decode_up_to, upto, *found[:12]) for upto, stage in enumerate(DECODING[:-1], 1)}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .codec import inspect as inspect
     from .codec import max_encoded_size as max_encoded_size
     from .codec import warmup as warmup
-    from .coding import LITERAL_GCOMP as LITERAL_GCOMP
-    from .coding import Coding as Coding
     from .cycle import CodebookCycle as CodebookCycle
     from .errors import Corruption as Corruption
     from .errors import GcodecError as GcodecError
@@ -27,10 +25,12 @@ if TYPE_CHECKING:
     from .errors import LimitExceeded as LimitExceeded
     from .errors import PeerError as PeerError
     from .errors import Unsupported as Unsupported
-    from .inspection import FrameInfo as FrameInfo
-    from .ladders import FINE_LADDER as FINE_LADDER
-    from .ladders import PAPER_LADDER as PAPER_LADDER
-    from .ladders import Ladder as Ladder
+    from .format.ladders import FINE_LADDER as FINE_LADDER
+    from .format.ladders import PAPER_LADDER as PAPER_LADDER
+    from .format.ladders import Ladder as Ladder
+    from .frame.inspect import FrameInfo as FrameInfo
+    from .options import LITERAL_GCOMP as LITERAL_GCOMP
+    from .options import Coding as Coding
     from .recorder import Recorder as Recorder
     from .stream import Decoder as Decoder
     from .stream import Encoder as Encoder
@@ -40,12 +40,12 @@ __version__ = "0.1.0"
 _HOME = {
     "archive": ("load_file", "save_file"),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
-    "coding": ("LITERAL_GCOMP", "Coding"),
+    "options": ("LITERAL_GCOMP", "Coding"),
     "cycle": ("CodebookCycle",),
     "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "PeerError",
                "Unsupported"),
-    "inspection": ("FrameInfo",),
-    "ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
+    "frame.inspect": ("FrameInfo",),
+    "format.ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
     "recorder": ("Recorder",),
     "stream": ("Decoder", "Encoder"),
 }

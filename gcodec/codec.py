@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from . import scheme as schemes
-from .coding import LADDERS, ROUNDINGS, Coding
-from .decoding import Frame
-from .encoding import encode_values, plan_for
+from .dtypes import BY_NAME, ValueType
 from .errors import InvalidArgument, LimitExceeded, Unsupported
-from .format import Prelude
-from .inspection import inspect
-from .ladders import FINE_LADDER, Ladder
-from .optimizers import levels_for
-from .scheme import Scheme
-from .sizes import max_encoded_size
+from .format import modes as schemes
+from .format.ladders import FINE_LADDER, Ladder
+from .format.modes import Scheme
+from .format.prelude import Prelude
+from .frame.decode import Frame
+from .frame.encode import encode_values, plan_for
+from .frame.inspect import inspect
+from .frame.sizes import max_encoded_size
+from .options import LADDERS, ROUNDINGS, Coding
 from .tensors import Values, is_torch, kernel_view, new_output, output_bits, values_of
-from .valuetypes import BY_NAME, ValueType
-from .workers import n_threads
+from .threads import n_threads
+from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .codebook import Codebook
-from .coding import Coding
 from .errors import InvalidArgument
-from .fitting import bin_costs, from_histogram, n_bins_of, window_of
+from .format.codebook import Codebook
 from .kernels.sample import costs
+from .options import Coding
+from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 
 
 @dataclass(frozen=True)

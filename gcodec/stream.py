@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import prior
-from .codebook import Codebook
 from .codec import decode_frame, is_nearest, scheme_for
-from .coding import Coding
 from .cycle import CodebookCycle, Version
-from .decoding import Frame
-from .encoding import encode_values, plan_for
-from .ladders import Ladder
-from .planning import Given
-from .scheme import Scheme
+from .format import shipped
+from .format.codebook import Codebook
+from .format.ladders import Ladder
+from .format.modes import Scheme
+from .frame.decode import Frame
+from .frame.encode import encode_values, plan_for
+from .options import Coding
+from .plan.plan import Given
 from .tensors import Values, values_of
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
@@ -119,4 +119,4 @@ class Decoder:
         return result
 
     def _find(self, codebook_id: int, digest: int) -> Codebook | None:
-        return self._books.get(digest) if codebook_id >= _FIRST_ID else prior.find(codebook_id, digest)
+        return self._books.get(digest) if codebook_id >= _FIRST_ID else shipped.find(codebook_id, digest)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .dtypes import BY_NAME, ValueType
 from .errors import InvalidArgument, Unsupported
-from .format import MAX_DIMENSIONS
+from .format.prelude import MAX_DIMENSIONS
 from .kernels.entropy.encode_streams import checksum
-from .valuetypes import BY_NAME, ValueType
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
 _BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  #: types that numpy itself does not have

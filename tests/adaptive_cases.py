@@ -31,10 +31,10 @@ from gcodec.adaptive import (
     gravac_bits,
     ranks,
 )
-from gcodec.averaging import Averager, Plan
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.simulate import converse
 from gcodec.compressors import QSGD, Dense, Frames, PowerSGD, RandomK, TopK
 from gcodec.distributed.stats import Tally
-from gcodec.simulate import converse
 from tests.compressor_cases import Given, averages_at, gradients_of
 from tests.compressor_settings import gradients_at, same
 from tests.distributed_cases import Net, batch_of, crc, rank

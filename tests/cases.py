@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pytest
 
 from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, Ladder
-from gcodec.rounding import round_to_levels
+from gcodec.truncation.reference import round_to_levels
 from tests.reference import BY_NAME, ValueType
 
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
@@ -765,7 +765,8 @@ def modes(dtype: str) -> tuple[Mode, ...]:
 
 
 def promised(kind: ValueType, bits: Bits, options: dict[str, Any]) -> Bits:
-    """What decoding must return for values encoded with these keywords (``gcodec.rounding.round_to_levels``)."""
+    """What decoding must return for values encoded with these keywords
+    (``gcodec.truncation.reference.round_to_levels``)."""
     coding = options.get("coding") or Coding()
     rounding: Any = options.get("rounding") or coding.rounding
     if options.get("mantissa_bits") is not None:

@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.averaging import Plan
+from gcodec.averaging.averager import Plan
+from gcodec.averaging.feedback import MomentumCorrection, WarmUp
+from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.talk import PAIRED, Talk
-from gcodec.feedback import MomentumCorrection, WarmUp
-from gcodec.simulate import Simulation
 from tests.compressor_settings import PROMISES, norm, same
 from tests.distributed_cases import Net, batch_of, crc, rank
 

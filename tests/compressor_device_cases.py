@@ -16,10 +16,10 @@ import torch.distributed as dist
 import gcodec
 import gcodec.distributed as gd
 from gcodec.adaptive import Accordion, Controller, GraVAC, LGreCo
-from gcodec.averaging import Plan
+from gcodec.averaging.averager import Plan
+from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import PowerSGD, TopK
 from gcodec.distributed import controlled, device_jobs
-from gcodec.simulate import Simulation
 from tests import elsewhere
 from tests.compressor_cases import Given, gradients_of
 from tests.compressor_settings import PROMISES, same

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from gcodec.averaging import Plan
+from gcodec.averaging.averager import Plan
+from gcodec.averaging.feedback import WarmUp
+from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import (
     ACPSGD,
     DGC,
@@ -25,8 +27,6 @@ from gcodec.compressors import (
     SparCML,
     TopK,
 )
-from gcodec.feedback import WarmUp
-from gcodec.simulate import Simulation
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"linear": (60, 70), "bias": (70,), "images": (16, 9, 3, 3), "wide": (8, 400)}
 

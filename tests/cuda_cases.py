@@ -26,16 +26,17 @@ from unittest.mock import patch
 import numpy as np
 
 import gcodec
-from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder, prior
-from gcodec import scheme as schemes
-from gcodec.codebook import Codebook, read_inline
-from gcodec.encoding import encode_values
-from gcodec.optimizers import levels_for, view_from_dump
-from gcodec.scheme import Scheme
-from gcodec.surveying import take_survey
+from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder
+from gcodec.dtypes import BY_NAME, ValueType
+from gcodec.format import modes as schemes
+from gcodec.format import shipped
+from gcodec.format.codebook import Codebook, read_inline
+from gcodec.format.modes import Scheme
+from gcodec.frame.encode import encode_values
+from gcodec.plan.sampling import take_survey
 from gcodec.tensors import Values, kernel_view
-from gcodec.truncation import Policy
-from gcodec.valuetypes import BY_NAME, ValueType
+from gcodec.truncation.formulas import Policy
+from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests import laws, reference
 from tests.cases import CASES, Bits, Case, levels_at_random
 from tests.cuda_memory import HostMemory
@@ -168,7 +169,7 @@ def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
     for name in TYPES if quick else TYPES[:1]:
         dtype = BY_NAME[name]
         books = [Codebook(8, ((120, 12),), own.tobytes()) for own in lengths]
-        books += [book for _, book in prior.fitting(name, 1)]
+        books += [book for _, book in shipped.fitting(name, 1)]
         some = [Case(name, case).bits.reshape(-1)[:900] for case in
                 ("gaussian, three in ten zero", "every corner of the type", "runs of equal sub-streams", "noise")]
         few = (rng.integers(118, 126, 700) << dtype.head_shift).astype(dtype.uint)
@@ -202,9 +203,9 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
 @law
 def histograms(memory: HostMemory, quick: bool) -> None:
     """What the device counts is what the host's survey counts of the same sub-streams."""
-    from gcodec.fitting import window_of
     from gcodec.gpu import encoding, forms
     from gcodec.kernels.cuda.histogram import count_symbols
+    from gcodec.plan.codebooks import window_of
 
     for case in cases(quick, SLOW_CASES[:1], 300):
         dtype, bits = BY_NAME[case.dtype], case.bits.reshape(-1).copy()
@@ -528,7 +529,7 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
     from gcodec.distributed.gradients import Gradients, Segment
     from gcodec.distributed.rules import Rule
     from gcodec.distributed.stats import Tally
-    from gcodec.rounding import round_to_levels
+    from gcodec.truncation.reference import round_to_levels
     from tests.cuda_torch import on_host, pretending
 
     dtype, random = BY_NAME["float32"], torch.Generator().manual_seed(3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.valuetypes import BY_NAME, ValueType
+from gcodec.dtypes import BY_NAME, ValueType
 
 Wrap = Callable[[np.ndarray], Any]
 

@@ -14,9 +14,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gcodec import gpu
+from gcodec.dtypes import ValueType
 from gcodec.gpu import memory as seam
 from gcodec.kernels.cuda import grid
-from gcodec.valuetypes import ValueType
 
 
 class Pretending(torch.Tensor):

@@ -24,7 +24,7 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import device, device_rules, state, wire
 from gcodec.distributed.lanes import lane_of
-from gcodec.optimizers import levels_for, view_from_dump
+from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests import distributed_cases
 from tests.distributed_cases import rank, values_at
 

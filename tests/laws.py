@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec import codec, prior
-from gcodec.codebook import Codebook, read_inline
-from gcodec.decoding import Frame
+from gcodec import codec
+from gcodec.format import shipped
+from gcodec.format.codebook import Codebook, read_inline
+from gcodec.frame.decode import Frame
 from tests import reference
 from tests.cases import KINDS, Array, Bits, infinity, to_floats
 
@@ -61,7 +62,7 @@ def kind_of(error: gcodec.GcodecError) -> reference.Kind:
 #: Inline records of the codebooks that come with gcodec, by (id, hash).
 SHIPPED: dict[tuple[int, int], bytes] = {
     (number, reference.checksum(bytes.fromhex(record), head_bits)): bytes.fromhex(record)
-    for number, _, _, head_bits, record in prior.RECORDS}
+    for number, _, _, head_bits, record in shipped.RECORDS}
 
 
 def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: Any = None) -> Any:

@@ -27,9 +27,10 @@ import numpy as np
 from safetensors import safe_open
 
 import gcodec
-from gcodec import LITERAL_GCOMP, PAPER_LADDER, prior
-from gcodec import scheme as schemes
-from gcodec.optimizers import levels_for, view_from_dump
+from gcodec import LITERAL_GCOMP, PAPER_LADDER
+from gcodec.format import modes as schemes
+from gcodec.format import shipped
+from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests import reference
 from tests.cases import (
     CORPUS,
@@ -237,7 +238,7 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
             uniform = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4100))
             uniform[:300], uniform[700:1800:100] = 0, specials(kind)[:11]
             yield slug(dtype, "wide-head"), encoded(dtype, uniform, lossless)
-    for number, types, n_levels, _, record in prior.RECORDS:
+    for number, types, n_levels, _, record in shipped.RECORDS:
         yield f"shipped-{number}", naming(number, types[0], n_levels, bytes.fromhex(record))
     for seed in range(40):
         yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
@@ -299,12 +300,12 @@ def levels_of_mode(T: int, mode: int) -> tuple[list[int], list[tuple[int, int]]]
 
 def device_frames() -> Iterator[tuple[str, Built]]:
     """What is written on a CUDA device: by the plan that is used there, which the host's encoder follows as well."""
-    from gcodec.encoding import encode_values
-    from gcodec.fitting import from_histogram, window_of
+    from gcodec.dtypes import BY_NAME
+    from gcodec.frame.encode import encode_values
     from gcodec.gpu.encoding import SharedCodebook, plan_of
-    from gcodec.surveying import take_survey
+    from gcodec.plan.codebooks import from_histogram, window_of
+    from gcodec.plan.sampling import take_survey
     from gcodec.tensors import Values
-    from gcodec.valuetypes import BY_NAME
 
     for name in ("float32", "bfloat16", "float16"):
         dtype, ladder = BY_NAME[name], gcodec.FINE_LADDER[name]

@@ -23,7 +23,7 @@ from gcodec.distributed.allreduce import compressed, plain
 from gcodec.distributed.exchange import Exchange
 from gcodec.distributed.lanes import lane_of
 from gcodec.distributed.stats import Tally
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
 from tests.distributed_cases import Net, batch_of, crc, rank
 from tests.distributed_cases import _sabotage as sabotage
 

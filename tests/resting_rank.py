@@ -10,7 +10,7 @@ import torch.distributed.fsdp
 
 from gcodec.distributed import FixedBits, Lossless, NearLossless, Refresh
 from gcodec.distributed.warm import warm
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
 
 TYPES = ("float32", "bfloat16", "float16", "float64")
 

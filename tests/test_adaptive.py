@@ -33,11 +33,11 @@ from gcodec.adaptive import (
 from gcodec.adaptive.levels import Chosen, levels
 from gcodec.adaptive.losses import at_factor, loss, rounded, square
 from gcodec.adaptive.packing import load_packed, packed
-from gcodec.averaging import Averager, Plan
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection
+from gcodec.averaging.simulate import converse
 from gcodec.compressors import DGC, QSGD, Dense, Frames, GradZip, Place, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.errors import InvalidArgument
-from gcodec.feedback import ErrorFeedback, MomentumCorrection
-from gcodec.simulate import converse
 from tests.adaptive_cases import CONTROLLERS, PLANS, decisions
 from tests.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from gcodec.demo import bounds, inputs, measure, peers, settings, sources, strategies, tables, timing
+from gcodec.dtypes import BY_NAME
 from gcodec.errors import InvalidArgument
-from gcodec.ladders import Ladder
+from gcodec.format.ladders import Ladder
 from gcodec.recorder import read_dump
-from gcodec.valuetypes import BY_NAME
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "tests" / "corpus"

@@ -22,8 +22,8 @@ from gcodec.archive import ArchiveWriter, load_file
 from gcodec.cli import VERBS, display, main
 from gcodec.cli.gcomp import DumpPolicy
 from gcodec.files import ArraySource, open_source, plan_file
-from gcodec.optimizers import levels_for, view_from_dump
 from gcodec.recorder import read_dump
+from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.test_files import npy, npz, torch_file
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gcodec import prior
-from gcodec.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths, read_inline
 from gcodec.cycle import CodebookCycle
 from gcodec.errors import Corruption, InvalidArgument
-from gcodec.fitting import bin_costs, from_histogram, window_of
+from gcodec.format import shipped
+from gcodec.format.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths, read_inline
+from gcodec.plan.codebooks import bin_costs, from_histogram, window_of
 from tests import laws, reference
 from tests.cases import KINDS
 from tests.frame_builder import Inline, random_codebook
@@ -370,8 +370,8 @@ def test_steps_do_not_go_back():
 # Codebooks that come with gcodec
 
 def test_shipped_codebooks_are_valid_and_can_code_anything():
-    assert len(laws.SHIPPED) == len(prior.RECORDS)
-    for number, types, n_levels, head_bits, text in prior.RECORDS:
+    assert len(laws.SHIPPED) == len(shipped.RECORDS)
+    for number, types, n_levels, head_bits, text in shipped.RECORDS:
         record = bytes.fromhex(text)
         codebook, end = read_inline(record, 0, n_levels, head_bits)
         assert 0 <= number < 256
@@ -379,10 +379,10 @@ def test_shipped_codebooks_are_valid_and_can_code_anything():
         assert codebook.record == record
         assert codebook.has_escape
         assert codebook.lengths[0] > 0
-        assert prior.find(number, codebook.hash) == codebook
-        assert prior.find(number, codebook.hash ^ 1) is None
+        assert shipped.find(number, codebook.hash) == codebook
+        assert shipped.find(number, codebook.hash ^ 1) is None
         for name in types:
             assert head_bits == KINDS[name].H
-            assert (number, codebook) in prior.fitting(name, n_levels)
-    assert prior.find(255, 0) is None
-    assert prior.fitting("float32", 13) == []
+            assert (number, codebook) in shipped.fitting(name, n_levels)
+    assert shipped.find(255, 0) is None
+    assert shipped.fitting("float32", 13) == []

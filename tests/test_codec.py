@@ -18,19 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import (
-    FINE_LADDER,
-    LITERAL_GCOMP,
-    PAPER_LADDER,
-    Coding,
-    InvalidArgument,
-    Ladder,
-    LimitExceeded,
-    encoding,
-    scheme,
-)
-from gcodec.encoding import encode_values, plan_for
-from gcodec.planning import Given, Plan
+from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, InvalidArgument, Ladder, LimitExceeded
+from gcodec.format import modes as scheme
+from gcodec.frame import encode
+from gcodec.frame.encode import encode_values, plan_for
+from gcodec.plan.plan import Given, Plan
 from gcodec.tensors import values_of
 from tests import laws, reference
 from tests.cases import (
@@ -441,7 +433,7 @@ def test_what_is_stored_without_a_plan_would_not_be_shorter_with_one(dtype, seed
     x = (rng.standard_normal(n) if seed & 1 else 2.0 ** rng.integers(-2, 1, n)).astype(dtype)
     x[rng.random(n) < zeros] = 0
     frame = gcodec.encode(x)
-    with patch.object(encoding, "_FEW_BITS", 0):
+    with patch.object(encode, "_FEW_BITS", 0):
         assert len(frame) <= len(gcodec.encode(x))
 
 
@@ -548,7 +540,7 @@ def test_near_lossless_prunes_and_the_others_do_not():
 
 
 def test_levels_of_an_optimizer_are_its_rule():
-    from gcodec.optimizers import levels_for, view_from_dump
+    from gcodec.truncation.optimizers import levels_for, view_from_dump
 
     rng = np.random.default_rng(8)
     param, grad, buf = (rng.standard_normal((30, 50)).astype(np.float32) * scale for scale in (1, 1e-4, 1e-3))
@@ -605,7 +597,7 @@ def frame_of_x():
 
 
 def _view():
-    from gcodec.optimizers import view_from_dump
+    from gcodec.truncation.optimizers import view_from_dump
 
     return view_from_dump("SGD", {"lr": 0.1}, {})
 

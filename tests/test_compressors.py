@@ -15,8 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.averaging import Averager, Plan
-from gcodec.checkpoint import pack, unpack
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.feedback import ErrorFeedback, WarmUp
+from gcodec.averaging.simulate import Simulation, compress_on, converse
+from gcodec.averaging.state import pack, unpack
 from gcodec.compressors import (
     DGC,
     QSGD,
@@ -38,8 +40,6 @@ from gcodec.compressors.randomk import random_subset
 from gcodec.compressors.selection import bits_in, count_above
 from gcodec.compressors.sizes import Binned, Sizes, sizes_in
 from gcodec.errors import InvalidArgument, PeerError
-from gcodec.feedback import ErrorFeedback, WarmUp
-from gcodec.simulate import Simulation, compress_on, converse
 from tests import elsewhere
 from tests.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 

@@ -411,26 +411,17 @@ def frames_to_read(many: bool) -> Iterator[Built]:
 
 def read_guarded(side: str, many: bool) -> None:
     """The process: whatever is read, nothing outside of the arrays is touched and only a GcodecError raised."""
-    from gcodec import (
-        assembly,
-        codebook,
-        codec,
-        column_fit,
-        columns,
-        decoding,
-        encoding,
-        fitting,
-        planning,
-        prediction,
-        scratch,
-        surveying,
-        tables,
-        tensors,
-    )
+    from gcodec import codec, tensors
+    from gcodec import memory as scratch
+    from gcodec.format import codebook, columns, tables
+    from gcodec.frame import decode, encode, writer
+    from gcodec.plan import codebooks as fitting
+    from gcodec.plan import columns as column_fit
+    from gcodec.plan import plan, prediction, sampling
 
     guarded: Any = Guarded(side)
-    for module in (assembly, codebook, codec, column_fit, columns, decoding, encoding, fitting, planning, prediction,
-                   scratch, surveying, tables, tensors):
+    for module in (writer, codebook, codec, column_fit, columns, decode, encode, fitting, plan, prediction,
+                   scratch, sampling, tables, tensors):
         if hasattr(module, "np"):
             setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0

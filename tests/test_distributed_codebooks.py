@@ -20,7 +20,7 @@ from gcodec.distributed.common_books import CommonBooks
 from gcodec.distributed.modes import Lossless
 from gcodec.distributed.rounds import Rounds
 from gcodec.distributed.stats import Stats
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
 
 FLOAT32 = BY_NAME["float32"]
 
@@ -99,7 +99,7 @@ from gcodec.distributed.coder import Coder, Shared
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.stats import Tally
 from gcodec.distributed.warm import rows_alike, warm
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
 
 def kernels():
     names = [one.name for one in pkgutil.walk_packages(gcodec.kernels.__path__, "gcodec.kernels.")]

@@ -16,7 +16,7 @@ from gcodec.distributed.coder import Coder, Shared
 from gcodec.distributed.gradients import Gradients
 from gcodec.distributed.predicted import Piece, Predicted
 from gcodec.distributed.stats import Tally
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
 
 SHAPES = ((3, 5), (900, 64), (70_000,), (128, 96))      # the second has rows worth predicting
 N_VALUES = sum(int(np.prod(shape)) for shape in SHAPES)

@@ -17,7 +17,7 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.checkpoint import pack, unpack
+from gcodec.averaging.state import pack, unpack
 from gcodec.distributed.collectives import Collectives
 from gcodec.distributed.compressed import CompressedGradients
 from gcodec.distributed.exchange import Buffers, Exchange
@@ -30,8 +30,8 @@ from gcodec.distributed.rules import Rule
 from gcodec.distributed.schedule import Schedule
 from gcodec.distributed.stats import Stats, Tally
 from gcodec.distributed.summation import Sum
-from gcodec.optimizers import levels_for
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
+from gcodec.truncation.optimizers import levels_for
 
 HEADERS = st.builds(Header, st.integers(0, 2), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
                     st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.just(0))

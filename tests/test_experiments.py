@@ -21,10 +21,10 @@ from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
 from bench.experiments.traffic import Link, Traffic
 from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
+from gcodec.averaging.simulate import converse
 from gcodec.compressors import Dense, RandomK, TopK
 from gcodec.compressors.contract import Exchange, Gather, Reduce
 from gcodec.demo.tables import read_table, write_table
-from gcodec.simulate import converse
 
 SMALL = replace(PROBLEMS["cnn"], batch=4)
 

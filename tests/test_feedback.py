@@ -10,12 +10,12 @@ pytest.importorskip("torch")
 
 import torch
 
-from gcodec.averaging import Averager, Plan
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
+from gcodec.averaging.simulate import Simulation, converse
 from gcodec.compressors import DGC, Dense, TopK
 from gcodec.compressors.contract import alone
 from gcodec.errors import InvalidArgument
-from gcodec.feedback import ErrorFeedback, MomentumCorrection, WarmUp
-from gcodec.simulate import Simulation, converse
 from tests.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,15 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import codebook, errors, scheme
-from gcodec import format as fmt
-from gcodec import levels as kept
-from gcodec.format import Prelude
+from gcodec import errors
+from gcodec.dtypes import BY_NAME, VALUE_TYPES, WIDE
+from gcodec.format import codebook, modes
+from gcodec.format import levels as kept
+from gcodec.format import prelude as fmt
+from gcodec.format.levels import Level, check_levels, kept_bits
+from gcodec.format.prelude import Prelude
 from gcodec.kernels.block import header
 from gcodec.kernels.block.prelude import find_blocks, seal_prelude
 from gcodec.kernels.entropy import prefix_code
-from gcodec.levels import Level, check_levels, kept_bits
-from gcodec.valuetypes import BY_NAME, VALUE_TYPES, WIDE
 from tests import laws, reference
 from tests.cases import KINDS, gaussian, scaled, typed
 from tests.frame_builder import BLOCK_HEADER, EXTENSION, PREDICTED_EXTENSION, Draft, build_frame
@@ -156,12 +157,12 @@ def test_value_types_are_those_of_the_page():
 
 def test_examples_of_planes_and_levels_are_what_the_encoder_writes():
     schemes = {
-        "float32 lossless": scheme.lossless(BY_NAME["float32"]),
-        "float32 lossless, with a wide head": scheme.lossless(WIDE["float32"]),
-        "float32, 9 mantissa bits kept": scheme.fixed(BY_NAME["float32"], 9),
-        "float32, ladder 0/6/12/18": scheme.ladder(BY_NAME["float32"], gcodec.PAPER_LADDER["float32"]),
-        "float32, ladder 0/3/…/21": scheme.ladder(BY_NAME["float32"], gcodec.FINE_LADDER["float32"]),
-        "bfloat16, ladder 0/2/4/6": scheme.ladder(BY_NAME["bfloat16"], gcodec.PAPER_LADDER["bfloat16"]),
+        "float32 lossless": modes.lossless(BY_NAME["float32"]),
+        "float32 lossless, with a wide head": modes.lossless(WIDE["float32"]),
+        "float32, 9 mantissa bits kept": modes.fixed(BY_NAME["float32"], 9),
+        "float32, ladder 0/6/12/18": modes.ladder(BY_NAME["float32"], gcodec.PAPER_LADDER["float32"]),
+        "float32, ladder 0/3/…/21": modes.ladder(BY_NAME["float32"], gcodec.FINE_LADDER["float32"]),
+        "bfloat16, ladder 0/2/4/6": modes.ladder(BY_NAME["bfloat16"], gcodec.PAPER_LADDER["bfloat16"]),
     }
     rows = {row[0]: row for row in rows_of("4. Frame") if row[0] in schemes}
     assert rows.keys() == schemes.keys()
@@ -239,9 +240,9 @@ def test_schemes_keep_what_their_drops_leave(dtype):
     kind = BY_NAME[dtype]
     ladders = [gcodec.Ladder(drops) for n in (1, 2, 3) for drops in combinations(range(kind.mantissa_bits + 1), n)
                if drops[0] < kind.mantissa_bits and (n < 3 or kind.bits == 16)]
-    made = [scheme.lossless(kind), *(scheme.fixed(kind, k) for k in range(1, kind.mantissa_bits + 1)),
-            *(scheme.ladder(kind, steps) for steps in ladders),
-            scheme.ladder(kind, gcodec.FINE_LADDER[dtype]), scheme.ladder(kind, gcodec.PAPER_LADDER[dtype])]
+    made = [modes.lossless(kind), *(modes.fixed(kind, k) for k in range(1, kind.mantissa_bits + 1)),
+            *(modes.ladder(kind, steps) for steps in ladders),
+            modes.ladder(kind, gcodec.FINE_LADDER[dtype]), modes.ladder(kind, gcodec.PAPER_LADDER[dtype])]
     for one in made:
         check_levels(kind, one.widths, one.levels)
         assert len(one.drops) == len(one.levels)
@@ -256,8 +257,8 @@ def test_schemes_keep_what_their_drops_leave(dtype):
 def test_types_without_tail_have_one_scheme(dtype):
     kind = BY_NAME[dtype]
     check_levels(kind, (), (Level(0, 0),))
-    assert scheme.lossless(kind).widths == ()
-    for call in (lambda: scheme.fixed(kind, 1), lambda: scheme.ladder(kind, gcodec.Ladder((0,)))):
+    assert modes.lossless(kind).widths == ()
+    for call in (lambda: modes.fixed(kind, 1), lambda: modes.ladder(kind, gcodec.Ladder((0,)))):
         laws.with_refusal(errors.InvalidArgument, call)
 
 
@@ -267,9 +268,9 @@ def preludes() -> st.SearchStrategy[Prelude]:
     """Hypothesis: a prelude that the encoder might write."""
     def build(dtype, shape, container, block_log2, seed, n_codebooks, mode):
         kind = BY_NAME[dtype]
-        made = scheme.lossless(kind)
+        made = modes.lossless(kind)
         if kind.tail_bits and mode:
-            made = scheme.fixed(kind, 3) if mode == 1 else scheme.ladder(kind, gcodec.FINE_LADDER[dtype])
+            made = modes.fixed(kind, 3) if mode == 1 else modes.ladder(kind, gcodec.FINE_LADDER[dtype])
         rng = Random(seed)
         frame = build_frame(rng, dtype=kind.code, n_values=0, n_codebooks=n_codebooks,
                             levels=(made.widths, [(level.drop, level.mask) for level in made.levels]))

@@ -15,12 +15,12 @@ import pytest
 
 import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, gpu
-from gcodec import scheme as schemes
-from gcodec.encoding import encode_values
-from gcodec.optimizers import OptimizerView, levels_for, view_from_dump
-from gcodec.scheme import Scheme
+from gcodec.dtypes import BY_NAME
+from gcodec.format import modes as schemes
+from gcodec.format.modes import Scheme
+from gcodec.frame.encode import encode_values
 from gcodec.tensors import values_of
-from gcodec.valuetypes import BY_NAME
+from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
 from tests import laws
 from tests.cases import CASES, LARGE, Bits, Case, levels_at_random
 from tests.cuda_cases import RULES, as_type, floats_of_all_kinds

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from numba import njit
 
 import gcodec
-from gcodec import Ladder, assembly, decoding
+from gcodec import Ladder
+from gcodec.dtypes import BY_NAME
+from gcodec.frame import decode, writer
 from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.heads import means, symbols
 from gcodec.kernels.planes import dense
 from gcodec.kernels.predict import residuals
-from gcodec.rounding import round_to_levels
-from gcodec.valuetypes import BY_NAME
+from gcodec.truncation.reference import round_to_levels
 from tests import laws, reference
 from tests.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
 
@@ -259,7 +260,7 @@ LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16"
 
 
 def use_general_layout(monkeypatch):
-    for room in (assembly, decoding):
+    for room in (writer, decode):
         monkeypatch.setattr(room, "layout_of", lambda *any_planes: dense.LAYOUT_GENERAL)
 
 

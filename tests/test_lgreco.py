@@ -31,9 +31,9 @@ from gcodec.adaptive import (
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.kmeans import k_means
 from gcodec.adaptive.knapsack import discretized, solve
+from gcodec.averaging.simulate import Simulation, converse
 from gcodec.compressors import DGC, QSGD, Dense, Frames, PowerSGD, RandomK, RedSync, TopK
 from gcodec.errors import InvalidArgument
-from gcodec.simulate import Simulation, converse
 from tests.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")

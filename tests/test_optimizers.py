@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
-from gcodec.optimizers import OptimizerView, levels_for, view, view_from_dump
-from gcodec.rounding import round_to_levels, ulp_histogram
-from gcodec.truncation import Policy
+from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
+from gcodec.truncation.formulas import Policy
+from gcodec.truncation.optimizers import OptimizerView, levels_for, view, view_from_dump
+from gcodec.truncation.reference import round_to_levels, ulp_histogram
 
 if TYPE_CHECKING:
     import torch
@@ -475,7 +475,7 @@ def test_neither_importing_nor_reading_a_dump_imports_torch():
     program = """
 import sys
 import numpy as np
-from gcodec.optimizers import levels_for, view_from_dump
+from gcodec.truncation.optimizers import levels_for, view_from_dump
 one = np.ones(4, np.float32)
 assert levels_for(view_from_dump("SGD", {"lr": 1e-3}, {}), one, one).all()
 assert "torch" not in sys.modules

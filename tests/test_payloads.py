@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gcodec.averaging.simulate import converse
 from gcodec.compressors import DGC, QSGD, Exchange, Frames, Gather, RedSync, Reduce, SparCML, TopK
 from gcodec.compressors.batching import join, split, together
 from gcodec.compressors.bits import pack, packed_size, unpack
@@ -22,7 +23,6 @@ from gcodec.compressors.quantization import dequantize, norms_of, quantize
 from gcodec.compressors.sparse import pack_sparse, unpack_sparse
 from gcodec.errors import Corruption, GcodecError, InsufficientData
 from gcodec.kernels.core.jit import kernel
-from gcodec.simulate import converse
 
 
 @st.composite

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import assembly, workers
+from gcodec import threads as workers
 from gcodec.blank import Blank
+from gcodec.frame import writer
 from tests import laws
 from tests.cases import KINDS, gaussian, noise
 
@@ -100,14 +101,14 @@ def test_callers_on_many_threads_do_not_meet():
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_an_error_on_any_thread_reaches_the_caller(at, monkeypatch):
     x, calls = large(), iter(range(1000))
-    frame, kernel = gcodec.encode(x), assembly._encode_blocks
+    frame, kernel = gcodec.encode(x), writer._encode_blocks
 
     def failing(*args: Any) -> Any:
         if next(calls) == at:
             raise ZeroDivisionError
         return kernel(*args)
 
-    monkeypatch.setattr(assembly, "_encode_blocks", failing)
+    monkeypatch.setattr(writer, "_encode_blocks", failing)
     for threads in (1, 2, 4):
         calls = iter(range(at if threads == 1 else 0, 1000))
         with pytest.raises(ZeroDivisionError):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.fitting import window_of
+from gcodec.dtypes import BY_NAME, WIDE, ValueType
 from gcodec.kernels.entropy import codebook_fit
 from gcodec.kernels.heads.means import mean_head
 from gcodec.kernels.sample import costs as survey
 from gcodec.kernels.sample import count as counting
-from gcodec.surveying import take_survey
-from gcodec.valuetypes import BY_NAME, WIDE, ValueType
+from gcodec.plan.codebooks import window_of
+from gcodec.plan.sampling import take_survey
 
 TYPES = (*BY_NAME.values(), *WIDE.values())
 BLOCK = 1 << 12

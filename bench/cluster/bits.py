@@ -24,7 +24,7 @@ from gcodec.demo import train
 from gcodec.demo.bounds import heads_of
 from gcodec.demo.strategies import Table, native, optimized
 from gcodec.demo.tables import write_table
-from gcodec.valuetypes import BY_NAME
+from gcodec.dtypes import BY_NAME
 
 FILE = "cluster-bits.csv"
 INTERVAL = 50

@@ -19,8 +19,8 @@ from numba import njit
 from gcodec.distributed import coder
 from gcodec.distributed.coder import Coder
 from gcodec.distributed.stats import Tally
+from gcodec.dtypes import BY_NAME, ValueType
 from gcodec.errors import Corruption
-from gcodec.valuetypes import BY_NAME, ValueType
 
 STORED, CODED = 0, 1  #: first byte of a payload
 _PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache

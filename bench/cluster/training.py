@@ -41,7 +41,8 @@ from bench.experiments.gradzip import Setting, of_ratio
 from bench.experiments.gravac_methods import METHODS as GRAVAC
 from bench.experiments.gravac_methods import Method
 from bench.record import PLANS, QUICK_PLANS
-from gcodec.averaging import Plan as Compression
+from gcodec.averaging.averager import Plan as Compression
+from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.train import TASKS, Plan, Task
@@ -55,7 +56,6 @@ from gcodec.distributed import (
     NearLossless,
     hook,
 )
-from gcodec.feedback import ErrorFeedback
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
 HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python

@@ -28,9 +28,9 @@ from bench.experiments.traffic import LINK, SLOW, Link
 from bench.experiments.trial import run
 from bench.markdown import markdown, source
 from gcodec.adaptive import Controller, GraVAC, gravac_bits
+from gcodec.averaging.feedback import Feedback
 from gcodec.compressors import Dense, Frames
 from gcodec.demo.tables import read_table
-from gcodec.feedback import Feedback
 
 FILE = "experiment-gravac-bits.csv"
 COLUMNS = ("problem", "method", "seed", "steps", "quality", "unit", "loss", "byte_ratio", "mean_bits", "steps_by_bits",

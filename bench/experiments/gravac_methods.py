@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from bench.experiments.pool import Job
 from bench.experiments.traffic import LINK, SLOW, Link
 from gcodec.adaptive import Accordion, Controller, Exponential, Geometric, GraVAC
-from gcodec.averaging import Plan
+from gcodec.averaging.averager import Plan
+from gcodec.averaging.feedback import ErrorFeedback, Feedback
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, RandomK, RedSync, TopK
-from gcodec.feedback import ErrorFeedback, Feedback
 
 FEEDBACK = ErrorFeedback()
 #: RedSync by bisection, as in the authors' code: its other search, for small tensors, chooses as Top-k does.

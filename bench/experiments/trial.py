@@ -13,10 +13,10 @@ import torch
 from bench.experiments.problems import Problem
 from bench.experiments.traffic import LINK, Link, Traffic
 from gcodec.adaptive import Adaptive, Controller
-from gcodec.averaging import Averager, Count, Plan
+from gcodec.averaging.averager import Averager, Count, Plan
+from gcodec.averaging.simulate import converse
 from gcodec.compressors import Compressor
 from gcodec.compressors.contract import Outcome
-from gcodec.simulate import converse
 
 RANKS = 4
 Gradients = dict[str, torch.Tensor]

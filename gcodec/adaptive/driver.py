@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from ..averaging import Averager, Plan
+from ..averaging.averager import Averager, Plan
+from ..averaging.feedback import Carried
 from ..compressors.contract import Compressor, Place, Reduce, Request, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
-from ..feedback import Carried
 from .contract import Controller, Measured, Planner, Selector, Shapes
 from .levels import Level, levels
 from .losses import square
@@ -235,6 +235,6 @@ def _change(names: Iterable[str]) -> InvalidArgument:
 def ranks(
     size: int, plan: Plan | Compressor, controller: Controller, clock: Callable[[], float] = perf_counter
 ) -> list[Adaptive]:
-    """``size`` ranks in one process (``gcodec.simulate.converse``), each with a controller of its own."""
+    """``size`` ranks in one process (``gcodec.averaging.simulate.converse``), each with a controller of its own."""
     plan = plan if isinstance(plan, Plan) else Plan(plan)
     return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]

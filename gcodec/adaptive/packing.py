@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..checkpoint import pack, unpack
+from ..averaging.state import pack, unpack
 from ..errors import InvalidArgument
 from .driver import Adaptive
 

@@ -18,7 +18,7 @@ from gcodec.files.elements import width
 from gcodec.files.source import Bytes
 
 if TYPE_CHECKING:
-    from gcodec.decoding import Frame
+    from gcodec.frame.decode import Frame
 
 #: Level of Zstandard for what is not floating-point numbers.
 ZSTD_LEVEL = 3
@@ -87,7 +87,7 @@ def _packed_frame(
     data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None
 ) -> Packed:
     from gcodec import codec
-    from gcodec.decoding import Frame
+    from gcodec.frame.decode import Frame
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
     in_rows = n_columns and bits.size % n_columns == 0
@@ -119,7 +119,7 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
 
 def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None) -> Bytes:
     from gcodec import codec
-    from gcodec.decoding import Frame
+    from gcodec.frame.decode import Frame
 
     stated = int.from_bytes(payload[16:24].tobytes(), "little")
     if stated != chunk.stored:

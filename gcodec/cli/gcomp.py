@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from gcodec.archive.writer import Part
-from gcodec.coding import LITERAL_GCOMP
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import FilePlan, TensorView
 from gcodec.files.elements import numpy_dtype, width
 from gcodec.files.source import Bytes
-from gcodec.ladders import FINE_LADDER, PAPER_LADDER
-from gcodec.optimizers import OptimizerView, levels_for, view_from_dump
+from gcodec.format.ladders import FINE_LADDER, PAPER_LADDER
+from gcodec.options import LITERAL_GCOMP
 from gcodec.recorder import FORMAT, GRAD, PARAM
+from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
 
 NEEDS_DUMP = (
     "no optimizer metadata: --mode gcomp needs a dump as gcodec's Recorder writes it (gcodec record shows how); "

@@ -2,7 +2,8 @@
 
 An algorithm for one tensor is a generator. It yields what it wants from the other ranks and is sent the answer, as many
 times as it likes; in the end it returns an :class:`Outcome`. It never learns how ranks are connected, so the same code
-runs among simulated ranks in one process (``gcodec.simulate``), on real ones (``gcodec.distributed``), and alone.
+runs among simulated ranks in one process (``gcodec.averaging.simulate``), on real ones (``gcodec.distributed``), and
+alone.
 
     Reduce(tensor)       -> the sum of all ranks' tensors
     Gather(payload)      -> the payloads of all ranks, in the order of ranks

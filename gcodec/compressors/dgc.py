@@ -1,7 +1,7 @@
 """Deep Gradient Compression's choice of values (Lin et al., ICLR 2018): a threshold from a sample.
 
-The rest of its recipe composes with any compressor: ``gcodec.feedback`` has momentum correction, momentum factor
-masking, local clipping and the warm-up of densities.
+The rest of its recipe composes with any compressor: ``gcodec.averaging.feedback`` has momentum correction, momentum
+factor masking, local clipping and the warm-up of densities.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import torch
 
 from .. import codec
 from ..errors import InvalidArgument
-from ..ladders import FINE_LADDER
-from ..optimizers import levels_for
+from ..format.ladders import FINE_LADDER
+from ..truncation.optimizers import levels_for
 from .contract import Compressor, Conversation, Exchange, Gather, Memory, Outcome, Place, check_type, check_whole, wide
 from .partition import parts_of
 from .sparse import named

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.ladders import Ladder
-from gcodec.levels import kept_bits
-from gcodec.valuetypes import ValueType
+from gcodec.dtypes import ValueType
+from gcodec.format.ladders import Ladder
+from gcodec.format.levels import kept_bits
 
 BLOCK = 1 << 14  #: values; each block has statistics of its own
 NO_DROPS = Ladder((0,))

@@ -1,5 +1,5 @@
 """Fit the codebooks that come with gcodec to recorded dumps: ``python -m gcodec.demo.prior DUMPS`` prints the rows
-of ``gcodec/prior.py``.
+of ``gcodec/format/shipped.py``.
 
 Small tensors are what these codebooks are for (large ones carry their own), so every tensor counts alike, whatever
 its size.
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fitting import from_histogram, n_bins_of, window_of
-from ..ladders import FINE_LADDER, PAPER_LADDER, Ladder
-from ..optimizers import levels_for, view_from_dump
+from ..dtypes import BY_NAME
+from ..format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
+from ..plan.codebooks import from_histogram, n_bins_of, window_of
+from ..plan.sampling import take_survey
 from ..recorder import Dump, read_dump
-from ..rounding import round_to_levels
-from ..surveying import take_survey
 from ..tensors import values_of
-from ..valuetypes import BY_NAME
+from ..truncation.optimizers import levels_for, view_from_dump
+from ..truncation.reference import round_to_levels
 
 #: id, value types, what is counted, ladder (None: lossless), type the values are converted to
 PLAN: tuple[tuple[int, tuple[str, ...], str, dict[str, Ladder] | None, str], ...] = (

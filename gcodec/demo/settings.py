@@ -12,8 +12,8 @@ import gcodec
 from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
 from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
 from gcodec.demo.timing import Task
-from gcodec.ladders import MANTISSA_BITS, Ladder
-from gcodec.rounding import round_to_levels
+from gcodec.format.ladders import MANTISSA_BITS, Ladder
+from gcodec.truncation.reference import round_to_levels
 
 LOSSLESS, NEAR_LOSSLESS, LITERAL = "lossless", "near-lossless", "GComp, literal"
 #: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.
@@ -28,7 +28,8 @@ class Setting:
     Attributes:
         mode: its name in tables.
         options: for :func:`gcodec.encode`, without the levels.
-        result: the values that decoding gives, by the laws of ``gcodec.rounding`` and not by the codec: uintW[n].
+        result: the values that decoding gives, by the laws of ``gcodec.truncation.reference`` and not by the codec:
+            uintW[n].
         key: which of the input's levels are used, empty if none.
         ladder: mantissa bits dropped per level.
     """

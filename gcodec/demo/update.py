@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.demo.extras import missing
 from gcodec.recorder import Dump
-from gcodec.rounding import ulp_histogram
+from gcodec.truncation.reference import ulp_histogram
 
 try:
     import torch

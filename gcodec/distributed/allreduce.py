@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..dtypes import BY_NAME, ValueType
 from ..errors import InvalidArgument, Unsupported
 from ..tensors import values_of
-from ..valuetypes import BY_NAME, ValueType
 from .coder import Coder, Shared
 from .device_jobs import allreduce_there, on_device
 from .exchange import named

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import prior
-from ..codebook import Codebook, read_inline
-from ..coding import Coding
 from ..cycle import CodebookCycle, Version
 from ..errors import InvalidArgument
-from ..fitting import kept_costs, n_bins_of
+from ..format import shipped
+from ..format.codebook import Codebook, read_inline
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import costs
-from ..planning import Given, Plan
+from ..options import Coding
+from ..plan.codebooks import kept_costs, n_bins_of
+from ..plan.plan import Given, Plan
 from .message import agreement_of
 from .predicted import Predicted
 
@@ -121,7 +121,7 @@ class Codebooks:
 
     def find(self, codebook_id: int, digest: int) -> Codebook | None:
         """The codebook that a frame names."""
-        return self._by_hash.get(digest) if codebook_id >= FIRST_ID else prior.find(codebook_id, digest)
+        return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
 
     def count(self, owners: np.ndarray, plan: Plan) -> bool:
         """Add what a plan has counted; returns whether its codebooks suit it."""

@@ -8,18 +8,18 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..coding import Coding
-from ..decoding import Frame
-from ..encoding import encode_values, plan_for
+from ..dtypes import ValueType
 from ..errors import Corruption
+from ..format.modes import Scheme
+from ..frame.decode import Frame
+from ..frame.encode import encode_values, plan_for
 from ..kernels.core.direct import Direct
 from ..kernels.levels.rounding import round_values
-from ..planning import Plan
-from ..scheme import Scheme
-from ..scratch import give, kind_of, take
+from ..memory import give, kind_of, take
+from ..options import Coding
+from ..plan.plan import Plan
 from ..tensors import NUMPY, Values
-from ..valuetypes import ValueType
-from ..workers import n_threads
+from ..threads import n_threads
 from .codebooks import COUNTING, Codebooks
 from .gradients import Gradients
 from .partition import shapes_within

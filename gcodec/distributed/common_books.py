@@ -12,7 +12,7 @@ from collections.abc import Hashable
 import numpy as np
 import torch
 
-from ..valuetypes import ValueType
+from ..dtypes import ValueType
 from .codebooks import Codebooks, Refresh
 from .coder import Shared
 from .gradients import Gradients, Segment

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..averaging import Averager, Plan
-from ..checkpoint import pack, unpack
+from ..averaging.averager import Averager, Plan
+from ..averaging.state import pack, unpack
 from ..compressors import Compressor, Frames, alone
 from ..compressors.contract import Request
 from ..errors import InvalidArgument, Unsupported
@@ -37,13 +37,13 @@ class CompressedGradients:
     ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
     parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it should be
     DDP's, unless gradients are None between steps (``zero_grad(set_to_none=True)``). ``plan``: a compressor, which gets
-    error feedback, or a :class:`~gcodec.averaging.Plan`. ``optimizer``: the one that will take the step; plans with
-    momentum correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when a
-    silent rank becomes an error.
+    error feedback, or a :class:`~gcodec.averaging.averager.Plan`. ``optimizer``: the one that will take the step; plans
+    with momentum correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when
+    a silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
-    ``gcodec.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and number of
-    threads everywhere for that. Raises InvalidArgument.
+    ``gcodec.averaging.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and
+    number of threads everywhere for that. Raises InvalidArgument.
     """
 
     def __init__(
@@ -151,7 +151,8 @@ class CompressedGradients:
 
     def stats(self) -> dict[str, Any]:
         """Wire bytes and seconds as ``CompressedAllreduce.stats``, in all, by bucket, of the last step; and under
-        ``compressor`` the counts of :class:`~gcodec.averaging.Count` with its two ratios. Call it between steps."""
+        ``compressor`` the counts of :class:`~gcodec.averaging.averager.Count` with its two ratios. Call it between
+        steps."""
         count = self.averager.total
         counts = {**vars(count), "ratio": count.ratio, "float_ratio": count.float_ratio}
         return {**self._stats.numbers(), "compressor": counts}

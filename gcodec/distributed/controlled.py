@@ -17,7 +17,7 @@ from torch import nn
 
 from ..adaptive import Adaptive, Controller, Planner
 from ..adaptive.packing import load_packed, packed
-from ..averaging import Averager, Plan
+from ..averaging.averager import Averager, Plan
 from ..compressors import Compressor, Frames, alone
 from ..errors import PeerError
 from .allreduce import TYPES, plain

@@ -1,4 +1,5 @@
-"""Any conversation, among the ranks of a process group: what ``gcodec.simulate.converse`` is in one process."""
+"""Any conversation, among the ranks of a process group: what ``gcodec.averaging.simulate.converse`` is in one
+process."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import gpu
+from ..dtypes import ValueType
 from ..errors import Corruption
-from ..valuetypes import ValueType
 from .codebooks import Refresh
 from .device_rules import DeviceRule
 from .modes import FixedBits, Mode, NearLossless

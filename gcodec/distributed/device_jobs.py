@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..valuetypes import ValueType
+from ..dtypes import ValueType
 from .device import TYPES, DeviceBooks, DeviceCoder, side_of
 from .device_reduction import DeviceReduction
 from .device_rules import DeviceRule

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import gpu
-from ..optimizers import STATE, OptimizerView, counted
+from ..truncation.optimizers import STATE, OptimizerView, counted
 from .gradients import Segment, flat_tensor
 from .rules import Held, Many, Rule
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import scheme as schemes
+from ..dtypes import ValueType
 from ..errors import InvalidArgument, Unsupported
-from ..ladders import FINE_LADDER, Ladder
-from ..optimizers import ADVICE, stock_name
-from ..scheme import Scheme
-from ..valuetypes import ValueType
+from ..format import modes as schemes
+from ..format.ladders import FINE_LADDER, Ladder
+from ..format.modes import Scheme
+from ..truncation.optimizers import ADVICE, stock_name
 from .options import whole
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..coding import Coding
-from ..encoding import encode_values, plan_for
-from ..planning import Given, Plan
-from ..prediction import Prediction, rows_of
-from ..scheme import Scheme
+from ..format.modes import Scheme
+from ..frame.encode import encode_values, plan_for
+from ..options import Coding
+from ..plan.plan import Given, Plan
+from ..plan.prediction import Prediction, rows_of
 from ..tensors import Values
 
 _CODING = Coding(columns=False, wide_heads=False)

@@ -23,7 +23,7 @@ from time import perf_counter
 import numpy as np
 
 from ..errors import Corruption, GcodecError, Unsupported
-from ..sizes import max_encoded_size
+from ..frame.sizes import max_encoded_size
 from .coder import Coder
 from .exchange import Exchange, Incoming
 from .lane import Lane

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..optimizers import STATE, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
-from ..truncation import OF_MANY, Policy, terms_of
-from ..valuetypes import ValueType
+from ..dtypes import ValueType
+from ..truncation.formulas import OF_MANY, Policy, terms_of
+from ..truncation.optimizers import STATE, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
 from .gradients import Gradients, Segment, flat_array
 from .modes import NearLossless
 

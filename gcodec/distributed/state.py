@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..checkpoint import pack, unpack
+from ..averaging.state import pack, unpack
 from ..errors import InvalidArgument, Unsupported
 from .allreduce import SMALLEST, TYPES, compressed, plain_begun
 from .bypass import APART, Bypass, Gate

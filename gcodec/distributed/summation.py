@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..valuetypes import ValueType
+from ..dtypes import ValueType
 
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the division

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from ..codec import warmup
-from ..ladders import Ladder
-from ..optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
-from ..scheme import Scheme
-from ..truncation import OF_MANY, Formula, Policy, terms_of
-from ..valuetypes import ValueType
+from ..dtypes import ValueType
+from ..format.ladders import Ladder
+from ..format.modes import Scheme
+from ..truncation.formulas import OF_MANY, Formula, Policy, terms_of
+from ..truncation.optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
 from .codebooks import Codebooks, Refresh
 from .coder import Coder, Shared
 from .gradients import Gradients, Segment

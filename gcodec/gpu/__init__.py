@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gcodec.codebook import Codebook
-from gcodec.coding import LADDERS, ROUNDINGS, Coding
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.ladders import Ladder
-from gcodec.scheme import Scheme
+from gcodec.format.codebook import Codebook
+from gcodec.format.ladders import Ladder
+from gcodec.format.modes import Scheme
+from gcodec.options import LADDERS, ROUNDINGS, Coding
 from gcodec.tensors import TORCH, is_torch
-from gcodec.truncation import Policy
+from gcodec.truncation.formulas import Policy
 
 if TYPE_CHECKING:
     import torch
 
-    from gcodec.optimizers import OptimizerView
+    from gcodec.truncation.optimizers import OptimizerView
 
     from .encoding import Batch as Batch
     from .encoding import SharedCodebook as SharedCodebook
@@ -58,7 +58,7 @@ def start_batch(
     here waits for the device; without, one is made. ``out``: for a batch of one, a flat, contiguous tensor of uint8 on
     the device, of at least :func:`max_frame_bytes`, to be filled; how long its frame is stands in the frame's header.
 
-    Returns a :class:`encoding.Batch`: its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise
+    Returns a :class:`encode.Batch`: its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise
     InvalidArgument for levels that the ladder lacks; such a frame has no magic number, and cannot be decoded. Raises
     InvalidArgument, Unsupported.
     """
@@ -123,9 +123,9 @@ def levels_batch(
     """The level of every value of some CUDA gradients of one type, by the rule of the optimizer that will use them.
 
     ``source``: the live optimizer that holds ``params``, its state on their device, or a view for each, whose state is
-    tensors there. Everything else as in ``gcodec.optimizers.levels_for``, and so are the levels, bit for bit: for each
-    gradient a tensor of uint8 in its shape, on its device, for ``levels=`` of the functions here. Waits for the device
-    only where the optimizer counts its steps there (``fused``, ``capturable``): once.
+    tensors there. Everything else as in ``gcodec.truncation.optimizers.levels_for``, and so are the levels, bit for
+    bit: for each gradient a tensor of uint8 in its shape, on its device, for ``levels=`` of the functions here. Waits
+    for the device only where the optimizer counts its steps there (``fused``, ``capturable``): once.
 
     Raises Unsupported: no rule for this optimizer, float64. InvalidArgument.
     """

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import scheme as schemes
-from gcodec.codebook import Codebook
-from gcodec.coding import LADDERS, Coding
-from gcodec.decoding import Frame
+from gcodec.dtypes import ValueType
 from gcodec.errors import InvalidArgument, LimitExceeded
-from gcodec.format import FindCodebook
-from gcodec.ladders import Ladder
-from gcodec.prior import find as find_prior
-from gcodec.scheme import Scheme
+from gcodec.format import modes as schemes
+from gcodec.format.codebook import Codebook
+from gcodec.format.ladders import Ladder
+from gcodec.format.modes import Scheme
+from gcodec.format.prelude import FindCodebook
+from gcodec.format.shipped import find as find_prior
+from gcodec.frame.decode import Frame
+from gcodec.options import LADDERS, Coding
 from gcodec.tensors import TORCH
-from gcodec.valuetypes import ValueType
 
 from . import decoding, encoding
 from .encoding import Batch, SharedCodebook, Source

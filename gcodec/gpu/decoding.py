@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codebook import Codebook
-from gcodec.columns import ColumnReferences
-from gcodec.decoding import check_status, read_start
-from gcodec.format import HEADER_BYTES, FindCodebook, Prelude, prelude_size
+from gcodec.format.codebook import Codebook
+from gcodec.format.columns import ColumnReferences
+from gcodec.format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
+from gcodec.frame.decode import check_status, read_start
 from gcodec.kernels.block import header
 from gcodec.kernels.cuda.decode import decode_blocks
 from gcodec.kernels.cuda.parameters import MOST_BLOCK_LOG2

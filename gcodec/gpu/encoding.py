@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codebook import Codebook
-from gcodec.coding import Coding
+from gcodec.dtypes import ValueType
 from gcodec.errors import InvalidArgument
-from gcodec.fitting import from_histogram, window_of
-from gcodec.format import Prelude
+from gcodec.format.codebook import Codebook
+from gcodec.format.modes import Scheme
+from gcodec.format.prelude import Prelude
+from gcodec.frame.sizes import raw_bytes
 from gcodec.kernels.cuda.encode import encode_blocks
 from gcodec.kernels.cuda.frames import move_blocks, seal_frames
 from gcodec.kernels.cuda.histogram import MOST_BINS, count_symbols
 from gcodec.kernels.cuda.parameters import Output
 from gcodec.kernels.cuda.values import BLOCK, BLOCK_LOG2
-from gcodec.planning import Plan
-from gcodec.scheme import Scheme
-from gcodec.sizes import raw_bytes
-from gcodec.surveying import STREAM_LOG2
-from gcodec.valuetypes import ValueType
+from gcodec.options import Coding
+from gcodec.plan.codebooks import from_histogram, window_of
+from gcodec.plan.plan import Plan
+from gcodec.plan.sampling import STREAM_LOG2
 
 from .forms import check_type, drops_of, encode_tables, form_of
 from .memory import Memory

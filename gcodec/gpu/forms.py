@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.codebook import Codebook
-from gcodec.columns import ColumnReferences, for_kernels
+from gcodec.dtypes import ValueType
 from gcodec.errors import Unsupported
+from gcodec.format.codebook import Codebook
+from gcodec.format.columns import ColumnReferences, for_kernels
+from gcodec.format.levels import Level
+from gcodec.format.modes import Scheme
+from gcodec.format.tables import level_tables
 from gcodec.kernels.cuda.parameters import DecodeTables, EncodeTables, Form, info_of
 from gcodec.kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
-from gcodec.levels import Level
-from gcodec.scheme import Scheme
-from gcodec.tables import level_tables
-from gcodec.valuetypes import ValueType
 
 from .memory import Memory
 

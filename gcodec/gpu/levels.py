@@ -14,8 +14,8 @@ from gcodec.kernels.cuda import levels as kernels
 from gcodec.kernels.cuda.levels import THRESHOLDS, Kinds
 from gcodec.kernels.cuda.values import BLOCK_LOG2
 from gcodec.kernels.levels import rules as rules
-from gcodec.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
-from gcodec.truncation import Policy, float32_terms
+from gcodec.truncation.formulas import Policy, float32_terms
+from gcodec.truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 
 from .memory import Memory
 
@@ -54,7 +54,7 @@ class _Seen(NamedTuple):
 
 def choose(memory: Memory, asked: Sequence[Asked], policy: Policy) -> list[Any]:
     """Levels of each gradient, flat tensors of uint8 that lie one after another on the device; bit for bit those of
-    ``gcodec.optimizers.levels_for``. Waits for nothing. Raises InvalidArgument, Unsupported."""
+    ``gcodec.truncation.optimizers.levels_for``. Waits for nothing. Raises InvalidArgument, Unsupported."""
     seen = [_see(memory, one, policy) for one in asked]
     ends = np.cumsum([one.n for one in seen], dtype=np.int64)
     out = memory.empty(int(ends[-1]) if asked else 0, "uint8")

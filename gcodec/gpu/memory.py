@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gcodec.dtypes import BY_NAME, ValueType
 from gcodec.errors import InvalidArgument
 from gcodec.tensors import check_dimensions, is_torch, kernel_view
-from gcodec.valuetypes import BY_NAME, ValueType
 
 if TYPE_CHECKING:
     import torch

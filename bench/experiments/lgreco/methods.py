@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from gcodec.adaptive import Accordion, Bytes, Controller, GlobalThreshold, KMeans, LGreCo, Prioritized, Range, Settings
-from gcodec.averaging import Plan
+from gcodec.averaging.averager import Plan
+from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import QSGD, Compressor, Dense, PowerSGD, TopK
-from gcodec.feedback import ErrorFeedback
 
 CLUSTERS = 6  #: of k-means, as in the paper's section 5.3
 BUCKETS = 6  #: a model's gradients are cut into, in the order in which they become known

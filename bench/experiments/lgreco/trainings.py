@@ -20,9 +20,9 @@ from gcodec import adaptive
 from gcodec.adaptive import Adaptive, Planner, Settings
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.losses import square
-from gcodec.averaging import Count
+from gcodec.averaging.averager import Count
+from gcodec.averaging.simulate import converse
 from gcodec.compressors import Compressor, Outcome
-from gcodec.simulate import converse
 
 RANKS = 2  #: each decodes the payloads of all, so that what a step takes grows with the square
 KEPT = ROOT / ".cache" / "bench" / "lgreco"  #: pickled trainings, by their jobs

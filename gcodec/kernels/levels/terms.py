@@ -1,10 +1,10 @@
 """The two sides of the rules of optimizer-aware truncation, for one value: how large its gradient's term is, U, and
 what the parameter would be without it, N; compiled for CPUs and for CUDA.
 
-:mod:`gcodec.truncation` has the formulas, their derivations and the rule that turns N and U into a level. ``k`` are its
-constants, of the working type (float32 or float64), as are all other arguments; what may be missing is None. U and N
-are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of the loops over
-them.
+:mod:`gcodec.truncation.formulas` has the formulas, their derivations and the rule that turns N and U into a level.
+``k`` are its constants, of the working type (float32 or float64), as are all other arguments; what may be missing is
+None. U and N are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of
+the loops over them.
 
 Rounding. A U below ``floor`` (2**-100 in float32) counts as ``floor`` and a second moment below it as 0, which keeps
 whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right

@@ -4,7 +4,7 @@ six bits, and half of the numbers of fixed bits. :mod:`groups_ssse3` is for CPUs
 A value owns the first few of at most four **wide** planes, each of which holds the same chunk of every tail, and
 perhaps an item of the **half** plane, the upper half of the chunk after those. That way a value's items are four bytes,
 whatever its level is, and all levels are handled alike. The numbers of ``chunks`` say where they lie
-(:func:`gcodec.tables.chunks_of`).
+(:func:`gcodec.format.tables.chunks_of`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from .errors import Corruption
-from .valuetypes import ValueType
+from ..dtypes import ValueType
+from ..errors import Corruption
 
 MAX_LEVELS, MAX_PLANES, MAX_PLANE_BITS = 16, 8, 56
 

@@ -9,10 +9,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from .errors import Corruption
-from .kernels.core.bundles import Columns
-from .kernels.core.direct import Direct
-from .kernels.heads.columns import pack_heads, unpack_heads
+from ..errors import Corruption
+from ..kernels.core.bundles import Columns
+from ..kernels.core.direct import Direct
+from ..kernels.heads.columns import pack_heads, unpack_heads
 
 MARK = 1 << 31  #: what tells a record of column references from a template
 MAX_COLUMNS = (1 << 24) - 1

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from .compressors.batching import together
-from .compressors.contract import Compressor, Conversation, Memory, Outcome, Place, Request, check_type, check_whole
-from .compressors.dense import Dense
-from .compressors.outcome import is_finite
-from .errors import InvalidArgument
+from ..compressors.batching import together
+from ..compressors.contract import Compressor, Conversation, Memory, Outcome, Place, Request, check_type, check_whole
+from ..compressors.dense import Dense
+from ..compressors.outcome import is_finite
+from ..errors import InvalidArgument
 from .feedback import Carried, ErrorFeedback, Feedback
 
 

@@ -9,11 +9,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from .errors import InvalidArgument
-from .kernels.planes import dense
+from ..dtypes import ValueType
+from ..errors import InvalidArgument
+from ..kernels.planes import dense
 from .ladders import Ladder
 from .levels import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
-from .valuetypes import ValueType
 
 LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header
 

@@ -11,15 +11,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from .codebook import Codebook, limited_lengths, residual_codebook
-from .format import TEMPLATE_COLUMNS
-from .kernels.core.bundles import Geometry, Residuals
-from .kernels.predict import medians
-from .kernels.predict import rows as kernels
-from .kernels.predict.residuals import LANES
-from .scratch import residual_scratch_for
-from .tables import digit_tables
-from .valuetypes import ValueType
+from ..dtypes import ValueType
+from ..format.codebook import Codebook, limited_lengths, residual_codebook
+from ..format.prelude import TEMPLATE_COLUMNS
+from ..format.tables import digit_tables
+from ..kernels.core.bundles import Geometry, Residuals
+from ..kernels.predict import medians
+from ..kernels.predict import rows as kernels
+from ..kernels.predict.residuals import LANES
+from ..memory import residual_scratch_for
 
 _LEAST_ROWS = 32  #: fewer do not pay for their template
 _LEAST_COLUMNS = 32

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from .assembly import Assembly, FullError
-from .blank import Blank
-from .coding import Coding
-from .errors import InvalidArgument
-from .planning import Given, Plan, make_plan, no_plan
-from .prediction import rows_of
-from .scheme import Scheme, lossless
-from .scratch import give, take
+from ..blank import Blank
+from ..errors import InvalidArgument
+from ..format.modes import Scheme, lossless
+from ..memory import give, take
+from ..options import Coding
+from ..plan.plan import Given, Plan, make_plan, no_plan
+from ..plan.prediction import rows_of
+from ..tensors import Values
+from ..threads import n_threads
 from .sizes import block_log2
-from .tensors import Values
-from .workers import n_threads
+from .writer import Assembly, FullError
 
 _TINY = 32  #: bytes of values up to which they are stored as they are
 #: Up to so many bits of values a look tells whether coding can save what it takes itself, at the least.

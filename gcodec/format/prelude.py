@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..dtypes import BY_CODE, ValueType
+from ..errors import Corruption, InsufficientData, Unsupported
 from .codebook import BY_ID, INLINE, Codebook, read_inline, read_residual, residual_record
 from .columns import ColumnReferences, read_column_references
-from .errors import Corruption, InsufficientData, Unsupported
 from .levels import MAX_LEVELS, MAX_PLANES, Level, check_levels
-from .valuetypes import BY_CODE, ValueType
 
 #: Looks up a codebook by (id, hash); None where it is not known.
 FindCodebook = Callable[[int, int], Codebook | None]

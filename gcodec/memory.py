@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .format import TEMPLATE_COLUMNS
+from .dtypes import ValueType
+from .format.prelude import TEMPLATE_COLUMNS
 from .kernels.core.bundles import Kind, Residuals, Scratch
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes import dense
 from .kernels.planes.class_tables import CLASS_BYTES
-from .valuetypes import ValueType
 
 _MOST = 4  #: of a kind that are kept: more threads than that have work enough to bear the allocation
 KEPT_BLOCK = 1 << 15  #: largest blocks, in values, whose working memory is kept

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
-from .compressors.contract import Compressor, Conversation, Memory, Outcome, Place, check_whole, wide
-from .errors import InvalidArgument
+from ..compressors.contract import Compressor, Conversation, Memory, Outcome, Place, check_whole, wide
+from ..errors import InvalidArgument
 
 
 class Carried(NamedTuple):

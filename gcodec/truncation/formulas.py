@@ -2,7 +2,8 @@
 
 GComp (SoCC '24, mantissa compression and Table 2) sorts gradient values into a few *levels*, each dropping a fixed
 number of mantissa bits, by how many times over the parameter outweighs the gradient's term in its update. Here are
-one formula per optimizer on plain arrays; ``gcodec.optimizers`` reads them out of a live ``torch.optim`` object.
+one formula per optimizer on plain arrays; ``gcodec.truncation.optimizers`` reads them out of a live ``torch.optim``
+object.
 
 The rule. Let N be the parameter after the step but for this gradient's term, and U the size of that term (for the
 adaptive methods: |g| times a bound on the update's slope). With p the mantissa bits of the parameter's and of the
@@ -33,10 +34,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
 from gcodec.kernels.levels import rules as kernels
 from gcodec.kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT
 from gcodec.kernels.levels.terms import N_MARGIN, U_MARGIN
-from gcodec.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
 
 
 @dataclass(frozen=True)

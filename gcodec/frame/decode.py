@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import format as fmt
-from . import prior
-from .columns import for_kernels
-from .errors import Corruption, InvalidArgument, Unsupported
-from .format import FindCodebook, Prelude
-from .kernels.block import decode as kernels
-from .kernels.block import header
-from .kernels.block.predicted import decode_predicted_blocks
-from .kernels.block.prelude import find_blocks
-from .kernels.core.bundles import Books, Columns, Geometry, Planes, Scratch
-from .kernels.core.direct import Direct
-from .kernels.entropy.encode_streams import STREAM_PAD, checksum
-from .scheme import layout_of
-from .scratch import KEPT_BLOCK, give, kind_of, residual_scratch_for, scratch_for, take
-from .tables import digit_tables, residual_tables, stack
-from .tensors import hash_of, kernel_view
-from .valuetypes import ValueType
-from .workers import run
+from ..dtypes import ValueType
+from ..errors import Corruption, InvalidArgument, Unsupported
+from ..format import prelude as fmt
+from ..format import shipped
+from ..format.columns import for_kernels
+from ..format.modes import layout_of
+from ..format.prelude import FindCodebook, Prelude
+from ..format.tables import digit_tables, residual_tables, stack
+from ..kernels.block import decode as kernels
+from ..kernels.block import header
+from ..kernels.block.predicted import decode_predicted_blocks
+from ..kernels.block.prelude import find_blocks
+from ..kernels.core.bundles import Books, Columns, Geometry, Planes, Scratch
+from ..kernels.core.direct import Direct
+from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
+from ..memory import KEPT_BLOCK, give, kind_of, residual_scratch_for, scratch_for, take
+from ..tensors import hash_of, kernel_view
+from ..threads import run
 
 
 def margin(stream: int, head_bits: int) -> int:
@@ -62,7 +62,7 @@ def read_start(
     found = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
     if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
         raise Corruption("frame header: the checksum is wrong")
-    prelude = fmt.read_prelude(start, find or prior.find)
+    prelude = fmt.read_prelude(start, find or shipped.find)
     sizes, offsets = np.empty((2, prelude.n_blocks), np.int64)
     if _find_blocks(None, buffer, prelude.index_at, prelude_bytes, sizes, offsets) != frame_bytes:
         raise Corruption("frame index: block sizes or padding do not fit the frame")

@@ -1,7 +1,7 @@
 """Reads a torch optimizer, live or recorded, into what truncation needs, and chooses levels for one parameter.
 
-Only torch's own SGD, Adagrad, RMSprop (not centered), Adam and AdamW have a rule (``gcodec.truncation``). For any
-other optimizer (Muon, Adafactor, Lion, NAdam ...), and for a subclass with a ``step`` of its own, the answer is
+Only torch's own SGD, Adagrad, RMSprop (not centered), Adam and AdamW have a rule (``gcodec.truncation.formulas``). For
+any other optimizer (Muon, Adafactor, Lion, NAdam ...), and for a subclass with a ``step`` of its own, the answer is
 :class:`Unsupported`: encode losslessly, or with a fixed number of mantissa bits. Importing this module does not
 import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
 """
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcodec import truncation
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.ladders import Array, Ladder, Levels, dtype_name
-from gcodec.truncation import Formula, Policy
+from gcodec.format.ladders import Array, Ladder, Levels, dtype_name
+from gcodec.truncation import formulas
+from gcodec.truncation.formulas import Formula, Policy
 
 if TYPE_CHECKING:
     import torch
@@ -157,8 +157,9 @@ def levels_for(
         param: the parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
             float64: the one the optimizer updates, so the master weight where there is one.
         grad: as many values, of any of these types; element i in row-major order belongs to element i of ``param``.
-        ladder, loss_scale, in_group, scale: see :class:`gcodec.truncation.Policy`. Choose levels from the undivided
-            gradient. ``in_group=False`` promises that the step will see this very gradient: not clipped, not added to.
+        ladder, loss_scale, in_group, scale: see :class:`gcodec.truncation.formulas.Policy`. Choose levels from the
+            undivided gradient. ``in_group=False`` promises that the step will see this very gradient: not clipped, not
+            added to.
         out: uint8, C-contiguous, the size of ``grad``; allocated if None.
 
     Returns:
@@ -173,7 +174,7 @@ def levels_for(
     param, grad = _array(param), _array(grad)
     formula = formula_for(known, policy, dtype_name(grad))
     state = [_state_or(initial, known, key, param) for key, initial in arrays_of(known)]
-    return truncation.run(formula, (param, grad, *state), policy, out)
+    return formulas.run(formula, (param, grad, *state), policy, out)
 
 
 def formula_for(known: OptimizerView, policy: Policy, grad: str) -> Formula:
@@ -199,25 +200,25 @@ def arrays_of(known: OptimizerView) -> list[tuple[str, float | None]]:
 def _sgd(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     hyper = _only(known, "lr", "momentum", "dampening", "weight_decay", "nesterov")
     started = known.state.get("momentum_buffer") is not None
-    return truncation.sgd_formula(**hyper, policy=policy, started=started)
+    return formulas.sgd_formula(**hyper, policy=policy, started=started)
 
 
 def _adagrad(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     hyper = _only(known, "lr", "lr_decay", "eps", "weight_decay", "maximize")
-    return truncation.adagrad_formula(_next_step(known), **hyper, policy=policy, grad=grad)
+    return formulas.adagrad_formula(_next_step(known), **hyper, policy=policy, grad=grad)
 
 
 def _rmsprop(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     if known.hyper["centered"]:
         raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
     hyper = _only(known, "lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
-    return truncation.rmsprop_formula(**hyper, policy=policy, grad=grad)
+    return formulas.rmsprop_formula(**hyper, policy=policy, grad=grad)
 
 
 def _adam(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     hyper = _only(known, "lr", "betas", "eps", "weight_decay", "maximize")
     decoupled = known.hyper["decoupled_weight_decay"]
-    return truncation.adam_formula(_next_step(known), **hyper, decoupled=decoupled, policy=policy, grad=grad)
+    return formulas.adam_formula(_next_step(known), **hyper, decoupled=decoupled, policy=policy, grad=grad)
 
 
 _FORMULAS: dict[str, Callable[[OptimizerView, Policy, str], Formula]] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .errors import InvalidArgument
-from .format import HEADER_BYTES
-from .kernels.block import header
-from .levels import MAX_LEVELS, MAX_PLANES
-from .tensors import check_dimensions
-from .valuetypes import BY_NAME, ValueType
+from ..dtypes import BY_NAME, ValueType
+from ..errors import InvalidArgument
+from ..format.levels import MAX_LEVELS, MAX_PLANES
+from ..format.prelude import HEADER_BYTES
+from ..kernels.block import header
+from ..tensors import check_dimensions
 
 
 def block_log2(dtype: ValueType) -> int:

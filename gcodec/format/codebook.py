@@ -15,10 +15,10 @@ from itertools import chain
 
 import numpy as np
 
-from .errors import Corruption, InvalidArgument, Unsupported
-from .kernels.entropy import prefix_code
-from .kernels.entropy.encode_streams import checksum
-from .kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
+from ..errors import Corruption, InvalidArgument, Unsupported
+from ..kernels.entropy import prefix_code
+from ..kernels.entropy.encode_streams import checksum
+from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 
 MAX_SYMBOLS = 254  #: symbols besides zero and the escape
 INLINE, BY_ID, RESIDUAL = 0, 1, 2  #: kinds of codebook record

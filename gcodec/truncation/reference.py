@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.errors import InvalidArgument
-from gcodec.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
+from gcodec.format.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
 
 
 def round_to_levels(

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import codec
-from .errors import Corruption, GcodecError
+from .. import codec
+from ..errors import Corruption, GcodecError
 
 #: Keys that mark what JSON does not have.
 _PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain_tensor", "array"

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .columns import ColumnReferences, for_kernels
-from .fitting import n_bins_of, window_of
-from .kernels.core.bundles import Look, Surveying
-from .kernels.core.direct import Direct
-from .kernels.sample import costs, count
+from ..dtypes import ValueType
+from ..format.columns import ColumnReferences, for_kernels
+from ..kernels.core.bundles import Look, Surveying
+from ..kernels.core.direct import Direct
+from ..kernels.sample import costs, count
+from ..memory import give, take
+from ..threads import run
+from .codebooks import n_bins_of, window_of
 from .prediction import Rows
-from .scratch import give, take
-from .valuetypes import ValueType
-from .workers import run
 
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 #: Of arrays up to so many values, one in so many pieces is looked at.

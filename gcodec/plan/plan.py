@@ -8,25 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import prior
-from .codebook import Codebook
-from .coding import Coding
-from .column_fit import fit_columns
-from .columns import ColumnReferences
-from .fitting import bin_costs, from_histograms, kept_costs, window_of
-from .kernels.entropy import codebook_fit
-from .kernels.sample import costs as survey
+from ..dtypes import ValueType
+from ..format import shipped as prior
+from ..format.codebook import Codebook
+from ..format.columns import ColumnReferences
+from ..kernels.entropy import codebook_fit
+from ..kernels.sample import costs as survey
+from ..options import Coding
+from .codebooks import bin_costs, from_histograms, kept_costs, window_of
+from .columns import fit_columns
 from .prediction import Prediction, Predictor, Rows
-from .surveying import (
-    MAX_SURVEYED,
-    REFERENCE_BITS,
-    STREAM_BITS,
-    STREAM_LOG2,
-    Looking,
-    View,
-    stream_lengths,
-)
-from .valuetypes import ValueType
+from .sampling import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Looking, View, stream_lengths
 
 _WIDE_GAIN = {"bfloat16": 0.005, "float32": 0.004}  #: what a wide head, which is slower, has to save
 _WIDE_VALUES = 1 << 12  #: values from which one may

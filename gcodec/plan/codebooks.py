@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .codebook import MAX_SYMBOLS, Codebook, huffman_lengths
-from .errors import InvalidArgument
-from .kernels.entropy import codebook_fit
-from .kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
-from .kernels.sample import costs as survey
+from ..errors import InvalidArgument
+from ..format.codebook import MAX_SYMBOLS, Codebook, huffman_lengths
+from ..kernels.entropy import codebook_fit
+from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
+from ..kernels.sample import costs as survey
 
 
 def window_of(n_levels: int) -> tuple[int, int]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .columns import ColumnReferences
-from .kernels.sample.columns import GROUP, find_heads, measure_columns
+from ..dtypes import ValueType
+from ..format.columns import ColumnReferences
+from ..kernels.sample.columns import GROUP, find_heads, measure_columns
 from .prediction import Rows
-from .valuetypes import ValueType
 
 _LOOK_ROWS, _LOOK_COLUMNS = 64, 64  #: of each tensor, so many are looked at to choose tensors, and
 _LEAST_ROWS, _FIT_VALUES = 32, 1 << 14  #: so many rows or values to fit references

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .decoding import Frame
-from .format import BLOCK_KINDS, CONTAINERS, MODES
+from ..format.prelude import BLOCK_KINDS, CONTAINERS, MODES
+from .decode import Frame
 
 
 @dataclass(frozen=True)

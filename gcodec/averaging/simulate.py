@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from .averaging import Averager, Plan
-from .compressors.contract import Compressor, Conversation, Exchange, Gather, Place, Reduce, Request
-from .compressors.sums import sum_by_rank
-from .errors import InvalidArgument, PeerError
+from ..compressors.contract import Compressor, Conversation, Exchange, Gather, Place, Reduce, Request
+from ..compressors.sums import sum_by_rank
+from ..errors import InvalidArgument, PeerError
+from .averager import Averager, Plan
 
 
 def converse(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]:

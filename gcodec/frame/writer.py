@@ -6,23 +6,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .columns import for_kernels
-from .errors import InvalidArgument
-from .format import Prelude
-from .kernels.block import encode as kernels
-from .kernels.block import header
-from .kernels.block.predicted import encode_predicted_blocks
-from .kernels.block.prelude import seal_prelude
-from .kernels.core.bundles import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
-from .kernels.core.direct import Direct
-from .planning import Plan
-from .prediction import Prediction
-from .scheme import Scheme, layout_of
-from .scratch import give, kind_of, residual_scratch_for, scratch_for, take
+from ..errors import InvalidArgument
+from ..format.columns import for_kernels
+from ..format.modes import Scheme, layout_of
+from ..format.prelude import Prelude
+from ..format.tables import digit_tables, residual_tables, stack
+from ..kernels.block import encode as kernels
+from ..kernels.block import header
+from ..kernels.block.predicted import encode_predicted_blocks
+from ..kernels.block.prelude import seal_prelude
+from ..kernels.core.bundles import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
+from ..kernels.core.direct import Direct
+from ..memory import give, kind_of, residual_scratch_for, scratch_for, take
+from ..plan.plan import Plan
+from ..plan.prediction import Prediction
+from ..tensors import Values, hash_of
+from ..threads import Relay, together
 from .sizes import block_log2, raw_bytes
-from .tables import digit_tables, residual_tables, stack
-from .tensors import Values, hash_of
-from .workers import Relay, together
 
 
 class FullError(Exception):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .errors import InvalidArgument
-from .format import MAX_CODEBOOKS
-from .ladders import FINE_LADDER, PAPER_LADDER
+from .format.ladders import FINE_LADDER, PAPER_LADDER
+from .format.prelude import MAX_CODEBOOKS
 
 ROUNDINGS = ("nearest", "truncate")
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}

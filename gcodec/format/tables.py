@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..dtypes import ValueType
+from ..kernels.core.bundles import Books, Planes
+from ..kernels.core.direct import Direct
+from ..kernels.entropy import prefix_code
+from ..kernels.entropy.code_tables import fill_encoders, fill_tables
+from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 from .codebook import Codebook
-from .kernels.core.bundles import Books, Planes
-from .kernels.core.direct import Direct
-from .kernels.entropy import prefix_code
-from .kernels.entropy.code_tables import fill_encoders, fill_tables
-from .kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
-from .valuetypes import ValueType
 
 _FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB
 

@@ -1,0 +1,1 @@
+"""What stands in a frame, a file for each thing in docs/format.md."""

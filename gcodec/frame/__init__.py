@@ -1,0 +1,1 @@
+"""Whole frames: written, read, described, and how large they may become."""
