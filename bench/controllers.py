@@ -32,7 +32,7 @@ from bench.compressors import WrongResultError, seconds_of
 from gcodec.adaptive import Bytes, Range
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.knapsack import discretized, solve
-from gcodec.adaptive.levels import Chosen, Level, levels
+from gcodec.adaptive.multilevel import Chosen, Level, levels
 from gcodec.compressors import DGC, QSGD, Compressor, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.demo.tables import write_table
 

@@ -21,7 +21,7 @@ from gcodec.averaging.averager import Plan
 from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
-from gcodec.distributed.talk import PAIRED, Talk
+from gcodec.distributed.conversation import PAIRED, Talk
 from tests.compressor_settings import PROMISES, norm, same
 from tests.distributed_cases import Net, batch_of, crc, rank
 
@@ -70,7 +70,7 @@ def averages_at(step: int, model: Given, wrapped: Any) -> dict[str, torch.Tensor
 def follows(group: dist.ProcessGroup, name: str, steps: int = 4, paired: int = PAIRED) -> tuple[int, int]:
     """Averages are the simulator's, bit for bit, and what is sent and what is left telescopes, across a change of
     settings. ``paired``: bytes above which two ranks leave sums to Gloo."""
-    with mock.patch("gcodec.distributed.talk.PAIRED", paired):
+    with mock.patch("gcodec.distributed.conversation.PAIRED", paired):
         return _follows(group, name, steps)
 
 
@@ -219,8 +219,8 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
         handed += n
         original(self, peer, tag, buffer, n)
 
-    with mock.patch("gcodec.distributed.exchange.Exchange.send", send), \
-            mock.patch("gcodec.distributed.talk.PAIRED", paired), \
+    with mock.patch("gcodec.distributed.transport.exchange.Exchange.send", send), \
+            mock.patch("gcodec.distributed.conversation.PAIRED", paired), \
             given_model(group, PROMISES[name].setting) as (model, wrapped, state):
         for step in range(3):
             averages_at(step, model, wrapped)

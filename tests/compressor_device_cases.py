@@ -19,7 +19,8 @@ from gcodec.adaptive import Accordion, Controller, GraVAC, LGreCo
 from gcodec.averaging.averager import Plan
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import PowerSGD, TopK
-from gcodec.distributed import controlled, device_jobs
+from gcodec.distributed.ddp import controller
+from gcodec.distributed.reduction import device_jobs
 from tests import elsewhere
 from tests.compressor_cases import Given, gradients_of
 from tests.compressor_settings import PROMISES, same
@@ -82,7 +83,7 @@ def there() -> Iterator[Side]:
     side = Side()
     with mock.patch.object(device_jobs, "side_of", lambda device: side), \
             mock.patch.object(device_jobs, "_devices", lambda flat: []), \
-            mock.patch.object(controlled, "Pending", lambda devices: gd.lane.Pending()):
+            mock.patch.object(controller, "Pending", lambda devices: gd.lane.Pending()):
         yield side
 
 

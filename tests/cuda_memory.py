@@ -1,5 +1,5 @@
-"""The host in the place of a device, for tests of the CUDA path: what :class:`gcodec.gpu.memory.Memory` asks for, in
-numpy arrays."""
+"""The host in the place of a device, for tests of the CUDA path: what :class:`gcodec.gpu.device_memory.Memory` asks
+for, in numpy arrays."""
 
 from __future__ import annotations
 

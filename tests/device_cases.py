@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -22,13 +21,15 @@ import torch.distributed as dist
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.distributed import device, device_rules, state, wire
-from gcodec.distributed.lanes import lane_of
+from gcodec.distributed.ddp import codec
+from gcodec.distributed.reduction import allreduce, device_levels
+from gcodec.distributed.reduction import device_coder as device
+from gcodec.distributed.transport import device as wire
+from gcodec.distributed.transport.lanes import lane_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests import distributed_cases
 from tests.distributed_cases import rank, values_at
 
-allreduce = import_module("gcodec.distributed.allreduce")     # the function has the module's name
 CALLS = {"fresh": 0, "encode": 0, "frames": 0}
 
 
@@ -73,8 +74,8 @@ def there(by: str) -> Iterator[mock.Mock]:
     on_device = mock.Mock(return_value=True)
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
-            (device, "gpu", CODEC), (device_rules, "gpu", CODEC), (allreduce, "on_device", on_device),
-            (state, "on_device", on_device), (wire, "has_nccl", lambda group: by == "group"),
+            (device, "gpu", CODEC), (device_levels, "gpu", CODEC), (allreduce, "on_device", on_device),
+            (codec, "on_device", on_device), (wire, "has_nccl", lambda group: by == "group"),
             (wire, "_private_nccl", lambda lane, device: lane.group),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
@@ -216,7 +217,7 @@ def sums_as_on_the_host() -> bool:
 
 
 def _host_sum(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
-    from gcodec.distributed.summation import Sum
+    from gcodec.distributed.reduction.summation import Sum
     from gcodec.tensors import values_of
 
     total, out = Sum(values_of(terms[0]).dtype, 5000), np.empty(5000, values_of(terms[0]).bits.dtype)

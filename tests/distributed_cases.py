@@ -25,10 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.distributed import bypass as bypasses
-from gcodec.distributed import coder, exchange, message, notices, reduction
-from gcodec.distributed import lane as lanes
-from gcodec.distributed.lanes import lane_of
+from gcodec.distributed.reduction import bypass as bypasses
+from gcodec.distributed.reduction import coder, reduce
+from gcodec.distributed.transport import exchange, failures, message
+from gcodec.distributed.transport import lane as lanes
+from gcodec.distributed.transport.lanes import lane_of
 from tests.laws import bits_of
 
 WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -617,14 +618,14 @@ def _sabotage(kind: str) -> Any:
         return _patched(message.Header, "write_to", write_to)
 
     if kind == "result":
-        decode = reduction.Reduction._decode
+        decode = reduce.Reduction._decode
 
-        def fail(self: reduction.Reduction, wire: Any, slot: Any, *rest: Any) -> None:
+        def fail(self: reduce.Reduction, wire: Any, slot: Any, *rest: Any) -> None:
             decode(self, wire, slot, *rest)
             if slot.kind == message.RESULT:
                 raise ZeroDivisionError("a fault on purpose")
 
-        return _patched(reduction.Reduction, "_decode", fail)
+        return _patched(reduce.Reduction, "_decode", fail)
 
     def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any, rounded: Any = None) -> int:
         n_bytes = original(self, bits, begin, which, out, rounded)
@@ -652,7 +653,7 @@ def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
     if rank() == culprit:
         _patched(coder.Coder, "encode", lambda *_: os._exit(1))
     heard = []
-    with mock.patch.object(notices, "_briefly", side_effect=notices._briefly) as looks:
+    with mock.patch.object(failures, "_briefly", side_effect=failures._briefly) as looks:
         for _ in range(4):
             try:
                 gd.allreduce(tensor, smallest=0)

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.distributed import coder
-from gcodec.distributed.allreduce import SMALLEST
+from gcodec.distributed.reduction import coder
+from gcodec.distributed.reduction.allreduce import SMALLEST
 from tests.distributed_cases import Net, batch_of, crc, dense_sum, rank, same_bits, size, slowed, values_at
 from tests.distributed_cases import _sabotage as sabotage
 

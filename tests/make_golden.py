@@ -302,7 +302,7 @@ def device_frames() -> Iterator[tuple[str, Built]]:
     """What is written on a CUDA device: by the plan that is used there, which the host's encoder follows as well."""
     from gcodec.dtypes import BY_NAME
     from gcodec.frame.encode import encode_values
-    from gcodec.gpu.encoding import SharedCodebook, plan_of
+    from gcodec.gpu.encode import SharedCodebook, plan_of
     from gcodec.plan.codebooks import from_histogram, window_of
     from gcodec.plan.sampling import take_survey
     from gcodec.tensors import Values

@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.compressors import RandomK, TopK
-from gcodec.distributed.allreduce import compressed, plain
-from gcodec.distributed.exchange import Exchange
-from gcodec.distributed.lanes import lane_of
+from gcodec.distributed.reduction.allreduce import compressed, plain
 from gcodec.distributed.stats import Tally
+from gcodec.distributed.transport.exchange import Exchange
+from gcodec.distributed.transport.lanes import lane_of
 from gcodec.dtypes import BY_NAME
 from tests.distributed_cases import Net, batch_of, crc, rank
 from tests.distributed_cases import _sabotage as sabotage

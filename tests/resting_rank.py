@@ -9,7 +9,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp
 
 from gcodec.distributed import FixedBits, Lossless, NearLossless, Refresh
-from gcodec.distributed.warm import warm
+from gcodec.distributed.reduction.precompile import warm
 from gcodec.dtypes import BY_NAME
 
 TYPES = ("float32", "bfloat16", "float16", "float64")

@@ -30,8 +30,8 @@ from gcodec.adaptive import (
     gravac_bits,
     ranks,
 )
-from gcodec.adaptive.levels import Chosen, levels
 from gcodec.adaptive.losses import at_factor, loss, rounded, square
+from gcodec.adaptive.multilevel import Chosen, levels
 from gcodec.adaptive.packing import load_packed, packed
 from gcodec.averaging.averager import Averager, Plan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection

@@ -31,14 +31,14 @@ def bundle(like: Any, *kinds: Any) -> Any:
 
 def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """The kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
-    from gcodec.kernels.cuda import decode, encode, frames, histogram, levels, parameters
+    from gcodec.kernels.cuda import bundles, decode, encode, frames, histogram, levels
 
-    form = bundle(parameters.Form, *[u4] * 11)
-    table = bundle(parameters.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2), array(u4, 3),
+    form = bundle(bundles.Form, *[u4] * 11)
+    table = bundle(bundles.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2), array(u4, 3),
                    array(u4, 2))
-    lookups = bundle(parameters.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
+    lookups = bundle(bundles.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
                      array(i8, 2), array(i1))
-    out = bundle(parameters.Output, array(u4), array(u4), array(u1), array(u4))
+    out = bundle(bundles.Output, array(u4), array(u4), array(u1), array(u4))
     inputs = array(values), array(u1), array(i8, 2), array(i4), form
     places = array(i8), array(i8, 2), array(u4)
     rule = (*(array(values),) * 2, *(array(u4),) * 3, bundle(levels.Kinds, *[u4] * 5), array(i8, 2), array(i4),

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("torch")
 
 import gcodec.distributed as gd
-from gcodec.distributed import common_books
-from gcodec.distributed.bypass import NUMBERS, Gate
-from gcodec.distributed.codebooks import Codebooks
-from gcodec.distributed.common_books import CommonBooks
 from gcodec.distributed.modes import Lossless
-from gcodec.distributed.rounds import Rounds
+from gcodec.distributed.reduction import common_codebooks
+from gcodec.distributed.reduction.bypass import NUMBERS, Gate
+from gcodec.distributed.reduction.codebooks import Codebooks
+from gcodec.distributed.reduction.common_codebooks import CommonBooks
+from gcodec.distributed.reduction.refresh import Rounds
 from gcodec.distributed.stats import Stats
 from gcodec.dtypes import BY_NAME
 
@@ -64,7 +64,7 @@ def test_what_is_new_has_a_codebook_soon():
 
 
 def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
-    monkeypatch.setattr(common_books, "_SEEN", 20)
+    monkeypatch.setattr(common_codebooks, "_SEEN", 20)
     books = CommonBooks(gd.Refresh())
     for size in range(100):
         assert books.shared(("reduce", size), 1000, FLOAT32, Lossless()) is None
@@ -73,7 +73,7 @@ def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
 
 
 def test_kinds_that_come_again_have_codebooks_of_their_own_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(common_books, "_MOST", 3)
+    monkeypatch.setattr(common_codebooks, "_MOST", 3)
     books = CommonBooks(gd.Refresh())
     kinds = ["a", "b", "c", "d"]
     found = [[books.shared(kind, 1000, FLOAT32, Lossless()) for kind in kinds] for _ in range(3)]
@@ -94,11 +94,11 @@ import importlib, pkgutil, sys
 import numpy as np, torch
 import gcodec.kernels
 from gcodec.distributed import Lossless, Refresh
-from gcodec.distributed.codebooks import Codebooks
-from gcodec.distributed.coder import Coder, Shared
+from gcodec.distributed.reduction.codebooks import Codebooks
+from gcodec.distributed.reduction.coder import Coder, Shared
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.stats import Tally
-from gcodec.distributed.warm import rows_alike, warm
+from gcodec.distributed.reduction.precompile import rows_alike, warm
 from gcodec.dtypes import BY_NAME
 
 def kernels():

@@ -11,10 +11,10 @@ pytest.importorskip("torch")
 import torch
 
 import gcodec.distributed as gd
-from gcodec.distributed.codebooks import Codebooks, Refresh
-from gcodec.distributed.coder import Coder, Shared
 from gcodec.distributed.gradients import Gradients
-from gcodec.distributed.predicted import Piece, Predicted
+from gcodec.distributed.reduction.codebooks import Codebooks, Refresh
+from gcodec.distributed.reduction.coder import Coder, Shared
+from gcodec.distributed.reduction.prediction import Piece, Predicted
 from gcodec.distributed.stats import Tally
 from gcodec.dtypes import BY_NAME
 

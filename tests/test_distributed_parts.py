@@ -19,17 +19,17 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.averaging.state import pack, unpack
 from gcodec.distributed.collectives import Collectives
-from gcodec.distributed.compressed import CompressedGradients
-from gcodec.distributed.exchange import Buffers, Exchange
+from gcodec.distributed.ddp.compressor import CompressedGradients
 from gcodec.distributed.gradients import Gradients, Segment
-from gcodec.distributed.message import HEADER, REFUSAL, RESULT, Header, check, refusal
-from gcodec.distributed.notices import Notices
-from gcodec.distributed.partition import piece_length, shapes_within, shares
-from gcodec.distributed.periods import Periods
-from gcodec.distributed.rules import Rule
-from gcodec.distributed.schedule import Schedule
+from gcodec.distributed.reduction.levels import Rule
+from gcodec.distributed.reduction.partition import piece_length, shapes_within, shares
+from gcodec.distributed.reduction.periods import Periods
+from gcodec.distributed.reduction.schedule import Schedule
+from gcodec.distributed.reduction.summation import Sum
 from gcodec.distributed.stats import Stats, Tally
-from gcodec.distributed.summation import Sum
+from gcodec.distributed.transport.exchange import Buffers, Exchange
+from gcodec.distributed.transport.failures import Notices
+from gcodec.distributed.transport.message import HEADER, REFUSAL, RESULT, Header, check, refusal
 from gcodec.dtypes import BY_NAME
 from gcodec.truncation.optimizers import levels_for
 

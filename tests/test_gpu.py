@@ -40,10 +40,10 @@ every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 @pytest.fixture(scope="module", autouse=True)
 def numba_reaches_the_device() -> None:
     """Or else every test would say that it does not, and none anything else."""
-    from gcodec.gpu import memory
+    from gcodec.gpu import device_memory
 
     try:
-        memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+        device_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
     except gcodec.Unsupported as error:
         pytest.exit(f"{error}; see docs/gpu.md, What it needs", returncode=1)
 
@@ -56,7 +56,7 @@ def tensor_of(case: Case) -> Any:
 
 def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
     """What the host makes of a tensor by the plan of the device."""
-    from gcodec.gpu.encoding import plan_of
+    from gcodec.gpu.encode import plan_of
 
     values = values_of(x)
     plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)

@@ -1,6 +1,6 @@
 """Other things in the codec's place, in the very same exchange: peers, a copy, and nothing at all.
 
-Each has what :class:`gcodec.distributed.reduction.Reduction` asks of a coder.
+Each has what :class:`gcodec.distributed.reduction.reduce.Reduction` asks of a coder.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import zstandard
 from numba import njit
 
-from gcodec.distributed import coder
-from gcodec.distributed.coder import Coder
+from gcodec.distributed.reduction import coder
+from gcodec.distributed.reduction.coder import Coder
 from gcodec.distributed.stats import Tally
 from gcodec.dtypes import BY_NAME, ValueType
 from gcodec.errors import Corruption

@@ -16,9 +16,9 @@ from bench.cluster.buffers import Share
 from bench.cluster.coders import CODECS, PeerCoder, Replay
 from gcodec.demo.settings import FIXED_BITS
 from gcodec.distributed import CompressedAllreduce, FixedBits, Lossless, NearLossless
-from gcodec.distributed.lanes import lane_of
-from gcodec.distributed.reduction import Reduction
+from gcodec.distributed.reduction.reduce import Reduction
 from gcodec.distributed.stats import Tally
+from gcodec.distributed.transport.lanes import lane_of
 
 PATIENCE = timedelta(seconds=240)
 LOSSLESS, NEAR = "gcodec lossless", "gcodec near-lossless"

@@ -19,7 +19,7 @@ from bench.experiments.gravac_methods import COMPRESSORS, Method
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW
 from bench.experiments.trial import Gradients, run
-from gcodec.adaptive.levels import Chosen, Level, levels
+from gcodec.adaptive.multilevel import Chosen, Level, levels
 from gcodec.compressors import DGC, Compressor, Place
 
 Tables = dict[str, tuple[tuple[str, ...], list[list[object]]]]

@@ -21,8 +21,8 @@ from ..compressors.contract import Compressor, Place, Reduce, Request, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
 from .contract import Controller, Measured, Planner, Selector, Shapes
-from .levels import Level, levels
 from .losses import square
+from .multilevel import Level, levels
 
 _DECIDES = 0  #: the rank that looks at a planner's tensors
 

@@ -13,21 +13,21 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .allreduce import SMALLEST, TYPES, compressed, plain
-from .bypass import APART, COMPRESSED, DENSE, Bypass
-from .codebooks import Refresh
-from .coder import Shared
-from .common_books import CommonBooks
-from .comparison import compare
-from .lane import Job, Lane, ended
-from .lanes import lane_of
 from .modes import FixedBits, Lossless
-from .options import chosen_of, duration_or_none, threads_here, whole, whole_or_none
-from .periods import PeriodGate
-from .scatter import plain_scattered, scattered
+from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
+from .reduction.bypass import APART, COMPRESSED, DENSE, Bypass
+from .reduction.codebooks import Refresh
+from .reduction.coder import Shared
+from .reduction.common_codebooks import CommonBooks
+from .reduction.periods import PeriodGate
+from .reduction.precompile import warm
+from .reduction.scatter import plain_scattered, scattered
 from .stats import Tally
-from .warm import warm
-from .work import LaneWork
+from .transport.agreement import compare
+from .transport.arguments import chosen_of, duration_or_none, threads_here, whole, whole_or_none
+from .transport.lane import Job, Lane, ended
+from .transport.lanes import lane_of
+from .transport.work import LaneWork
 
 _ROOMS, _ROOM_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes, at most
 _warm: set[tuple[torch.dtype, type, bool]] = set()

@@ -9,10 +9,10 @@ from typing import Any
 import torch.distributed as dist
 
 from ..compressors.contract import Request
-from .lane import Job
-from .lanes import lane_of
+from .conversation import Talk
 from .stats import Tally
-from .talk import Talk
+from .transport.lane import Job
+from .transport.lanes import lane_of
 
 
 def converse(
@@ -23,7 +23,7 @@ def converse(
 ) -> Any:
     """What this rank's conversation comes to; all ranks of ``group`` (default: the world) must call it together.
 
-        optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, gcodec.distributed.converse)
+        optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, gcodec.distributed.conversation)
 
     Waits for it, on the group's lane, behind whatever was handed in before. ``terms``: what ranks must have in common,
     by its repr. ``tally`` counts what was moved. Raises PeerError, Corruption, or what the conversation raised, after

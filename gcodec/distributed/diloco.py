@@ -14,15 +14,15 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .allreduce import SMALLEST, TYPES, compressed, plain
-from .comparison import compare
 from .gradients import Gradients
-from .lane import Job, Lane
-from .lanes import lane_for
 from .modes import Mode, mode_of
-from .options import duration, threads_here, whole, whole_or_none
+from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
+from .reduction.precompile import warm
 from .stats import Tally
-from .warm import warm
+from .transport.agreement import compare
+from .transport.arguments import duration, threads_here, whole, whole_or_none
+from .transport.lane import Job, Lane
+from .transport.lanes import lane_for
 
 
 class DiLoCo:

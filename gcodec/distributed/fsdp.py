@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .allreduce import SMALLEST
-from .bypass import Bypass
-from .codebooks import Refresh
 from .collectives import Collectives, GroupOptions, mean_of
 from .modes import FixedBits, Lossless
+from .reduction.allreduce import SMALLEST
+from .reduction.bypass import Bypass
+from .reduction.codebooks import Refresh
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

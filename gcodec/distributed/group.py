@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store, Work
 
 from .collectives import Collectives, GroupOptions, mean_of
-from .delegation import hands_on, inner_method
-from .lane import adopt
-from .lanes import close_lanes
+from .transport.delegation import hands_on, inner_method
+from .transport.lane import adopt
+from .transport.lanes import close_lanes
 
 
 @hands_on

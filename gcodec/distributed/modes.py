@@ -12,7 +12,7 @@ from ..format import modes as schemes
 from ..format.ladders import FINE_LADDER, Ladder
 from ..format.modes import Scheme
 from ..truncation.optimizers import ADVICE, stock_name
-from .options import whole
+from .transport.arguments import whole
 
 if TYPE_CHECKING:
     import torch

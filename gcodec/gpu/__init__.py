@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from gcodec.truncation.optimizers import OptimizerView
 
-    from .encoding import Batch as Batch
-    from .encoding import SharedCodebook as SharedCodebook
+    from .encode import Batch as Batch
+    from .encode import SharedCodebook as SharedCodebook
 
 __all__ = [
     "decode_batch",
@@ -62,7 +62,8 @@ def start_batch(
     InvalidArgument for levels that the ladder lacks; such a frame has no magic number, and cannot be decoded. Raises
     InvalidArgument, Unsupported.
     """
-    from . import batches, encoding
+    from . import batches
+    from . import encode as encoding
 
     coding = coding or Coding()
     if rounding is not None and rounding not in ROUNDINGS:
@@ -156,7 +157,8 @@ def fresh_codebook(
     coding: Coding | None = None,
 ) -> SharedCodebook | None:
     """The codebook that suits some CUDA tensors together; None where they are all zero. Waits for their histogram."""
-    from . import batches, encoding
+    from . import batches
+    from . import encode as encoding
 
     coding, memory = coding or Coding(), _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
@@ -166,7 +168,8 @@ def fresh_codebook(
 
 def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa_bits: int | None = None) -> int:
     """Most bytes that a tensor's frame takes: what ``out`` needs to hold any values."""
-    from . import batches, encoding
+    from . import batches
+    from . import encode as encoding
 
     memory = _memory([tensor])
     (source,), dtype = batches.sources_of(memory, [tensor], None)
@@ -192,7 +195,8 @@ def decode_batch(
     first: Any = frames[0]
     where = _indexed(device if device is not None else first.device if is_torch(first) else "cuda")
 
-    from . import batches, memory
+    from . import batches
+    from . import device_memory as memory
 
     return batches.decode(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
 
@@ -202,7 +206,7 @@ def _memory(tensors: Sequence[torch.Tensor]) -> Any:
     if not is_torch(first) or not first.is_cuda:
         raise InvalidArgument("need at least one tensor, all of them on one CUDA device")
 
-    from . import memory
+    from . import device_memory as memory
 
     return memory.TorchMemory(first.device)
 

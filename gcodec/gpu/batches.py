@@ -20,10 +20,11 @@ from gcodec.frame.decode import Frame
 from gcodec.options import LADDERS, Coding
 from gcodec.tensors import TORCH
 
-from . import decoding, encoding
-from .encoding import Batch, SharedCodebook, Source
-from .forms import check_type
-from .memory import Memory
+from . import decode as decoding
+from . import encode as encoding
+from .device_memory import Memory
+from .encode import Batch, SharedCodebook, Source
+from .tables import check_type
 
 
 def sources_of(

@@ -17,7 +17,7 @@ from gcodec.kernels.levels import rules as rules
 from gcodec.truncation.formulas import Policy, float32_terms
 from gcodec.truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 
-from .memory import Memory
+from .device_memory import Memory
 
 if TYPE_CHECKING:
     import torch

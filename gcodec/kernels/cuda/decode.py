@@ -20,10 +20,7 @@ from ..block.header import (
 )
 from ..core.scalar import I32, U32, U64, lesser
 from ..entropy.prefix_code import TABLE_SIZE
-from .grid import THREADS, N, block_number, kernel, seed_of, sum_of_words, weighed
-from .joining import SYMBOL_WORDS, count_planes, decode_stream, fill_run, merge, plane_regions
-from .packing import ceil_bytes
-from .parameters import (
+from .bundles import (
     BLOCK_BYTES,
     BLOCK_LOG2,
     COUNT,
@@ -37,7 +34,10 @@ from .parameters import (
     STREAM,
     TARGET,
 )
-from .reading import CODED_HEADER, HEADER, check_fields, check_plain, copy_values, place_streams
+from .grid import THREADS, N, block_number, kernel, seed_of, sum_of_words, weighed
+from .header import CODED_HEADER, HEADER, check_fields, check_plain, copy_values, place_streams
+from .joining import SYMBOL_WORDS, count_planes, decode_stream, fill_run, merge, plane_regions
+from .packing import ceil_bytes
 
 
 @kernel

@@ -9,6 +9,7 @@ from ..block.header import CODED, CONSTANT, RAW
 from ..core.scalar import I32, U8, U32, U64, lesser, spread
 from ..entropy.prefix_code import NO_CODE
 from .bits import finish, flush
+from .bundles import BOOK, FIRST_BLOCK, LEVELS, N_VALUES, REFERENCES, SLOT, STREAM_LOG2, VALUES
 from .grid import (
     BAND,
     STRIDE,
@@ -25,7 +26,6 @@ from .grid import (
     weighed,
 )
 from .packing import REGIONS, WINDOW, clear_edges, lay_out, place_streams, put_codes, put_items, put_numbers
-from .parameters import BOOK, FIRST_BLOCK, LEVELS, N_VALUES, REFERENCES, SLOT, STREAM_LOG2, VALUES
 from .symbols import (
     DIFFERENT,
     FAILED,

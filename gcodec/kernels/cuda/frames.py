@@ -7,8 +7,7 @@ from numba import cuda
 
 from ..block.header import CODED
 from ..core.scalar import I32, U32, U64, lesser
-from .grid import THREADS, N, block_number, device, kernel, scan, weighed
-from .parameters import (
+from .bundles import (
     BARE,
     BOOK,
     FIRST_BLOCK,
@@ -24,6 +23,7 @@ from .parameters import (
     START_WORDS,
     VALUES,
 )
+from .grid import THREADS, N, block_number, device, kernel, scan, weighed
 from .values import BLOCK, BLOCK_LOG2, write_header, write_raw
 
 HOLE = I32(10)  #: first of the two words of a prelude that hold its checksum

@@ -6,8 +6,8 @@ import numpy as np
 from numba import cuda
 
 from ..core.scalar import I32, U32, U64, bin_of, lesser
+from .bundles import FIRST_BLOCK, LEVELS, N_VALUES, STREAM_LOG2, VALUES
 from .grid import N, block_number, kernel
-from .parameters import FIRST_BLOCK, LEVELS, N_VALUES, STREAM_LOG2, VALUES
 from .symbols import STREAMS, find_means
 from .values import BLOCK, BLOCK_LOG2
 

@@ -7,10 +7,10 @@ from numba import cuda
 from ..core.scalar import I32, U32, U64, lesser, spread, value_of
 from ..entropy.prefix_code import ESCAPE
 from .bits import get
+from .bundles import MOST_BLOCK_LOG2, MOST_STREAMS
 from .grid import BAND, STRIDE, TILE, N, device, evens, marks_before, mask_of, number_in, odds, scan_three
+from .header import CODED_HEADER, column_reference, number_at
 from .packing import ceil_bytes
-from .parameters import MOST_BLOCK_LOG2, MOST_STREAMS
-from .reading import CODED_HEADER, column_reference, number_at
 
 #: Symbols lie four in a word, and rows of sub-streams a word apart, so that threads that write one each need not take
 #: turns.

@@ -1,0 +1,233 @@
+"""A conversation (``gcodec.compressors.contract``) among the ranks of a lane.
+
+Every rank sends every other a note: the header of ``message``, in which the number of values is that of the payload's
+bytes, and the payload itself where that is short; else it follows, when the receiver knows how much room it takes. The
+notes of a conversation's first request also tell whether all ranks talk about the same; until they have, no message is
+longer than any rank has room for, since Gloo ends the process that gets one.
+
+A ``Reduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
+ranks, and sends the sum to all; small tensors everybody adds up. So sums do not depend on where in a buffer a value
+lies. Two ranks, whose sums are the same in any order, leave large ones to Gloo's all-reduce. What is large has notes
+ahead of it if it is a conversation's first request.
+
+A rank that fails sends refusals in the place of its next notes. The other of two ranks that waits for it in Gloo's
+all-reduce learns of it from the next conversation, or by the timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..compressors.contract import Exchange as ExchangeRequest
+from ..compressors.contract import Gather, Reduce, Request
+from ..compressors.sums import sum_by_rank
+from ..errors import Corruption, GcodecError, PeerError
+from ..tensors import kernel_view
+from .stats import Tally
+from .transport.exchange import Exchange
+from .transport.lane import Lane
+from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, agreement_of, check, refusal
+
+INLINE = 1 << 15  #: bytes of payload that a note may have
+PAIRED = 1 << 20  #: the same between two ranks: up to there it beats Gloo's all-reduce
+_SEQUENCES = 1 << 11  #: conversations after which tags repeat
+_NOTE, _BODY = 2, 3  #: beside the two kinds of message of ``reduction``, whose tags are others
+
+
+class Message(NamedTuple):
+    """What is sent: memory, and the ``values`` in it behind the header."""
+
+    buffer: torch.Tensor
+    values: torch.Tensor
+
+
+class Talk:
+    """One conversation on a lane. ``terms``: what ranks must agree on; ``label``: for errors. Its methods run on the
+    lane's thread."""
+
+    def __init__(self, lane: Lane, terms: tuple[object, ...], tally: Tally, label: str = "") -> None:
+        self.lane, self.tally, self.label = lane, tally, label
+        self.agreement = agreement_of(terms, lane.size)
+        self.others = [peer for peer in range(lane.size) if peer != lane.rank]
+        self.inline = PAIRED if len(self.others) == 1 else INLINE
+        self.room = HEADER + max(self.inline, MAX_REASON)
+        self.sequence, self.piece = -1, 0
+
+    def run(self, conversation: Generator[Request, Any, Any]) -> Any:
+        """What it comes to. Raises PeerError, Corruption, or what the conversation raised."""
+        exchange, start = self._start(), perf_counter()
+        try:
+            result = self._run(conversation, exchange)
+            exchange.finish()
+        except BaseException as error:
+            self._give_up(exchange, error)
+            raise
+        self.tally.sent_bytes += exchange.sent
+        self.tally.wait_seconds += exchange.waited
+        self.tally.seconds += perf_counter() - start
+        return result
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell all ranks that this one cannot take part."""
+        self._give_up(self._start(), error)
+
+    def _start(self) -> Exchange:
+        self.sequence, self.piece = self.lane.sequence, 0
+        self.lane.sequence += 1
+        lane = self.lane
+        return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
+
+    def _run(self, conversation: Generator[Request, Any, Any], exchange: Exchange) -> Any:
+        answer: Any = None
+        while True:
+            try:
+                request = conversation.send(answer)
+            except StopIteration as end:
+                return end.value
+            match request:
+                case Reduce():
+                    answer = self._reduced(exchange, request)
+                case Gather(payload):
+                    answer = self._swap(exchange, [payload] * self.lane.size)
+                case ExchangeRequest(payloads):
+                    answer = self._swap(exchange, payloads)
+
+    def _reduced(self, exchange: Exchange, request: Reduce) -> torch.Tensor:
+        """The answer to a request. Values of a device go through the host's memory, which waits for the device."""
+        room = request.room()
+        if room.is_cpu:
+            return request.answer(self._reduce(exchange, room))
+        return request.answer(self._reduce(exchange, room.cpu())).to(room.device)
+
+    def _reduce(self, exchange: Exchange, total: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in the contiguous tensor's own memory."""
+        if not self.others:
+            return total
+        if total.nbytes <= self.inline:
+            self._reduce_everywhere(exchange, total.view(-1))
+            return total
+        if not self.piece:
+            self._swap(exchange, [b""] * self.lane.size)
+        if len(self.others) == 1:
+            self._reduce_pair(total)
+        else:
+            self._reduce_by_rank(exchange, total.view(-1))
+        return total
+
+    def _reduce_pair(self, total: torch.Tensor) -> None:
+        """Gloo's sum."""
+        start = perf_counter()
+        if total.numel():
+            try:
+                self.lane.group.allreduce([total]).wait()
+            except RuntimeError as error:
+                raise PeerError(f"{self._where(self.others[0])}: {str(error).splitlines()[0]}") from error
+            self.tally.sent_bytes += total.nbytes
+            self.tally.received_bytes += total.nbytes
+        self.tally.wait_seconds += perf_counter() - start
+
+    def _reduce_everywhere(self, exchange: Exchange, total: torch.Tensor) -> None:
+        """The sum of flat tensors, in the order of ranks, made by each of them."""
+        rank, size = self.lane.rank, self.lane.size
+        message = self._message(exchange, total)
+        terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
+        sum_by_rank([terms[peer] for peer in range(size)], total)
+
+    def _reduce_by_rank(self, exchange: Exchange, total: torch.Tensor) -> None:
+        """The sum of flat tensors, part by part, in the order of ranks."""
+        rank, size = self.lane.rank, self.lane.size
+        parts = total.tensor_split(size)
+        ours = {peer: self._message(exchange, parts[peer]) for peer in self.others}
+        terms = self._traded(exchange, ours, [parts[rank]] * size) | {rank: parts[rank]}
+        result = self._message(exchange, parts[rank])
+        sum_by_rank((terms[peer] for peer in range(size)), result.values)
+        parts[rank].copy_(result.values)
+        for peer, values in self._traded(exchange, dict.fromkeys(self.others, result), parts).items():
+            parts[peer].copy_(values)
+
+    def _message(self, exchange: Exchange, values: torch.Tensor) -> Message:
+        """Some values with a header ahead of them, in memory to send them from."""
+        buffer = exchange.buffers.take(HEADER + values.nbytes)
+        exchange.own(buffer)
+        body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
+        return Message(buffer, body.copy_(values))
+
+    def _traded(
+        self, exchange: Exchange, ours: Mapping[int, Message], like: Sequence[torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """Every peer's values for this rank, like ``like[peer]``; ``ours``: this one's for each."""
+        piece, self.piece = self.piece, self.piece + 1
+        tag = self._tag(_NOTE, piece)
+        rooms = {peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.room for peer in self.others}
+        posted = {peer: exchange.post(peer, tag, room) for peer, room in rooms.items()}
+        for peer, (buffer, values) in ours.items():
+            self._header(self.lane.rank, piece, values.nbytes, values.nbytes).write_to(buffer.numpy())
+            exchange.send(peer, tag, buffer, HEADER + values.nbytes)
+        found = {}
+        for peer, incoming in posted.items():
+            size, where = like[peer].nbytes, self._where(peer)
+            payload = check(exchange.receive(incoming, where), self._header(peer, piece, size), where)
+            if len(payload) != size:
+                raise Corruption(f"{where}: {len(payload)} bytes of values instead of {size}")
+            found[peer] = torch.from_numpy(payload).view(like[peer].dtype)
+            self.tally.received_bytes += HEADER + size
+        return found
+
+    def _swap(self, exchange: Exchange, payloads: Sequence[bytes]) -> list[bytes]:
+        """What every rank has for this one, this one's own included."""
+        piece, self.piece = self.piece, self.piece + 1
+        posted = {peer: exchange.post(peer, self._tag(_NOTE, piece), self.room) for peer in self.others}
+        for peer in self.others:
+            exchange.send_array(peer, self._tag(_NOTE, piece), self._note(payloads[peer], piece))
+        found: dict[int, Any] = {self.lane.rank: payloads[self.lane.rank]}
+        bodies = {}
+        for peer, incoming in posted.items():
+            size, inline = self._read(exchange.receive(incoming, self._where(peer)), peer, piece)
+            found[peer] = inline
+            if len(inline) < size:
+                bodies[peer] = size, exchange.post(peer, self._tag(_BODY, piece), size)
+        for peer in self.others:
+            if len(payloads[peer]) > self.inline:
+                body = kernel_view(np.frombuffer(payloads[peer], np.uint8))
+                exchange.send_array(peer, self._tag(_BODY, piece), body)
+        for peer, (size, incoming) in bodies.items():
+            found[peer] = exchange.receive(incoming, self._where(peer))[:size].tobytes()
+        self.tally.received_bytes += sum(HEADER + len(found[peer]) for peer in self.others)
+        return [found[rank] for rank in range(self.lane.size)]
+
+    def _note(self, payload: bytes, piece: int) -> np.ndarray:
+        inline = payload if len(payload) <= self.inline else b""
+        note = np.empty(HEADER + len(inline), np.uint8)
+        self._header(self.lane.rank, piece, len(payload), len(inline)).write_to(note)
+        note[HEADER:] = np.frombuffer(inline, np.uint8)
+        return note
+
+    def _read(self, note: np.ndarray, peer: int, piece: int) -> tuple[int, bytes]:
+        """The size of a peer's payload, and the payload if it is here."""
+        where = self._where(peer)
+        size = Header.read_from(note, where).n_values
+        return size, check(note, self._header(peer, piece, size), where).tobytes()
+
+    def _header(self, sender: int, piece: int, size: int, payload: int = 0) -> Header:
+        return Header(CONTRIBUTION, sender, piece, self.sequence, self.agreement, size, payload)
+
+    def _tag(self, kind: int, piece: int) -> int:
+        return (self.sequence % _SEQUENCES << 2 | kind) << 17 | piece
+
+    def _where(self, peer: int) -> str:
+        return f"rank {peer} ({self.label}, conversation {self.sequence})"
+
+    def _give_up(self, exchange: Exchange, error: BaseException) -> None:
+        """Send refusals in place of the next notes, and wait for nothing."""
+        message = refusal(self._header(self.lane.rank, self.piece, 0), error)
+        for peer in self.others:
+            try:
+                exchange.send_array(peer, self._tag(_NOTE, self.piece), message)
+            except (RuntimeError, GcodecError):  # that peer is gone
+                continue
+        self.lane.parked.append((exchange, message))

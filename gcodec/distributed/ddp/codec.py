@@ -1,0 +1,291 @@
+"""What a compressed DDP hook knows and keeps: mode, codebooks, statistics; and how it reduces a bucket."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...averaging.state import pack, unpack
+from ...errors import InvalidArgument, Unsupported
+from ..gradients import Gradients, gradients_of
+from ..modes import Mode, NearLossless, mode_of
+from ..reduction.allreduce import SMALLEST, TYPES, compressed, plain_begun
+from ..reduction.bypass import APART, Bypass, Gate
+from ..reduction.codebooks import Codebooks, Refresh
+from ..reduction.coder import Shared
+from ..reduction.device_coder import TYPES as CODED_THERE
+from ..reduction.device_coder import DeviceBooks
+from ..reduction.device_jobs import compressed_there, on_device, plain_there, unchanged
+from ..reduction.precompile import warm
+from ..reduction.refresh import Rounds
+from ..stats import Stats, Tally
+from ..transport.arguments import chosen_of, duration, threads_here, whole, whole_or_none
+from ..transport.lane import Job, Lane, Later, ended, then
+from ..transport.lanes import lane_for
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+
+class CompressedAllreduce:
+    """State of the DDP hook: two lines compress a model's gradients.
+
+        state = gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
+        ddp.register_comm_hook(state, gcodec.distributed.hook)
+
+    ``optimizer``: a torch optimizer or several, for near-lossless mode; without one the mode is lossless. ``mode``: any
+    mode instead; it may be assigned anew between steps, on all ranks alike. ``refresh``: when shared codebooks are
+    renewed; None: every frame brings its own, smaller by a few percent where rows of a gradient have something in
+    common, and slower to make by half or more. ``bypass``: how it is found out which buckets are faster uncompressed;
+    None: all are compressed, and training repeats bit for bit. (Of both, True is the default, and False is None.)
+    ``group``: DDP's process group. ``smallest``: buckets of fewer bytes go through Gloo as they are, as do those of
+    other types than float32, float64, float16 and bfloat16. ``threads`` of the codec: default the cores divided by the
+    ranks on this host (as torchrun tells). ``timeout``: when a silent rank becomes an error.
+
+    One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
+    Raises Unsupported for an optimizer without a rule, InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimizer: Any = None,
+        mode: Mode | None = None,
+        refresh: Refresh | bool | None = Refresh(),  # noqa: B008 - frozen
+        bypass: Bypass | bool | None = Bypass(),  # noqa: B008 - frozen
+        group: dist.ProcessGroup | None = None,
+        smallest: int = SMALLEST,
+        threads: int | None = None,
+        timeout: timedelta = timedelta(minutes=5),
+    ) -> None:
+        if optimizer is not None and mode is not None:
+            raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
+        self.mode = mode_of(mode) if optimizer is None else NearLossless(optimizer)
+        self.refresh, self.smallest = chosen_of("refresh", refresh, Refresh), whole("smallest", smallest)
+        self.group, self.timeout = group, duration("timeout", timeout)
+        self.threads = whole_or_none("threads", threads) or threads_here()
+        self._stats = Stats()
+        self._codebooks = Codebooks(self.refresh or Refresh())
+        self._rounds = Rounds(self._codebooks, self._stats)
+        chosen = chosen_of("bypass", bypass, Bypass)
+        self._gate = None if chosen is None else Gate(chosen)
+        self._compressed_any = self._warned = False
+        self._numbers: dict[int, int] = {}
+        self._params: list[torch.Tensor] = []  # keeps their ids from being used again
+        self._results: dict[int, torch.Tensor] = {}
+        self._layouts: dict[int, tuple[tuple[int, ...], Gradients]] = {}
+        self._books: dict[Any, DeviceBooks] = {}
+        self._warm: set[tuple[torch.dtype, str]] = set()
+        self._lane: Lane | None = None
+        for dtype in dict.fromkeys(self._likely_types()):
+            self._make_warm(dtype)
+
+    @property
+    def mode(self) -> Mode:
+        """What a rank's gradient and the average may lose; may be assigned between steps, on all ranks alike."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        """Raises InvalidArgument for anything but a mode."""
+        self._mode = mode_of(mode)
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of a bucket's average; what the hook calls."""
+        buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        if not buffer.is_cpu and (buffer.is_sparse or not on_device(buffer)):
+            raise Unsupported(
+                f"{buffer.layout} gradients on {buffer.device.type} are not reduced yet: dense ones on CUDA devices are"
+            )
+        if not on_device(buffer):
+            self._make_warm(buffer.dtype)
+        self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
+        tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+        job = self._job(lane, bucket, tally)
+
+        def end(result: torch.Tensor) -> torch.Tensor:
+            self._check(result, buffer)
+            tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+            self._stats.add(index, tally)
+            self._compressed_any |= not tally.dense
+            return result
+
+        def run() -> torch.Tensor | Later:
+            value = job.run()
+            if not last:
+                begun: torch.Tensor | Later = then(value, end)
+                return begun
+            lane.settle()
+            result = end(ended(value))
+            self._end_step(lane)
+            return result
+
+        return lane.submit(Job(run, job.refuse, job.devices, job.place, job.begins)).get_future()
+
+    def _options(self) -> dict[str, object]:
+        """What all ranks must have in common."""
+        gate = None if self._gate is None else (self._gate.step, self._gate.start, sorted(self._gate.verdicts.items()))
+        return {
+            "state": type(self).__name__,
+            "mode": self.mode.terms,
+            "refresh": self.refresh,
+            "bypass": None if self._gate is None else self._gate.config,
+            "smallest": self.smallest,
+            "loaded state": (self._rounds.step, self._rounds.renewed, self._codebooks.digest, gate),
+        }
+
+    def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
+        buffer = bucket.buffer()
+        there = on_device(buffer)
+        if lane.size == 1:
+            return unchanged(buffer) if there else Job(lambda: buffer)
+        label = f"step {self._stats.steps}, bucket {bucket.index()}"
+        dense = Job(lambda: plain_begun(lane, buffer, True, tally, label), begins=True)
+        if there:
+            dense = plain_there(lane, buffer, True, tally, label)
+        dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
+        if dtype is None or buffer.nbytes < max(self.smallest, 1) or (there and buffer.dtype not in CODED_THERE):
+            return dense
+        gradients, mode = self._gradients(bucket), self.mode
+        shared = None if there else self._shared(gradients)
+        result = self._result_for(bucket.index(), buffer)
+        if there:
+            books = self._device_books(bucket.index(), buffer)
+            coded = compressed_there(lane, buffer, result, dtype, mode, True, gradients, books, tally, label)
+        else:
+            coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
+
+        def noted(flat: torch.Tensor) -> torch.Tensor:
+            if self._gate is not None:
+                self._gate.add(buffer.nbytes, tally)
+            return flat
+
+        def run() -> Any:
+            gate = self._gate
+            if gate is not None and not gate.compresses(buffer.nbytes):
+                flat = dense.run()
+                if gate.kind != APART:
+                    return flat
+                flat = ended(flat)
+            else:
+                if shared is not None:
+                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
+                flat = coded.run()
+            return flat if gate is None else then(flat, noted)
+
+        return Job(run, coded.refuse, coded.devices, coded.place, coded.begins)
+
+    def _gradients(self, bucket: GradBucket) -> Gradients:
+        """As :func:`gradients_of`, found once: a bucket keeps its layout until it is rebuilt, of other parameters or in
+        another order."""
+        index, params = bucket.index(), tuple(map(id, bucket.parameters()))
+        if index not in self._layouts or self._layouts[index][0] != params:
+            self._layouts[index] = params, gradients_of(bucket)
+            self._check_held(index, set(params))
+        return self._layouts[index][1]
+
+    def _check_held(self, index: int, params: set[int]) -> None:
+        """Warn, once, where the optimizers given are other ones than those that will take the step."""
+        if isinstance(self.mode, NearLossless) and not self._warned and params.isdisjoint(map(id, self.mode.params)):
+            self._warned = True
+            text = f"no optimizer of the mode holds a parameter of bucket {index}: these gradients keep all their bits"
+            warnings.warn(text, stacklevel=2)
+
+    def _shared(self, gradients: Gradients) -> Shared | None:
+        if self.refresh is None:
+            return None
+        numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
+        return Shared(self._codebooks, gradients, numbers)
+
+    def _device_books(self, index: int, buffer: torch.Tensor) -> DeviceBooks | None:
+        """The codebooks for frames of a bucket on a device; buckets may be rebuilt, and modes change."""
+        if self.refresh is None:
+            return None
+        key = index, buffer.numel(), buffer.dtype, repr(self.mode.terms)
+        return self._books.setdefault(key, DeviceBooks(self.refresh))
+
+    def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
+        """Memory for a bucket's result, the same at every step: DDP reads it before the next backward pass begins."""
+        kept = self._results.get(index)
+        if kept is None or kept.shape != buffer.shape or kept.dtype != buffer.dtype:
+            kept = self._results[index] = torch.empty_like(buffer)
+        return kept
+
+    def _number(self, param: torch.Tensor) -> int:
+        """A parameter's number: how many others were seen before it."""
+        if id(param) not in self._numbers:
+            self._numbers[id(param)] = len(self._params)
+            self._params.append(param)
+        return self._numbers[id(param)]
+
+    def _likely_types(self) -> list[torch.dtype]:
+        """Of the gradients to come; others are made warm when they are there."""
+        if not isinstance(self.mode, NearLossless):
+            return [torch.float32]
+        return [param.dtype for param in self.mode.params if param.requires_grad and param.is_cpu]
+
+    def _make_warm(self, dtype: torch.dtype) -> None:
+        key = dtype, repr(type(self.mode))
+        if key not in self._warm and dtype in TYPES:
+            warm(TYPES[dtype], self.mode, self.refresh)
+            self._warm.add(key)
+
+    def _end_step(self, lane: Lane) -> None:
+        self._stats.end_step()
+        if self.refresh is not None and self._compressed_any:
+            self._rounds.end_step(lane)
+        if self._gate is not None:
+            self._gate.end_step(lane)
+        self._compressed_any = False
+
+    @staticmethod
+    def _check(result: torch.Tensor, buffer: torch.Tensor) -> None:
+        """DDP takes a result of any length and type without a word."""
+        if result.shape != buffer.shape or result.dtype != buffer.dtype or result.device != buffer.device:
+            raise InvalidArgument(
+                f"a result of {tuple(result.shape)} {result.dtype} for a bucket of {tuple(buffer.shape)} {buffer.dtype}"
+            )
+
+    def stats(self) -> dict[str, Any]:
+        """Wire bytes, ratio, bits per symbol, seconds, refreshes: plain numbers, in all, by bucket, of the last step.
+
+        See :class:`gcodec.distributed.stats.Tally` for each, and ``bypass.NUMBERS``. Call it between steps.
+        """
+        return {**self._stats.numbers(), **({} if self._gate is None else self._gate.numbers)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, as numbers and strings, so that ``torch.load`` takes it with ``weights_only=True``
+        and a distributed checkpoint in place: between steps, after a backward pass.
+
+        All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
+        checkpoint keeps each rank's.
+        """
+        codebooks, own = self._codebooks.state_dict()
+        gate = {} if self._gate is None else self._gate.state_dict()
+        shared = {"rounds": self._rounds.state_dict(), "bypass": gate, "codebooks": codebooks}
+        return {"version": 1, "shared": pack(shared), f"rank{self._rank()}": pack(own)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`, on all ranks, before the first step.
+
+        All ranks from one rank's state, or each from its own, which also has what it counted for the next refresh. The
+        gradients are those of the uninterrupted run either way, bit for bit. Raises InvalidArgument for another
+        version's state.
+        """
+        if state.get("version") != 1 or "shared" not in state:
+            raise InvalidArgument(
+                f"a hook's state of version {state.get('version')} with {list(state)}; this is version 1, with 'shared'"
+            )
+        shared, own = unpack(state["shared"]), state.get(f"rank{self._rank()}")
+        self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack(own))
+        self._rounds.load_state_dict(shared["rounds"])
+        if self._gate is not None and shared["bypass"]:
+            self._gate.load_state_dict(shared["bypass"])
+
+    def _rank(self) -> int:
+        return dist.get_rank(self.group) if dist.is_initialized() else 0

@@ -1,0 +1,226 @@
+"""The DDP hook's state for compressors: Top-k, DGC, PowerSGD, GradZip and their like, with what they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ...averaging.averager import Averager, Plan
+from ...averaging.state import pack, unpack
+from ...compressors import Compressor, Frames, alone
+from ...compressors.contract import Request
+from ...errors import InvalidArgument, Unsupported
+from ..conversation import Talk
+from ..reduction.allreduce import TYPES, plain
+from ..reduction.device_jobs import beside
+from ..stats import Stats, Tally
+from ..transport.arguments import duration
+from ..transport.lane import Lane
+from ..transport.lanes import lane_for
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+
+class CompressedGradients:
+    """State of the DDP hook for a compressor.
+
+        state = gcodec.distributed.CompressedGradients(model, TopK(density=0.01))
+        ddp.register_comm_hook(state, gcodec.distributed.hook)
+
+    ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
+    parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it should be
+    DDP's, unless gradients are None between steps (``zero_grad(set_to_none=True)``). ``plan``: a compressor, which gets
+    error feedback, or a :class:`~gcodec.averaging.averager.Plan`. ``optimizer``: the one that will take the step; plans
+    with momentum correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when
+    a silent rank becomes an error.
+
+    One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
+    ``gcodec.averaging.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and
+    number of threads everywhere for that. Raises InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan | Compressor,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        group: dist.ProcessGroup | None = None,
+        timeout: timedelta = timedelta(minutes=5),
+    ) -> None:
+        if not dist.is_initialized():
+            raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
+        self.plan = plan if isinstance(plan, Plan) else Plan(plan)
+        _check_optimizer(self.plan, optimizer)
+        self.group, self.timeout = group, duration("timeout", timeout)
+        module = model.module if isinstance(model, DistributedDataParallel) else model
+        self._names = {id(param): name for name, param in module.named_parameters()}
+        self._params = dict(module.named_parameters())  # keeps their ids from being used again
+        self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
+        if isinstance(model, DistributedDataParallel):  # it throws away the average of what no rank has used
+            self.averager.skips_zeros = bool(model.find_unused_parameters)
+        self._known: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
+        self._feedback = repr(self.plan.feedback)
+        self._stats = Stats()
+        self._step = 0  #: steps ended, of this run and those that it goes on from
+        self._lane: Lane | None = None
+        _warm(self.plan.compressor, {param.dtype for param in self._params.values()})
+
+    @property
+    def compressors(self) -> dict[str, Compressor]:
+        """Settings of single parameters by name, in place of the plan's; to be changed between steps, on all ranks
+        alike."""
+        return self.averager.compressors
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of a bucket's average; what the hook calls."""
+        buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
+        lane = self._lane_for(buffer)
+        gradients = self._gradients(bucket)
+        tally = tally_of(buffer)
+        talk = Talk(lane, self._terms(gradients), tally, f"step {self._stats.steps}, bucket {index}")
+        conversation = self._conversation(gradients, last)
+
+        def run() -> torch.Tensor:
+            if not is_coded(buffer):
+                plain(lane, buffer, True, tally)
+            if conversation is not None:
+                talk.run(conversation)
+            self._count(lane, index, tally, last)
+            return buffer
+
+        return lane.submit(beside([buffer], run, None if conversation is None else talk.refuse)).get_future()
+
+    def _lane_for(self, buffer: torch.Tensor) -> Lane:
+        if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):
+            raise Unsupported(
+                f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
+                "of floats on CUDA devices are"
+            )
+        self._lane = lane_for(self._lane, self.group, self.timeout, self._options)
+        return self._lane
+
+    def _options(self) -> dict[str, object]:
+        """What all ranks must have in common from the beginning."""
+        return {"state": type(self).__name__, "plan": repr(self.plan)}
+
+    def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
+        """The conversation about a bucket, if there is any, which puts averages in the place of its gradients."""
+        return self.averager.average(gradients, self._params, in_place=True) if gradients else None
+
+    def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
+        """What ranks must agree on."""
+        tensors = [self._term(name, x, self.averager.compressor_of(name, x)) for name, x in gradients.items()]
+        return "compressors", tensors, self._feedback, self._step
+
+    def _term(self, name: str, gradient: torch.Tensor, compressor: Compressor) -> str:
+        """A tensor and its compressor as text, which is kept: making it takes longer than a small tensor's product."""
+        known = self._known.get(name)
+        if known is None or known[0] is not compressor or known[1] != gradient.shape or known[2] != gradient.dtype:
+            text = repr((name, tuple(gradient.shape), str(gradient.dtype), compressor))
+            self._known[name] = known = compressor, gradient.shape, gradient.dtype, text
+        return known[3]
+
+    def _count(self, lane: Lane, index: int, tally: Tally, last: bool) -> None:
+        tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
+        self._stats.add(index, tally)
+        if last:
+            self._stats.end_step()
+            self._step += 1
+
+    def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
+        """A bucket's gradients by name: none where it is not one of dense floats."""
+        found: dict[str, torch.Tensor] = {}
+        if not is_coded(bucket.buffer()):
+            return found
+        for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            name = self._names.get(id(param))
+            if name is None:
+                raise InvalidArgument(f"the model has no parameter that this one of {tuple(param.shape)} is")
+            if param.grad is None:      # one that this rank has used has its gradient by now
+                self.averager.skips_zeros = True
+            found[name] = gradient
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """Wire bytes and seconds as ``CompressedAllreduce.stats``, in all, by bucket, of the last step; and under
+        ``compressor`` the counts of :class:`~gcodec.averaging.averager.Count` with its two ratios. Call it between
+        steps."""
+        count = self.averager.total
+        counts = {**vars(count), "ratio": count.ratio, "float_ratio": count.float_ratio}
+        return {**self._stats.numbers(), "compressor": counts}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's checkpoint needs, residuals and factors, as numbers and strings, so that ``torch.load``
+        takes it with ``weights_only=True`` and a distributed checkpoint in place: between steps.
+
+        Every rank has its own, under ``"rank<r>"``; only together are they the state of a run.
+        """
+        return {"version": 1, self._own: self._packed()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict` of the same rank, bit for bit, before the first step. Raises InvalidArgument
+        for another version's or rank's."""
+        own = state.get(self._own)
+        if state.get("version") != 1 or own is None or not {"averager", "tensors"} <= own.keys():
+            raise InvalidArgument(
+                f"a state of version {state.get('version')} with {list(state)}: this is version 1, {self._own}"
+            )
+        self._unpack(own)
+
+    @property
+    def _own(self) -> str:
+        return f"rank{self.averager.rank}"
+
+    def _packed(self) -> dict[str, Any]:
+        """A string for each parameter, whether there is anything to say of it or not: a distributed checkpoint restores
+        what the new state has an entry for."""
+        state = {**self.averager.state_dict(), "step": self._step}
+        tensors = state.pop("tensors")
+        return {"averager": pack(state), "tensors": {name: pack(tensors.get(name, {})) for name in self._params}}
+
+    def _unpack(self, own: dict[str, Any]) -> None:
+        devices = {name: param.device for name, param in self._params.items()}
+        tensors = {name: unpack(text, devices.get(name)) for name, text in own["tensors"].items()}
+        state = unpack(own["averager"])
+        self.averager.load_state_dict({**state, "tensors": tensors})
+        self._step = int(state["step"])
+
+
+Averages = Generator[Request, Any, dict[str, torch.Tensor]]
+
+
+def is_coded(buffer: torch.Tensor) -> bool:
+    """Whether a compressor takes a bucket; Gloo reduces others as they are."""
+    return not buffer.is_sparse and buffer.dtype in TYPES
+
+
+def tally_of(buffer: torch.Tensor) -> Tally:
+    """The counts of a bucket, to begin with."""
+    return Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+
+
+def _check_optimizer(plan: Plan, optimizer: torch.optim.Optimizer | None) -> None:
+    if plan.feedback is None:
+        return
+    if optimizer is not None:
+        plan.feedback.check(optimizer)
+    elif plan.feedback.needs_optimizer:
+        raise InvalidArgument(
+            f"{type(plan.feedback).__name__} needs optimizer=, which must have no momentum of its own"
+        )
+
+
+def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
+    """Compile what a compressor needs."""
+    if isinstance(compressor, Frames) and compressor.optimizer is not None:
+        return
+    for dtype in sorted(dtypes & TYPES.keys(), key=str):
+        alone(Averager(Plan(compressor, None, smallest=0)).average({"": torch.randn(64, 48).to(dtype)}))

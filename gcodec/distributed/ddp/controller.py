@@ -1,0 +1,188 @@
+"""The DDP hook's state for controllers: settings that change in training, decided from what all ranks have.
+
+A controller that decides between steps (Accordion, L-GreCo) needs nothing of the whole until a step ends, so each of
+its buckets is averaged as soon as it is there, beside the rest of the backward pass. One that decides within a step
+(GraVAC) looks at all gradients before any is sent: its buckets are held until the last one is there.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ...adaptive import Adaptive, Controller, Planner
+from ...adaptive.packing import load_packed, packed
+from ...averaging.averager import Averager, Plan
+from ...compressors import Compressor, Frames, alone
+from ...errors import PeerError
+from ..conversation import Talk
+from ..reduction.allreduce import TYPES, plain
+from ..reduction.device_jobs import beside
+from ..stats import Tally
+from ..transport.lane import Job, Lane, Pending
+from .compressor import Averages, CompressedGradients, is_coded, tally_of
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+
+class Held(NamedTuple):
+    """A bucket that waits for the last one: its number, memory, gradients by name, counts, and what DDP waits for."""
+
+    number: int
+    buffer: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    tally: Tally
+    pending: Pending
+
+
+class AdaptiveGradients(CompressedGradients):
+    """State of the DDP hook for a compressor whose settings a controller chooses.
+
+        state = gcodec.distributed.AdaptiveGradients(ddp, TopK(0.1), GraVAC(TopK(0.1)), optimizer=optimizer)
+        ddp.register_comm_hook(state, gcodec.distributed.hook)
+
+    ``plan``: as for :class:`CompressedGradients`; its compressor holds where the controller says nothing, its feedback
+    throughout. ``controller``: as made, not one that has been in use. ``optimizer``: whose learning rate, that of the
+    first parameter group, the controller hears at every step. ``samples`` of a step on this rank, for throughputs; may
+    be changed. ``overlap=False``: also controllers that could do without get all buckets at once, in the order of the
+    model's parameters; the bits are the same.
+
+    All ranks make the same decisions at the same steps. Gradients come with their names from step to step; which are
+    there, and their shapes, must not change. ``adaptive``: what is at work.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan | Compressor,
+        controller: Controller,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        samples: float = 1.0,
+        overlap: bool = True,
+        group: dist.ProcessGroup | None = None,
+        timeout: timedelta = timedelta(minutes=5),
+    ) -> None:
+        super().__init__(model, plan, optimizer=optimizer, group=group, timeout=timeout)
+        self.optimizer, self.samples, self.overlap = optimizer, samples, overlap
+        self.adaptive = Adaptive(self.averager, controller)
+        self._held: list[Held] = []
+        self._rate: float | None = None
+        self._in_parts = False
+        _warm(controller, self.plan, self._params)
+
+    @property
+    def controller(self) -> Controller:
+        """What decides."""
+        return self.adaptive.controller
+
+    def _options(self) -> dict[str, object]:
+        return {**super()._options(), "controller": repr(self.controller), "overlap": self.overlap}
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The future of a bucket's average; what the hook calls."""
+        if bucket.index() == 0:
+            self._begin()
+        if self._in_parts:
+            return super().reduce(bucket)
+        buffer = bucket.buffer()
+        lane = self._lane_for(buffer)
+        pending = Pending([] if buffer.is_cpu else [buffer.device])
+        held = Held(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), pending)
+        self._held.append(held)
+        if bucket.is_last():
+            lane.submit(self._job_of_all(lane))
+        return held.pending.get_future()
+
+    def _begin(self) -> None:
+        """A step's first bucket is there."""
+        for held in self._held:  # of a backward pass that ended in an error
+            held.pending.complete(None, PeerError("this backward pass has not come to its end"))
+        self._held = []
+        self._rate = None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
+        self._in_parts = self.overlap and self.adaptive.in_parts
+        if self._in_parts:
+            self.adaptive.begin(self._rate)
+
+    def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
+        return self._part(gradients, last) if gradients or last else None
+
+    def _part(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages:
+        averages = yield from self.adaptive.part(gradients, self._params, in_place=True)
+        if last:
+            yield from self.adaptive.end(self.samples)
+        return averages
+
+    def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
+        shown: object = [(name, tuple(x.shape), str(x.dtype)) for name, x in gradients.items()]
+        if self._in_parts:  # settings are known; else the step's own choices are still in there
+            shown = super()._terms(gradients)
+        return "adaptive", shown, repr(self.plan), repr(self.controller), self.adaptive.step, self._rate
+
+    def _job_of_all(self, lane: Lane) -> Job:
+        """All buckets of a step, as one conversation, which counts as the last one's."""
+        step, self._held = self._held, []
+        found = {name: x for held in step for name, x in held.gradients.items()}
+        gradients = {name: found[name] for name in self._params if name in found}
+        talk = Talk(lane, self._terms(gradients), step[-1].tally, f"step {self._stats.steps}")
+        conversation = self.adaptive.average(
+            gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
+        )
+
+        def work() -> None:
+            for held in step:
+                if not is_coded(held.buffer):
+                    plain(lane, held.buffer, True, held.tally)
+            talk.run(conversation)
+            for held in step:
+                self._count(lane, held.number, held.tally, held is step[-1])
+
+        return _for_all(step, beside([held.buffer for held in step], work, talk.refuse))
+
+    def _packed(self) -> dict[str, Any]:
+        return packed(self.adaptive, self._params)
+
+    def _unpack(self, own: dict[str, Any]) -> None:
+        load_packed(self.adaptive, own, self._params)
+
+
+def _for_all(step: list[Held], job: Job) -> Job:
+    """The job at whose end, whichever it is, all buckets of a step are done."""
+
+    def settle(error: BaseException | None) -> None:
+        for held in step:
+            held.pending.complete(held.buffer, error)
+
+    def run() -> None:
+        try:
+            job.run()
+        except BaseException as error:
+            settle(error)
+            raise
+        settle(None)
+
+    def refuse(error: BaseException) -> None:
+        settle(PeerError(f"an earlier all-reduce of this group has failed: {error}"))
+        if job.refuse is not None:
+            job.refuse(error)
+
+    return Job(run, refuse, job.devices, job.place)
+
+
+def _warm(controller: Controller, plan: Plan, params: dict[str, torch.nn.Parameter]) -> None:
+    """Compile what the controller needs, where others would wait for it: on a small tensor of each type."""
+    if isinstance(plan.compressor, Frames) and plan.compressor.optimizer is not None:
+        return
+    names = {param.dtype: name for name, param in params.items() if plan.compresses(param) and param.dtype in TYPES}
+    for dtype, name in names.items():
+        trial = copy.deepcopy(controller)
+        gradient = {name: torch.randn(64, 48).to(dtype)}
+        alone(Adaptive(Averager(Plan(plan.compressor, None, smallest=0)), trial).average(gradient))
+        if isinstance(trial, Planner):
+            trial.decide(gradient)

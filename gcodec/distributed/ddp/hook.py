@@ -1,0 +1,27 @@
+"""The communication hook for ``DistributedDataParallel``.
+
+DDP compares the hook's annotations with its own classes, so there are no postponed annotations here.
+"""
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+from ...errors import Unsupported
+from .codec import CompressedAllreduce
+from .compressor import CompressedGradients
+
+
+def hook(
+    state: CompressedAllreduce | CompressedGradients, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket's gradients over the ranks, compressed: ``ddp.register_comm_hook(state, hook)``.
+
+    Returns at once; the all-reduce runs in the state's lane, beside the rest of the backward pass. Errors are raised by
+    ``backward()``. Raises Unsupported under torch.compile's ``python_reducer``, which has no buckets.
+    """
+    if not isinstance(bucket, GradBucket):
+        raise Unsupported(
+            "the hook needs DDP's buckets: torch.compile with optimize_ddp='python_reducer' has none; "
+            "choose 'ddp_optimizer' or 'no_optimization'"
+        )
+    return state.reduce(bucket)

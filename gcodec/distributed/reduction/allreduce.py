@@ -1,0 +1,190 @@
+"""The compressed all-reduce of one tensor, and what it shares with the hooks: choosing between codec and plain Gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...dtypes import BY_NAME, ValueType
+from ...errors import InvalidArgument, Unsupported
+from ...tensors import values_of
+from ..gradients import Gradients
+from ..modes import Mode, NearLossless, mode_of
+from ..stats import Tally
+from ..transport.arguments import duration_or_none, whole, whole_or_none
+from ..transport.exchange import named
+from ..transport.lane import Job, Lane, Later, Pending, ended
+from ..transport.lanes import lane_of
+from .coder import Coder, Shared
+from .device_jobs import allreduce_there, on_device
+from .levels import Rule
+from .reduce import Reduction
+
+SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
+TYPES = {
+    torch.float32: BY_NAME["float32"],
+    torch.bfloat16: BY_NAME["bfloat16"],
+    torch.float16: BY_NAME["float16"],
+    torch.float64: BY_NAME["float64"],
+}
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    op: str = "sum",
+    mode: Mode | None = None,
+    *,
+    params: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    async_op: bool = False,
+    smallest: int = SMALLEST,
+    threads: int | None = None,
+    timeout: timedelta | None = None,
+) -> Pending | None:
+    """All-reduce a tensor in place, compressed on the wire; every rank ends with the same bits.
+
+    ``tensor``: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all
+    ranks; in CPU memory, or on a CUDA device (docs/gpu.md; float64 goes there as it is). ``group``: a process
+    group, default the world's; its ranks must make these calls in the same order, and the first one makes a private
+    Gloo group. ``op``: "sum", or "avg": the sum divided by the number of ranks. ``mode``: ``Lossless()`` by
+    default; for ``NearLossless``, ``params``: the parameter whose gradient the tensor is, or the parameters whose
+    gradients it holds end to end. ``async_op``: return at once, with a :class:`Pending`; until its ``wait`` returns
+    the tensor is not to be touched. ``smallest``: bytes below which nothing is compressed (nor
+    rounded). ``threads`` of the codec: default all cores. ``timeout``: after which a silent rank is an error, default
+    5 minutes; only the first call's on a group counts.
+
+    Sums are made in the order of ranks, those of narrow types in float32. A group of one rank leaves the tensor as it
+    is. Nothing is written to the tensor before every message has proved right.
+
+    Raises InvalidArgument; Unsupported for other devices; PeerError or Corruption, which name the rank, when the
+    exchange fails; after that every call on this group fails, until ``close_lanes`` on all ranks. Source: GComp, Figure
+    8; docs/algorithms.md.
+    """
+    mode, dtype = mode_of(mode), _checked(tensor, op)
+    mode.scheme(dtype)  # it may have no ladder for the type
+    smallest, threads = whole("smallest", smallest), whole_or_none("threads", threads)
+    lane = lane_of(group, duration_or_none("timeout", timeout))
+    dense = tensor.detach().contiguous().view(-1)
+    gradients = None
+    if params is not None:
+        gradients = Gradients.of([params] if isinstance(params, torch.Tensor) else list(params), dense.numel())
+    elif isinstance(mode, NearLossless):
+        raise InvalidArgument("NearLossless needs params: the parameters whose gradients the tensor holds")
+    small = dense.nbytes < max(smallest, 1)
+    if lane.size == 1:
+        job = Job(lambda: None)
+    elif on_device(tensor):
+        job = allreduce_there(lane, tensor, dense, None if small else dtype, mode, op == "avg", gradients)
+    elif small:
+        job = Job(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Tally())))
+    else:
+        result = torch.empty_like(dense)
+        coded = compressed(lane, dense, result, dtype, mode, op == "avg", gradients, None, threads, Tally())
+        job = Job(lambda: _put_back(tensor, ended(coded.run())), coded.refuse)
+    pending = lane.submit(job)
+    if async_op:
+        return pending
+    pending.wait()
+    return None
+
+
+def _checked(tensor: torch.Tensor, op: str) -> ValueType:
+    if op not in ("sum", "avg"):
+        raise InvalidArgument(f"op={op!r}; 'sum' or 'avg'")
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"a {type(tensor).__name__} is not a tensor")
+    if tensor.layout != torch.strided or tensor.dtype not in TYPES:
+        raise InvalidArgument(
+            f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
+        )
+    if not tensor.is_cpu and not on_device(tensor):
+        raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
+    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise InvalidArgument("cannot reduce an expanded tensor in place, as its values share memory: clone() it first")
+    if tensor.is_inference():
+        raise InvalidArgument("cannot reduce a tensor of inference mode in place: clone() it outside first")
+    return TYPES[tensor.dtype]
+
+
+def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    tensor.detach().copy_(result.view(tensor.shape))
+
+
+def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> torch.Tensor:
+    """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first. Raises
+    PeerError, which ``label`` begins."""
+    reduced: torch.Tensor = plain_begun(lane, flat, mean, tally, label).finish()
+    return reduced
+
+
+def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Later:
+    """The same, begun: Gloo does several at a time, and goes on while the lane does something else. ``tally`` then has
+    as seconds what passes until somebody asks for the end."""
+    start = perf_counter()
+    if mean:
+        flat.div_(lane.size)
+    label = f"{label}, uncompressed"
+    work = named(label, lambda: lane.group.allreduce([flat]))
+
+    def finish() -> torch.Tensor:
+        named(label, work.wait)
+        n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
+        tally.add_dense(n_bytes, lane.size, perf_counter() - start)
+        return flat
+
+    return Later(finish)
+
+
+def compressed(
+    lane: Lane,
+    flat: torch.Tensor,
+    result: torch.Tensor,
+    dtype: ValueType,
+    mode: Mode,
+    mean: bool,
+    gradients: Gradients | None,
+    shared: Shared | None,
+    threads: int | None,
+    tally: Tally,
+    label: str = "",
+) -> Job:
+    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns, ``Later``."""
+
+    def reduction() -> Reduction:
+        rule = None
+        if isinstance(mode, NearLossless):
+            assert gradients is not None
+            rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
+        shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
+        coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
+        terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
+        return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
+
+    def run() -> Later:
+        begun = reduction()
+        begun.begin()
+
+        def finish() -> torch.Tensor:
+            while begun.advance():
+                pass
+            return result
+
+        later = Later(finish, lambda: later if begun.advance() else result)
+        return later
+
+    return Job(run, lambda error: reduction().refuse(error), begins=True)
+
+
+def digest_of(shared: Shared | None) -> int | None:
+    """Stands for the codebooks that ranks share, about which they must agree."""
+    return None if shared is None else shared.codebooks.digest
+
+
+def _bits(flat: torch.Tensor) -> np.ndarray:
+    return values_of(flat).bits

@@ -1,0 +1,175 @@
+"""Whether compressing pays: tried out, measured, and agreed on by all ranks.
+
+For a few steps three kinds take turns: compressed ones, dense ones whose all-reduces run side by side as they will, and
+dense ones whose all-reduces wait for each other, so that each can be timed. Then the ranks add up what buckets of each
+size took either way, and whole steps; buckets of a size that compression did not make faster are sent as they are from
+then on, and all are if it did not make steps faster. From time to time it is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import InvalidArgument
+from ..stats import Tally
+from ..transport.lane import Lane
+from .refresh import Sum
+
+_log = logging.getLogger("gcodec.distributed")
+_FIRST = 3  #: steps before the first trial: buckets are rebuilt, codebooks made
+_KINDS = COMPRESSED, DENSE, APART = range(3)  #: kinds of steps in a trial
+#: What a trial finds, averaged over the ranks: speed of the link and of the codec; milliseconds of steps; dense ones
+#: over compressed ones; 1 if anything is compressed from then on, or 0. NaN before the first.
+NUMBERS = (
+    "bypass_link_gbit_per_s",
+    "bypass_codec_gb_per_s",
+    "bypass_dense_ms",
+    "bypass_compressed_ms",
+    "bypass_gain",
+    "bypass_compressing",
+)
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """How it is found out whether compressing pays.
+
+    ``steps``: of each of three kinds in a trial; ``every``: steps from one trial to the next; ``margin``: share of the
+    dense time that compressing must save. Raises InvalidArgument.
+    """
+
+    steps: int = 4
+    every: int = 500
+    margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.every < 4 * self.steps or not 0 <= self.margin < 1:
+            raise InvalidArgument(f"{self}: steps positive, every at least four times that, margin in 0 ... 1")
+
+    @property
+    def trial(self) -> int:
+        """Steps of a trial."""
+        return len(_KINDS) * self.steps
+
+
+class Gate:
+    """Decides for each bucket, from steps and sums that all ranks have in common. On the lane's thread. ``label``:
+    begins what is logged; ``numbers``: what the last trial found."""
+
+    def __init__(self, config: Bypass, label: str = "") -> None:
+        self.config, self.label = config, label
+        self.step, self.start = 0, _FIRST
+        self.verdicts: dict[int, bool] = {}  #: by the bit length of a bucket's bytes: whether to compress
+        self._forget()
+        self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, math.nan)
+        self._sum, self._sizes = Sum(), list[int]()
+        self._ended = math.nan
+
+    def _forget(self) -> None:
+        self._seconds: dict[tuple[int, bool], list[float]] = {}
+        self._steps: dict[int, list[float]] = {kind: [] for kind in _KINDS}
+        self._dense, self._coded = Tally(), Tally()
+
+    @property
+    def trying(self) -> bool:
+        """Whether this step is one of a trial."""
+        return self.start <= self.step < self.start + self.config.trial
+
+    @property
+    def kind(self) -> int | None:
+        """Of this step, if it is one of a trial."""
+        return (self.step - self.start) % len(_KINDS) if self.trying else None
+
+    def compresses(self, n_bytes: int) -> bool:
+        """Whether a bucket of this size is to be compressed in this step."""
+        if self.trying:
+            return self.kind == COMPRESSED
+        return self.verdicts.get(n_bytes.bit_length(), True)
+
+    def add(self, n_bytes: int, tally: Tally) -> None:
+        """A bucket has been reduced, in so many seconds of the lane's."""
+        if self.kind in (COMPRESSED, APART):
+            self._seconds.setdefault((n_bytes.bit_length(), not tally.dense), []).append(tally.seconds)
+            (self._dense if tally.dense else self._coded).add(tally)
+
+    def end_step(self, lane: Lane) -> None:
+        """All buckets have been."""
+        now = perf_counter()
+        if self.kind is not None:
+            self._steps[self.kind].append(now - self._ended)
+        self._ended = now
+        self.step += 1
+        sums = self._sum.finish()
+        if sums is not None:
+            self._decide((sums / lane.size).tolist(), lane.rank == 0)
+        elif self.step == self.start + self.config.trial:
+            self._sizes = sorted({size for size, coded in self._seconds if (size, not coded) in self._seconds})
+            self._sum.begin(lane, torch.tensor(self._measured(), dtype=torch.float64))
+
+    def _measured(self) -> list[float]:
+        """Seconds of steps, dense and compressed; bits per second of the link; bytes per second of the codec; then of
+        buckets of each size, dense and compressed."""
+        link = 8 * self._dense.sent_bytes / max(self._dense.seconds, 1e-9)
+        codec = self._coded.encoded_bytes / max(self._coded.encode_seconds, 1e-9)
+        numbers = [median(self._steps[DENSE]), median(self._steps[COMPRESSED]), link, codec]
+        for size in self._sizes:
+            numbers += [median(self._seconds[size, False]), median(self._seconds[size, True])]
+        return numbers
+
+    def _decide(self, measured: list[float], speaks: bool) -> None:
+        dense_step, coded_step, link, codec, *buckets = measured
+        need = 1 - self.config.margin
+        pays = coded_step < dense_step
+        self.verdicts = {
+            size: pays and coded < need * dense
+            for size, dense, coded in zip(self._sizes, buckets[::2], buckets[1::2], strict=True)
+        }
+        chosen = [f"{1 << size - 1}" for size, good in self.verdicts.items() if good]
+        gain = dense_step / max(coded_step, 1e-9)
+        found = link / 1e9, codec / 1e9, 1e3 * dense_step, 1e3 * coded_step, gain
+        self.numbers = dict(zip(NUMBERS, (*found, float(bool(chosen))), strict=True))
+        if speaks:
+            _log.info(
+                "%sdense at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed, "
+                "%.3g times as fast: %s",
+                f"{self.label}: " if self.label else "",
+                *found,
+                f"compressing buckets of {', '.join(chosen)} bytes or up to twice that"
+                if chosen
+                else "not compressing",
+            )
+        self.start = self.step + self.config.every
+        self._forget()
+
+    def restart(self) -> None:
+        """Steps are no longer those that were measured: the trial is to begin anew."""
+        self.start = self.step + _FIRST
+        self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and arrays; a trial under way is begun anew."""
+        sizes = list(self.verdicts)
+        return {
+            "step": self.step,
+            "start": self.start,
+            "sizes": np.array(sizes, np.int64),
+            "verdicts": np.array([self.verdicts[size] for size in sizes], np.int64),
+            "numbers": np.array([self.numbers[name] for name in NUMBERS]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.step, self.start = int(state["step"]), int(state["start"])
+        if self.step >= self.start:
+            self.start = self.step + _FIRST
+        pairs = zip(state["sizes"].tolist(), state["verdicts"].tolist(), strict=True)
+        self.verdicts = {int(size): bool(verdict) for size, verdict in pairs}
+        self.numbers = dict(zip(NUMBERS, state["numbers"].tolist(), strict=True))

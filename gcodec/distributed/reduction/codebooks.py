@@ -1,0 +1,213 @@
+"""Codebooks that all ranks share, one per parameter, counted while encoding and renewed beside training.
+
+GComp (SoCC '24, Figure 8 and "Dynamic adjustment of the Huffman table") renews its table every 50 iterations. Here, at
+the end of every step, the ranks begin to sum a few numbers; at the end of the next one they read the sums, and where
+these say that a refresh is due, begin to sum their histograms; at the end of the step after that each rank builds the
+same codebooks from the same sums, and uses them from then on. Nothing waits for a sum that was not begun a step before,
+and as all of it happens in one lane, "from then on" is the same message on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...cycle import CodebookCycle, Version
+from ...errors import InvalidArgument
+from ...format import shipped
+from ...format.codebook import Codebook, read_inline
+from ...kernels.entropy import codebook_fit
+from ...kernels.sample import costs
+from ...options import Coding
+from ...plan.codebooks import kept_costs, n_bins_of
+from ...plan.plan import Given, Plan
+from ..transport.message import agreement_of
+from .prediction import Predicted
+
+FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
+_MOST = 8  #: codebooks in a frame
+_MISFIT = 0.5  #: bits per symbol beyond the entropy from which a frame has a codebook of its own
+COUNTING = Given((), (), True)  #: plans without codebooks, for their counts
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """When codebooks are renewed.
+
+    ``interval``: steps, GComp's 50; ``trigger``: bits per symbol by which codes may exceed the entropy more than they
+    did when new, over all ranks; beyond that they are renewed early, but not before a tenth of the interval. Raises
+    InvalidArgument.
+    """
+
+    interval: int = 50
+    trigger: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.interval < 2 or self.trigger <= 0:
+            raise InvalidArgument(f"interval={self.interval} must be at least 2, trigger={self.trigger} positive")
+
+    @property
+    def least(self) -> int:
+        """Steps between refreshes at least."""
+        return max(2, self.interval // 10)
+
+
+class Layer:
+    """One parameter's codebook: ``cycle``, which counts."""
+
+    def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
+        self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
+        self.recent = np.zeros_like(self.cycle.histogram)  #: counted in the current step
+
+    @property
+    def form(self) -> tuple[int, int]:
+        """Head bits and levels of its frames."""
+        return self.cycle.head_bits, self.cycle.n_levels
+
+
+class Spent(NamedTuple):
+    """Bits that symbols took (``paid``), would take at the entropy of what was counted, and their number."""
+
+    paid: float
+    entropy: float
+    symbols: float
+
+
+class Codebooks:
+    """The shared codebooks of a hook, by parameter number: the order in which parameters were first seen.
+
+    Its methods must be called in the same order on all ranks, but for those that count.
+    """
+
+    def __init__(self, refresh: Refresh) -> None:
+        self.refresh, self.coding = refresh, Coding(columns=False, prediction=False, wide_heads=False)
+        self.predicted = Predicted()
+        self.layers: dict[int, Layer] = {}
+        self.paid = 0.0
+        self.digest = 0  #: stands for the codebooks in use
+        self._by_hash: dict[int, Codebook] = {}
+        self.unmade = False  #: whether there are layers that have not been counted for a codebook yet
+        self._taken: dict[int, tuple[int, int]] = {}  #: forms of the layers whose histograms are being summed
+        self._given: dict[bytes, Given | None] = {}  #: by owners, as long as the codebooks hold
+
+    def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
+        """There are parameters with these numbers, whose frames have this form."""
+        for number in numbers:
+            layer = self.layers.get(number)
+            if layer is None or layer.form != (head_bits, n_levels):
+                self.layers[number], self.unmade = Layer(head_bits, n_levels, self.refresh), True
+                self._given.clear()
+
+    def given(self, owners: np.ndarray) -> Given | None:
+        """The codebooks for a frame whose blocks belong to ``owners`` (parameter numbers, int64[n_blocks]); None where
+        there are none yet."""
+        key = owners.tobytes()
+        if key not in self._given:
+            self._given[key] = self._gather(owners)
+        return self._given[key]
+
+    def _gather(self, owners: np.ndarray) -> Given | None:
+        numbers, counts = np.unique(owners, return_counts=True)
+        ranked = sorted(zip(-counts, numbers.tolist(), strict=True))
+        versions = [(number, self.layers[number].cycle.current) for _, number in ranked]
+        held = [(number, version.codebook) for number, version in versions if version is not None][:_MOST]
+        if not held:
+            return None
+        records = tuple(book.reference(FIRST_ID + number) for number, book in held)
+        return Given(tuple(book for _, book in held), records, True)
+
+    def find(self, codebook_id: int, digest: int) -> Codebook | None:
+        """The codebook that a frame names."""
+        return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
+
+    def count(self, owners: np.ndarray, plan: Plan) -> bool:
+        """Add what a plan has counted; returns whether its codebooks suit it."""
+        whole, numbers = plan.histogram, set(owners.tolist())
+        for number in numbers:
+            own = whole if len(numbers) == 1 else plan.counts[owners == number].sum(axis=0, dtype=np.uint64)
+            self.layers[number].recent += own
+        if not plan.codebooks:
+            return True
+        bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
+        codebook_fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
+        paid = int(bits.sum())
+        self.paid += paid
+        return paid - int(costs.entropy_bits(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
+
+    def end_step(self) -> Spent:
+        """What this step's symbols took; what was counted goes into the histograms."""
+        entropy = symbols = 0.0
+        for layer in self.layers.values():
+            entropy += int(costs.entropy_bits(layer.recent)) / 256
+            symbols += float(layer.recent.sum())
+            layer.cycle.histogram >>= np.uint64(2)  # the past fades, so that a change soon shows
+            layer.cycle.count(layer.recent)
+            layer.recent[:] = 0
+        spent = Spent(self.paid, entropy, symbols)
+        self.paid = 0.0
+        return spent
+
+    def take(self) -> np.ndarray:
+        """All histograms, end to end, to be summed over the ranks: int64. Counting starts again."""
+        self._taken, self.unmade = {number: layer.form for number, layer in self.layers.items()}, False
+        parts = [self.layers[number].cycle.take() for number in sorted(self.layers)]
+        return np.concatenate([np.zeros(0, np.uint64), *parts]).astype(np.int64)
+
+    def renew(self, numbers: Sequence[int], histograms: np.ndarray, step: int) -> None:
+        """Build the codebooks that hold from ``step`` on from the summed histograms of the layers ``numbers``, but for
+        those that have had another form since these were counted: mode or type are others now."""
+        at = 0
+        for number in numbers:
+            layer = self.layers[number]
+            form = self._taken.get(number, layer.form)
+            size = n_bins_of(form[1])
+            summed = histograms[at : at + size]
+            at += size
+            if form == layer.form and summed[2:].any():
+                layer.cycle.schedule(summed.astype(np.uint64), step, True)
+            layer.cycle.advance(step)
+        self._remember()
+
+    def _remember(self) -> None:
+        self._given.clear()
+        self.predicted.forget()
+        versions = [layer.cycle.current for layer in self.layers.values()]
+        self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
+        self.digest = agreement_of(*sorted(self._by_hash))
+
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What all ranks have in common, and what is this rank's: arrays and numbers."""
+        shared: dict[str, Any] = {}
+        own: dict[str, Any] = {"paid": self.paid}
+        for number, layer in self.layers.items():
+            version, key = layer.cycle.current, str(number)
+            shared[key] = {
+                "head_bits": layer.cycle.head_bits,
+                "n_levels": layer.cycle.n_levels,
+                "version": 0 if version is None else version.number,
+                "step": 0 if version is None else version.step,
+                "codebook": np.frombuffer(b"" if version is None else version.codebook.record, np.uint8),
+            }
+            own[key] = {"histogram": layer.cycle.histogram.astype(np.int64), "recent": layer.recent.astype(np.int64)}
+        return shared, own
+
+    def load_state_dict(self, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """Go on from what :meth:`state_dict` returned; without ``own`` counting starts again. Raises Corruption for a
+        damaged codebook."""
+        self.layers.clear()
+        self._taken.clear()
+        for key, one in shared.items():
+            layer = self.layers[int(key)] = Layer(int(one["head_bits"]), int(one["n_levels"]), self.refresh)
+            if one["version"]:
+                record = one["codebook"].astype(np.uint8).tobytes()
+                book, _ = read_inline(record, 0, layer.cycle.n_levels, layer.cycle.head_bits)
+                layer.cycle.current = Version(int(one["version"]), int(one["step"]), book, True)
+                layer.cycle.step = int(one["step"])
+            if own is not None:
+                layer.cycle.histogram[:] = own[key]["histogram"].astype(np.uint64)
+                layer.recent[:] = own[key]["recent"].astype(np.uint64)
+        self.paid = 0.0 if own is None else float(own["paid"])
+        self._remember()

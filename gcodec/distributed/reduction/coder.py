@@ -1,0 +1,186 @@
+"""One rank's codec for one buffer: ranges of its values to frames in a message, and frames back to values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ...dtypes import ValueType
+from ...errors import Corruption
+from ...format.modes import Scheme
+from ...frame.decode import Frame
+from ...frame.encode import encode_values, plan_for
+from ...kernels.core.direct import Direct
+from ...kernels.levels.rounding import round_values
+from ...memory import give, kind_of, take
+from ...options import Coding
+from ...plan.plan import Plan
+from ...tensors import NUMPY, Values
+from ...threads import n_threads
+from ..gradients import Gradients
+from ..stats import Tally
+from .codebooks import COUNTING, Codebooks
+from .partition import shapes_within
+from .prediction import Piece
+
+_NO_LEVELS = np.zeros(0, np.uint8)
+_CHUNK = 1088  #: bytes of scratch that rounding needs
+_round_values = Direct(round_values)
+
+
+class Shared(NamedTuple):
+    """Codebooks that ranks share, and the parameter number of each segment of the buffer."""
+
+    codebooks: Codebooks
+    gradients: Gradients
+    numbers: np.ndarray
+
+
+class Chooser(Protocol):
+    """What chooses levels."""
+
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
+        """As :meth:`gradients.Rule.levels`."""
+
+
+class Coder:
+    """Encodes and decodes ranges of a buffer of one type.
+
+    ``rule``: chooses levels, where the scheme has any; ``shared``: codebooks, or None for frames that carry their own;
+    ``shapes``: of the tensors in the buffer; ``tally`` takes times and bytes.
+    """
+
+    def __init__(
+        self,
+        dtype: ValueType,
+        scheme: Scheme,
+        rule: Chooser | None,
+        shared: Shared | None,
+        shapes: Sequence[Sequence[int]],
+        threads: int | None,
+        tally: Tally,
+    ) -> None:
+        self.dtype, self.scheme, self.rule, self.shared = dtype, scheme, rule, shared
+        self.shapes, self.threads, self.tally = shapes, threads, tally
+
+    @property
+    def exact(self) -> bool:
+        """Whether decoding returns what was encoded."""
+        return not self.scheme.lossy
+
+    def encode(
+        self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
+    ) -> int:
+        """A frame of ``bits`` (uintW[n], the buffer's from ``begin`` on) at the start of ``out`` (uint8); its size.
+
+        ``kind``: 0 for this rank's own values, 1 for a result; ``rounded``: uintW[n], takes what decoding will return.
+        """
+        start = perf_counter()
+        values = Values(bits, self.dtype, (len(bits),), NUMPY)
+        if self.scheme.lossy:
+            levels = self._levels(bits, begin, kind)
+            plan = self._plan(values, levels, begin)
+            n_bytes = len(encode_values(values, self.scheme, levels, True, plan, self.threads, out, None, rounded))
+            self._give_back(levels)
+        else:
+            n_bytes = self._lossless(values, begin, kind, out)
+            if rounded is not None:
+                rounded[:] = bits
+        self.tally.encode_seconds += perf_counter() - start
+        self.tally.encoded_bytes += bits.nbytes
+        return n_bytes
+
+    def _lossless(self, values: Values, begin: int, kind: int, out: np.ndarray) -> int:
+        scheme, shared = self.scheme, self.shared
+        if shared is None:
+            plan = self._plan(values, _NO_LEVELS, begin)
+            return len(encode_values(values, scheme, _NO_LEVELS, True, plan, self.threads, out))
+        key = begin, kind, shared.numbers.tobytes()
+        given = shared.codebooks.given(self._owners(values, begin))
+        piece = Piece(
+            key,
+            values,
+            scheme,
+            lambda: self._shapes(values, begin),
+            given,
+            self.threads,
+            lambda: self._plan(values, _NO_LEVELS, begin),
+        )
+        return shared.codebooks.predicted.encode(piece, out)
+
+    def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
+        """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
+        start = perf_counter()
+        scheme, kind = self.scheme, kind_of(self.dtype)
+        if not scheme.lossy:
+            out[:] = bits
+            return
+        levels = self._levels(bits, begin, 0)
+        _round_values(
+            (self.dtype, len(levels) > 0),
+            bits,
+            levels if len(levels) else None,
+            len(bits),
+            scheme.drop_table,
+            kind.infinity,
+            kind.smallest_normal,
+            True,
+            scheme.prune,
+            np.empty(_CHUNK, np.uint8),
+            None,  # nothing else is wanted next
+            out,
+        )
+        self._give_back(levels)
+        self.tally.encode_seconds += perf_counter() - start
+
+    def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
+        """Until they are given back."""
+        if self.rule is None:
+            return _NO_LEVELS
+        start, n_values = perf_counter(), len(bits)
+        floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
+        levels: np.ndarray = take(("levels", n_values), lambda: np.empty(n_values, np.uint8))
+        self.rule.levels(begin, floats, kind, levels)
+        self.tally.level_seconds += perf_counter() - start
+        return levels
+
+    def _give_back(self, levels: np.ndarray) -> None:
+        if len(levels):
+            give(("levels", len(levels)), levels)
+
+    def _plan(self, values: Values, levels: np.ndarray, begin: int) -> Plan:
+        shared = self.shared
+        if shared is None:
+            shapes = self._shapes(values, begin)
+            return plan_for(values, self.scheme, levels, Coding(), self.threads, shapes=shapes, alone=True)
+        coding, owners = shared.codebooks.coding, self._owners(values, begin)
+        given = shared.codebooks.given(owners)
+        plan = plan_for(values, self.scheme, levels, coding, self.threads, given or COUNTING)
+        suits = shared.codebooks.count(owners, plan)
+        if given is not None and suits:
+            return plan
+        return plan_for(values, self.scheme, levels, coding, self.threads, alone=True)
+
+    def _shapes(self, values: Values, begin: int) -> list[tuple[int, ...]]:
+        return shapes_within(self.shapes, begin, begin + len(values.bits))
+
+    def _owners(self, values: Values, begin: int) -> np.ndarray:
+        assert self.shared is not None
+        return self.shared.numbers[self.shared.gradients.owners(begin, begin + len(values.bits))]
+
+    def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
+        """A frame's values into ``out``, uintW[n]. Raises Corruption, Unsupported."""
+        start = perf_counter()
+        frame = Frame(payload, None if self.shared is None else self.shared.codebooks.find)
+        prelude = frame.prelude
+        if prelude.dtype.usual is not self.dtype or prelude.n_values != len(out):
+            raise Corruption(
+                f"a frame of {prelude.n_values} values of {prelude.dtype.name} instead of {len(out)} of "
+                f"{self.dtype.name}"
+            )
+        frame.decode_blocks(0, prelude.n_blocks, out, n_threads(self.threads, len(out)))
+        self.tally.decode_seconds += perf_counter() - start
+        self.tally.decoded_bytes += out.nbytes

@@ -1,0 +1,63 @@
+"""Codebooks that ranks share for collectives about which nothing is known but their kind: a call of the same name, size
+and type again is taken for one of values that are distributed alike.
+
+There are no steps here. A turn, which stands for one, ends with every sixteenth compressed collective: that is the same
+one on all ranks, as their lanes make them in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import torch
+
+from ...dtypes import ValueType
+from ..gradients import Gradients, Segment
+from ..modes import Mode
+from ..stats import Stats
+from ..transport.lane import Lane
+from .codebooks import Codebooks, Refresh
+from .coder import Shared
+from .refresh import Rounds
+
+_TURN = 16  #: collectives
+_MOST = 256  #: kinds with a codebook: those that were the first to come twice
+_SEEN = 1 << 12  #: kinds that are remembered for having come once; then all are forgotten
+
+
+class CommonBooks:
+    """The codebooks of a lane's collectives, one for each kind; on the lane's thread. ``stats`` counts refreshes."""
+
+    def __init__(self, refresh: Refresh) -> None:
+        self.stats = Stats()
+        self._codebooks = Codebooks(refresh)
+        self._rounds = Rounds(self._codebooks, self.stats)
+        self._numbers: dict[Hashable, int] = {}
+        self._seen: set[Hashable] = set()
+        self._calls = 0
+
+    def shared(self, kind: Hashable, n_values: int, dtype: ValueType, mode: Mode) -> Shared | None:
+        """For the next collective, of so many values; None for one of a kind that has no codebook."""
+        number = self._number(kind)
+        if number is None:
+            return None
+        self._codebooks.prepare([number], dtype.head_bits, len(mode.scheme(dtype).levels))
+        whole = Gradients([Segment(0, n_values, torch.empty(0), (1,))])
+        return Shared(self._codebooks, whole, np.array([number], np.int64))
+
+    def _number(self, kind: Hashable) -> int | None:
+        if kind not in self._numbers and len(self._numbers) < _MOST:
+            if kind in self._seen:
+                self._numbers[kind] = len(self._numbers)
+            elif len(self._seen) < _SEEN:
+                self._seen.add(kind)
+            else:
+                self._seen = {kind}
+        return self._numbers.get(kind)
+
+    def end(self, lane: Lane) -> None:
+        """It has been made."""
+        self._calls += 1
+        if self._calls % _TURN == 0:
+            self._rounds.end_step(lane)

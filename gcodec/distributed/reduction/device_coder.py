@@ -1,0 +1,161 @@
+"""One rank's codec for a buffer on a CUDA device, and the stream it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from ... import gpu
+from ...dtypes import ValueType
+from ...errors import Corruption
+from ..modes import FixedBits, Mode, NearLossless
+from ..stats import Tally
+from .codebooks import Refresh
+from .device_levels import DeviceRule
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)  #: what is coded on devices
+
+Part = tuple[int, torch.Tensor]  #: the value of a buffer at which some begin, and these, flat
+
+
+class SideStream:
+    """A stream for the codec beside training's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def mark(self) -> Any:
+        """An event: all that the current stream has been told so far."""
+        return None if self._stream is None else torch.cuda.current_stream(self.device).record_event()
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Work goes to this stream meanwhile."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def after(self, mark: Any, *tensors: torch.Tensor) -> None:
+        """What follows on this stream waits for the event, if any; it will use these tensors of other streams."""
+        if self._stream is not None:
+            if mark is not None:
+                self._stream.wait_event(mark)
+            for tensor in tensors:
+                tensor.record_stream(self._stream)
+
+    def finish(self) -> None:
+        """Wait for all of it, on the host."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+@cache
+def side_of(device: torch.device) -> SideStream:
+    """The one of a device."""
+    return SideStream(device)
+
+
+class _Kept(NamedTuple):
+    """A codebook, steps since it was made, and what a value took then, in bits."""
+
+    codebook: Any
+    age: int
+    bits: float | None
+
+
+class DeviceBooks:
+    """The codebooks of one buffer's frames, by kind; every rank's are its own, for frames carry them.
+
+    ``refresh``: when they are made anew, which takes another pass over the values; its ``trigger`` counts bits per
+    value here.
+    """
+
+    def __init__(self, refresh: Refresh) -> None:
+        self.refresh = refresh
+        self._kept: dict[int, _Kept] = {}
+
+    def given(self, kind: int) -> Any:
+        """The codebook to use, None to make one."""
+        kept = self._kept.get(kind)
+        return None if kept is None else kept.codebook
+
+    def used(self, kind: int, codebook: Any, bits: float) -> None:
+        """Frames have been made with it, of so many bits per value."""
+        kept = self._kept.get(kind)
+        fresh = kept is None or kept.codebook is not codebook
+        usual = bits if fresh or kept is None or kept.bits is None else kept.bits
+        age = 0 if fresh or kept is None else kept.age + 1
+        if codebook is None or age >= self.refresh.interval or bits > usual + self.refresh.trigger:
+            self._kept.pop(kind, None)
+        else:
+            self._kept[kind] = _Kept(codebook, age, usual)
+
+
+@dataclass(frozen=True)
+class DeviceCoder:
+    """Encodes and decodes parts of a buffer of one type on a device; ``rule`` chooses levels, where the mode has any;
+    ``books``: codebooks that are kept, or None; ``tally`` takes times and bytes."""
+
+    dtype: ValueType
+    mode: Mode
+    rule: DeviceRule | None
+    books: DeviceBooks | None
+    tally: Tally
+
+    @property
+    def lossy(self) -> bool:
+        """Whether decoding returns other values than were encoded."""
+        return bool(self.mode.scheme(self.dtype).lossy)
+
+    def encode(self, parts: Sequence[Part], kind: int) -> list[torch.Tensor]:
+        """A frame (uint8) of each part; ``kind``: 0 for this rank's own values, 1 for results. Waits for their sizes,
+        and for a histogram where a codebook is made."""
+        start = perf_counter()
+        tensors = [values for _, values in parts]
+        options: dict[str, Any] = {}
+        if isinstance(self.mode, FixedBits):
+            options["mantissa_bits"] = min(self.mode.mantissa_bits, self.dtype.mantissa_bits)
+        elif isinstance(self.mode, NearLossless):
+            assert self.rule is not None
+            options = {"levels": self.rule.graded(parts, kind), "ladder": self.mode.ladder_of(self.dtype)}
+        book = None if self.books is None else self.books.given(kind)
+        if book is None:
+            book = gpu.fresh_codebook(tensors, **options)
+        frames = gpu.encode_batch(tensors, codebook=book, **options)
+        n_values = sum(values.numel() for values in tensors)
+        if self.books is not None and n_values:
+            self.books.used(kind, book, 8 * sum(map(len, frames)) / n_values)
+        self.tally.encode_seconds += perf_counter() - start
+        self.tally.encoded_bytes += n_values * self.dtype.itemsize
+        return frames
+
+    def decode(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        """The values of frames of so many values each, flat. Waits for their statuses. Raises as ``gcodec.decode``."""
+        start = perf_counter()
+        n_bytes = sum(sizes) * self.dtype.itemsize
+        values = gpu.decode_batch(frames, device=frames[0].device, max_output_bytes=n_bytes)
+        wanted = getattr(torch, self.dtype.name)
+        for one, size in zip(values, sizes, strict=True):
+            if one.dtype != wanted or one.numel() != size:
+                raise Corruption(f"a frame of {one.numel()} values of {one.dtype} instead of {size} of {wanted}")
+        self.tally.decode_seconds += perf_counter() - start
+        self.tally.decoded_bytes += n_bytes
+        return [one.view(-1) for one in values]
+
+
+def mean_of(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
+    """The sum of tensors in this order over ``divisor``, as :class:`summation.Sum` has it: narrow types are added in
+    float32, and rounded once."""
+    dtype = terms[0].dtype
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    total = terms[0].to(wide, copy=True)
+    for term in terms[1:]:
+        total += term.to(wide)
+    if divisor != 1:
+        # By a tensor on the device: by a number, torch would multiply with its reciprocal there, and round twice.
+        total /= torch.full((), divisor, dtype=wide, device=total.device)
+    return total.to(dtype)

@@ -1,0 +1,133 @@
+"""A lane's jobs for tensors on CUDA devices: they run on a side stream, which waits for what training's stream had been
+told when the job was made; what waits for the job waits for that stream, and not the host for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ...dtypes import ValueType
+from ..gradients import Gradients
+from ..modes import Mode, NearLossless
+from ..stats import Tally
+from ..transport.device import wire_of
+from ..transport.exchange import named
+from ..transport.lane import Job, Lane
+from .device_coder import TYPES, DeviceBooks, DeviceCoder, side_of
+from .device_levels import DeviceRule
+from .device_reduce import DeviceReduction
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Whether it is reduced where it is."""
+    return tensor.is_cuda
+
+
+def beside(buffers: Sequence[torch.Tensor], run: Callable[[], Any], refuse: Callable[..., None] | None = None) -> Job:
+    """The job that works on a step's tensors by whatever ``run`` tells torch, all on one device or on the host."""
+    side = side_of(buffers[0].device)
+    mark = side.mark()
+
+    def run_there() -> Any:
+        side.after(mark, *buffers)
+        return run()
+
+    return Job(run_there, refuse, _devices(buffers[0]), side.current)
+
+
+def unchanged(flat: torch.Tensor) -> Job:
+    """The job of a group of one."""
+    side = side_of(flat.device)
+    mark = side.mark()
+
+    def run() -> torch.Tensor:
+        side.after(mark, flat)
+        return flat
+
+    return Job(run, None, _devices(flat), side.current)
+
+
+def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Job:
+    """The job that reduces ``flat`` in place, uncompressed. As in DDP a mean is divided first. Raises PeerError, which
+    ``label`` begins."""
+    side = side_of(flat.device)
+    mark = side.mark()
+
+    def run() -> torch.Tensor:
+        start = perf_counter()
+        side.after(mark, flat)
+        if mean:
+            flat.div_(lane.size)
+
+        def reduce() -> None:
+            wire_of(lane, flat.device).all_reduce(flat)
+            side.finish()  # so that seconds are those of the network
+
+        named(f"{label}, uncompressed", reduce)
+        tally.add_dense(flat.nbytes, lane.size, perf_counter() - start)
+        return flat
+
+    return Job(run, None, _devices(flat), side.current)
+
+
+def compressed_there(
+    lane: Lane,
+    flat: torch.Tensor,
+    result: torch.Tensor,
+    dtype: ValueType,
+    mode: Mode,
+    mean: bool,
+    gradients: Gradients | None,
+    books: DeviceBooks | None,
+    tally: Tally,
+    label: str = "",
+) -> Job:
+    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns."""
+    side = side_of(flat.device)
+    mark = side.mark()
+
+    def reduction() -> DeviceReduction:
+        rule = None
+        if isinstance(mode, NearLossless):
+            assert gradients is not None
+            rule = DeviceRule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
+        coder = DeviceCoder(dtype, mode, rule, books, tally)
+        return DeviceReduction(lane, coder, flat, result, mean=mean, terms=mode.terms, label=label)
+
+    def run() -> torch.Tensor:
+        side.after(mark, flat, result)
+        reduction().run()
+        return result
+
+    return Job(run, lambda error: reduction().refuse(error), _devices(flat), side.current)
+
+
+def allreduce_there(
+    lane: Lane,
+    tensor: torch.Tensor,
+    dense: torch.Tensor,
+    dtype: ValueType | None,
+    mode: Mode,
+    mean: bool,
+    gradients: Gradients | None,
+) -> Job:
+    """The job that reduces ``tensor``, whose values are ``dense``, in place, and returns it; ``dtype`` None: as it
+    is."""
+    if dtype is None or dense.dtype not in TYPES:
+        job = plain_there(lane, dense.clone(), mean, Tally())
+    else:
+        job = compressed_there(lane, dense, torch.empty_like(dense), dtype, mode, mean, gradients, None, Tally())
+
+    def run() -> torch.Tensor:
+        side_of(tensor.device).after(None, tensor)
+        tensor.detach().copy_(job.run().view(tensor.shape))
+        return tensor
+
+    return Job(run, job.refuse, job.devices, job.place)
+
+
+def _devices(flat: torch.Tensor) -> list[torch.device]:
+    return [] if flat.is_cpu else [flat.device]

@@ -1,0 +1,176 @@
+"""Scatter-reduce, then all-gather, of tensors on CUDA devices: :mod:`reduce` in one piece per rank.
+
+A device encodes and decodes all parts of a buffer in one launch each, and many times faster than a wire carries them:
+what would be won by pieces is little. In each half every rank encodes, tells every other one how long its frame is, in
+a message of the lane's Gloo group, and hears it from them. Then the frames go from device to device (:mod:`device`). So
+no rank waits for a frame that another could not make: that one sends a refusal in place of the size.
+
+The result has the bits that the same all-reduce of tensors in CPU memory has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import Corruption, GcodecError, LimitExceeded
+from ..transport.device import Wire, wire_of
+from ..transport.exchange import Exchange, Incoming, named
+from ..transport.lane import Lane
+from ..transport.message import CONTRIBUTION, HEADER, RESULT, check
+from .device_coder import DeviceCoder, mean_of
+from .partition import Range
+from .reduce import Reduction
+from .schedule import OneWay, Schedule, Slot
+
+_ALIGN = 1 << 14  #: values of which parts are multiples
+
+
+class Parts(Schedule):
+    """The messages of one rank: every rank owns one part, which may be empty."""
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        length = -(-n_values // (size * _ALIGN)) * _ALIGN
+        self.shares = [[(min(r * length, n_values), min((r + 1) * length, n_values))] for r in range(size)]
+
+
+class Halves(OneWay):
+    """The messages of one of two ranks, which send each other everything and both add it up."""
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        self.shares = [[(0, n_values)]] * 2
+
+
+class DeviceReduction(Reduction):
+    """One all-reduce of ``values`` into ``result``, flat tensors on a device, on a lane. Else as Reduction."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        coder: DeviceCoder,
+        values: torch.Tensor,
+        result: torch.Tensor,
+        *,
+        mean: bool,
+        terms: tuple[object, ...],
+        label: str = "",
+    ) -> None:
+        taken: Any = coder, values, result
+        super().__init__(lane, *taken, mean=mean, terms=(*terms, "device"), label=label)
+        self.device_coder, self.source, self.target = coder, values, result
+        self.two = lane.size == 2
+        self.schedule = (Halves if self.two else Parts)(len(values), lane.rank, lane.size)
+        self.parts: list[Range] = [share[0] for share in self.schedule.shares]
+
+    def _run(self, exchange: Exchange) -> Iterator[None]:
+        (own,) = self.schedule.contributions()
+        expected = [own, {slot.peer: slot for slot in self.schedule.results()}]
+        posted = [{peer: self._post(exchange, slot) for peer, slot in slots.items()} for slots in expected]
+        receipts = [(slot, self._post(exchange, slot)) for slot in self.schedule.receipts()]
+        wire, lossy = wire_of(self.lane, self.source.device), self.device_coder.lossy
+        begin, end = self.parts[self.lane.rank]
+
+        frames = self._encode(self.parts, CONTRIBUTION, lossy)
+        received = self._swap(exchange, wire, expected[0], posted[0], frames)
+        ranges = [(begin, end)] * self.lane.size
+        terms = self._decode_all(received, ranges, expected[0], None if lossy else self.source[begin:end])
+        mean = mean_of(terms, self.lane.size if self.mean else 1)
+        if self.two:
+            self.target.copy_(mean)
+        else:
+            frame = self._encode_part((begin, end), mean) if end > begin else self._nothing()
+            received = self._swap(exchange, wire, expected[1], posted[1], [frame] * self.lane.size)
+            own_values = None if lossy else mean
+            results = self._decode_all(received, self.parts, expected[1], own_values)
+            for (first, last), part in zip(self.parts, results, strict=True):
+                self.target[first:last] = part
+        self._confirm(exchange, receipts)
+        yield from ()  # all at once
+
+    def _encode(self, ranges: Sequence[Range], kind: int, with_own: bool) -> list[torch.Tensor]:
+        """A frame for each rank, of the part that it sums; empty where there is nothing to send."""
+        frames = [self._nothing() for _ in ranges]
+        wanted = [
+            rank
+            for rank, (begin, end) in enumerate(ranges)
+            if end > begin and (with_own or rank != self.lane.rank)
+        ]
+        if self.two and with_own:
+            wanted = wanted[:1]  # both parts are the same
+        parts = [(ranges[rank][0], self.source[slice(*ranges[rank])]) for rank in wanted]
+        for rank, frame in zip(wanted, self.device_coder.encode(parts, kind) if parts else [], strict=True):
+            frames[rank] = frame
+        return [frames[wanted[0]]] * 2 if self.two and with_own and wanted else frames
+
+    def _encode_part(self, part: Range, values: torch.Tensor) -> torch.Tensor:
+        return self.device_coder.encode([(part[0], values)], RESULT)[0]
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device=self.source.device)
+
+    def _swap(
+        self,
+        exchange: Exchange,
+        wire: Wire,
+        expected: dict[int, Slot],
+        posted: dict[int, Incoming],
+        frames: list[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Tell and hear sizes, then swap frames: those of all ranks, this one's own among them."""
+        rank, tally = self.lane.rank, self.coder.tally
+        while self._left and self._left[0].kind == next(iter(expected.values())).kind:
+            slot = self._left[0]
+            message = np.empty(HEADER + 8, np.uint8)
+            self._header(slot, 8).write_to(message)
+            message[HEADER:] = np.array([len(frames[slot.peer])], "<u8").view(np.uint8)
+            exchange.send_array(slot.peer, self._tag(slot), message)
+            self._left.popleft()
+        sizes = [0] * self.lane.size
+        for peer, slot in expected.items():
+            sizes[peer] = self._heard(exchange, slot, posted[peer])
+        outgoing = [self._nothing() if peer == rank else frame for peer, frame in enumerate(frames)]
+        where = f"{self.label or f'all-reduce {self.sequence}'}, frames"
+        received = named(where, lambda: wire.swap(outgoing, sizes))
+        received[rank] = frames[rank]
+        tally.sent_bytes += sum(map(len, outgoing))
+        tally.received_bytes += sum(sizes) + (HEADER + 8) * len(expected)
+        return received
+
+    def _heard(self, exchange: Exchange, slot: Slot, incoming: Incoming) -> int:
+        """The size of the frame that a peer is about to send."""
+        where = self._where(slot.peer)
+        payload = check(exchange.receive(incoming, where), self._header(slot, 0, slot.peer), where)
+        size = int.from_bytes(payload.tobytes(), "little")
+        n_bytes = (slot.end - slot.begin) * self.coder.dtype.itemsize
+        if len(payload) != 8 or size % 8 or size > 2 * n_bytes + (1 << 20) or (size > 0) != (n_bytes > 0):
+            raise Corruption(f"{where}: a frame of {size} bytes for {slot.end - slot.begin} values")
+        return size
+
+    def _decode_all(
+        self, frames: list[torch.Tensor], ranges: Sequence[Range], expected: dict[int, Slot], own: torch.Tensor | None
+    ) -> list[torch.Tensor]:
+        """The values of every rank's frame; ``own``: this rank's, where they are known. Raises what decoding raises,
+        with the rank."""
+        ranks = [r for r, (begin, end) in enumerate(ranges) if end > begin and (own is None or r != self.lane.rank)]
+        sizes = [ranges[r][1] - ranges[r][0] for r in ranks]
+        found = [self.source[:0]] * len(ranges)
+        if own is not None:
+            found[self.lane.rank] = own
+        try:
+            decoded = self.device_coder.decode([frames[r] for r in ranks], sizes) if ranks else []
+        except GcodecError:
+            for r, size in zip(ranks, sizes, strict=True):  # whose was it?
+                try:
+                    self.device_coder.decode([frames[r]], [size])
+                except GcodecError as error:
+                    kind = Corruption if isinstance(error, LimitExceeded) else type(error)
+                    raise kind(f"{self._where(r)}: {error}") from error
+            raise
+        for r, values in zip(ranks, decoded, strict=True):
+            found[r] = values
+        return found

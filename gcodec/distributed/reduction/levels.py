@@ -1,0 +1,172 @@
+"""At what level each value of a buffer may be sent: the optimizers' rules, read anew at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...dtypes import ValueType
+from ...truncation.formulas import OF_MANY, Policy, terms_of
+from ...truncation.optimizers import STATE, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
+from ..gradients import Gradients, Segment, flat_array
+from ..modes import NearLossless
+
+_STATES = 3  #: state arrays at most that a rule reads
+
+
+class Held(NamedTuple):
+    """How a parameter is held: by an optimizer of this name, in a group with these hyperparameters, whose rule reads
+    the state arrays ``keys`` (True: they may be absent); ``state`` of the parameter, under torch's names."""
+
+    name: str
+    group: int
+    hyper: Mapping[str, Any]
+    keys: Sequence[tuple[str, bool]]
+    state: Mapping[str, Any]
+
+
+class Many(NamedTuple):
+    """Tensors whose levels one call of a kernel of ``OF_MANY`` finds: its ``table`` in the order of the buffer, their
+    ``ends`` in it, and its other arguments by kind, as in :meth:`Rule.levels`."""
+
+    kernel: Any
+    table: np.ndarray
+    ends: np.ndarray
+    terms: tuple[tuple[np.ndarray, Any, Any], ...]
+
+
+class Rule:
+    """The levels of a near-lossless all-reduce, from the optimizers as they are now.
+
+    ``ranks_share``: what one rank's gradient counts for in the step, against the result of the all-reduce: 1 for a mean
+    (errors enter divided by the number of ranks, and so add up to the bound once), the number of ranks for a sum.
+    """
+
+    def __init__(self, mode: NearLossless, gradients: Gradients, dtype: ValueType, ranks_share: float) -> None:
+        self.mode, self.gradients = mode, gradients
+        ladder = mode.ladder_of(dtype)
+        loss_scale = float(mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale)
+        self.policies = [Policy(ladder, True, scale, loss_scale) for scale in (ranks_share * mode.scale, mode.scale)]
+        self._groups = {
+            id(param): (name, group, optimizer.state)
+            for name, optimizer in ((stock_name(optimizer), optimizer) for optimizer in mode.optimizers)
+            for group in optimizer.param_groups
+            for param in group["params"]
+        }
+        self._hypers: dict[int, tuple[Mapping[str, Any], Sequence[tuple[str, bool]]]] = {}
+        self._kept: list[Any] = []  #: what the tables have addresses of
+        self._views: dict[int, tuple[OptimizerView, np.ndarray]] = {}
+        self._many, self._others = self._sorted(dtype.name == "float32")
+
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
+        """Of ``values``, which are the buffer's from ``begin`` on (bfloat16 as bits), into ``out``, uint8. ``kind``: 0
+        for a rank's own gradient, 1 for the result."""
+        end = begin + len(values)
+        for many in self._many:
+            first = int(np.searchsorted(many.ends, begin, side="right"))
+            many.kernel(out, values, begin, many.table[first:], *many.terms[kind])
+        for segment, held in self._others:
+            low, high = max(segment.begin, begin), min(segment.end, end)
+            if low < high:
+                part, here = slice(low - segment.begin, high - segment.begin), slice(low - begin, high - begin)
+                self._levels(segment, held, part, values[here], kind, out[here])
+
+    def _levels(
+        self, segment: Segment, held: Held | None, part: slice, values: np.ndarray, kind: int, out: np.ndarray
+    ) -> None:
+        """Of some values of one tensor; 0 where no optimizer holds it."""
+        if held is None:
+            out[:] = 0
+            return
+        seen = self._views.get(segment.begin)
+        if seen is None:
+            seen = self._views[segment.begin] = _view(segment, held)
+        known, param = seen
+        state = {key: value[part] if isinstance(value, np.ndarray) else value for key, value in known.state.items()}
+        view, policy = OptimizerView(known.name, known.hyper, state), self.policies[kind]
+        ladder, scale, loss_scale = policy.ladder, policy.scale, policy.loss_scale
+        levels_for(view, param[part], values, ladder=ladder, scale=scale, loss_scale=loss_scale, out=out)
+
+    def _sorted(self, plain: bool) -> tuple[list[Many], list[tuple[Segment, Held | None]]]:
+        """The tensors that kernels for many can take, and all others. ``plain``: the buffer is float32."""
+        rows: dict[Any, list[list[int]]] = {}
+        terms: dict[Any, list[list[Any]]] = {}  # by kernel, then by kind
+        numbers: dict[Any, tuple[Any, int] | None] = {}
+        others = []
+        for segment in self.gradients.segments:
+            held = self._held(segment.param)
+            found = _addresses(segment, held) if plain and held is not None else None
+            if held is None or found is None:
+                others.append((segment, held))
+                continue
+            addresses, tensors = found
+            step = held.state.get("step", 0)
+            key = (held.group, float(step), len(tensors))
+            if key not in numbers:
+                numbers[key] = self._number(held, terms)
+            number = numbers[key]
+            if number is None:
+                others.append((segment, held))
+                continue
+            self._kept.append(tensors)
+            rows.setdefault(number[0], []).append([segment.begin, segment.end, number[1], *addresses])
+        return [_many(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
+
+    def _number(self, held: Held, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
+        """The kernel for a parameter's rule, and the number of its constants among those of that kernel, where one for
+        many tensors will do."""
+        view = OptimizerView(held.name, held.hyper, held.state)
+        formulas = [formula_for(view, policy, "float32") for policy in self.policies]
+        wanted = [terms_of(formula, policy) for formula, policy in zip(formulas, self.policies, strict=True)]
+        if None in wanted:
+            return None
+        kinds = terms.setdefault(formulas[0].kernel, [[], []])
+        for kind, one in zip(kinds, wanted, strict=True):
+            kind.append(one)
+        return formulas[0].kernel, len(kinds[0]) - 1
+
+    def _held(self, param: torch.Tensor) -> Held | None:
+        found = self._groups.get(id(param))
+        if found is None:
+            return None
+        name, group, states = found
+        if id(group) not in self._hypers:  # read once
+            hyper = hyper_from(name, group)
+            keys = [(key, initial is None) for key, initial in arrays_of(OptimizerView(name, hyper, {}))]
+            self._hypers[id(group)] = hyper, keys
+        return Held(name, id(group), *self._hypers[id(group)], states.get(param, {}))
+
+
+def _addresses(segment: Segment, held: Held) -> tuple[list[int], list[torch.Tensor]] | None:
+    """Of a parameter's and its state's memory, and the tensors; None unless all are float32 in the gradient's order."""
+    tensors = [segment.param]
+    addresses = [tensors[0].data_ptr()]
+    for key, optional in held.keys:
+        tensor = held.state.get(key)
+        if tensor is None and not optional:
+            return None
+        addresses.append(0 if tensor is None else tensor.data_ptr())
+        if tensor is not None:
+            tensors.append(tensor)
+    for tensor in tensors:
+        fit = tensor.dtype == torch.float32 and tensor.is_cpu and tensor.shape == segment.param.shape
+        if not fit or tensor.stride() != segment.stride or tensor.numel() != segment.end - segment.begin:
+            return None
+    return [*addresses, *[0] * (1 + _STATES - len(addresses))], tensors
+
+
+def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> Many:
+    table = np.array(rows, np.int64)
+    by_kind = [(np.array([k for k, *_ in kind], np.float32), *kind[0][1:]) for kind in terms]
+    return Many(OF_MANY[kernel], table, table[:, 1].copy(), tuple(by_kind))
+
+
+def _view(segment: Segment, held: Held) -> tuple[OptimizerView, np.ndarray]:
+    """What a tensor's optimizer knows, and the parameter, in the order of the gradient's memory."""
+    known = {key: held.state[key] for key in STATE[held.name] if held.state.get(key) is not None}
+    stride = segment.stride
+    state = {key: float(value) if key == "step" else flat_array(value, stride) for key, value in known.items()}
+    return OptimizerView(held.name, held.hyper, state), flat_array(segment.param, stride)

@@ -1,0 +1,121 @@
+"""Where one step of a training ends and the next begins, for those who see nothing but its collectives.
+
+A process group is not told about steps. But the collectives of a step come again in the next one, in the same order and
+of the same sizes, on all ranks: a step is a period of that sequence. It is cut where ranks wait longest for the next
+collective, which is where the forward pass lies, as all of them measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from ..stats import Tally
+from ..transport.lane import Job, Lane
+from .allreduce import plain
+from .bypass import APART, COMPRESSED, DENSE, Bypass, Gate
+
+_TIMES = 4  #: repetitions that make a period
+_LEAST = 16  #: calls before the first search; then at twice as many, and so on
+_MOST = 1 << 13  #: calls after which those before are given up
+
+#: From one number per place in the period to their sums over all ranks.
+Summed = Callable[[np.ndarray], np.ndarray]
+
+
+class Periods:
+    """Finds the period of a sequence of calls, and follows it. What it answers depends on the calls and on sums over
+    the ranks alone, so it is the same on all of them. For one thread at a time."""
+
+    def __init__(self, summed: Summed) -> None:
+        self._summed = summed
+        self._forget()
+
+    def _forget(self, period: list[Hashable] | None = None, place: int = 0) -> None:
+        self._period, self._place = period, place
+        self._calls: list[Hashable] = []
+        self._times: list[float] = []
+        self._search_at = _LEAST
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a period."""
+        return self._period is not None
+
+    def begins(self, call: Hashable, now: float) -> bool:
+        """Whether a step begins with this call; ``now``: seconds. False as long as there is no period."""
+        if self._period is not None:
+            if call == self._period[self._place]:
+                first = self._place == 0
+                self._place = (self._place + 1) % len(self._period)
+                return first
+            self._forget()
+        self._calls.append(call)
+        self._times.append(now)
+        if len(self._calls) == self._search_at:
+            self._search()
+        return False
+
+    def _search(self) -> None:
+        """In the second half, for DDP's first step is another one than those that follow."""
+        half = self._search_at // 2
+        length = period_of(self._calls[half:])
+        if length is not None:
+            gaps = np.diff(self._times[half - 1 :])[-_TIMES * length :].reshape(_TIMES, length)
+            first = int(np.argmax(self._summed(np.median(gaps, axis=0))))
+            last = self._calls[-length:]
+            self._forget(last[first:] + last[:first], -first % length)
+        elif self._search_at == _MOST:
+            self._forget()
+        else:
+            self._search_at *= 2
+
+
+def period_of(calls: list[Hashable]) -> int | None:
+    """The least length whose repetition ``calls`` are, four times or more; None if there is none."""
+    lengths = range(1, len(calls) // _TIMES + 1)
+    return next((length for length in lengths if calls[length:] == calls[:-length]), None)
+
+
+class PeriodGate:
+    """A :class:`bypass.Gate` whose steps are the periods of a lane's collectives: on the thread that asks for these,
+    and in the lane only where the gate measures or ranks agree. ``label``: begins what is logged."""
+
+    def __init__(self, config: Bypass, lane: Lane, label: str) -> None:
+        self._gate, self._lane, self._label = Gate(config, label), lane, label
+        self._periods = Periods(self._summed)
+
+    def kind(self, call: Hashable, n_bytes: int) -> int:
+        """How the next collective is to be made: COMPRESSED, DENSE, or APART, which is dense but in the lane. Ranks
+        ask in the same order. Raises PeerError."""
+        if self._periods.begins(call, perf_counter()):
+            self._end_step()
+        elif self._gate.trying and not self._periods.known:
+            self._lane.submit(self._gate.restart).wait()
+        if self._gate.compresses(n_bytes):
+            return COMPRESSED
+        return APART if self._gate.kind == APART else DENSE
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What the last trial found: ``bypass.NUMBERS``."""
+        return self._gate.numbers
+
+    def _end_step(self) -> None:
+        """In the lane what it measured is there, and nothing else happens at the same time."""
+        if self._gate.step + 1 < self._gate.start:
+            self._gate.end_step(self._lane)
+        else:
+            self._lane.submit(lambda: self._gate.end_step(self._lane)).wait()
+
+    def add(self, n_bytes: int, tally: Tally) -> None:
+        """For the lane: it has made a collective."""
+        self._gate.add(n_bytes, tally)
+
+    def _summed(self, numbers: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(numbers)
+        self._lane.submit(Job(lambda: plain(self._lane, total, False, Tally(), self._label))).wait()
+        return total.numpy()

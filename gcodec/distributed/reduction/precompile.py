@@ -1,0 +1,102 @@
+"""Compiling, or loading, every kernel that a mode needs, before other ranks wait for the first message."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ...codec import warmup
+from ...dtypes import ValueType
+from ...format.ladders import Ladder
+from ...format.modes import Scheme
+from ...truncation.formulas import OF_MANY, Formula, Policy, terms_of
+from ...truncation.optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
+from ..gradients import Gradients, Segment
+from ..modes import Mode, NearLossless
+from ..stats import Tally
+from .codebooks import Codebooks, Refresh
+from .coder import Coder, Shared
+
+_ROWS = 250, 280
+_VALUES = 70_000  #: as many
+
+
+class _AnyLevels:
+    """Stands in for a rule."""
+
+    def __init__(self, n_levels: int) -> None:
+        self.n_levels = n_levels
+
+    def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
+        """Every level."""
+        out[:] = np.arange(len(values)) % self.n_levels
+
+
+def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:
+    """Run what all-reduces of ``dtype`` under ``mode`` will run: seconds, or minutes on a fresh installation."""
+    if refresh is None:
+        warmup([dtype.name])
+    exponents = np.random.default_rng(0).integers(1, 12, _VALUES).astype(np.uint64) << np.uint64(dtype.head_shift)
+    bits = (exponents | np.arange(_VALUES, dtype=np.uint64) % np.uint64(1 << dtype.mantissa_bits)).astype(dtype.uint)
+    scheme = mode.scheme(dtype)
+    rule = _AnyLevels(len(scheme.levels)) if isinstance(mode, NearLossless) else None
+    codebooks = Codebooks(refresh or Refresh())
+    codebooks.prepare([0], dtype.head_bits, len(scheme.levels))
+    shared = Shared(codebooks, Gradients([Segment(0, _VALUES, torch.empty(0), (1,))]), np.zeros(1, np.int64))
+    room = np.empty(_VALUES * 16, np.uint8)
+    for books in (None, shared, shared):
+        coder = Coder(dtype, scheme, rule, books, [(_VALUES,)], 1, Tally())
+        size = coder.encode(bits, 0, 0, room)
+        coder.decode(room[:size], np.empty_like(bits))
+        coder.round(bits, 0, np.empty_like(bits))
+        if books is not None:
+            codebooks.end_step()
+            codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)
+    if dtype.predictable and not scheme.lossy:
+        _warm_prediction(dtype, scheme, shared)
+    if isinstance(mode, NearLossless):
+        _warm_rules(mode, mode.ladder_of(dtype), bits[:64])
+
+
+def rows_alike(dtype: ValueType, n_rows: int, n_columns: int) -> np.ndarray:
+    """Rows that are multiples of one another, end to end: uintW[n_rows * n_columns]."""
+    columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)
+    values = rows[:n_rows, None] * columns[:n_columns]
+    if dtype.name == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16).reshape(-1)
+    bits: np.ndarray = values.astype(dtype.name).view(dtype.uint).reshape(-1)
+    return bits
+
+
+def _warm_prediction(dtype: ValueType, scheme: Scheme, shared: Shared) -> None:
+    """The trial of a piece with predicted rows, and what comes of it at the next step."""
+    bits = rows_alike(dtype, *_ROWS)
+    room = np.empty(16 * _VALUES, np.uint8)
+    for _ in range(2):
+        coder = Coder(dtype, scheme, None, shared, [_ROWS], 1, Tally())
+        size = coder.encode(bits, 0, 0, room)
+        coder.decode(room[:size], np.empty_like(bits))
+
+
+def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
+    """The optimizers' formulas, before and after their first step."""
+    floats = bits if bits.dtype == np.uint16 and ladder.drops[-1] <= 7 else bits.view(f"f{bits.itemsize}")
+    ones = np.ones(len(bits), np.float32)
+    for optimizer in mode.optimizers:
+        name = stock_name(optimizer)
+        later = {key: 1.0 if key == "step" else ones for key in STATE[name]}
+        for group in optimizer.param_groups:
+            for state in ({}, later):
+                known = view_from_dump(name, group, state)
+                levels_for(known, ones, floats, ladder=ladder)
+                if floats.dtype == np.float32:
+                    _warm_many(formula_for(known, Policy(ladder), "float32"), Policy(ladder), floats)
+
+
+def _warm_many(formula: Formula, policy: Policy, floats: np.ndarray) -> None:
+    """The kernel that does so for many tensors."""
+    terms = terms_of(formula, policy)
+    if terms is not None:
+        k, *others = terms
+        none, out = np.empty((0, 7), np.int64), np.empty(len(floats), np.uint8)
+        OF_MANY[formula.kernel](out, floats, 0, none, np.array([k], np.float32), *others)

@@ -1,0 +1,98 @@
+"""Which pieces of a buffer are smaller with predicted blocks, as rows of an embedding's gradient are.
+
+Finding that out takes several times as long as encoding with codebooks that are there. So it is tried once for every
+set of shared codebooks, by encoding a piece both ways; from then on only templates are made anew (docs/format.md
+section 8), while which blocks are predicted, and with what codes, stays as it was. Frames with predicted blocks carry
+all that decoding needs, so each rank decides for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...format.modes import Scheme
+from ...frame.encode import encode_values, plan_for
+from ...options import Coding
+from ...plan.plan import Given, Plan
+from ...plan.prediction import Prediction, rows_of
+from ...tensors import Values
+
+_CODING = Coding(columns=False, wide_heads=False)
+_GAIN = 0.1  #: share of a frame that prediction must take off: with it, encoding and decoding take about twice as long
+_MOST = 1 << 12  #: pieces that are remembered
+_NO_LEVELS = np.zeros(0, np.uint8)
+
+
+class Piece(NamedTuple):
+    """A range of a buffer to be encoded without loss.
+
+    ``key``: the same for this range at every step; ``shapes``: finds those of the tensors in it; ``given``: shared
+    codebooks, if there are any; ``plan``: makes the plan without prediction.
+    """
+
+    key: Hashable
+    values: Values
+    scheme: Scheme
+    shapes: Callable[[], Sequence[Sequence[int]]]
+    given: Given | None
+    threads: int | None
+    plan: Callable[[], Plan]
+
+    def encode(self, plan: Plan, out: np.ndarray) -> int:
+        """A frame at the start of ``out``; its size, bytes."""
+        return len(encode_values(self.values, self.scheme, _NO_LEVELS, True, plan, self.threads, out))
+
+
+class _Tried(NamedTuple):
+    """A plan whose frames are smaller by what it predicts, and a frame's bytes without."""
+
+    plan: Plan
+    prediction: Prediction
+    usual: int
+
+
+class Predicted:
+    """Encodes pieces, and remembers what came of trials as long as the shared codebooks hold."""
+
+    def __init__(self) -> None:
+        self._tried: dict[Hashable, _Tried | None] = {}
+
+    def forget(self) -> None:
+        """The codebooks are new: everything is to be tried again."""
+        self._tried.clear()
+
+    def encode(self, piece: Piece, out: np.ndarray) -> int:
+        """A frame at the start of ``out``, uint8; its size, bytes."""
+        tried = self._tried.get(piece.key)
+        if tried is not None:
+            return self._again(piece, tried, out)
+        size = piece.encode(piece.plan(), out)
+        return size if piece.given is None or piece.key in self._tried else self._try(piece, size, out)
+
+    def _again(self, piece: Piece, tried: _Tried, out: np.ndarray) -> int:
+        prediction = tried.prediction.renewed(piece.values.bits, piece.values.dtype, rows_of(piece.shapes()))
+        plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
+        size = piece.encode(plan._replace(prediction=prediction), out)
+        if size > tried.usual:
+            self._tried[piece.key] = None
+        return size
+
+    def _try(self, piece: Piece, usual: int, out: np.ndarray) -> int:
+        """``out`` has a frame of ``usual`` bytes; the size of the better one, which it has then."""
+        if len(self._tried) >= _MOST:
+            self._tried.clear()
+        self._tried[piece.key] = None
+        values, scheme, threads = piece.values, piece.scheme, piece.threads
+        plan = plan_for(values, scheme, _NO_LEVELS, _CODING, threads, piece.given, shapes=piece.shapes())
+        if plan.prediction is None:
+            return usual
+        frame = np.empty(len(out), np.uint8)
+        size = piece.encode(plan, frame)
+        if size > (1 - _GAIN) * usual:
+            return usual
+        self._tried[piece.key] = _Tried(plan, plan.prediction, usual)
+        out[:size] = frame[:size]
+        return size

@@ -1,0 +1,226 @@
+"""Scatter-reduce, then all-gather, over the codec: GComp's Figure 8.
+
+Each rank sums its share of the buffer. It sends every other rank the values of that rank's share, adds up what it
+receives for its own, and sends the result to all. However many ranks there are, a value is encoded twice: as a
+contribution and as a result. A rank rounds its own contribution, and its own result, as the others will find them
+rounded when they decode them: so all ranks end with the same bits, and these depend on the values alone, not on who
+sums which. Contributions are added in the order of ranks.
+
+Two ranks exchange everything instead, and each adds up all of it: that is as much to send and to encode, but only
+contributions are rounded, and nothing waits for a sum.
+
+Both halves work piece by piece (``schedule``), and all receives are posted first: the wire has always something to
+carry in both directions. A reduction that has begun has encoded all its contributions, and the network has them; what
+is left to do, a lane may do by and by, and begin another one meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from time import perf_counter
+
+import numpy as np
+
+from ...errors import Corruption, GcodecError, Unsupported
+from ...frame.sizes import max_encoded_size
+from ..transport.exchange import Exchange, Incoming
+from ..transport.lane import Lane
+from ..transport.message import HEADER, Header, agreement_of, check, refusal
+from .coder import Coder
+from .partition import MOST
+from .schedule import Mutual, Schedule, Slot
+from .summation import Sum
+
+#: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
+#: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
+_ROOM = HEADER + max_encoded_size(MOST, "float64")
+_TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
+_SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
+
+
+class Reduction:
+    """One all-reduce of ``values`` (uintW[n]) into ``result`` (uintW[n], not the same memory) on a lane.
+
+    ``mean``: divide by the number of ranks; ``terms``: what else ranks must agree on; ``label``: for errors. Its
+    methods run on the lane's thread.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        coder: Coder,
+        values: np.ndarray,
+        result: np.ndarray,
+        *,
+        mean: bool,
+        terms: tuple[object, ...],
+        label: str = "",
+    ) -> None:
+        self.lane, self.coder = lane, coder
+        self.values, self.result, self.mean, self.label = values, result, mean, label
+        self.schedule = Schedule.between(len(values), lane.rank, lane.size)
+        self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, terms)
+        self.sequence = -1
+        self._left: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
+        self._parts: Iterator[None] = iter(())  #: of the work, those still to do
+
+    def run(self) -> None:
+        """Do it. Raises PeerError, Corruption, or what encoding raised; then other ranks are told."""
+        self.begin()
+        while self.advance():
+            pass
+
+    def begin(self) -> None:
+        """Hand all contributions to the network; as :meth:`run`."""
+        exchange = self._start()
+        self._parts = self._work(exchange)
+        self.advance()
+
+    def advance(self) -> bool:
+        """Go on by about a piece, for whose messages it waits; whether there is more to do. As :meth:`run`."""
+        start = perf_counter()
+        more = next(self._parts, self) is None
+        self.coder.tally.seconds += perf_counter() - start
+        return more
+
+    def _work(self, exchange: Exchange) -> Iterator[None]:
+        try:
+            yield from self._run(exchange)
+            exchange.finish()
+        except GeneratorExit:  # nobody wants the rest
+            raise
+        except BaseException as error:
+            self._give_up(exchange, error)
+            raise
+        self.coder.tally.sent_bytes += exchange.sent
+        self.coder.tally.wait_seconds += exchange.waited
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell all ranks that this one cannot take part."""
+        self._give_up(self._start(), error)
+
+    def _start(self) -> Exchange:
+        self.sequence = self.lane.sequence
+        self.lane.sequence += 1
+        self._left = deque(self.schedule.outgoing())
+        lane = self.lane
+        return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
+
+    def _run(self, exchange: Exchange) -> Iterator[None]:
+        own = [
+            {peer: (slot, self._post(exchange, slot)) for peer, slot in slots.items()}
+            for slots in self.schedule.contributions()
+        ]
+        results, receipts = (
+            [(slot, self._post(exchange, slot)) for slot in slots]
+            for slots in (self.schedule.results(), self.schedule.receipts())
+        )
+        for slot in self.schedule.contributed():
+            rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
+            self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
+        yield
+        longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
+        total, rooms = Sum(self.coder.dtype, longest), self._rooms(exchange, longest)
+        for due in self.schedule.sums():
+            self._reduce(exchange, due, own[due.piece], total, rooms[:, : due.end - due.begin])
+            yield
+        for slot, message in results:
+            self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
+            yield
+        self._confirm(exchange, receipts)
+
+    def _rooms(self, exchange: Exchange, n_values: int) -> np.ndarray:
+        """Memory for two contributions, as long as the exchange lasts."""
+        n_bytes = 2 * n_values * self.values.itemsize
+        buffer = self.lane.buffers.take(max(n_bytes, HEADER))
+        exchange.own(buffer)
+        memory: np.ndarray = buffer.numpy()[:n_bytes]
+        return memory.view(self.values.dtype).reshape(2, n_values)
+
+    def _confirm(self, exchange: Exchange, receipts: list[tuple[Slot, Incoming]]) -> None:
+        """Tell the others that all has arrived, and hear it from them."""
+        for slot, _ in receipts:
+            message = np.empty(HEADER, np.uint8)
+            self._header(slot, 0).write_to(message)
+            exchange.send_array(slot.peer, self._tag(slot), message)
+            self._left.popleft()
+        for slot, incoming in receipts:
+            where = self._where(slot.peer)
+            check(exchange.receive(incoming, where), self._header(slot, 0, slot.peer), where)
+            self.coder.tally.received_bytes += HEADER
+
+    def _reduce(
+        self, exchange: Exchange, due: Slot, incoming: dict[int, tuple[Slot, Incoming]], total: Sum, rooms: np.ndarray
+    ) -> None:
+        """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``rooms``: for two
+        contributions."""
+        result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
+        last = self.lane.size - 1
+        for peer in range(self.lane.size):
+            term = rooms[peer & 1]
+            if peer != self.lane.rank:
+                self._decode(exchange, *incoming[peer], term)
+            elif self._mutual:  # where it was left when it was sent
+                term = self.values[due.begin : due.end] if self.coder.exact else result
+            else:
+                self.coder.round(self.values[due.begin : due.end], due.begin, term)
+            start = perf_counter()
+            if peer < last:
+                total.add(term)
+            else:
+                total.finish(term, self.lane.size if self.mean else 1, rooms[0] if copies else result)
+            self.coder.tally.sum_seconds += perf_counter() - start
+        if copies:
+            self._send(exchange, copies, rooms[0], result)
+
+    @property
+    def _mutual(self) -> bool:
+        return isinstance(self.schedule, Mutual)
+
+    def _post(self, exchange: Exchange, slot: Slot) -> Incoming:
+        return exchange.post(slot.peer, self._tag(slot), _ROOM)
+
+    def _tag(self, slot: Slot) -> int:
+        return (self.sequence % _SEQUENCES << 1 | slot.kind & 1) << 16 | slot.piece  # a receipt's piece is its own
+
+    def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
+        """Encode once and send to every slot's peer; ``rounded`` takes what they will decode."""
+        of = slots[0]
+        room = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
+        buffer = self.lane.buffers.take(room)
+        message: np.ndarray = buffer.numpy()
+        size = self.coder.encode(bits, of.begin, of.kind, message[HEADER:], rounded)
+        self._header(of, size).write_to(message)
+        exchange.own(buffer)
+        for slot in slots:
+            exchange.send(slot.peer, self._tag(slot), buffer, HEADER + size)
+            self._left.popleft()
+
+    def _header(self, slot: Slot, payload: int, sender: int | None = None) -> Header:
+        sender = self.lane.rank if sender is None else sender
+        return Header(slot.kind, sender, slot.piece, self.sequence, self.agreement, slot.end - slot.begin, payload)
+
+    def _decode(self, exchange: Exchange, slot: Slot, incoming: Incoming, out: np.ndarray) -> None:
+        where = self._where(slot.peer, slot.piece)
+        message = exchange.receive(incoming, where)
+        payload = check(message, self._header(slot, 0, slot.peer), where)
+        self.coder.tally.received_bytes += HEADER + len(payload)
+        try:
+            self.coder.decode(payload, out)
+        except (Corruption, Unsupported) as error:
+            raise type(error)(f"{where}: {error}") from error
+
+    def _where(self, peer: int, piece: int | None = None) -> str:
+        label = f"{self.label}, " if self.label else ""
+        return f"rank {peer} ({label}all-reduce {self.sequence}{'' if piece is None else f', piece {piece}'})"
+
+    def _give_up(self, exchange: Exchange, error: BaseException) -> None:
+        """Send refusals in place of what has not been sent, and wait for nothing."""
+        for slot in self._left:
+            try:
+                message = refusal(self._header(slot, 0), error)
+                exchange.send_array(slot.peer, self._tag(slot), message)
+            except (RuntimeError, GcodecError):  # that peer is gone
+                continue
+        self.lane.parked.append((exchange, self.values, self.result))

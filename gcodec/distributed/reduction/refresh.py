@@ -1,0 +1,134 @@
+"""The small sums that all ranks make beside training, at the end of every step, and what they decide from them.
+
+Whatever changes what goes over the wire follows from summed numbers alone, and is decided where every rank has just
+read the same sums: at the end of a step, in the lane.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..stats import Stats
+from ..transport.exchange import named
+from ..transport.lane import Lane
+from .codebooks import Codebooks, Spent
+
+
+class Sum:
+    """An all-reduce under way of a flat tensor: ``begin``, then some steps later ``finish``."""
+
+    def __init__(self) -> None:
+        self.tensor: torch.Tensor | None = None
+        self._work: Any = None
+        self._lane: Lane | None = None  #: which may be closed before the sum is read
+
+    def begin(self, lane: Lane, tensor: torch.Tensor) -> None:
+        """Hand the tensor to Gloo, which works beside the lane."""
+        self.tensor = tensor
+        if lane.size > 1:
+            self._lane = lane
+            self._work = named("sums between steps", lambda: lane.group.allreduce([tensor]))
+
+    def settle(self) -> torch.Tensor | None:
+        """The sum, once it is there; None if none was begun. It stays."""
+        if self._work is not None:
+            named("sums between steps", self._work.wait)
+            self._work = self._lane = None
+        return self.tensor
+
+    def finish(self) -> torch.Tensor | None:
+        """The same, and forget it."""
+        tensor = self.settle()
+        self.tensor = None
+        return tensor
+
+
+class Rounds:
+    """The refresh of ``codebooks``, step by step; everything here runs on the lane's thread.
+
+    ``step``: steps ended.
+    """
+
+    def __init__(self, codebooks: Codebooks, stats: Stats) -> None:
+        self.codebooks, self.stats = codebooks, stats
+        self.step = 0
+        self.renewed = -1  #: step from which the codebooks hold
+        self.usual: float | None = None  #: excess when these codebooks were new, bits per symbol
+        self._spent, self._histograms = Sum(), Sum()
+        self._numbers: list[int] = []
+
+    def end_step(self, lane: Lane) -> None:
+        """All buckets of a step have been reduced."""
+        self.step += 1
+        histograms = self._histograms.finish()
+        if histograms is not None:
+            self.codebooks.renew(self._numbers, histograms.numpy(), self.step)
+            self.renewed, self.usual = self.step, None
+            self.stats.refreshes += 1
+        spent = self._spent.finish()
+        if spent is not None:
+            self._record(Spent(*spent.tolist()))
+        own = self.codebooks.end_step()
+        if histograms is None and self._due(spent):
+            self._numbers = sorted(self.codebooks.layers)
+            self._begin(lane, self._histograms, torch.from_numpy(self.codebooks.take()))
+        self._begin(lane, self._spent, torch.tensor(own, dtype=torch.float64))
+
+    def _due(self, spent: torch.Tensor | None) -> bool:
+        """Whether a refresh is to begin: a fact or a sum that all ranks have in common."""
+        if not self.codebooks.layers or self._histograms.tensor is not None:
+            return False
+        if self.renewed < 0:
+            return True
+        refresh = self.codebooks.refresh
+        age = self.step - self.renewed
+        if self.codebooks.unmade and age >= refresh.least:
+            return True
+        if age < 2 or spent is None:  # the last sum is not yet of frames with these codebooks
+            return age >= refresh.interval - 1
+        excess = self._excess(Spent(*spent.tolist()))
+        if self.usual is None:
+            self.usual = excess
+        return age >= refresh.interval - 1 or (age >= refresh.least and excess > self.usual + refresh.trigger)
+
+    def _begin(self, lane: Lane, under_way: Sum, tensor: torch.Tensor) -> None:
+        under_way.begin(lane, tensor)
+        self.stats.refresh_bytes += round(2 * (lane.size - 1) / lane.size * tensor.nbytes)
+
+    @staticmethod
+    def _excess(spent: Spent) -> float:
+        return (spent.paid - spent.entropy) / spent.symbols if spent.symbols else 0.0
+
+    def _record(self, spent: Spent) -> None:
+        if spent.symbols and spent.paid:
+            self.stats.bits_per_symbol = spent.paid / spent.symbols
+            self.stats.entropy_per_symbol = spent.entropy / spent.symbols
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and arrays; waits for sums under way, which all ranks have begun."""
+        spent, histograms = self._spent.settle(), self._histograms.settle()
+        empty = np.zeros(0)
+        return {
+            "step": self.step,
+            "renewed": self.renewed,
+            "usual": float("nan") if self.usual is None else self.usual,
+            "spent": empty if spent is None else spent.numpy().copy(),
+            "histograms": empty.astype(np.int64) if histograms is None else histograms.numpy().copy(),
+            "numbers": np.array(self._numbers, np.int64),
+            "refreshing": histograms is not None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.step, self.renewed = int(state["step"]), int(state["renewed"])
+        self.usual = None if math.isnan(state["usual"]) else float(state["usual"])
+        self._spent, self._histograms = Sum(), Sum()
+        if len(state["spent"]):
+            self._spent.tensor = torch.tensor(np.asarray(state["spent"]), dtype=torch.float64)
+        if state["refreshing"]:
+            self._histograms.tensor = torch.tensor(np.asarray(state["histograms"]), dtype=torch.int64)
+        self._numbers = [int(number) for number in state["numbers"]]

@@ -1,0 +1,101 @@
+"""Which messages an all-reduce has, and in which order a rank sends them, from its rank and the number of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..transport.message import CONTRIBUTION, RECEIPT, RESULT
+from .partition import shares
+
+_LAST = (1 << 16) - 1  #: stands for the piece after all others
+
+
+class Slot(NamedTuple):
+    """One message: values ``begin ... end``, to or from a peer. Pieces are numbered within an owner's share."""
+
+    peer: int
+    kind: int
+    piece: int
+    begin: int
+    end: int
+
+
+class Schedule:
+    """The messages of one rank.
+
+    It sends all its contributions, a piece to each owner in turn, and then sums the pieces of its own. So a rank waits
+    only for what the others send before they wait themselves.
+    """
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        self.rank, self.shares = rank, shares(n_values, size)
+        self.others = [(rank + distance) % size for distance in range(1, size)]  #: so that not all send to the same
+
+    def contributed(self) -> list[Slot]:
+        """What this rank contributes to the others' pieces, in the order of sending."""
+        return self._others(CONTRIBUTION)
+
+    def sums(self) -> list[Slot]:
+        """The pieces that this rank sums (``peer`` is itself), in order."""
+        return [self._slot(self.rank, RESULT, self.rank, piece) for piece in range(len(self.shares[self.rank]))]
+
+    def outgoing(self) -> Iterator[Slot]:
+        """Every message that this rank sends, in order."""
+        yield from self.contributed()
+        for due in self.sums():
+            yield from self.copies(due)
+        yield from self.receipts()
+
+    def copies(self, due: Slot) -> list[Slot]:
+        """The messages with the result of a piece of this rank's."""
+        return [due._replace(peer=peer) for peer in self.others]
+
+    def contributions(self) -> list[dict[int, Slot]]:
+        """What this rank receives for each piece of its own, by peer."""
+        pieces = range(len(self.shares[self.rank]))
+        return [{peer: self._slot(peer, CONTRIBUTION, self.rank, piece) for peer in self.others} for piece in pieces]
+
+    def results(self) -> list[Slot]:
+        """What this rank receives of the others' pieces, about in the order in which it comes."""
+        return self._others(RESULT)
+
+    def receipts(self) -> list[Slot]:
+        """What this rank tells all others at the end, and they tell it: that everything has arrived. So what has failed
+        on one rank has failed on all, and none goes on with a step that another has not taken."""
+        return [Slot(peer, RECEIPT, _LAST, 0, 0) for peer in self.others]
+
+    @classmethod
+    def between(cls, n_values: int, rank: int, size: int) -> Schedule:
+        """The one that moves the least."""
+        return (Mutual if size == 2 else cls)(n_values, rank, size)
+
+    def _others(self, kind: int) -> list[Slot]:
+        """Messages about the others' pieces, an owner after the other."""
+        turns = range(max(map(len, self.shares)))
+        has = [(owner, turn) for turn in turns for owner in self.others if turn < len(self.shares[owner])]
+        return [self._slot(owner, kind, owner, turn) for owner, turn in has]
+
+    def _slot(self, peer: int, kind: int, owner: int, piece: int) -> Slot:
+        return Slot(peer, kind, piece, *self.shares[owner][piece])
+
+
+class OneWay(Schedule):
+    """Contributions only: who sums a value keeps the result."""
+
+    def copies(self, due: Slot) -> list[Slot]:
+        """None."""
+        return []
+
+    def results(self) -> list[Slot]:
+        """None."""
+        return []
+
+
+class Mutual(OneWay):
+    """The messages of one of two ranks: each sends the other everything, and both sum it. That moves as many values as
+    one half and then the other half's sums, but each is encoded once, and no message waits for a sum."""
+
+    def __init__(self, n_values: int, rank: int, size: int) -> None:
+        super().__init__(n_values, rank, size)
+        self.shares = shares(n_values, 1) * 2

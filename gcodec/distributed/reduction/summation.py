@@ -1,0 +1,64 @@
+"""Sums of ranks' values, in the order they are handed in, and their mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ...dtypes import ValueType
+
+_NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the division
+
+
+class Sum:
+    """Sums of at most ``most`` values of one type, each term given as bits, uintW[n].
+
+    float32 and float64 are added in their own precision, bfloat16 and float16 in float32: a term is never rounded, the
+    sum once, at the end. A mean is the sum divided by the number of ranks, before it is rounded.
+    """
+
+    def __init__(self, dtype: ValueType, most: int) -> None:
+        self.dtype = dtype
+        self._memory = np.empty(most, "float32" if dtype.name in _NARROW else dtype.name)
+        self._total: np.ndarray | None = None
+
+    def add(self, bits: np.ndarray) -> None:
+        """The next term, but for the last. The first one is to stay as it is until the next call is over."""
+        term = self._floats(bits)
+        if self._total is None:
+            self._total = term
+            return
+        with np.errstate(all="ignore"):
+            self._total = np.add(self._total, term, out=self._memory[: len(term)])
+
+    def finish(self, bits: np.ndarray, divisor: int, out: np.ndarray) -> None:
+        """The last term, and the sum divided by ``divisor``, as bits, into ``out``, which may be that of the first
+        term or of the last. Another sum may follow."""
+        term, narrow = self._floats(bits), _NARROW.get(self.dtype.name)
+        result = out.view(self.dtype.name) if narrow is None else self._memory[: len(term)]
+        for begin in range(0, len(term), _CHUNK):
+            chunk = slice(begin, begin + _CHUNK)
+            self._finish(None if self._total is None else self._total[chunk], term[chunk], divisor, result[chunk])
+        self._total = None
+        if narrow is not None:
+            torch.from_numpy(out.view(np.int16)).view(narrow).copy_(torch.from_numpy(result))
+
+    @staticmethod
+    def _finish(total: np.ndarray | None, term: np.ndarray, divisor: int, result: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            if total is None:  # not added to zero, which would lose the sign of -0
+                result[:] = term
+            else:
+                np.add(total, term, out=result)
+            if divisor & divisor - 1:
+                np.divide(result, result.dtype.type(divisor), out=result)
+            elif divisor != 1:  # the same, and faster
+                np.multiply(result, result.dtype.type(1 / divisor), out=result)
+
+    def _floats(self, bits: np.ndarray) -> np.ndarray:
+        narrow = _NARROW.get(self.dtype.name)
+        if narrow is None:
+            return bits.view(self.dtype.name)
+        wide: np.ndarray = torch.from_numpy(bits.view(np.int16)).view(narrow).float().numpy()
+        return wide

@@ -1,0 +1,56 @@
+"""What callers may give for an option, checked where it is given: before other ranks wait."""
+
+from __future__ import annotations
+
+import operator
+import os
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ...errors import InvalidArgument
+
+Chosen = TypeVar("Chosen")
+
+
+def chosen_of(name: str, value: Chosen | bool | None, kind: type[Chosen]) -> Chosen | None:
+    """A configuration that may be left out: True is the default one; None or False: none. Raises InvalidArgument."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return kind()
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{name}={value!r:.80}: a {kind.__name__}, such as {kind()}, or None for none")
+    return value
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """An integer. Raises InvalidArgument."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InvalidArgument(f"{name}={value!r:.80}: an integer, at least {least}")
+    return number
+
+
+def whole_or_none(name: str, value: Any) -> int | None:
+    """A positive integer, or None. Raises InvalidArgument."""
+    return None if value is None else whole(name, value, 1)
+
+
+def duration(name: str, value: Any) -> timedelta:
+    """A length of time, as torch takes it. Raises InvalidArgument."""
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise InvalidArgument(f"{name}={value!r:.80}: a positive datetime.timedelta, such as timedelta(seconds=10)")
+    return value
+
+
+def duration_or_none(name: str, value: Any) -> timedelta | None:
+    """The same, or None. Raises InvalidArgument."""
+    return None if value is None else duration(name, value)
+
+
+def threads_here() -> int:
+    """Threads for the codec that leave the other ranks on this host theirs, as torchrun counts them."""
+    return max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)

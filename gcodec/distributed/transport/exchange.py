@@ -1,0 +1,163 @@
+"""Messages of unknown size between two ranks of a group.
+
+Gloo moves a message straight into the receiver's buffer, and the buffer may be larger than the message. So each receive
+is posted with room for the largest message there can be, and no sizes are sent ahead. Receives are posted before sends:
+on Gloo a rank that sends first makes a connection half duplex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...errors import PeerError
+from .failures import Notices
+
+_KEPT = 64  #: buffers of a size that are kept
+
+
+def named(label: str, operation: Callable[[], Any]) -> Any:
+    """What an operation of torch's groups returns. Raises PeerError, which ``label`` begins, in place of what torch
+    raises of them, which does not say for whom it has waited; what a device lacks is nobody else's fault."""
+    try:
+        return operation()
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except PeerError as error:
+        raise PeerError(f"{label}: {error}") from error
+    except RuntimeError as error:
+        raise PeerError(f"{label}: some rank, it is not known which: {str(error).splitlines()[0]}") from error
+
+
+class Buffers:
+    """Memory for messages, used again: fresh pages cost as much as encoding does. For one thread. ``pinned``: such as
+    a CUDA device copies to and from by itself."""
+
+    def __init__(self, pinned: bool = False) -> None:
+        self._kept: dict[int, list[torch.Tensor]] = {}
+        self._pinned = pinned
+
+    def take(self, size: int) -> torch.Tensor:
+        """uint8[at least ``size``]."""
+        rounded = max(1 << 12, 1 << (size - 1).bit_length() - 3)
+        rounded *= -(-size // rounded)
+        kept = self._kept.get(rounded)
+        return kept.pop() if kept else torch.empty(rounded, dtype=torch.uint8, pin_memory=self._pinned)
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """It is no longer in use."""
+        kept = self._kept.setdefault(buffer.numel(), [])
+        if len(kept) < _KEPT:
+            kept.append(buffer)
+
+
+class Incoming:
+    """A posted receive; the message takes the first part of the buffer."""
+
+    def __init__(self, peer: int, buffer: torch.Tensor, work: Any) -> None:
+        self.peer, self.buffer, self.work = peer, buffer, work
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """The memory, uint8."""
+        array: np.ndarray = self.buffer.numpy()
+        return array
+
+
+class Exchange:
+    """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to; ``where``:
+    from a peer to the text that its errors begin with; ``notices``: what ranks have said of why they are gone.
+
+    ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it. All methods raise PeerError.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        timeout: timedelta,
+        buffers: Buffers,
+        where: Callable[[int], str],
+        notices: Notices | None = None,
+    ) -> None:
+        self.group, self.buffers, self.where, self.notices = group, buffers, where, notices
+        self._deadline = monotonic() + timeout.total_seconds()
+        self._timeout = timeout
+        self._receives: list[Incoming] = []
+        self._sends: list[tuple[int, torch.Tensor, Any]] = []
+        self._owned: list[torch.Tensor] = []
+        self.waited, self.sent = 0.0, 0
+
+    def post(self, peer: int, tag: int, room: int) -> Incoming:
+        """Expect a message of at most ``room`` bytes from a rank of the group."""
+        buffer = self.buffers.take(room)
+        incoming = Incoming(peer, buffer, self._begin(self.group.recv, buffer, peer, tag))
+        self._receives.append(incoming)
+        return incoming
+
+    def own(self, buffer: torch.Tensor) -> None:
+        """A buffer to send from is the exchange's from now on, which gives it back when all has been sent."""
+        self._owned.append(buffer)
+
+    def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
+        """Send the first ``size`` bytes of a buffer."""
+        part = buffer[:size]
+        self._sends.append((peer, part, self._begin(self.group.send, part, peer, tag)))
+        self.sent += size
+
+    def send_array(self, peer: int, tag: int, message: np.ndarray) -> None:
+        """Send all of an array, uint8."""
+        self.send(peer, tag, torch.from_numpy(message), len(message))
+
+    def receive(self, incoming: Incoming, where: str) -> np.ndarray:
+        """Wait for a message: uint8, longer than the message. ``where``: begins the text of an error."""
+        self._wait(incoming.work, incoming.peer, where)
+        return incoming.bytes
+
+    def finish(self) -> None:
+        """Wait until everything has been sent, and take the memory back."""
+        for peer, _, work in self._sends:
+            self._wait(work, peer, self.where(peer))
+        for buffer in self._owned:
+            self.buffers.give(buffer)
+        for incoming in self._receives:
+            self.buffers.give(incoming.buffer)
+
+    def _begin(self, operation: Callable[..., Any], buffer: torch.Tensor, peer: int, tag: int) -> Any:
+        try:
+            return operation([buffer], peer, tag)
+        except RuntimeError as error:  # Gloo knows already that the peer is gone
+            raise self._failed(peer, self.where(peer), error) from error
+
+    def _failed(self, peer: int, where: str, error: RuntimeError) -> PeerError:
+        """What to raise. Where that peer has given up before, it is not the one to blame."""
+        late = "imed out" in str(error)
+        what = f"no answer within {self._timeout.total_seconds():g} s" if late else "the connection has failed"
+        text, reason = f"{where}: {what} ({_in_short(error)})", None
+        if self.notices is not None:
+            self.notices.leave(text)
+            reason = self.notices.of(peer)
+        return PeerError(text if reason is None else f"{text}; that rank had given up: {reason}")
+
+    def _wait(self, work: Any, peer: int, where: str) -> None:
+        start = perf_counter()
+        left = timedelta(seconds=max(self._deadline - monotonic(), 0.001))
+        try:
+            done = work.wait(left)
+        except RuntimeError as error:
+            raise self._failed(peer, where, error) from error
+        finally:
+            self.waited += perf_counter() - start
+        if not done:
+            raise PeerError(f"{where}: the operation was aborted")
+
+
+def _in_short(error: RuntimeError) -> str:
+    """What Gloo says, without the place in its source before it and the advice after it."""
+    line = str(error).splitlines()[0]
+    return (line.partition("] ")[2] if line.startswith("[") else line).partition(". ")[0]

@@ -1,0 +1,97 @@
+"""What crosses the wire in a compressed all-reduce: a header of 64 bytes, then the payload, which is one frame.
+
+    byte  0  magic "GCar"          8  sender, u32         24  agreement, u64       48  reserved, zero
+          4  version, u8          12  piece, u32          32  values, u64          60  CRC-32 of bytes 0 ... 59, u32
+          5  kind, u8             16  sequence, u64       40  payload bytes, u64
+          6  reserved, zero
+
+All numbers are little-endian. ``agreement`` is a hash of what all ranks must have in common: dtype, mode, operation,
+number of values and world size. The frame has checksums of its own (docs/format.md); the header's is
+the CRC. docs/training.md, "On the wire".
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from ...errors import Corruption, PeerError
+
+#: Kinds: a rank's own values; a finished sum; why a rank gives up, as text; that a rank has all it needs, no payload.
+CONTRIBUTION, RESULT, REFUSAL, RECEIPT = range(4)
+HEADER = 64  #: bytes
+MAX_REASON = 400  #: bytes of a refusal's text
+_MAGIC, _VERSION = b"GCar", 2
+_FIELDS = struct.Struct("<4sBB2xIIQQQQ12x")
+
+
+class Header(NamedTuple):
+    """The fields of a message's header, but for magic, version and CRC."""
+
+    kind: int
+    sender: int
+    piece: int
+    sequence: int
+    agreement: int
+    n_values: int
+    payload: int
+
+    def write_to(self, message: np.ndarray) -> None:
+        """Into the first 64 bytes of ``message``, uint8."""
+        kind, sender, piece, *rest = self
+        fields = _FIELDS.pack(_MAGIC, _VERSION, kind, sender, piece, *rest)
+        message[:HEADER] = np.frombuffer(fields + struct.pack("<I", zlib.crc32(fields)), np.uint8)
+
+    @classmethod
+    def read_from(cls, message: np.ndarray, where: str) -> Header:
+        """From the first 64 bytes of ``message``, uint8, which may be longer than what was received. Raises
+        Corruption; ``where`` begins its text."""
+        data = message[:HEADER].tobytes()
+        magic, version, *fields = _FIELDS.unpack_from(data)
+        if magic != _MAGIC or zlib.crc32(data[:60]) != int.from_bytes(data[60:], "little"):
+            raise Corruption(f"{where}: the message's header is damaged")
+        if version != _VERSION:
+            raise PeerError(f"{where}: it speaks version {version} of the protocol, this rank version {_VERSION}")
+        return cls(*fields)
+
+
+def agreement_of(*facts: Any) -> int:
+    """64 bits that are equal on all ranks if the facts are: numbers, strings and tuples of these."""
+    return int(xxhash.xxh3_64_intdigest(repr(facts).encode()))
+
+
+def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
+    """The payload of a received message, uint8, a view; ``expected`` says all but the payload's size.
+
+    Raises PeerError for a refusal or a peer that does something else, Corruption for damage; ``where`` names the
+    sender.
+    """
+    found = Header.read_from(message, where)
+    if not 0 <= found.payload <= len(message) - HEADER:
+        raise Corruption(f"{where}: {found.payload} bytes of payload where at most {len(message) - HEADER} fit")
+    payload = message[HEADER : HEADER + found.payload]
+    if found.kind == REFUSAL:
+        raise PeerError(f"{where}: that rank has given up: {payload.tobytes().decode(errors='replace')}")
+    if found.sequence != expected.sequence:
+        raise PeerError(f"{where}: that rank is at all-reduce {found.sequence}, this one at {expected.sequence}")
+    if found.agreement != expected.agreement or found.n_values != expected.n_values:
+        raise PeerError(
+            f"{where}: that rank differs in dtype, mode, operation, number of values, world size, step or "
+            "shared codebooks (as after load_state_dict() on some ranks only)"
+        )
+    if found._replace(payload=0) != expected:
+        raise Corruption(f"{where}: {found} instead of {expected}")
+    return payload
+
+
+def refusal(header: Header, error: BaseException) -> np.ndarray:
+    """The message that takes the place of ``header``'s when its sender gives up: uint8."""
+    text = f"{type(error).__name__}: {error}".encode()[:MAX_REASON]
+    message = np.empty(HEADER + len(text), np.uint8)
+    header._replace(kind=REFUSAL, payload=len(text)).write_to(message)
+    message[HEADER:] = np.frombuffer(text, np.uint8)
+    return message

@@ -1,0 +1,68 @@
+"""What a process group returns for something that a lane does: a ``dist.Work``."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from ...errors import PeerError
+from .lane import Pending
+
+
+class LaneWork(Work):
+    """The work of one lane job, whose value is a list of tensors.
+
+    Errors are raised by :meth:`wait` and by the future; DDP and functional collectives ask one or the other.
+    """
+
+    def __init__(self, pending: Pending) -> None:
+        super().__init__()
+        self._pending = pending
+        self._future: torch.futures.Future[Any] = pending.get_future()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Until it is done: True. Raises what the lane's job raised; PeerError after ``timeout``, if that is positive.
+        The job goes on then, and the tensors are not to be touched."""
+        if timeout > timedelta(0) and not self._pending.done():
+            ended = threading.Event()
+            self._future.add_done_callback(lambda _: ended.set())
+            if not ended.wait(timeout.total_seconds()):
+                raise PeerError(f"not done within {timeout.total_seconds():g} s")
+        self._future.wait()
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return self._pending.done()
+
+    def is_success(self) -> bool:
+        """Whether it is done, and nothing went wrong."""
+        return self._pending.done() and self._error() is None
+
+    def exception(self) -> Any:
+        """What went wrong, or None."""
+        return self._error() if self._pending.done() else None
+
+    def _error(self) -> BaseException | None:
+        try:
+            self._pending.wait()
+        except BaseException as error:
+            return error
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors; waits for them."""
+        tensors: list[torch.Tensor] = self._future.wait()
+        return tensors
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the list of tensors."""
+        return self._future

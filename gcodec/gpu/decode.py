@@ -1,0 +1,125 @@
+"""From frames to tensors on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.format.codebook import Codebook
+from gcodec.format.columns import ColumnReferences
+from gcodec.format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
+from gcodec.frame.decode import check_status, read_start
+from gcodec.kernels.block import header
+from gcodec.kernels.cuda.bundles import MOST_BLOCK_LOG2
+from gcodec.kernels.cuda.decode import decode_blocks
+
+from .device_memory import Memory
+from .tables import NAMES, decode_tables, form_of
+
+_GUESS = 1 << 12  #: bytes of a frame that are looked at first
+
+
+class Parsed(NamedTuple):
+    """A frame whose prelude was read. ``data``: on the device; ``sizes``, ``offsets``: of its blocks, int64[n_blocks],
+    on the host."""
+
+    data: Any
+    prelude: Prelude
+    sizes: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def decodable(self) -> bool:
+        """Whether the kernels know this type and so large blocks, and need no base; others are decoded on the host."""
+        dtype, based = self.prelude.dtype, not all(map(len, self.prelude.templates))
+        return dtype.name in NAMES and self.prelude.block_log2 <= MOST_BLOCK_LOG2 and not based
+
+
+def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:
+    """Read the preludes of frames, contiguous tensors of bytes on the device; waits for the device once, or twice where
+    a prelude is long. Raises InsufficientData, Corruption, Unsupported."""
+    heads = memory.heads(frames, [min(len(frame), _GUESS) for frame in frames])
+    sizes = [prelude_size(head, len(frame)) for head, frame in zip(heads, frames, strict=True)]
+    if any(start > len(head) for (start, _), head in zip(sizes, heads, strict=True)):
+        heads = memory.heads(frames, [max(start, HEADER_BYTES) for start, _ in sizes])
+    found = []
+    for frame, head, (start, size) in zip(frames, heads, sizes, strict=True):
+        found.append(Parsed(frame, *read_start(np.ascontiguousarray(head), start, size, find)))
+    return found
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Values of some ``frames`` that are on their way. ``statuses``: of all blocks, int32[n_blocks] on the device."""
+
+    memory: Memory
+    statuses: Any
+    frames: Sequence[Parsed]
+
+    def failures(self) -> list[int]:
+        """Frames with predicted blocks, which are for the host to decode; waits for the device. Raises Corruption,
+        Unsupported for the first block of another frame that is not good."""
+        statuses, first, left = self.memory.fetch(self.statuses), 0, []
+        for number, frame in enumerate(self.frames):
+            own = statuses[first : first + len(frame.sizes)]
+            first += len(frame.sizes)
+            bad = np.flatnonzero(own != header.OK)
+            if not len(bad):
+                continue
+            predicted = own[bad] == header.IS_PREDICTED
+            if predicted.any() and frame.prelude.dtype.predictable:
+                left.append(number)
+            else:
+                check_status(int(own[bad[0]]), int(bad[0]), frame.prelude.dtype)
+        return left
+
+
+def decode(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> list[Decoding]:
+    """Have frames decoded into contiguous tensors on the device, which are as large as their values; the frames are
+    such as :attr:`Parsed.decodable` says. One launch for each way to cut values; waits for nothing."""
+    groups: dict[Any, list[int]] = {}
+    for number, frame in enumerate(frames):
+        prelude = frame.prelude
+        groups.setdefault((prelude.dtype, prelude.widths, prelude.levels), []).append(number)
+    return [
+        _decode_alike(memory, [frames[i] for i in numbers], [targets[i] for i in numbers])
+        for numbers in groups.values()
+    ]
+
+
+def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> Decoding:
+    prelude = frames[0].prelude
+    dtype = prelude.dtype
+    rows = np.zeros((len(frames), 10), np.int64)
+    books: list[Codebook] = []
+    columns: list[ColumnReferences] = []
+    some = [(frame, target) for frame, target in zip(frames, targets, strict=True) if len(frame.sizes)]
+    words, frame_at = memory.span([frame.data for frame, _ in some], "uint32") if some else (memory.empty(1, "u4"), [])
+    out, out_at = memory.span([target for _, target in some], f"u{dtype.itemsize}") if some else (words, [])
+    places, first = iter(zip(frame_at, out_at, strict=True)), 0
+    for row, frame in zip(rows, frames, strict=True):
+        own = frame.prelude
+        here, there = next(places) if len(frame.sizes) else (0, 0)
+        row[:] = (here, there, own.n_values, first, own.block_log2, own.stream_log2, len(books), len(own.codebooks),
+                  len(columns), len(own.columns))
+        first += len(frame.sizes)
+        books += own.codebooks
+        columns += own.columns
+    statuses = memory.send(np.full(max(first, 1), -1, np.int32))
+    memory.launch(
+        decode_blocks,
+        first,
+        words,
+        memory.send(rows),
+        memory.send(np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])),
+        memory.send(np.concatenate([frame.offsets for frame in frames])),
+        memory.send(np.concatenate([frame.sizes for frame in frames])),
+        form_of(dtype, len(prelude.levels), len(prelude.widths), None, False),
+        decode_tables(memory, dtype, prelude.widths, prelude.levels, books, columns),
+        out,
+        statuses,
+    )
+    return Decoding(memory, statuses, frames)

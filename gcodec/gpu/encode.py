@@ -1,0 +1,247 @@
+"""From tensors on a device to frames there: tables, launches, and what is known of the frames when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.dtypes import ValueType
+from gcodec.errors import InvalidArgument
+from gcodec.format.codebook import Codebook
+from gcodec.format.modes import Scheme
+from gcodec.format.prelude import Prelude
+from gcodec.frame.sizes import raw_bytes
+from gcodec.kernels.cuda.bundles import Output
+from gcodec.kernels.cuda.encode import encode_blocks
+from gcodec.kernels.cuda.frames import move_blocks, seal_frames
+from gcodec.kernels.cuda.histogram import MOST_BINS, count_symbols
+from gcodec.kernels.cuda.values import BLOCK, BLOCK_LOG2
+from gcodec.options import Coding
+from gcodec.plan.codebooks import from_histogram, window_of
+from gcodec.plan.plan import Plan
+from gcodec.plan.sampling import STREAM_LOG2
+
+from .device_memory import Memory
+from .tables import check_type, drops_of, encode_tables, form_of
+
+_ALIGN = 256  #: bytes at whose multiples frames begin in a batch's memory
+
+
+class Source(NamedTuple):
+    """A tensor to encode: contiguous and on the device, ``n`` values and its shape; ``levels``: as many bytes, on the
+    device, or None."""
+
+    tensor: Any
+    n: int
+    shape: tuple[int, ...]
+    levels: Any = None
+
+
+class SharedCodebook(NamedTuple):
+    """A codebook for frames that are encoded on a device, the ``record`` that stands for it in them (itself or its
+    name), and whether heads are relative to each sub-stream's mean."""
+
+    codebook: Codebook
+    record: bytes
+    references: bool = True
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Frames in the making. ``memory``: of the device; ``target``: all of them; ``places``: the byte at which each
+    begins; ``results``, ``faults``: what :func:`frames.seal_frames` and :func:`encode.encode_blocks` say of them."""
+
+    memory: Memory
+    target: Any
+    places: list[int]
+    results: Any
+    faults: Any
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Bytes of each frame: waits for the device. Raises InvalidArgument where one could not be made."""
+        faulty = self.memory.fetch(self.faults)
+        sizes: list[int] = self.memory.fetch(self.results)[:, 0].tolist()
+        if faulty[: len(sizes)].any():
+            raise InvalidArgument("levels: an index that is not in the ladder")
+        return sizes
+
+    @property
+    def frames(self) -> list[Any]:
+        """Each frame as bytes on the device; waits for its size."""
+        return [self.memory.part(self.target, at, at + size) for at, size in zip(self.places, self.sizes, strict=True)]
+
+
+def plan_of(dtype: ValueType, n_blocks: int, shared: SharedCodebook | None) -> Plan:
+    """The plan with which encoding on the host gives the same bytes."""
+    books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
+    return Plan(
+        dtype,
+        STREAM_LOG2,
+        books,
+        records,
+        np.full(n_blocks, 0 if shared else -1, np.int64),
+        np.full(n_blocks, -1, np.int64),
+        shared is not None and shared.references,
+        np.zeros((n_blocks, 0), np.uint32),
+    )
+
+
+def max_frame_bytes(source: Source, dtype: ValueType, scheme: Scheme, container: int) -> int:
+    """Most bytes that a frame takes."""
+    prelude = _prelude(source, dtype, scheme, container, None)
+    return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
+
+
+def _prelude(
+    source: Source, dtype: ValueType, scheme: Scheme, container: int, shared: SharedCodebook | None
+) -> Prelude:
+    books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
+    return Prelude(
+        dtype,
+        scheme.mode,
+        container,
+        source.shape,
+        BLOCK_LOG2,
+        STREAM_LOG2,
+        scheme.widths,
+        scheme.levels,
+        records,
+        books,
+    )
+
+
+class _Inputs(NamedTuple):
+    """What all launches over a batch take: values, levels, the table of frames and the owners of blocks."""
+
+    values: Any
+    levels: Any
+    frames: Any
+    owner: Any
+    n_blocks: int
+
+
+def _inputs(memory: Memory, sources: Sequence[Source], dtype: ValueType, shared: SharedCodebook | None) -> _Inputs:
+    check_type(dtype)
+    counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
+    some = [source for source in sources if source.n]
+    values, at = memory.span([s.tensor for s in some], f"uint{dtype.bits}") if some else (memory.empty(1, "uint8"), [])
+    graded = bool(some) and some[0].levels is not None
+    levels, level_at = memory.span([s.levels for s in some], "uint8") if graded else (memory.empty(1, "uint8"), at)
+    places, level_places = iter(at), iter(level_at)
+    slot_words, first = 4 + BLOCK * dtype.bits // 32, 0
+    rows = np.zeros((len(sources), 8), np.int64)
+    for row, source, count in zip(rows, sources, counts, strict=True):
+        here, there = (next(places), next(level_places)) if source.n else (0, 0)
+        references = shared is not None and shared.references
+        row[:] = here, there, source.n, first, 0 if shared else -1, STREAM_LOG2, references, first * slot_words
+        first += count
+    owner = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
+    return _Inputs(values, levels, memory.send(rows), memory.send(owner), first)
+
+
+def fresh_codebook(
+    memory: Memory, sources: Sequence[Source], dtype: ValueType, scheme: Scheme, coding: Coding
+) -> SharedCodebook | None:
+    """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
+    for the histogram."""
+    inputs = _inputs(memory, sources, dtype, None)
+    n_levels = len(scheme.levels)
+    window, center = window_of(n_levels)
+    n_bins = 2 + n_levels * window
+    assert n_bins <= MOST_BINS
+    counts = memory.send(np.zeros((len(sources), n_bins), np.uint32))
+    form = form_of(dtype, n_levels, len(scheme.widths), None, False)
+    drops = memory.send(drops_of(scheme))
+    bounds = np.uint32(window), np.uint32(center)
+    memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, drops, *bounds, counts)
+    histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
+    if not histogram[1:].any():
+        return None
+    book = from_histogram(
+        histogram,
+        dtype.head_bits,
+        n_levels,
+        center,
+        exact=not scheme.lossy,
+        max_length=coding.max_length,
+        escape_threshold=coding.escape_threshold,
+    )
+    return SharedCodebook(book, book.record)
+
+
+def encode(
+    memory: Memory,
+    sources: Sequence[Source],
+    dtype: ValueType,
+    scheme: Scheme,
+    nearest: bool,
+    shared: SharedCodebook | None,
+    container: int,
+    target: Any = None,
+) -> Batch:
+    """Have a frame made of each tensor. Waits for nothing.
+
+    ``dtype``, ``scheme``: of all of them; ``shared``: their codebook, None to store blocks raw; ``target``: a
+    contiguous tensor of bytes on the device, at a multiple of 8, for the one frame of a batch of one.
+    """
+    inputs = _inputs(memory, sources, dtype, shared)
+    n, n_blocks = len(sources), inputs.n_blocks
+    form = form_of(dtype, len(scheme.levels), len(scheme.widths), scheme, nearest)
+    tables = encode_tables(memory, dtype, scheme, (shared.codebook,) if shared else ())
+    parts, starts, places, size = _assembly(sources, dtype, scheme, shared, container)
+    if target is None:
+        frames = memory.empty(size // 4, "uint32")
+        goal: Any = frames
+    else:
+        frames, _ = memory.span([target], "uint32")
+        parts[0, 5] = len(target) & ~7
+        goal = target
+    slot_words = 4 + BLOCK * dtype.bits // 32
+    out = Output(
+        memory.empty(n_blocks * slot_words, "uint32"),
+        memory.empty(n_blocks, "uint32"),
+        memory.empty(n_blocks, "uint8"),
+        memory.send(np.zeros(n, np.uint32)),
+    )
+    block_places, results = memory.empty(n_blocks, "int64"), memory.send(np.zeros((n, 2), np.int64))
+    memory.launch(encode_blocks, n_blocks, *inputs[:4], form, tables, out)
+    memory.launch(
+        seal_frames,
+        n,
+        inputs.frames,
+        memory.send(parts),
+        form,
+        out,
+        memory.send(starts),
+        block_places,
+        results,
+        frames,
+    )
+    memory.launch(move_blocks, n_blocks, *inputs[:4], form, tables, out, block_places, results, frames)
+    return Batch(memory, goal, places, results, out.faults)
+
+
+def _assembly(
+    sources: Sequence[Source], dtype: ValueType, scheme: Scheme, shared: SharedCodebook | None, container: int
+) -> tuple[np.ndarray, np.ndarray, list[int], int]:
+    """By which frames are put together: the table of :func:`frames.seal_frames`, the starts of their preludes (uint32),
+    the byte at which each frame begins, and how many they take in all."""
+    parts, starts, places, at, n_words = np.zeros((len(sources), 8), np.int64), [], [], 0, 0
+    for row, source in zip(parts, sources, strict=True):
+        full = _prelude(source, dtype, scheme, container, shared)
+        bare = full._replace(records=(), codebooks=())
+        limit = bare.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
+        length = full.index_at
+        start = full.start(0).ljust(length, b"\0")
+        start += bare.start(0).ljust(length, b"\0")
+        row[:] = full.n_blocks, full.prelude_bytes, bare.prelude_bytes, limit, at // 4, limit, n_words, length // 4
+        starts.append(start)
+        places.append(at)
+        n_words += len(start) // 4
+        at += -(-limit // _ALIGN) * _ALIGN
+    return parts, np.frombuffer(b"".join(starts), np.uint32), places, at

@@ -1,0 +1,107 @@
+"""Value types, schemes and codebooks as the CUDA kernels take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gcodec.dtypes import ValueType
+from gcodec.errors import Unsupported
+from gcodec.format.codebook import Codebook
+from gcodec.format.columns import ColumnReferences, for_kernels
+from gcodec.format.levels import Level
+from gcodec.format.modes import Scheme
+from gcodec.format.tables import level_tables
+from gcodec.kernels.cuda.bundles import DecodeTables, EncodeTables, Form, info_of
+from gcodec.kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
+
+from .device_memory import Memory
+
+NAMES = ("float32", "bfloat16", "float16")  #: the types that are coded on a device
+_ZERO = 16  #: level of the zero symbol in the kernels' tables: it owns nothing
+
+
+def check_type(dtype: ValueType) -> None:
+    """Raises Unsupported for types that are not coded on a device."""
+    if dtype.name not in NAMES:
+        raise Unsupported(f"{', '.join(NAMES)} are coded on CUDA devices, not {dtype.name}: move it to the CPU")
+
+
+def form_of(dtype: ValueType, n_levels: int, n_planes: int, scheme: Scheme | None, nearest: bool) -> Form:
+    """A value type and how values of it are rounded; without a ``scheme`` they are not."""
+    lossy, prune = (False, False) if scheme is None else (scheme.lossy, scheme.prune)
+    numbers = (
+        dtype.bits,
+        dtype.head_bits,
+        dtype.tail_bits,
+        1 << dtype.bits - 1,
+        dtype.infinity,
+        dtype.smallest_normal,
+        n_levels,
+        n_planes,
+        lossy,
+        nearest,
+        prune,
+    )
+    return Form(*map(np.uint32, numbers))
+
+
+def drops_of(scheme: Scheme) -> np.ndarray:
+    """Mantissa bits that each level loses: uint32[16]."""
+    return scheme.drop_table[:16].astype(np.uint32)
+
+
+def encode_tables(memory: Memory, dtype: ValueType, scheme: Scheme, books: Sequence[Codebook]) -> EncodeTables:
+    """The tables of an encoder's codebooks, on the device."""
+    codes, ranges = np.zeros((max(len(books), 1), 256), np.uint32), np.zeros((max(len(books), 1), 16, 3), np.uint32)
+    escapes = np.zeros((max(len(books), 1), 2), np.uint32)
+    for k, book in enumerate(books):
+        book.fill_encode_table(codes[k])
+        number = 1
+        for level, (first, count) in enumerate(book.ranges):
+            ranges[k, level] = first, count, number
+            number += count
+        escapes[k] = book.codes[ESCAPE], book.lengths[ESCAPE]
+    widths, shifts, infos = _shared(dtype, scheme.widths, scheme.levels, books)
+    return EncodeTables(*map(memory.send, (drops_of(scheme), widths, shifts, codes, infos, ranges, escapes)))
+
+
+def decode_tables(
+    memory: Memory,
+    dtype: ValueType,
+    widths: tuple[int, ...],
+    levels: tuple[Level, ...],
+    books: Sequence[Codebook],
+    columns: Sequence[ColumnReferences],
+) -> DecodeTables:
+    """The tables of some frames' codebooks and column references, on the device."""
+    lookups = np.zeros((max(len(books), 1), TABLE_SIZE), np.uint16)
+    most = np.array([book.n_symbols for book in books] or [0], np.uint32)
+    for k, book in enumerate(books):
+        codes = book.codes
+        for symbol, length in enumerate(book.lengths):
+            if length:
+                lookups[k, int(codes[symbol]) :: 1 << length] = symbol | length << 8
+    spans, heads = for_kernels(tuple(columns))
+    arrays = (*_shared(dtype, widths, levels, books), lookups, most, spans.reshape(-1, 5), heads)
+    return DecodeTables(*[memory.send(a if a.size else np.zeros((1, *a.shape[1:]), a.dtype)) for a in arrays])
+
+
+def _shared(
+    dtype: ValueType, widths: tuple[int, ...], levels: Sequence[Level], books: Sequence[Codebook]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``widths``, ``shifts`` and ``infos`` of the kernels' tables."""
+    marks, by_level = level_tables(widths, [level.mask for level in levels], dtype.tail_bits)
+    shifts = np.zeros(_ZERO + 1, np.uint64)
+    for plane in range(len(widths)):
+        shifts[: len(levels)] |= by_level[plane, :-1].astype(np.uint64) << np.uint64(8 * plane)
+    infos = np.zeros((max(len(books), 1), 256), np.uint32)
+    for k, book in enumerate(books):
+        infos[k] = [
+            info_of(int(head), int(marks[level]), int(level)) if level >= 0 else info_of(0, 0, _ZERO)
+            for level, head in book.meanings.T
+        ]
+    wide: Any = np.array([*widths, *[0] * (8 - len(widths))], np.uint32)
+    return wide, shifts, infos
