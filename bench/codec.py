@@ -19,13 +19,13 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.data import GROUPS, default_folder, named_inputs, read_series, single_tensors
-from gcodec.demo.inputs import GRADIENTS, Input
-from gcodec.demo.measure import MEGA, Plan, Result, compete
-from gcodec.demo.peers import PEERS, available, installed_version
-from gcodec.demo.report import summarize
-from gcodec.demo.settings import Setting, literal_gcomp, settings_for
-from gcodec.demo.tables import write_rows, write_sizes, write_table
-from gcodec.demo.timing import GIGA, machine
+from gcodec.benchmark.inputs import GRADIENTS, Input
+from gcodec.benchmark.measure import MEGA, Plan, Result, compete
+from gcodec.benchmark.peers import PEERS, available, installed_version
+from gcodec.benchmark.report import summarize
+from gcodec.benchmark.settings import Setting, literal_gcomp, settings_for
+from gcodec.benchmark.tables import write_rows, write_sizes, write_table
+from gcodec.benchmark.timing import GIGA, machine
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 120

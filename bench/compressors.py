@@ -31,12 +31,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 from bench import hooks, hooks_pair
 from bench.codec import RESULTS
 from bench.hooks import WrongResultError as WrongResultError
+from gcodec.benchmark.tables import write_table
 from gcodec.compressors import ACPSGD, DGC, QSGD, Compressor, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.batching import bytes_of
 from gcodec.compressors.contract import Memory, alone
 from gcodec.compressors.lowrank import LowRank
 from gcodec.compressors.sparse import Sparsifier, unpack_sparse
-from gcodec.demo.tables import write_table
 
 FILE = "compressors.csv"
 COLUMNS = ("contest", "data", "values", "threads", "method", "seconds", "times_faster", "bytes", "ratio", "norm_kept",

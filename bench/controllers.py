@@ -33,8 +33,8 @@ from gcodec.adaptive import Bytes, Range
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.knapsack import discretized, solve
 from gcodec.adaptive.multilevel import Chosen, Level, levels
+from gcodec.benchmark.tables import write_table
 from gcodec.compressors import DGC, QSGD, Compressor, Place, PowerSGD, RandomK, RedSync, TopK
-from gcodec.demo.tables import write_table
 
 FILE = "controllers.csv"
 COLUMNS = ("contest", "data", "values", "threads", "method", "seconds", "share", "bytes_saved")

@@ -30,11 +30,11 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import default_folder, read_series
-from gcodec.demo.inputs import Input, gradients
-from gcodec.demo.peers import CHECKED, PEERS, Peer
-from gcodec.demo.settings import lossless, near_lossless
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import Task, same_bytes
+from gcodec.benchmark.inputs import Input, gradients
+from gcodec.benchmark.peers import CHECKED, PEERS, Peer
+from gcodec.benchmark.settings import lossless, near_lossless
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import Task, same_bytes
 
 VALUES = 1 << 16
 SEED = 20240

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gcodec.demo.inputs import GRADIENTS, PARAMETERS, STATE, Input, gradients, tensors
-from gcodec.demo.sources import find_dumps
+from gcodec.benchmark.inputs import GRADIENTS, PARAMETERS, STATE, Input, gradients, tensors
+from gcodec.benchmark.sources import find_dumps
 from gcodec.errors import InvalidArgument
 from gcodec.recorder import Dump
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gcodec.demo.peers import (
+from gcodec.benchmark.peers import (
     Peer,
     blosc2_at,
     lz4_frame,

@@ -22,12 +22,12 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import ROOT
-from gcodec.demo.inputs import Input
-from gcodec.demo.measure import MEGA
-from gcodec.demo.peers import PEERS, Peer, available
-from gcodec.demo.settings import lossless
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import Task
+from gcodec.benchmark.inputs import Input
+from gcodec.benchmark.measure import MEGA
+from gcodec.benchmark.peers import PEERS, Peer, available
+from gcodec.benchmark.settings import lossless
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import Task
 from gcodec.errors import GcodecError
 
 NAMES = ("gcodec", "gcodec, existing memory", "gcodec, 2 threads", "zstd-1", "shuffle+zstd-1", "lz4", "Blosc2 zstd-1",

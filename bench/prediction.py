@@ -21,12 +21,12 @@ import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder
 from bench.record import VOCABULARY
-from gcodec.demo.inputs import Input
-from gcodec.demo.measure import OURS
-from gcodec.demo.peers import PEERS, Peer, available
-from gcodec.demo.settings import lossless
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import Task
+from gcodec.benchmark.inputs import Input
+from gcodec.benchmark.measure import OURS
+from gcodec.benchmark.peers import PEERS, Peer, available
+from gcodec.benchmark.settings import lossless
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import Task
 
 NAMES = ("shuffle+zstd-3", "OpenZL LZ", "pcodec-8")  #: the best of the peers on repeating rows, and on others
 COLUMNS = ("model", "layer", "step", "batch", "codec", "original_bytes", "compressed_bytes")

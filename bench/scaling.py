@@ -22,11 +22,11 @@ import numpy as np
 import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder, named_inputs, read_series
-from gcodec.demo.inputs import GRADIENTS, Input
-from gcodec.demo.measure import COPY, MEGA
-from gcodec.demo.settings import lossless
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import GIGA, Task, copy_task, interleave
+from gcodec.benchmark.inputs import GRADIENTS, Input
+from gcodec.benchmark.measure import COPY, MEGA
+from gcodec.benchmark.settings import lossless
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import GIGA, Task, copy_task, interleave
 
 SIZES = tuple(4096 << 2 * step for step in range(10))  #: bytes: 4 KiB to 1 GiB
 CALLS = (1, 1024)  #: values

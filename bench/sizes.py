@@ -19,12 +19,12 @@ from time import process_time
 from bench.codec import RESULTS
 from bench.data import GROUPS, default_folder, named_inputs, read_series
 from bench.levels import all_levels
-from gcodec.demo.inputs import GRADIENTS, Input
-from gcodec.demo.measure import OURS
-from gcodec.demo.peers import Peer, available
-from gcodec.demo.settings import lossless
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import GIGA, Task
+from gcodec.benchmark.inputs import GRADIENTS, Input
+from gcodec.benchmark.measure import OURS
+from gcodec.benchmark.peers import Peer, available
+from gcodec.benchmark.settings import lossless
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import GIGA, Task
 
 RATE = 0.1  #: GB/s of encoding from which a level qualifies
 NEARLY = 0.5  #: of that rate: so much gets two more tries

@@ -25,10 +25,10 @@ from xxhash import xxh3_128_hexdigest
 from bench.codec import RESULTS
 from bench.data import default_folder
 from bench.stages import inputs_of
-from gcodec.demo.measure import COPY, MEGA, OURS
-from gcodec.demo.settings import Setting
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import GIGA, copy_task, interleave
+from gcodec.benchmark.measure import COPY, MEGA, OURS
+from gcodec.benchmark.settings import Setting
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import GIGA, copy_task, interleave
 
 VALUES = 64 * MEGA
 COLUMNS = ("data", "mode", "path", "bytes", "compressed_bytes", "copy_GBps", "encode_GBps", "decode_GBps",

@@ -28,11 +28,11 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import DTYPES, default_folder, named_inputs, read_series
-from gcodec.demo.inputs import GRADIENTS, REPEATABLE, joined
-from gcodec.demo.measure import MEGA
-from gcodec.demo.settings import Setting, join_settings, lossless, near_lossless
-from gcodec.demo.tables import write_table
-from gcodec.demo.timing import Task, copy_task
+from gcodec.benchmark.inputs import GRADIENTS, REPEATABLE, joined
+from gcodec.benchmark.measure import MEGA
+from gcodec.benchmark.settings import Setting, join_settings, lossless, near_lossless
+from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.timing import Task, copy_task
 from gcodec.frame import decode, writer
 from gcodec.kernels.block import decode as decoder
 from gcodec.kernels.block import encode as encoder

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcodec.demo import bounds, inputs, measure, peers, settings, sources, strategies, tables, timing
+from gcodec.benchmark import bounds, inputs, measure, peers, settings, sources, tables, timing
+from gcodec.demo import strategies
 from gcodec.dtypes import BY_NAME
 from gcodec.errors import InvalidArgument
 from gcodec.format.ladders import Ladder
@@ -390,7 +391,7 @@ def test_every_part_of_the_benchmarks_is_run():
 def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
     """What the device itself is measured by, tests/cuda_cases.py runs."""
     from bench import gpu_allreduce
-    from gcodec.demo.tables import read_table
+    from gcodec.benchmark.tables import read_table
 
     assert gpu_allreduce.main(["--quick", "--device", "cpu", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / "gpu-allreduce.csv")
@@ -400,7 +401,7 @@ def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
 
 def test_compressors_are_verified_and_compared(tmp_path):
     from bench import compressors, contests, hooks
-    from gcodec.demo.tables import read_table
+    from gcodec.benchmark.tables import read_table
 
     assert compressors.main(["--quick", "--values", "50000", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / compressors.FILE)
@@ -414,7 +415,7 @@ def test_compressors_are_verified_and_compared(tmp_path):
 
 def test_controllers_are_verified_and_timed(tmp_path):
     from bench import controllers
-    from gcodec.demo.tables import read_table
+    from gcodec.benchmark.tables import read_table
 
     assert controllers.main(["--quick", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / controllers.FILE)

@@ -36,7 +36,7 @@ from bench.cluster import (  # noqa: E402
     training,
 )
 from bench.experiments import gravac_methods  # noqa: E402
-from gcodec.demo.tables import read_table, write_table  # noqa: E402
+from gcodec.benchmark.tables import read_table, write_table  # noqa: E402
 from gcodec.distributed.stats import Tally  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,9 @@ pytest.importorskip("matplotlib")
 
 from rich.console import Console
 
-from gcodec.demo import corpus, digits, distributions, plots, report, text, train
+from gcodec.benchmark import report
+from gcodec.demo import digits, distributions, plots, text, train
+from tools import cut_corpus
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -278,7 +280,7 @@ def test_the_table_shows_every_row():
 def test_a_dump_is_cut_to_its_first_rows(trained, tmp_path):
     whole = read_dump(trained[1]["transformer"].dumps[-1])
     rows = {"embedding.weight": 40, "norm.weight": 500}
-    corpus.cut_dump(whole, rows, tmp_path / "cut")
+    cut_corpus.cut_dump(whole, rows, tmp_path / "cut")
     cut = read_dump(tmp_path / "cut")
     assert (cut.step, cut.optimizer, cut.names) == (whole.step, whole.optimizer, tuple(rows))
     assert cut.hyper("embedding.weight") == whole.hyper("embedding.weight")
@@ -289,21 +291,21 @@ def test_a_dump_is_cut_to_its_first_rows(trained, tmp_path):
 
 
 def test_the_corpus_command(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(corpus, "STAGES", {"cnn": (1, 3), "transformer": (3,)})
-    corpus.main([str(trained[0]), str(tmp_path)])
+    monkeypatch.setattr(cut_corpus, "STAGES", {"cnn": (1, 3), "transformer": (3,)})
+    cut_corpus.main([str(trained[0]), str(tmp_path)])
     assert len(capsys.readouterr().out.splitlines()) == 3
     names = ["cnn-step-000001", "cnn-step-000003", "transformer-step-000003"]
     assert sorted(path.stem for path in tmp_path.iterdir()) == names
-    monkeypatch.setattr(corpus, "SIZE_LIMIT", 1000)
+    monkeypatch.setattr(cut_corpus, "SIZE_LIMIT", 1000)
     with pytest.raises(GcodecError, match="cut fewer rows"):
-        corpus.cut_corpus(trained[0], tmp_path)
-    monkeypatch.setattr(corpus, "STAGES", {"cnn": (2,)})
+        cut_corpus.cut_corpus(trained[0], tmp_path)
+    monkeypatch.setattr(cut_corpus, "STAGES", {"cnn": (2,)})
     with pytest.raises(InvalidArgument, match="missing"):
-        corpus.cut_corpus(trained[0], tmp_path)
+        cut_corpus.cut_corpus(trained[0], tmp_path)
 
 
 def test_the_corpus_can_be_cut_from_what_training_records():
-    for model, steps in corpus.STAGES.items():
+    for model, steps in cut_corpus.STAGES.items():
         assert set(steps) <= set(train.PLANS[model].recorded)
 
 
@@ -312,7 +314,7 @@ def test_the_corpus_can_be_cut_from_what_training_records():
 @pytest.mark.parametrize(("module", "package"), [
     ("gcodec.demo.models", "torch"),
     ("gcodec.demo.plots", "matplotlib.axes"),
-    ("gcodec.demo.report", "rich"),
+    ("gcodec.benchmark.report", "rich"),
 ])
 def test_a_missing_package_names_the_remedy(module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)

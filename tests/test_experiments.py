@@ -22,9 +22,9 @@ from bench.experiments.traffic import Link, Traffic
 from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
 from gcodec.averaging.simulate import converse
+from gcodec.benchmark.tables import read_table, write_table
 from gcodec.compressors import Dense, RandomK, TopK
 from gcodec.compressors.contract import Exchange, Gather, Reduce
-from gcodec.demo.tables import read_table, write_table
 
 SMALL = replace(PROBLEMS["cnn"], batch=4)
 

@@ -35,15 +35,16 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("averaging",),
     ("adaptive",),
     ("distributed", "gcodec"),
-    ("cli", "demo", "__main__"),
+    ("benchmark",),
+    ("demo",),
+    ("cli",),
+    ("__main__",),
 )
 
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
     ("stream", "cycle"),            # an encoder refreshes its codebook
     ("archive", "files"),          # an archive holds files
-    ("cli", "demo"),                # `gcodec demo`
-    ("__main__", "cli"),
 )
 
 # Outside packages that only some rooms or modules may use, inside functions too.

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.codec import RESULTS
+from gcodec.benchmark.bounds import heads_of
+from gcodec.benchmark.tables import write_table
 from gcodec.demo import train
-from gcodec.demo.bounds import heads_of
 from gcodec.demo.strategies import Table, native, optimized
-from gcodec.demo.tables import write_table
 from gcodec.dtypes import BY_NAME
 
 FILE = "cluster-bits.csv"

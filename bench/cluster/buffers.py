@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from bench.record import PLANS, QUICK_PLANS
-from gcodec.demo.sources import find_dumps
+from gcodec.benchmark.sources import find_dumps
 from gcodec.demo.train import SEED, TASKS, Plan, Task
 from gcodec.errors import InvalidArgument
 from gcodec.recorder import PARAM, Dump

@@ -8,7 +8,7 @@ import xxhash
 
 from bench.cluster import methods
 from bench.cluster.buffers import Share
-from gcodec.demo.settings import FIXED_BITS
+from gcodec.benchmark.settings import FIXED_BITS
 from gcodec.errors import GcodecError
 
 _HALF_ULP = 2.0**-24  #: of float32, relative

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from bench.cluster.buffers import Share
 from bench.cluster.coders import CODECS, PeerCoder, Replay
-from gcodec.demo.settings import FIXED_BITS
+from gcodec.benchmark.settings import FIXED_BITS
 from gcodec.distributed import CompressedAllreduce, FixedBits, Lossless, NearLossless
 from gcodec.distributed.reduction.reduce import Reduction
 from gcodec.distributed.stats import Tally

@@ -28,10 +28,10 @@ from bench.experiments.trial import run
 from bench.markdown import markdown, source
 from gcodec.averaging.averager import Plan
 from gcodec.averaging.feedback import ErrorFeedback
+from gcodec.benchmark.tables import read_table
 from gcodec.compressors import Cast, Compressor, Dense, GradNA, GradZip, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.models import DigitNet
-from gcodec.demo.tables import read_table
 
 FILE = "experiment-gradzip.csv"
 COLUMNS = ("method", "variant", "seed", "steps", "accuracy", "loss", "float_ratio", "byte_ratio")

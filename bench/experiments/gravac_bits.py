@@ -29,8 +29,8 @@ from bench.experiments.trial import run
 from bench.markdown import markdown, source
 from gcodec.adaptive import Controller, GraVAC, gravac_bits
 from gcodec.averaging.feedback import Feedback
+from gcodec.benchmark.tables import read_table
 from gcodec.compressors import Dense, Frames
-from gcodec.demo.tables import read_table
 
 FILE = "experiment-gravac-bits.csv"
 COLUMNS = ("problem", "method", "seed", "steps", "quality", "unit", "loss", "byte_ratio", "mean_bits", "steps_by_bits",

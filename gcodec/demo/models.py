@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcodec.demo.extras import missing
+from gcodec.benchmark.extras import missing
 
 try:
     import torch

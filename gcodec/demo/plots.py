@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.benchmark.extras import missing
 from gcodec.demo.distributions import (
     EXPONENT_BIAS,
     OBSERVATIONS_FILE,
@@ -22,7 +23,6 @@ from gcodec.demo.distributions import (
     Observation,
     read_observations,
 )
-from gcodec.demo.extras import missing
 from gcodec.errors import InvalidArgument
 
 try:

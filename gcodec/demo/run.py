@@ -13,18 +13,18 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gcodec.demo.inputs import PARAMETERS, STATE, Input, gradients, tensors
-from gcodec.demo.measure import MEGA, OURS, Plan, Result, Size, compete
-from gcodec.demo.peers import PEERS, available
+from gcodec.benchmark.inputs import PARAMETERS, STATE, Input, gradients, tensors
+from gcodec.benchmark.measure import MEGA, OURS, Plan, Result, Size, compete
+from gcodec.benchmark.peers import PEERS, available
+from gcodec.benchmark.report import summarize
+from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
+from gcodec.benchmark.sources import find_dumps
+from gcodec.benchmark.tables import write_rows, write_sizes, write_table
+from gcodec.benchmark.timing import machine
+from gcodec.benchmark.update import LIMIT, update_ulps
 from gcodec.demo.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
-from gcodec.demo.report import summarize
-from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
-from gcodec.demo.sources import find_dumps
 from gcodec.demo.strategies import exponent_rows, mantissa_rows
-from gcodec.demo.tables import write_rows, write_sizes, write_table
-from gcodec.demo.timing import machine
 from gcodec.demo.train import PLANS, QUICK_PLANS, train_all
-from gcodec.demo.update import LIMIT, update_ulps
 from gcodec.recorder import Dump, read_dump
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names

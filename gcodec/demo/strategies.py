@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec.demo.bounds import heads_of, joint_symbols, local_bits
-from gcodec.demo.inputs import LADDERS, Input
-from gcodec.demo.settings import near_lossless
+from gcodec.benchmark.bounds import heads_of, joint_symbols, local_bits
+from gcodec.benchmark.inputs import LADDERS, Input
+from gcodec.benchmark.settings import near_lossless
 from gcodec.format.codebook import huffman_lengths
 
 N_THETA = 11  #: longest native code that GComp's optimized table keeps, in bits; the paper names no number

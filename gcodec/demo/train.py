@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gcodec.benchmark.extras import missing
 from gcodec.demo.digits import load_digits
 from gcodec.demo.distributions import OBSERVATIONS_FILE, Observation, Observer, write_observations
-from gcodec.demo.extras import missing
 from gcodec.demo.models import DigitNet, RecurrentModel, Transformer, decay_groups
 from gcodec.demo.text import VOCABULARY_SIZE, build_vocabulary, read_standard_library
 from gcodec.recorder import Recorder

@@ -2,7 +2,7 @@
 has one to start with.
 
 An id, once published, names the same codebook for ever (docs/format.md section 5). The records were fitted to the
-gradients and parameters of the demo's two models, early and late in training, by ``python -m gcodec.demo.prior``.
+gradients and parameters of the demo's two models, early and late in training, by ``python -m tools.fit_shipped``.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from gcodec.demo.inputs import Input
-from gcodec.demo.timing import Task
+from gcodec.benchmark.inputs import Input
+from gcodec.benchmark.timing import Task
 from gcodec.kernels.core.jit import kernel
 
 _PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache

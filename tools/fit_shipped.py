@@ -1,4 +1,4 @@
-"""Fit the codebooks that come with gcodec to recorded dumps: ``python -m gcodec.demo.prior DUMPS`` prints the rows
+"""Fit the codebooks that come with gcodec to recorded dumps: ``python -m tools.fit_shipped DUMPS`` prints the rows
 of ``gcodec/format/shipped.py``.
 
 Small tensors are what these codebooks are for (large ones carry their own), so every tensor counts alike, whatever
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..dtypes import BY_NAME
-from ..format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
-from ..plan.codebooks import from_histogram, n_bins_of, window_of
-from ..plan.sampling import take_survey
-from ..recorder import Dump, read_dump
-from ..tensors import values_of
-from ..truncation.optimizers import levels_for, view_from_dump
-from ..truncation.reference import round_to_levels
+from gcodec.dtypes import BY_NAME
+from gcodec.format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
+from gcodec.plan.codebooks import from_histogram, n_bins_of, window_of
+from gcodec.plan.sampling import take_survey
+from gcodec.recorder import Dump, read_dump
+from gcodec.tensors import values_of
+from gcodec.truncation.optimizers import levels_for, view_from_dump
+from gcodec.truncation.reference import round_to_levels
 
 #: id, value types, what is counted, ladder (None: lossless), type the values are converted to
 PLAN: tuple[tuple[int, tuple[str, ...], str, dict[str, Ladder] | None, str], ...] = (

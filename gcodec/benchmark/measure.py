@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gcodec.demo.inputs import Input, joined
-from gcodec.demo.peers import PEERS, Peer
-from gcodec.demo.report import Row
-from gcodec.demo.settings import LOSSLESS, NEAR_LOSSLESS, Setting, join_settings, paper_bound, settings_for
-from gcodec.demo.timing import GIGA, RoundTripError, Task, copy_task, interleave
+from gcodec.benchmark.inputs import Input, joined
+from gcodec.benchmark.peers import PEERS, Peer
+from gcodec.benchmark.report import Row
+from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS, Setting, join_settings, paper_bound, settings_for
+from gcodec.benchmark.timing import GIGA, RoundTripError, Task, copy_task, interleave
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
 MEGA = 1 << 20
@@ -62,7 +62,7 @@ class Plan:
         peers: the other codecs, all installed.
         at_least: bytes that are timed in a turn: the inputs end to end as one array, repeated or thinned out, or, below
             8 MiB, in several calls; 0: no timing.
-        rounds, budget: see :func:`gcodec.demo.timing.interleave`.
+        rounds, budget: see :func:`gcodec.benchmark.timing.interleave`.
         threads: rows of gcodec on several threads beside the one on one, lossless and near-lossless.
         fresh: a row of lossless gcodec that allocates its results, too.
         settings: gcodec's modes on an input.

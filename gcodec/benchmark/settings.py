@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec.demo.bounds import NO_DROPS, Bound, order0_bound, paper_layout
-from gcodec.demo.inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
-from gcodec.demo.timing import Task
+from gcodec.benchmark.bounds import NO_DROPS, Bound, order0_bound, paper_layout
+from gcodec.benchmark.inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
+from gcodec.benchmark.timing import Task
 from gcodec.format.ladders import MANTISSA_BITS, Ladder
 from gcodec.truncation.reference import round_to_levels
 
@@ -110,7 +110,8 @@ def settings_for(data: Input) -> list[Setting]:
 
 
 def join_settings(parts: Sequence[Setting], data: Input, at_least: int) -> Setting:
-    """One mode's settings on several inputs as that on their :func:`gcodec.demo.inputs.joined`, which is ``data``."""
+    """One mode's settings on several inputs as that on their :func:`gcodec.benchmark.inputs.joined`, which is
+    ``data``."""
     result = gather([part.result for part in parts], joined_count([part.data for part in parts], at_least))
     return replace(parts[0], data=data, result=result)
 

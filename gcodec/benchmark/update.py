@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gcodec.demo.extras import missing
+from gcodec.benchmark.extras import missing
 from gcodec.recorder import Dump
 from gcodec.truncation.reference import ulp_histogram
 

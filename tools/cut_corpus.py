@@ -1,6 +1,6 @@
 """Cuts a small corpus of real training data out of recorded dumps, for tests that check exact sizes.
 
-    python -m gcodec.demo.corpus DUMPS OUT
+    python -m tools.cut_corpus DUMPS OUT
 
 reads what ``gcodec.demo.train`` wrote under ``DUMPS`` and writes one small dump per model and stage of
 training. Tensors are cut to their first rows, never thinned out: neighbors stay neighbors.
@@ -78,7 +78,7 @@ def cut_dump(dump: Dump, rows: Mapping[str, int], target: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m gcodec.demo.corpus", description=SUMMARY)
+    parser = argparse.ArgumentParser(prog="python -m tools.cut_corpus", description=SUMMARY)
     parser.add_argument("dumps", type=Path, help="the folder given to gcodec.demo.train")
     parser.add_argument("out", type=Path, help="where the corpus goes")
     options = parser.parse_args(arguments)

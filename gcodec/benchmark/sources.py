@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.demo.inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
+from gcodec.benchmark.inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
 from gcodec.dtypes import BY_NAME
 from gcodec.errors import GcodecError, InvalidArgument, Unsupported
 from gcodec.files import open_source, plan_file
