@@ -9,7 +9,7 @@ SPREAD := -n auto --dist loadfile
 
 # Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets. That denormals may be flushed
 # is tested once: it takes long, and does not depend on that.
-PORTABLE_TESTS ?= tests/test_codec.py tests/test_kernels.py tests/test_prediction.py -k "not flushes"
+PORTABLE_TESTS ?= tests/codec/test_codec.py tests/kernels tests/plan/test_prediction.py -k "not flushes"
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 
@@ -29,8 +29,8 @@ test: $(VENV)/.installed        ## ruff, mypy, the portable kernels, then all te
 
 # Tests that start processes of their own come last: by then there is no kernel left to compile.
 pytest: $(VENV)/.installed
-	@$(BIN)/python -m pytest $(SPREAD) --ignore-glob='*/test_distributed*'
-	@$(BIN)/python -m pytest $(SPREAD) tests/test_distributed*.py
+	@$(BIN)/python -m pytest $(SPREAD) --ignore=tests/distributed
+	@$(BIN)/python -m pytest $(SPREAD) tests/distributed
 
 # On x86-64 only: elsewhere there is one path, and `pytest` runs it.
 portable: $(VENV)/.installed
@@ -44,7 +44,7 @@ slow: $(VENV)/.installed        ## the tests that take minutes or gigabytes
 	@$(BIN)/python -m pytest --hypothesis-profile=thorough -m "slow and not gpu"
 
 test-gpu:       ## what needs a CUDA device, with whatever PYTHON brings: nothing is installed
-	@$(PYTHON) -m pytest -m gpu tests/test_gpu.py
+	@$(PYTHON) -m pytest -m gpu tests/gpu/test_gpu.py
 
 # Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
 SANITIZER ?= compute-sanitizer
@@ -54,11 +54,11 @@ sanitize-gpu:   ## the same kernels under NVIDIA's compute-sanitizer: bounds, ra
 	@for tool in memcheck racecheck synccheck initcheck; do \
 		echo "== $$tool"; \
 		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 9 \
-			$(PYTHON) -m pytest -q -m gpu tests/test_gpu.py -k "$(SANITIZED)" || exit 1; \
+			$(PYTHON) -m pytest -q -m gpu tests/gpu/test_gpu.py -k "$(SANITIZED)" || exit 1; \
 	done
 
 golden: $(VENV)/.installed      ## add golden frames that are missing, and write the corpus' sizes
-	@$(BIN)/python -m tests.make_golden
+	@$(BIN)/python -m tests.support.make_golden
 
 bench: $(VENV)/.bench          ## the codec beside its peers, 30 minutes; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)

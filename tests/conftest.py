@@ -10,7 +10,7 @@ import pytest
 # Products of matrices have the same bits in all processes only then: otherwise they depend on where arrays lie.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
-pytest.register_assert_rewrite("tests.laws")     # shared assertions explain a failure as a test's own do
+pytest.register_assert_rewrite("tests.support.laws")     # shared assertions explain a failure as a test's own do
 
 # No deadline: the first example of a test may compile a kernel. In CI the examples are the same on every run.
 # `pytest --hypothesis-profile=thorough` chooses another.

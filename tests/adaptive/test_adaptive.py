@@ -1,0 +1,616 @@
+"""Controllers in the loop: GraVAC and Accordion on numbers made up for them, and on simulated ranks."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcodec.adaptive import (
+    Accordion,
+    Adaptive,
+    AdaptiveOptimizer,
+    Exponential,
+    Geometric,
+    GraVAC,
+    Listed,
+    Measured,
+    gravac_bits,
+    ranks,
+)
+from gcodec.adaptive.losses import at_factor, loss, rounded, square
+from gcodec.adaptive.multilevel import Chosen, levels
+from gcodec.adaptive.packing import load_packed, packed
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection
+from gcodec.averaging.simulate import converse
+from gcodec.compressors import DGC, QSGD, Dense, Frames, GradZip, Place, PowerSGD, RandomK, RedSync, TopK, alone
+from gcodec.errors import InvalidArgument
+from tests.distributed.adaptive_cases import CONTROLLERS, PLANS, decisions
+from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+def of(group: Sequence[Adaptive]) -> Any:
+    """The controller of the first rank: all decide alike (:func:`advance`)."""
+    return group[0].controller
+
+
+def counter(step=1.0):
+    """A clock on which every look at it is ``step`` seconds after the last."""
+    return itertools.count(0.0, step).__next__
+
+
+def advance(group, step, rate=None, **options):
+    """One step of simulated ranks. Asserts that all have the same averages and make the same decisions."""
+    gradients = gradients_at(step, len(group), **options)
+    averages = converse([rank.average(own, rate=rate) for rank, own in zip(group, gradients, strict=True)])
+    for other, state in zip(averages, (rank.controller.state_dict() for rank in group), strict=True):
+        assert all(same(other[name], averages[0][name]) for name in other)
+        assert state == of(group).state_dict()
+    return averages[0]
+
+
+# GraVAC, on numbers
+
+def gravac(**options):
+    """A GraVAC between 10 and 1000 that believes every gain at once."""
+    controller = GraVAC(TopK(0.1), **{"window": 4, "weight": 1.0, **options})
+    controller.start({"x": (100, 100)}, 4)
+    return controller
+
+
+def feed(controller, gains, seconds=None, steps=1):
+    """Steps in which factors keep what ``gains`` says of them, and steps took what ``seconds`` says of the factor sent
+    before; the factors that were sent."""
+    for _ in range(steps):
+        took = 0.0 if seconds is None or not controller.log else seconds(controller.log[-1])
+        kept = tuple(gains(factor) for factor in controller.factors)
+        controller.choose(Measured(1.0, 1.0, kept, took, 0.0, 100.0))
+    return controller.log[-steps:]
+
+
+def test_each_branch_is_taken():
+    controller = gravac()
+    assert feed(controller, lambda factor: 0.9) == [20]
+    assert feed(controller, lambda factor: 0.8 if factor == 10 else 0.6) == [10]
+    assert feed(controller, lambda factor: 0.5) == [1]
+    assert controller.fallback == Dense()
+
+
+def test_candidates_of_both_policies_are_the_papers():
+    assert Exponential().candidates(10, 1000) == [20, 40, 160, 1000]
+    assert Geometric().candidates(10, 2000) == [20, 40, 80, 160, 320, 640, 1280, 2000]
+    assert Geometric().candidates(1.5, 1000)[:5] == [3, 6, 12, 24, 48]
+    assert Listed((12, 15)).candidates(10, 30) == [12, 15, 30]
+
+
+@pytest.mark.parametrize("policy", [Exponential(), Geometric()], ids=repr)
+def test_every_candidate_has_its_window(policy):
+    controller = gravac(policy=policy, omega=0.0)
+    wanted = policy.candidates(10, 1000)
+    assert feed(controller, lambda factor: 0.9 - factor / 1e5, steps=4 * len(wanted)) == [
+        factor for factor in wanted for _ in range(4)]
+    assert controller.floor == 10
+    assert controller.ideal == 0
+
+
+def test_the_least_factor_rises_to_the_one_just_tried():
+    controller = gravac(omega=0.01)
+    feed(controller, lambda factor: 0.9 if factor <= 40 else 0.8, steps=4)
+    assert (controller.floor, controller.candidate) == (20, 40)
+    feed(controller, lambda factor: 0.9 if factor <= 40 else 0.8, steps=4)
+    assert (controller.floor, controller.candidate) == (40, 160)
+    feed(controller, lambda factor: 0.9 if factor <= 40 else 0.8, steps=4)
+    assert (controller.floor, controller.candidate) == (40, 1000)
+
+
+@pytest.mark.parametrize(("settle", "sent"), [(False, 10), (True, 40)])
+def test_exploration_may_settle_on_the_best_that_keeps_enough(settle, sent):
+    """As published, what follows the last candidate is theta_min, though another factor did as well."""
+    controller = gravac(settle=settle, omega=0.0)
+
+    def gains(factor):
+        return 0.8 - factor / 1e3 if factor <= 40 else 0.5
+
+    feed(controller, gains, lambda factor: 1 / factor, steps=4 * 4)
+    assert controller.candidate == (40 if settle else 1000)
+    assert feed(controller, gains, lambda factor: 1 / factor, steps=12) == [sent] * 12
+    assert set(feed(controller, lambda factor: gains(factor) - 0.065, lambda factor: 1 / factor, steps=12)[4:]) == (
+        {20} if settle else {10})       # where it keeps too little, the next
+    assert feed(controller, lambda factor: 0.5, lambda factor: 1 / factor) == [1]
+
+
+def test_exploration_ends_where_throughput_no_longer_rises():
+    """The papers' case: throughput saturates, so the lower of the two best factors it is, for good."""
+    controller = gravac(policy=Geometric(), most=2000, omega=0.01)
+
+    def seconds(factor):
+        return 1 / min(factor, 1280) ** 0.5
+
+    feed(controller, lambda factor: 0.9 - 2e-5 * factor ** 0.5, seconds, steps=4 * 7 + 3)
+    assert controller.ideal == 0
+    feed(controller, lambda factor: 0.9 - 2e-5 * factor ** 0.5, seconds, steps=1)
+    assert controller.ideal == 1280
+    assert feed(controller, lambda factor: 0.9, seconds, steps=20) == [1280] * 20
+    assert feed(controller, lambda factor: 0.5, seconds) == [1]          # branches stay
+    assert controller.throughputs[1280] == pytest.approx(100 / seconds(1280) * 0.9)
+
+
+def test_a_network_that_compression_does_not_help_ends_dense():
+    controller = gravac(omega=0.05, epsilon=0.7)
+    feed(controller, lambda factor: 0.5, lambda factor: 1.0, steps=2)      # dense
+    feed(controller, lambda factor: 0.99, lambda factor: 1.0, steps=2)
+    assert controller.ideal == controller.floor == 1
+    assert feed(controller, lambda factor: 1.0) == [1]
+    assert controller.probes() == [{"x": Dense()}]
+
+
+def test_time_spent_on_probes_is_not_the_dense_branchs():
+    controller = gravac()
+    feed(controller, lambda factor: 0.5)
+    controller.choose(Measured(1.0, 1.0, (0.5, 0.5), 3.0, 1.0, 8.0))
+    assert controller.throughputs == {1.0: 4.0}
+
+
+def test_gains_are_moving_averages():
+    controller = gravac(weight=None)
+    for gain in (0.5, 1.0, 1.0):
+        feed(controller, lambda factor, gain=gain: gain)
+    assert controller.gains[10] == pytest.approx(0.5 + 0.5 * (1 - 0.96**2))      # W / 100 of each new one
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
+def test_gradients_without_a_gain_change_none_and_are_sent_dense(bad):
+    controller = gravac()
+    feed(controller, lambda factor: 0.9)
+    before = dict(controller.gains)
+    choice = controller.choose(Measured(bad, bad, (bad, bad)))
+    assert controller.gains == before
+    assert choice == (1 if bad == 0 else None)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"least": 0.5}, {"least": 20.0, "most": 10.0}, {"epsilon": 0.0}, {"window": 0}, {"weight": 2.0}, {"omega": -1.0},
+    {"denominator": "both"}, {"metric": "cubed"}], ids=str)
+def test_knobs_without_meaning_are_refused(wrong):
+    with pytest.raises(InvalidArgument):
+        GraVAC(TopK(0.1), **wrong)
+
+
+def test_policies_without_meaning_are_refused():
+    wrong = (lambda: Exponential(1.0), lambda: Geometric(0.5), lambda: Listed(()), lambda: Listed((3, 2)),
+             lambda: gravac_bits((3, 5)))
+    for call in wrong:
+        with pytest.raises(InvalidArgument):
+            call()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
+       st.sampled_from([Exponential(), Geometric()]), st.sampled_from([0.0, 0.05, 0.5]), st.integers(1, 4))
+def test_whatever_is_measured(steps, policy, omega, window):
+    """What is sent keeps enough; candidates only rise, to theta_max at most, until one of those that were sent is
+    ideal; the same numbers lead to the same decisions, before a resume or after."""
+    controller, twin = (gravac(policy=policy, omega=omega, window=window, epsilon=0.6) for _ in range(2))
+    wanted = {1.0, 10.0, *policy.candidates(10, 1000)}
+    for mild, harsh, seconds in steps:
+        before, factors = (controller.floor, controller.candidate, controller.ideal), controller.factors
+        kept = (max(mild, harsh), min(mild, harsh))[: len(factors)]
+        measured = Measured(1.0, 1.0, kept, seconds, 0.0, 1.0)
+        choice = controller.choose(measured)
+        assert (choice is None) == (max(kept) < 0.6)
+        assert controller.log[-1] == (1 if choice is None else factors[choice])
+        if choice is not None:
+            assert kept[choice] >= 0.6
+            assert kept[-1] < 0.6 or choice == len(factors) - 1
+        if before[2]:
+            assert (controller.floor, controller.candidate, controller.ideal) == before
+        elif controller.ideal:
+            assert controller.candidate == controller.ideal in controller.throughputs
+        else:
+            assert controller.floor >= before[0]
+            assert 1000 >= controller.candidate >= before[1]
+        assert {controller.floor, controller.candidate} <= wanted
+        again = gravac(policy=policy, omega=omega, window=window, epsilon=0.6)
+        again.load_state_dict(twin.state_dict())
+        again.choose(measured)
+        twin = again
+    assert twin.state_dict() == controller.state_dict()
+
+
+# What settings keep
+
+@pytest.mark.parametrize("setting", [TopK(0.1), TopK(0.1, sample=0.1), DGC(0.1), RedSync(0.1), RandomK(0.1),
+                                     RedSync(0.1, same_sign=True), QSGD(4), PowerSGD(2), Frames(3)], ids=repr)
+def test_what_is_kept_and_what_is_lost_is_all(setting):
+    tensor = gradients_at(0, 1)[0]["linear"]
+    whole = square(tensor)
+    for level in levels(tensor, [setting], {}, Place()):
+        outcome = alone(level.compressor.compress(tensor, {}, Place()))
+        lost = square(tensor - outcome.contribution)
+        assert level.kept == pytest.approx(whole - lost, rel=1e-4, abs=1e-6 * whole)
+
+
+def indices_of(level):
+    assert isinstance(level.compressor, Chosen)
+    return level.compressor.indices
+
+
+@pytest.mark.parametrize("family", [TopK(0.1), DGC(0.1), RedSync(0.1), RandomK(0.1)], ids=repr)
+def test_compression_of_the_compressed(family):
+    """The second choice is among the first's values; for exact top-k it is what choosing anew would be."""
+    tensor = gradients_at(0, 1)[0]["linear"]
+    mild, harsh = levels(tensor, [family.at(0.1), family.at(0.01)], {}, Place())
+    first, second = indices_of(mild), indices_of(harsh)
+    assert set(second.tolist()) < set(first.tolist())
+    assert 20 <= len(second) <= 84
+    assert harsh.kept < mild.kept < square(tensor)
+    if isinstance(family, TopK):
+        assert torch.equal(second, indices_of(levels(tensor, [family.at(0.01)], {}, Place())[0]))
+
+
+@pytest.mark.parametrize(("compressor", "factor", "setting"), [
+    (TopK(0.5), 20, TopK(0.05)), (RandomK(0.5), 4, RandomK(0.25)), (Frames(3), 2, Frames(7)),
+    (QSGD(4), 7.8, QSGD(4)), (QSGD(4), 100, QSGD(2)), (PowerSGD(4), 10, PowerSGD(3)), (GradZip(4), 1e6, GradZip(1)),
+    (Frames(3), 3.2, Frames(1)), (TopK(0.5), 1, Dense())], ids=repr)
+def test_settings_by_factor(compressor, factor, setting):
+    assert at_factor(compressor, factor, (60, 70)) == setting
+
+
+def test_a_compressor_without_a_knob_has_no_factors():
+    with pytest.raises(InvalidArgument):
+        at_factor(Dense(), 2, (60, 70))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 5, 9])
+def test_rounding_is_the_codecs(bits):
+    tensor = gradients_at(0, 1)[0]["linear"]
+    sent = Frames(bits).decompressed(tensor).contribution
+    assert same(rounded(tensor, bits), sent)
+    assert loss(Frames(bits), tensor) / square(tensor) == pytest.approx(4.0**-bits / 23, rel=0.25)
+
+
+# GraVAC, on simulated ranks
+
+@pytest.mark.parametrize("controller", [
+    GraVAC(TopK(0.1), 2, 50, 0.6, window=3), GraVAC(DGC(0.1), 2, 50, 0.6, window=3),
+    GraVAC(RedSync(0.1), 2, 50, 0.6, window=3, nested=False), GraVAC(RandomK(0.1), 1.5, 50, 0.3, window=3),
+    GraVAC(PowerSGD(1), 2, 20, 0.4, window=3), gravac_bits((9, 5, 1), 0.99, window=3),
+    Accordion(PowerSGD(4), TopK(0.01), period=3)], ids=lambda controller: repr(controller)[:40])
+def test_what_is_sent_and_what_is_left_is_all_there_was(controller):
+    """Error feedback telescopes, whatever controllers do; on all ranks alike; and after a resume it goes on."""
+    size, steps = 3, 10
+    group = ranks(size, TopK(0.1), controller, counter())
+    sent = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    all_there_was = {name: one.clone() for name, one in sent.items()}
+    for step in range(steps):
+        if step == 5:
+            old = group
+            group = ranks(size, TopK(0.1), controller, counter())
+            for rank, before in zip(group, old, strict=True):
+                rank.load_state_dict(before.state_dict())
+            twin = ranks(size, TopK(0.1), controller, counter())
+            for rank, before in zip(twin, old, strict=True):
+                rank.load_state_dict(before.state_dict())
+        averages = advance(group, step)
+        if step >= 5:
+            again = advance(twin, step)
+            assert all(same(again[name], averages[name]) for name in averages)
+        for name, one in mean_of(gradients_at(step, size)).items():
+            all_there_was[name] += one.double()
+            sent[name] += averages[name].double()
+    for name, whole in all_there_was.items():
+        left = sum((r.double() for rank in group if (r := rank.averager.residual(name)) is not None),
+                   torch.zeros_like(whole))
+        assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
+
+
+def test_a_resumed_run_decides_as_an_uninterrupted_one():
+    controller = GraVAC(TopK(0.1), 2, 64, 0.3, window=4, omega=0.02, policy=Geometric(), weight=0.5)
+    whole, group = ranks(2, TopK(0.1), controller, counter()), ranks(2, TopK(0.1), controller, counter())
+    for step in range(14):
+        if step in (3, 8):
+            states = [rank.state_dict() for rank in group]
+            group = ranks(2, TopK(0.1), controller, counter())
+            for rank, state in zip(group, states, strict=True):
+                rank.load_state_dict(state)
+        a, b = advance(whole, step), advance(group, step)
+        assert all(same(a[name], b[name]) for name in a)
+    assert of(whole).log == of(group).log
+    assert len(set(of(whole).log)) > 2
+
+
+@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection()], ids=repr)
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_every_controllers_run_resumes_from_text(name, feedback):
+    """In the middle of a period and at its end, as a checkpoint takes it; times but for the first are the same, too."""
+    plan = PLANS.get(name, Plan(TopK(0.1), feedback))
+    whole = ranks(3, plan, CONTROLLERS[name], counter())
+    for step in range(7):
+        if step in (0, 3, 4):
+            buffer = io.BytesIO()
+            torch.save([packed(rank, SHAPES) for rank in whole], buffer)
+            saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+            group = ranks(3, plan, CONTROLLERS[name], counter())
+            for rank, state in zip(group, saved, strict=True):
+                load_packed(rank, state, {})
+            assert [packed(rank, SHAPES) for rank in group] == saved
+        wanted, found = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
+        assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
+        assert decisions(of(group)) == decisions(of(whole))
+    for other in range(3):
+        with pytest.raises(InvalidArgument):
+            load_packed(group[other], saved[other - 1], {})
+
+
+@pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
+def test_the_gain_of_random_choice_is_the_density(denominator, bound):
+    """With error-fed gradients in the denominator. With raw ones it grows with the residual, once there is one."""
+    group = ranks(2, RandomK(0.1), GraVAC(RandomK(0.1), 1.5, 3.0, 1.0, window=100, denominator=denominator, omega=0.0))
+    of(group).dense = of(group[1:]).dense = RandomK(2 / 3)      # so that a residual grows
+    for step in range(12):
+        advance(group, step)
+    gains = of(group).gains
+    assert bound < math.inf or gains[1.5] > 0.7
+    for factor, gain in gains.items():
+        assert 0.95 / factor < gain < bound / factor
+
+
+def test_how_the_papers_random_choice_gets_started():
+    """At 1.5x and epsilon = 0.7 squared norms keep too little, from the first step on, and what is sent dense leaves no
+    residual for the raw denominator to count; plain norms keep enough."""
+    for metric, factors in (("squared", {1.0}), ("plain", {1.5, 3.0})):
+        controller = GraVAC(RandomK(0.1), 1.5, 3, 0.7, denominator="raw", metric=metric)
+        group = ranks(2, RandomK(0.1), controller)
+        for step in range(6):
+            advance(group, step)
+        assert set(of(group).log) <= factors
+        assert of(group).gains[1.5] == pytest.approx(2 / 3, rel=0.05) or metric == "plain"
+
+
+def test_the_dense_branch_leaves_no_residual():
+    group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 10, 100, 0.99, window=100))
+    average = advance(group, 0)
+    assert of(group).log == [1.0]
+    assert all(rank.averager.residual(name) is None for rank in group for name in SHAPES)
+    assert all(norm(average[name] - one) <= 1e-6 * norm(one) for name, one in mean_of(gradients_at(0, 2)).items())
+
+
+def test_a_bad_step_of_one_rank_is_all_ranks_and_passes():
+    for compressor in (TopK(0.1), RandomK(0.1)):
+        group = ranks(2, compressor, GraVAC(compressor, 2, 8, 0.1, window=2, omega=0.0))
+        advance(group, 0)
+        gradients = gradients_at(1, 2)
+        gradients[1]["linear"][3, 3] = math.nan
+        averages = converse([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
+        assert all(one["linear"].isnan().any() for one in averages)
+        assert all(same(averages[0][name], averages[1][name]) for name in SHAPES)
+        assert of(group).log[1] == 1
+        assert bool(torch.isfinite(advance(group, 2)["linear"]).all())
+        assert of(group).log[2] > 1
+
+
+def test_throughput_is_samples_by_seconds():
+    now = [0.0]
+    (rank,) = group = ranks(1, TopK(0.1), GraVAC(TopK(0.1), 2, 4, 0.2, window=100), lambda: now[0])
+    for step, passed in enumerate((5.0, 2.0, 100.0, 0.0)):
+        now[0] += passed
+        if passed == 100:      # an evaluation
+            rank.skip()
+            now[0] += 3
+        alone(rank.average(gradients_at(step, 1)[0], samples=12))
+        if step == 2:
+            assert of(group).throughputs == {4: pytest.approx(12 / 2 * of(group).gains[4], rel=0.05)}
+    assert of(group).throughputs == {4: pytest.approx(12 / 3 * of(group).gains[4], rel=0.05)}
+
+
+def test_momentum_correction_goes_with_gravac():
+    group = ranks(2, Plan(TopK(0.1), MomentumCorrection(0.9)), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
+    for step in range(4):
+        assert all(bool(torch.isfinite(one).all()) for one in advance(group, step).values())
+
+
+def test_tensors_may_not_change():
+    group = ranks(1, TopK(0.1), GraVAC(TopK(0.1)))
+    advance(group, 0)
+    with pytest.raises(InvalidArgument, match="linear"):
+        alone(group[0].average({"linear": torch.zeros(60, 71)}))
+
+
+def test_nothing_to_compress_is_no_decision():
+    for controller in (GraVAC(TopK(0.1)), Accordion(TopK(0.5), TopK(0.1), period=1)):
+        (rank,) = ranks(1, TopK(0.1), controller)
+        assert same(alone(rank.average({"bias": torch.ones(3)}))["bias"], torch.ones(3))
+
+
+# Accordion
+
+def accordion(**options):
+    controller = Accordion(TopK(0.5), TopK(0.01), **options)
+    controller.start({"a": (10, 10), "b": (10, 10)}, 2)
+    return controller
+
+
+def test_regimes_are_critical_where_norms_change_by_half():
+    controller = accordion()
+    assert controller.settings(0, None) == {"a": TopK(0.5), "b": TopK(0.5)}
+    controller.apply([1.0, 1.0])      # nothing to compare with
+    assert controller.settings(1, None) == {"a": TopK(0.5), "b": TopK(0.5)}
+    controller.apply([0.51, 0.5])
+    assert controller.settings(2, None) == {"a": TopK(0.01), "b": TopK(0.5)}
+    controller.apply([0.76, 0.76])
+    assert controller.critical == {"a": False, "b": True}
+    controller.apply([0.77, math.nan])
+    assert controller.critical == {"a": False, "b": True}
+
+
+def test_a_lower_learning_rate_is_critical_to_the_end_of_its_period():
+    controller = accordion(drop=0.1)
+    for _ in range(2):
+        controller.apply([1.0, 1.0])
+    assert controller.settings(0, 1.0)["a"] == TopK(0.01)
+    assert controller.settings(1, 0.95)["a"] == TopK(0.01)      # falls, but not by a tenth
+    assert controller.settings(2, 0.1)["a"] == TopK(0.5)
+    assert controller.settings(3, 0.1)["a"] == TopK(0.5)
+    controller.apply([1.0, 1.0])
+    assert controller.settings(4, 0.1)["a"] == TopK(0.01)
+    assert controller.settings(5, 1.0)["a"] == TopK(0.01)      # rises
+
+
+@pytest.mark.parametrize("source", ["average", "own", "reduced"])
+def test_accordion_on_ranks(source):
+    """Gradients that stay the same are no critical regime; ten times as large they are one."""
+    controller = Accordion(TopK(1.0), TopK(0.5), period=2, source=source)
+    group = ranks(2, TopK(0.1), controller)
+    gradients, settings = gradients_at(0, 2), []
+    for step in range(10):
+        scaled = [{name: one * (10 if step >= 6 else 1) for name, one in own.items()} for own in gradients]
+        converse([rank.average(own) for rank, own in zip(group, scaled, strict=True)])
+        settings.append(group[0].averager.compressors["linear"])
+        assert of(group).state_dict() == of(group[1:]).state_dict()
+    assert settings == [TopK(1.0)] * 4 + [TopK(0.5)] * 4 + [TopK(1.0)] * 2
+    if source == "reduced":
+        exact = norm(mean_of(gradients)["linear"]) * 10
+        assert of(group).norms["linear"] == pytest.approx(exact, rel=1e-5)
+
+
+def test_states_of_other_controllers_are_refused():
+    gravac_state = ranks(1, TopK(0.1), GraVAC(TopK(0.1)))[0].state_dict()
+    (rank,) = ranks(1, TopK(0.1), Accordion(TopK(0.5), TopK(0.1)))
+    with pytest.raises(InvalidArgument):
+        rank.load_state_dict(gravac_state)
+    with pytest.raises(InvalidArgument):
+        rank.load_state_dict({**rank.state_dict(), "version": 2})
+    for wrong in ({"period": 0}, {"threshold": 0.0}, {"drop": 1.0}, {"source": "elsewhere"}):
+        with pytest.raises(InvalidArgument):
+            accordion(**wrong)
+
+
+def test_a_state_is_plain():
+    group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
+    advance(group, 0)
+
+    def plain(value):
+        if isinstance(value, dict):
+            return all(isinstance(key, str | int | float) and plain(one) for key, one in value.items())
+        if isinstance(value, list):
+            return all(map(plain, value))
+        return isinstance(value, int | float | str) or torch.is_tensor(value)
+
+    assert plain(group[0].state_dict())
+
+
+# The optimizer around an optimizer
+
+def test_an_optimizer_trains_and_resumes():
+    """Least squares, on one rank that talks to itself; schedulers, checkpoints and zero_grad see what they expect."""
+    torch.manual_seed(0)
+    data, target = torch.randn(256, 60), torch.randn(256, 40)
+
+    def made() -> Any:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(60, 40)
+        controller = GraVAC(TopK(0.1), 2, 16, 0.5, window=5, omega=0.0)
+        inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+        adaptive = Adaptive(Averager(Plan(TopK(0.1))), controller, counter())
+        optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive, alone, samples=256)
+        return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
+
+    def train(made: Any, steps: int) -> float:
+        model, optimizer, scheduler = made
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = (model(data) - target).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+        return float(loss.detach())
+
+    whole = made()
+    first, last = train(whole, 1), train(whole, 29)
+    best = (data @ torch.linalg.lstsq(torch.cat([data], 1), target).solution - target).square().mean().item()
+    assert last - best < 0.5 * (first - best)
+    assert set(whole[1].adaptive.controller.log) > {2.0}
+    halves = made()
+    train(halves, 12)
+    resumed = made()
+    resumed[0].load_state_dict(halves[0].state_dict())
+    resumed[1].load_state_dict(halves[1].state_dict())
+    resumed[2].load_state_dict(halves[2].state_dict())
+    train(resumed, 18)
+    assert same(resumed[0].weight.detach(), whole[0].weight.detach())
+    assert resumed[1].adaptive.controller.log == whole[1].adaptive.controller.log
+    assert resumed[1].param_groups[0]["lr"] == 0.25
+
+
+@pytest.mark.parametrize("made", [
+    partial(torch.optim.SGD, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
+    torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=lambda made: getattr(made, "__name__", "SGD"))
+def test_every_optimizers_state_is_in_the_checkpoint(made):
+    """Whatever the state of the optimizer inside, and whichever of its groups a parameter is in; keys stay the same."""
+    def optimizer() -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(60, 40), torch.nn.Linear(40, 30))
+        groups = [{"params": model[1].parameters()}, {"params": model[0].parameters(), "weight_decay": 0.01}]
+        adaptive = Adaptive(Averager(Plan(TopK(0.1))), GraVAC(TopK(0.1), 2, 16, 0.5, window=2), counter())
+        return model, AdaptiveOptimizer(made(groups), model.named_parameters(), adaptive, alone)
+
+    def train(model: Any, optimizer: Any, steps: int) -> list[torch.Tensor]:
+        for step in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 60, generator=torch.Generator().manual_seed(step))).square().sum().backward()
+            optimizer.step()
+        return [param.detach().clone() for param in model.parameters()]
+
+    model, whole = optimizer()
+    empty = whole.state_dict()
+    train(model, whole, 3)
+    saved, weights = whole.state_dict(), copy.deepcopy(model.state_dict())
+    assert [key for key, _ in flat(empty)] == [key for key, _ in flat(saved)]
+    assert all(isinstance(value, str | int) for _, value in flat(saved))
+    again, resumed = optimizer()
+    again.load_state_dict(weights)
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict() == saved
+    assert all(same(a, b) for a, b in zip(train(model, whole, 3), train(again, resumed, 3), strict=True))
+    for wrong in ({**saved, "version": 2}, {"version": 1, "optimizer": saved["optimizer"]},
+                  {**saved, "optimizer": {**saved["optimizer"], "state": {}}}, {**saved, "rank0": {}}):
+        with pytest.raises(InvalidArgument):
+            resumed.load_state_dict(wrong)
+
+
+def flat(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Entries of nested dictionaries, by their keys joined."""
+    for key, value in state.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}/")
+        else:
+            yield prefix + key, value
+
+
+def test_optimizers_that_do_not_fit_are_refused():
+    model = torch.nn.Linear(3, 3)
+    adaptive = Adaptive(Averager(Plan(TopK(0.1), MomentumCorrection())), GraVAC(TopK(0.1)))
+    named = list(model.named_parameters())
+    with pytest.raises(InvalidArgument, match="momentum"):
+        AdaptiveOptimizer(torch.optim.SGD(model.parameters(), lr=1, momentum=0.9), named, adaptive, alone)
+    plain = torch.optim.SGD(model.parameters(), lr=1)
+    with pytest.raises(InvalidArgument):
+        AdaptiveOptimizer(plain, named[:1], adaptive, alone)
+    optimizer = AdaptiveOptimizer(plain, named, adaptive, alone)
+    for call in (lambda: optimizer.step(lambda: 0.0), lambda: optimizer.add_param_group({"params": []})):
+        with pytest.raises(InvalidArgument):
+            call()
+    assert "GraVAC" in repr(optimizer)

@@ -1,0 +1,410 @@
+"""L-GreCo: its dynamic programming against all there is to choose from, what it counts, and the comparisons."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcodec.adaptive import (
+    Accordion,
+    Bytes,
+    Floats,
+    GlobalThreshold,
+    HardThreshold,
+    KMeans,
+    LGreCo,
+    Prioritized,
+    Range,
+    Seconds,
+    ranks,
+)
+from gcodec.adaptive.families import errors_of
+from gcodec.adaptive.kmeans import k_means
+from gcodec.adaptive.knapsack import discretized, solve
+from gcodec.averaging.simulate import Simulation, converse
+from gcodec.compressors import DGC, QSGD, Dense, Frames, PowerSGD, RandomK, RedSync, TopK
+from gcodec.errors import InvalidArgument
+from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FAMILIES = [TopK(0.05), DGC(0.05), RedSync(0.05), RandomK(0.05), QSGD(4), PowerSGD(4), Frames(4)]
+MODEL = {"a": (60, 70), "b": (32, 32, 3, 3), "c": (8, 400), "d": (200, 30)}
+
+
+def gradients(seed=0):
+    """A model whose tensors differ: in size, in how few values or directions matter, and in scale."""
+    random = torch.Generator().manual_seed(seed)
+    found = {}
+    for number, (name, shape) in enumerate(MODEL.items()):
+        rows, columns = shape[0], math.prod(shape[1:])
+        low = torch.randn(rows, 2, generator=random) @ torch.randn(2, columns, generator=random)
+        peaks = torch.randn(rows, columns, generator=random) ** (2 * number + 1)
+        found[name] = (low + peaks).reshape(shape) * 0.1 ** number
+    return found
+
+
+def made(**options):
+    controller = LGreCo(**options)
+    controller.start(MODEL, 4)
+    return controller
+
+
+def chosen(controller, choices):
+    return {name: controller.options[name][int(choice)] for name, choice in zip(MODEL, choices, strict=True)}
+
+
+def totals(controller, settings):
+    """Error, by the controller's metric, and cost of settings on :func:`gradients`."""
+    error = cost = 0.0
+    for name, tensor in gradients().items():
+        one = float(errors_of([settings[name]], tensor, controller.method)[0])
+        error += math.sqrt(one) if controller.metric == "plain" else one
+        cost += controller.cost.of(name, MODEL[name], settings[name])
+    return error, cost
+
+
+# The dynamic programming
+
+@st.composite
+def tables(draw):
+    """Errors and costs of up to five items of up to four options; the reference is any of these."""
+    numbers = st.integers(0, 30)
+    errors, costs, references = [], [], []
+    for _ in range(draw(st.integers(1, 5))):
+        n = draw(st.integers(1, 4))
+        errors.append(np.array(draw(st.lists(numbers, min_size=n, max_size=n)), float))
+        costs.append(np.array(draw(st.lists(numbers, min_size=n, max_size=n)), float))
+        references.append(draw(st.integers(0, n - 1)))
+    return errors, costs, references
+
+
+def best_of_all(weights, costs, budget):
+    """The least cost of all combinations that fit, or None."""
+    options = [range(len(weight)) for weight in weights]
+    fitting = [sum(cost[i] for cost, i in zip(costs, chosen, strict=True)) for chosen in itertools.product(*options)
+               if sum(weight[i] for weight, i in zip(weights, chosen, strict=True)) <= budget]
+    return min(fitting, default=None)
+
+
+def spent(table, chosen):
+    return sum(one[i] for one, i in zip(table, chosen, strict=True))
+
+
+@given(tables(), st.integers(0, 60))
+def test_nothing_that_fits_is_cheaper(table, budget):
+    weights, costs, _ = table
+    weights = [weight.astype(np.int64) for weight in weights]
+    best = best_of_all(weights, costs, budget)
+    if best is None:
+        with pytest.raises(InvalidArgument):
+            solve(weights, costs, budget)
+        return
+    found = solve(weights, costs, budget)
+    assert spent(weights, found) <= budget
+    assert spent(costs, found) == best
+    assert spent(costs, solve(weights, costs, budget + 5)) <= best
+
+
+@given(tables(), st.sampled_from([1, 7, 100, 10000]))
+def test_bins_promise_what_they_should(table, n_bins):
+    """The references fit; what fits has no more error than they have; and with bins fine enough for these whole
+    numbers, what is found is the best there is."""
+    errors, costs, references = table
+    bins, budget = discretized(errors, references, n_bins)
+    assert spent(bins, references) == budget
+    assert all((one >= 0).all() for one in bins)
+    found = solve(bins, costs, budget)
+    total = spent(errors, references)
+    assert spent(errors, found) <= total * (1 + 1e-12)
+    assert spent(costs, found) <= spent(costs, references)
+    if total > 0 and n_bins % total == 0:
+        assert spent(costs, found) == best_of_all(errors, costs, total)
+
+
+def test_equal_costs_are_decided_by_the_error():
+    bins = [np.array([5, 2, 3])]
+    assert solve(bins, [np.array([1.0, 1.0, 1.0])], 5) == [1]
+
+
+def test_no_items_no_choices():
+    assert solve([], [], 10) == []
+
+
+# Settings and errors
+
+@pytest.mark.parametrize(("reference", "values"), [
+    (QSGD(4), [2, 3, 4, 5, 6, 7, 8]), (QSGD(6), [3, 4, 5, 6, 7, 8]), (PowerSGD(4), [2, 3, 4, 5, 6, 7, 8]),
+    (PowerSGD(1), [1, 2]), (Frames(3), [2, 3, 4, 5, 6])], ids=repr)
+def test_ranges_are_the_papers(reference, values):
+    settings = Range().settings(reference, (60, 70))
+    assert [setting.value for setting in settings] == values
+    assert reference in settings
+
+
+def test_ranges_of_densities():
+    settings = Range().settings(TopK(0.05), (60, 70))
+    assert [setting.value for setting in settings] == pytest.approx([0.005 * n for n in range(1, 101)])
+    assert settings[9] == TopK(0.05)
+    assert max(setting.value for setting in Range().settings(TopK(0.5), (60, 70))) == 1
+    assert [one.value for one in Range(least=8, most=64).settings(PowerSGD(32), (900, 900))] == list(range(8, 65))
+    assert [one.value for one in Range().settings(PowerSGD(4), (5, 900))] == [2, 3, 4, 5]
+    for wrong in ({"below": 0.5}, {"above": 0.0}, {"share": 0}):
+        with pytest.raises(InvalidArgument):
+            Range(**wrong)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_errors_are_those_of_compressing(family):
+    """But for choices that only aim at top-k, and for chance."""
+    for name, tensor in gradients().items():
+        settings = Range().settings(family, MODEL[name])
+        found, whole = errors_of(settings, tensor), float(tensor.double().square().sum())
+        assert (np.diff(found) <= 1e-9 * whole).all() or isinstance(family, QSGD)      # more sent, less lost
+        for setting, error in list(zip(settings, found, strict=True))[:: max(len(settings) // 3, 1)]:
+            if isinstance(family, RandomK | DGC | RedSync):
+                assert error <= setting.error(tensor) + 0.2 * whole
+            elif isinstance(family, PowerSGD):
+                assert error == pytest.approx(setting.error(tensor, steps=5), rel=0.15, abs=1e-9 * whole)
+            else:      # top-k by histogram; one draw of QSGD's
+                close = {TopK: 1e-2, QSGD: 0.3}.get(type(setting), 1e-4)
+                assert error == pytest.approx(setting.error(tensor), rel=close, abs=1e-9 * whole)
+
+
+@pytest.mark.parametrize("norm", ["max", "l2"])
+def test_quantization_errors_are_expected_ones(norm):
+    tensor = gradients()["a"]
+    for bits in (2, 4):
+        nearest = QSGD(bits, bucket=100, norm=norm, stochastic=False)
+        assert errors_of([nearest], tensor)[0] == pytest.approx(nearest.error(tensor), rel=1e-4)
+        drawn = [QSGD(bits, bucket=100, norm=norm, seed=seed).error(tensor) for seed in range(40)]
+        assert errors_of([QSGD(bits, bucket=100, norm=norm)], tensor)[0] == pytest.approx(np.mean(drawn), rel=0.03)
+
+
+def test_every_dtype_has_errors():
+    tensor = gradients()["a"]
+    settings = [TopK(0.05), QSGD(4), PowerSGD(2), Frames(3), RandomK(0.1)]
+    wanted = errors_of(settings, tensor)
+    for dtype in (torch.float64, torch.bfloat16):
+        assert errors_of(settings, tensor.to(dtype)) == pytest.approx(wanted, rel=0.05)
+    bad = tensor.clone()
+    bad[3, 3] = math.inf
+    assert not np.isfinite(errors_of(settings, bad)).any()
+
+
+def test_low_rank_errors_by_steps_come_close_to_the_best():
+    tensor = gradients()["a"]
+    settings = [PowerSGD(rank) for rank in (1, 2, 4, 8)]
+    best, found = errors_of(settings, tensor, "svd"), errors_of(settings, tensor, "power")
+    assert (found >= best * (1 - 1e-6)).all()
+    assert (found <= best * 1.1).all()
+    assert errors_of([PowerSGD(40)], tensor)[0] == 0      # factors larger than the matrix: sent dense
+    with pytest.raises(InvalidArgument):
+        errors_of(settings, tensor, "guess")
+
+
+# Decisions
+
+@pytest.mark.parametrize("metric", ["squared", "plain"])
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_less_is_sent_for_the_same_error(family, metric):
+    controller = made(reference=family, metric=metric, method="svd")
+    reference = dict.fromkeys(MODEL, family)
+    choices = controller.decide(gradients())
+    assert choices == controller.decide(gradients())
+    error, cost = totals(controller, chosen(controller, choices))
+    allowed, uniform = totals(controller, reference)
+    assert error <= allowed * (1 + 1e-9)
+    assert cost < uniform
+
+
+def test_families_may_differ_from_tensor_to_tensor():
+    alone, mixed = made(reference=TopK(0.05)), made(reference=TopK(0.05), others=(PowerSGD(2), QSGD(4)))
+    _, cost = totals(alone, chosen(alone, alone.decide(gradients())))
+    settings = chosen(mixed, mixed.decide(gradients()))
+    error, less = totals(mixed, settings)
+    assert error <= totals(mixed, dict.fromkeys(MODEL, TopK(0.05)))[0] * (1 + 1e-9)
+    assert less < 0.9 * cost
+    assert len({type(setting) for setting in settings.values()}) > 1
+
+
+def test_priorities_and_times_shift_what_is_sent():
+    """To where it is cheaper: the errors stay within the same budget."""
+    plain = made(reference=TopK(0.05))
+    buckets = {name: number + 1 for number, name in enumerate(MODEL)}
+    first = Seconds.measured(buckets, {1: 10.0, 2: 0.1, 3: 0.1, 4: 0.1}, dict.fromkeys((1, 2, 3, 4), 1e6))
+    for cost in (Prioritized(Bytes(), {"a": 100, "b": 1, "c": 1, "d": 1}), first):
+        controller = made(reference=TopK(0.05), cost=cost)
+        settings, before = (chosen(one, one.decide(gradients())) for one in (controller, plain))
+        assert settings["a"].value < before["a"].value
+        assert settings["b"].value >= before["b"].value
+        assert totals(plain, settings)[0] <= totals(plain, dict.fromkeys(MODEL, TopK(0.05)))[0] * (1 + 1e-9)
+    assert Floats().of("a", (60, 70), TopK(0.05)) == 210
+    with pytest.raises(InvalidArgument):
+        Seconds.measured({"a": 1}, {1: 1.0}, {1: 0.0})
+
+
+def test_gradients_without_an_error_change_nothing():
+    controller = made(reference=TopK(0.05))
+    bad = gradients()
+    bad["b"] = bad["b"] * math.nan
+    references = controller.decide(bad)
+    assert set(chosen(controller, references).values()) == {TopK(0.05)}
+    controller.apply(controller.decide(gradients()))
+    assert controller.decide(bad) == controller.choices
+    zeros = {name: torch.zeros(shape) for name, shape in MODEL.items()}
+    assert {one.value for one in chosen(controller, controller.decide(zeros)).values()} == {0.005}
+
+
+def test_accordions_settings_are_the_references():
+    accordion = Accordion(PowerSGD(6), PowerSGD(2))
+    controller = made(reference=PowerSGD(4), accordion=accordion)
+    assert controller.settings(0, 1.0) == dict.fromkeys(MODEL, PowerSGD(6))
+    budgets = []
+    for scale in (1.0, 1.0, 5.0):      # nothing to compare with; calm; critical again
+        numbers = controller.decide({name: one * scale for name, one in gradients().items()})
+        controller.apply(numbers)
+        settings = controller.settings(1, 1.0)
+        error = totals(controller, settings)[0]
+        mild, harsh = (totals(controller, dict.fromkeys(MODEL, PowerSGD(rank)))[0] for rank in (6, 2))
+        budgets.append(error <= mild * (1 + 1e-9))
+        assert error <= harsh * (1 + 1e-9)
+    assert budgets == [True, False, True]
+    assert controller.settings(2, 0.1) == dict.fromkeys(MODEL, PowerSGD(6))      # the learning rate fell
+    state, again = controller.state_dict(), made(reference=PowerSGD(4), accordion=Accordion(PowerSGD(6), PowerSGD(2)))
+    again.load_state_dict(state)
+    assert again.settings(3, 0.1) == controller.settings(3, 0.1)
+    assert again.decide(gradients()) == controller.decide(gradients())
+    with pytest.raises(InvalidArgument):
+        again.load_state_dict({**state, "accordion": 0})
+    with pytest.raises(InvalidArgument):
+        LGreCo(PowerSGD(4), accordion=Accordion(TopK(0.5), TopK(0.1)))
+
+
+@pytest.mark.parametrize("wrong", [{"period": 0}, {"bins": 0}, {"metric": "cubed"}, {"method": "guess"}, {"steps": 0},
+                                   {"source": "elsewhere"}, {"reference": Dense()}, {"others": (Dense(),)}], ids=str)
+def test_knobs_without_meaning_are_refused(wrong):
+    with pytest.raises(InvalidArgument):
+        LGreCo(**{"reference": TopK(0.05), **wrong})
+
+
+# On simulated ranks
+
+@pytest.mark.parametrize("controller", [
+    LGreCo(PowerSGD(3), others=(TopK(0.02), Frames(3)), period=3, warmup=2, source="own"),
+    LGreCo(PowerSGD(2), period=2, source="reduced", accordion=Accordion(PowerSGD(4), PowerSGD(1))),
+    LGreCo(RandomK(0.1), period=2, cost=Prioritized(Bytes(), {"linear": 1, "images": 5, "wide": 9})),
+    KMeans(TopK(0.05), (TopK(0.2), TopK(0.1), TopK(0.02)), period=2),
+    GlobalThreshold(TopK(0.05), period=2)], ids=lambda controller: repr(controller)[:30])
+def test_ranks_decide_alike_and_lose_nothing(controller):
+    """Error feedback telescopes while settings and families change; and a resumed run goes on as it would have."""
+    size, steps = 3, 9
+    group, twin = ranks(size, TopK(0.05), controller), ranks(size, TopK(0.05), controller)
+    sent: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)
+    given_in: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)
+    seen = set()
+    for step in range(steps):
+        own = gradients_at(step, size)
+        averages = converse([rank.average(one, rate=1.0) for rank, one in zip(group, own, strict=True)])
+        again = converse([rank.average(one, rate=1.0) for rank, one in zip(twin, own, strict=True)])
+        if step in (2, 4):
+            states = [rank.state_dict() for rank in twin]
+            twin = ranks(size, TopK(0.05), controller)
+            for rank, state in zip(twin, states, strict=True):
+                rank.load_state_dict(state)
+        for other in (*averages, *again):
+            assert all(same(other[name], averages[0][name]) for name in SHAPES)
+        for rank in group:
+            assert rank.averager.compressors == group[0].averager.compressors
+        seen.add(repr(sorted(group[0].averager.compressors.items())))
+        for name, mean in mean_of(own).items():
+            given_in[name] = given_in[name] + mean.double()
+            sent[name] = sent[name] + averages[0][name].double()
+    assert len(seen) > 1
+    for name, whole in given_in.items():
+        left = sum((r.double() for rank in group if (r := rank.averager.residual(name)) is not None),
+                   torch.zeros_like(whole))
+        assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
+
+
+def test_a_decision_that_changes_no_rank_changes_nothing():
+    """Factors and residuals are those of a run without decisions, bit for bit."""
+    only = LGreCo(PowerSGD(4), Range(least=4, most=4), period=2)
+    group, still = ranks(2, PowerSGD(4), only), Simulation(2, PowerSGD(4))
+    for step in range(5):
+        own = gradients_at(step, 2)
+        decided = converse([rank.average(one) for rank, one in zip(group, own, strict=True)])[0]
+        wanted = still.average(own)[0]
+        assert all(same(decided[name], wanted[name]) for name in SHAPES)
+    assert group[0].controller.state_dict()["choices"] == [0, 0, 0]
+
+
+# The comparisons
+
+def test_clusters_are_found():
+    random = np.random.default_rng(0)
+    middles = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    points = np.concatenate([middle + random.normal(size=(20, 2)) for middle in middles])
+    clusters, centers = k_means(points, 3)
+    for number in range(3):
+        assert len(set(clusters[20 * number : 20 * number + 20])) == 1
+    assert len(set(clusters)) == 3
+    assert np.abs(np.sort(centers.sum(1)) - [0, 10, 10]).max() < 1
+    assert len(k_means(np.zeros((4, 2)), 3)[1]) == 1
+
+
+def test_large_tensors_of_little_error_are_compressed_most():
+    ranked = (TopK(0.2), TopK(0.1), TopK(0.02))
+    controller = KMeans(TopK(0.05), ranked)
+    shapes = {"small": (10, 10), "also small": (12, 10), "large": (300, 300), "also large": (280, 300)}
+    controller.start(shapes, 2)
+    assert controller.settings(0, None) == dict.fromkeys(shapes, TopK(0.05))
+    means = {name: torch.randn(*shape, generator=torch.Generator().manual_seed(1)) for name, shape in shapes.items()}
+    means["large"], means["also large"] = means["large"] ** 7, means["also large"] ** 7
+    controller.apply(controller.decide(means))
+    settings = controller.settings(1, None)
+    assert settings["large"] == settings["also large"] == TopK(0.02)
+    assert TopK(0.02) not in (settings["small"], settings["also small"])
+    means["small"] *= math.nan
+    assert controller.decide(means) == controller.choices
+    with pytest.raises(InvalidArgument):
+        KMeans(TopK(0.05), ())
+
+
+def test_one_threshold_keeps_the_share_that_was_asked_for():
+    controller = GlobalThreshold(TopK(0.02))
+    controller.start(MODEL, 2)
+    assert controller.settings(0, None)["a"] == TopK(0.02)
+    controller.apply(controller.decide(gradients()))
+    settings: dict[str, Any] = {**controller.settings(1, None)}
+    assert len(set(settings.values())) == 1
+    counts = {name: len(settings[name].select(one.reshape(-1), {}, None)) for name, one in gradients().items()}
+    n = sum(math.prod(shape) for shape in MODEL.values())
+    assert sum(counts.values()) == pytest.approx(0.02 * n, rel=0.05)
+    assert counts["a"] > 10 * counts["c"] / math.prod(MODEL["c"])
+    assert controller.decide({name: one * 9 for name, one in gradients().items()}) == [controller.found]
+    with pytest.raises(InvalidArgument):
+        GlobalThreshold(TopK(0.02), threshold=0.0)
+    assert GlobalThreshold(TopK(0.02), threshold=0.5).found == 0.5
+
+
+def test_a_hard_threshold_sends_what_reaches_it():
+    tensor = torch.tensor([[0.1, -2.0, 3.0], [0.0, 1.0, -0.5]])
+    outcome = HardThreshold(threshold=1.0, density=0.5).decompressed(tensor)
+    assert outcome.contribution.tolist() == [[0, -2, 3], [0, 1, 0]]
+    outcome = HardThreshold(threshold=9.0, density=0.5).decompressed(tensor)
+    assert outcome.contribution.tolist() == [[0, 0, 3], [0, 0, 0]]
+    assert errors_of([HardThreshold(threshold=1.0, density=0.5)], tensor)[0] == pytest.approx(0.26)  # not top-k's
+    assert torch.equal(HardThreshold(threshold=0.0, density=1.0).decompressed(tensor).contribution, tensor)
+    with pytest.raises(InvalidArgument):
+        HardThreshold(0.5, threshold=-1.0)

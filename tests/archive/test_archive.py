@@ -1,0 +1,553 @@
+"""Archives: what goes in comes out, bit for bit; damage, lies and traversal are refused; one tensor is read alone."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+import zstandard
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as safetensors_bytes
+
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter, load_file, save_file
+from gcodec.archive.dicts import Levels, MantissaBits, plan_tensors
+from gcodec.archive.layout import STORED, ZSTD, Trailer, header_bytes
+from gcodec.archive.output import Staging
+from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.files import ArraySource, FilePlan, plan_file, plan_or_bytes
+from gcodec.files.source import FileSource
+from tests.archive.test_files import ARRAYS, npy, npz, torch_file
+from tests.support.paths import CORPUS
+
+RNG = np.random.default_rng(7)
+
+
+def gradients(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return (RNG.standard_normal(shape) * 10.0 ** RNG.integers(-8, 0, shape)).astype(dtype)
+
+
+def plan_bytes(path: str, data: bytes, **options: Any) -> FilePlan:
+    return plan_or_bytes(path, ArraySource([np.frombuffer(data, np.uint8)]), **options)
+
+
+def archive_of(files: dict[str, bytes], **options: Any) -> bytes:
+    """An archive of files given by their contents."""
+    stream = io.BytesIO()
+    with ArchiveWriter(stream, **options) as archive:
+        for path, data in files.items():
+            with closing(plan_bytes(path, data)) as plan:
+                archive.add(plan)
+    return stream.getvalue()
+
+
+def opened(data: bytes, **options: Any) -> ArchiveReader:
+    return ArchiveReader(io.BytesIO(data), **options)
+
+
+def restored(data: bytes, **options: Any) -> dict[str, bytes]:
+    """The files of an archive by their paths."""
+    with opened(data, **options) as archive:
+        return {entry.path: b"".join(part.tobytes() for part in archive.restored(entry)) for entry in archive.files}
+
+
+FLOATS = gradients(40, 50)
+FILES = {
+    **{f"arrays/{name}.npy": npy(array) for name, array in ARRAYS.items()},
+    "floats.npy": npy(FLOATS),
+    "structured.npy": npy(np.zeros(4, [("a", "f4"), ("b", "i8")])),
+    "plain.npz": npz({"x": FLOATS, "y": gradients(9, dtype="float16"), "n": np.arange(5)}),
+    "tensors.safetensors": safetensors_bytes({"w": FLOATS, "ids": np.arange(30)}, {"made": "here"}),
+    "notes/readme.txt": b"not a tensor " * 40,
+    "notes/empty": b"",
+}
+
+
+# ------------------------------------------------------------------------------------------------ There and back
+
+
+@pytest.mark.parametrize("part_bytes", [64, 1 << 12, 1 << 22])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_files_come_back_byte_for_byte(part_bytes, threads):
+    data = archive_of(FILES, part_bytes=part_bytes, threads=threads)
+    assert restored(data, threads=threads) == FILES
+    assert data == archive_of(FILES, part_bytes=part_bytes, threads=1)      # and the archive is a function of them
+
+
+def test_the_page_alone_is_enough_to_read_an_archive():
+    data = archive_of(FILES, part_bytes=1 << 10)
+    assert read_as_written(data) == FILES
+
+
+def read_as_written(data: bytes) -> dict[str, bytes]:
+    """A second reader, written from docs/archive.md."""
+    assert data[:8] == b"\x89GCA\x01\0\0\0" and data[-4:] == b"ACG\x89"
+    size, raw = (int.from_bytes(data[at : at + 8], "little") for at in (-32, -24))
+    start = len(data) - 32 - size - -size % 8
+    index = data[start : start + size]
+    signed = index + data[-32:-16] + bytes(8) + data[-8:]
+    assert xxhash.xxh3_64_intdigest(signed) == int.from_bytes(data[-16:-8], "little")
+    text = zstandard.decompress(index) if data[-8] == 1 else index
+    assert len(text) == raw
+    at, files = 8, {}
+
+    def blob(entry: dict[str, Any]) -> bytes:
+        nonlocal at
+        result = b""
+        for codec, stored, length in entry["chunks"]:
+            chunk = data[at : at + stored]
+            part = (bytes, zstandard.decompress, lambda frame: gcodec.decode(frame).tobytes())[codec](chunk)
+            assert len(part) == length
+            result += part
+            at += stored + -stored % 8
+        assert xxhash.xxh3_64_hexdigest(result) == entry["hash"] and len(result) == entry["bytes"]
+        return result
+
+    for file in json.loads(text)["files"]:
+        segments = [(entry.get("skip", 0), blob(entry)) for entry in file["segments"]]
+        verbatim, whole = blob(file["verbatim"]), b""
+        for skip, segment in segments:
+            whole += verbatim[:skip] + segment
+            verbatim = verbatim[skip:]
+        files[file["path"]] = whole + verbatim
+        assert len(files[file["path"]]) == file["size"]
+    assert at == start
+    return files
+
+
+def test_torch_files_come_back_byte_for_byte():
+    torch = pytest.importorskip("torch")
+    weight = torch.from_numpy(FLOATS)
+    value = {"tied": [weight, weight.t(), weight[3:, ::2]], "half": weight.bfloat16(), "step": 7, 3: torch.arange(4)}
+    file = torch_file(value)
+    data = archive_of({"model.pt": file})
+    assert restored(data) == {"model.pt": file}
+    loaded = load_file(io.BytesIO(data), like="torch")
+    wanted = {"tied/0": weight, "tied/1": weight.t(), "tied/2": weight[3:, ::2], "half": weight.bfloat16()}
+    for name, tensor in wanted.items():
+        assert torch.equal(loaded[name], tensor) and loaded[name].dtype == tensor.dtype
+    assert loaded["tied/0"].untyped_storage().data_ptr() == loaded["tied/2"].untyped_storage().data_ptr()
+
+
+def test_a_compressed_npz_has_the_same_arrays():
+    arrays = {"x": FLOATS, "n": np.arange(1000)}
+    data = archive_of({"x.npz": npz(arrays, compressed=True)})
+    assert not opened(data).files[0].exact
+    loaded = np.load(io.BytesIO(restored(data)["x.npz"]))
+    assert loaded.files == list(arrays) and all(np.array_equal(loaded[name], arrays[name]) for name in arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_gradients_become_smaller(dtype):
+    file = npy(gradients(20_000, dtype=dtype))
+    assert len(archive_of({"x.npy": file})) < 0.97 * len(file)
+
+
+def test_nothing_grows_by_much():
+    noise = RNG.bytes(100_000)
+    for path in ("x", "x.f32"):
+        data = archive_of({path: noise})
+        assert len(data) < len(noise) * 1.001 + 300
+
+
+def test_tensors_are_read_alone():
+    class Counting:
+        def __init__(self, data: bytes) -> None:
+            self._source, self.count = ArraySource([np.frombuffer(data, np.uint8)]), 0
+            self.size = self._source.size
+
+        def read(self, start: int, stop: int) -> np.ndarray:
+            self.count += stop - start
+            return self._source.read(start, stop)
+
+    tensors = {f"t{number}": gradients(1000) for number in range(20)}
+    stream = io.BytesIO()
+    save_file(tensors, stream)
+    source = Counting(stream.getvalue())
+    with ArchiveReader(source) as archive:
+        index = source.count
+        assert np.array_equal(archive.read("t11"), tensors["t11"])
+        assert source.count - index < 4100 and index < 0.1 * source.size
+
+
+def test_views_are_read_as_the_file_lays_them_out():
+    array = np.asfortranarray(gradients(5, 7))
+    with opened(archive_of({"f.npy": npy(array), "g.npy": npy(array.astype(">f8"))})) as archive:
+        assert np.array_equal(archive.read("f"), array) and archive.read("f").flags.f_contiguous
+        assert np.array_equal(archive.read("g.npy:g"), array) and archive.read("g").dtype == ">f8"
+
+
+def test_names_in_several_files():
+    data = archive_of({"a.npz": npz({"x": np.arange(3)}), "b.npz": npz({"x": np.arange(4), "y": np.arange(5)})})
+    with opened(data) as archive:
+        assert archive.read("y").size == 5 and archive.read("b.npz:x").size == 4
+        with pytest.raises(InvalidArgument, match="several"):
+            archive.read("x")
+        with pytest.raises(InvalidArgument, match="no tensor"):
+            archive.read("z")
+    assert set(load_file(io.BytesIO(data))) == {"a.npz:x", "b.npz:x", "b.npz:y"}
+    assert set(load_file(io.BytesIO(data), names=["y", "a.npz:x"])) == {"y", "a.npz:x"}
+
+
+def test_structured_arrays_come_only_with_their_file():
+    with opened(archive_of({"s.npy": FILES["structured.npy"]})) as archive, pytest.raises(Unsupported):
+        archive.read("s")
+
+
+# ------------------------------------------------------------------------------------------- Dictionaries of tensors
+
+
+def test_dictionaries_come_back(tmp_path):
+    tensors = {name: array for name, array in ARRAYS.items() if array.dtype.kind not in "UM" or array.dtype.kind == "b"}
+    tensors |= {"strided": gradients(8, 8)[::2, 1::3], "": gradients(3)}
+    save_file(tensors, tmp_path / "x.gc", metadata={"step": "7"})
+    loaded = load_file(tmp_path / "x.gc")
+    assert loaded.keys() == tensors.keys()
+    for name, array in tensors.items():
+        assert loaded[name].shape == array.shape and np.array_equal(loaded[name], array)
+    with ArchiveReader(tmp_path / "x.gc") as archive:
+        assert archive.metadata(archive.files[0]) == {"step": "7"}
+        file = b"".join(part.tobytes() for part in archive.restored(archive.files[0]))
+    assert np.array_equal(load_safetensors(file)["strided"], tensors["strided"])
+
+
+def test_torch_dictionaries_come_back_as_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    weight = torch.from_numpy(FLOATS)
+    tensors = {"w": weight, "t": weight.t(), "b": weight.bfloat16(), "f8": weight.to(torch.float8_e4m3fn)}
+    tensors |= {"n": torch.arange(4), "s": torch.tensor(2.5), "e": torch.empty(0, 3)}
+    tensors |= {"c": weight.to(torch.complex64).conj(), "grad": torch.ones(3, requires_grad=True)}
+    save_file(tensors, tmp_path / "x.gc")
+    loaded = load_file(tmp_path / "x.gc")
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype and loaded[name].shape == tensor.shape
+        assert torch.equal(loaded[name].to(torch.complex64), tensor.detach().to(torch.complex64))
+    bits = load_file(tmp_path / "x.gc", like="numpy")["b"].view(np.uint16)
+    assert np.array_equal(bits, tensors["b"].view(torch.uint16).numpy())
+
+
+def test_raw_bits_can_be_given_their_type(tmp_path):
+    bits = (FLOATS.view(np.uint32) >> 16).astype(np.uint16)
+    for dtype in ("bfloat16", {"w": "bfloat16"}):
+        save_file({"w": bits, "n": np.arange(3)}, tmp_path / "x.gc", dtype=dtype)
+        with ArchiveReader(tmp_path / "x.gc") as archive:
+            assert archive.find("w")[1].dtype == "bfloat16"
+        assert np.array_equal(load_file(tmp_path / "x.gc")["w"].view(np.uint16), bits)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    save_file({"w": FLOATS}, tmp_path / "x.gc")
+    before = (tmp_path / "x.gc").read_bytes()
+    for bad in ({"w": np.array([{}], object)}, {"w": np.array(["text"])}, {"__metadata__": FLOATS}):
+        with pytest.raises(InvalidArgument):
+            save_file(bad, tmp_path / "x.gc")
+    with pytest.raises(InvalidArgument, match="of use only with"):
+        save_file({"w": FLOATS}, tmp_path / "x.gc", rounding="nearest")
+    assert (tmp_path / "x.gc").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- Lossy modes
+
+
+def test_mantissa_bits_keep_their_bound_and_the_checksums_hold():
+    arrays = {"x": FLOATS, "half": gradients(300, dtype="float16"), "n": np.arange(5)}
+    arrays["step"] = np.array([1001], np.float32)
+    stream = io.BytesIO()
+    plan = plan_bytes("x.npz", npz(arrays))
+    with ArchiveWriter(stream, part_bytes=1 << 10) as archive:
+        entry = archive.add(plan, MantissaBits(plan, 8))
+    assert not entry.exact and [segment.lossy for segment in entry.segments] == [True, True, False, False]
+    file = restored(stream.getvalue())["x.npz"]
+    loaded = np.load(io.BytesIO(file))      # which checks the members' CRC-32
+    assert np.abs(loaded["x"] - FLOATS).max() > 0 and loaded["step"] == 1001
+    assert (np.abs(loaded["x"] - FLOATS) <= np.abs(FLOATS) * 2.0**-9).all()
+    assert np.array_equal(loaded["n"], arrays["n"])
+    with opened(stream.getvalue()) as reader:
+        assert np.array_equal(reader.read("x"), loaded["x"])
+
+
+def test_torch_checksums_hold_after_a_lossy_mode():
+    torch = pytest.importorskip("torch")
+    file, stream = torch_file({"w": torch.from_numpy(FLOATS)}), io.BytesIO()
+    plan = plan_bytes("x.pt", file)
+    with ArchiveWriter(stream) as archive:
+        archive.add(plan, MantissaBits(plan, 4))
+    lossy = restored(stream.getvalue())["x.pt"]
+    [segment] = plan.segments
+    crc = zlib.crc32(lossy[segment.start : segment.stop]).to_bytes(4, "little")
+    assert len(lossy) == len(file) and all(lossy[at : at + 4] == crc for at in segment.crc_at)
+    loaded = torch.load(io.BytesIO(lossy), weights_only=True)["w"]
+    assert (np.abs(loaded.numpy() - FLOATS) <= np.abs(FLOATS) * 2.0**-5).all()
+
+
+def test_levels_by_name(tmp_path):
+    levels = RNG.integers(0, 4, FLOATS.shape).astype(np.uint8)
+    ladder = gcodec.PAPER_LADDER["float32"]
+    save_file({"w": FLOATS, "v": FLOATS}, tmp_path / "x.gc", levels={"w": levels}, ladder=ladder)
+    loaded = load_file(tmp_path / "x.gc")
+    expected = gcodec.decode(gcodec.encode(FLOATS, levels=levels, ladder=ladder))
+    assert np.array_equal(loaded["w"], expected) and np.array_equal(loaded["v"], FLOATS)
+    with pytest.raises(InvalidArgument, match="no such tensor"):
+        save_file({"w": FLOATS}, tmp_path / "y.gc", levels={"u": levels})
+
+
+def test_levels_are_cut_like_the_values():
+    levels = RNG.integers(0, 4, FLOATS.shape).astype(np.uint8)
+    plan, files = plan_tensors({"w": FLOATS}), []
+    for part_bytes in (64, 1 << 22):
+        stream = io.BytesIO()
+        with ArchiveWriter(stream, part_bytes=part_bytes) as archive:
+            archive.add(plan, Levels(plan, {"w": levels}, {"ladder": gcodec.PAPER_LADDER["float32"]}))
+        files.append(restored(stream.getvalue()))
+    assert files[0] == files[1]
+
+
+# ----------------------------------------------------------------------------------------------------------- Damage
+
+SMALL = archive_of(
+    {"a.npy": npy(gradients(300)), "b.npz": npz({"x": np.arange(40), "y": gradients(4)}), "c/d.txt": b"hello " * 20}
+)
+
+
+def outcome(data: bytes) -> dict[str, bytes] | None:
+    """The files, or None if a GcodecError was raised; any other error passes."""
+    try:
+        return restored(data, threads=1)
+    except GcodecError:
+        return None
+
+
+def test_archives_cut_off_anywhere_are_refused():
+    for size in range(len(SMALL)):
+        with pytest.raises((InsufficientData, Corruption)):
+            opened(SMALL[:size], threads=1)
+
+
+def test_every_flipped_byte_is_refused_or_harmless():
+    good = restored(SMALL)
+    for at in range(len(SMALL)):
+        damaged = bytearray(SMALL)
+        damaged[at] ^= 1 << at % 8
+        assert outcome(bytes(damaged)) in (None, good)
+
+
+def test_more_than_the_archive_is_refused():
+    assert outcome(SMALL + b"\0" * 8) is None and outcome(b"\0" * 8 + SMALL) is None
+    with pytest.raises(Corruption, match="not a gcodec archive"):
+        opened(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(Unsupported, match="version 2"):
+        opened(SMALL[:4] + b"\x02" + SMALL[5:])
+
+
+def index_of(data: bytes) -> tuple[bytes, Any]:
+    """The archive up to its index, and the index."""
+    size = int.from_bytes(data[-32:-24], "little")
+    start = len(data) - 32 - size - -size % 8
+    return data[:start], json.loads(zstandard.decompress(data[start : start + size]))
+
+
+def with_index(chunks: bytes, index: Any, codec: int = ZSTD) -> bytes:
+    """An archive with an index of the tester's choice, and all its hashes right."""
+    raw = index if isinstance(index, bytes) else json.dumps(index).encode()
+    stored = zstandard.ZstdCompressor().compress(raw) if codec == ZSTD else raw
+    return chunks + stored + bytes(-len(stored) % 8) + Trailer(len(stored), len(raw), codec).write_to(stored)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    yield path
+    for key, child in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(child, (*path, key))
+
+
+def holder_of(value: Any, path: tuple[Any, ...]) -> Any:
+    """The object or array that holds a place."""
+    for key in path[:-1]:
+        value = value[key]
+    return value
+
+
+LIES = [None, True, -1, 0, 1, 7, 2**31, 2**61, 2**64, 1.5, "", "x", "../x", [], [1, 2, 3], {}, {"a": 1}, "0" * 16]
+
+
+def test_an_index_that_lies_is_refused_or_harmless():
+    chunks, index = index_of(SMALL)
+    good = restored(SMALL)
+    assert outcome(with_index(chunks, index)) == outcome(with_index(chunks, index, STORED)) == good
+    refused = 0
+    for path in places(index):
+        for lie in LIES if path else ():
+            lied = copy.deepcopy(index)
+            holder_of(lied, path)[path[-1]] = lie
+            files = outcome(with_index(chunks, lied))
+            refused += files is None
+            # Only the order of the parts (skip) and names (path) are nobody's business but the index's.
+            assert files is None or path[-1] == "skip" or sorted(files.values()) == sorted(good.values())
+    assert refused > 500
+
+
+OPTIONAL = ("skip", "dtype", "lossy", "stride", "offset", "container")
+
+
+def test_an_index_with_less_or_more_is_refused():
+    chunks, index = index_of(SMALL)
+    for path in places(index):
+        if path and path[-1] not in OPTIONAL:
+            less = copy.deepcopy(index)
+            del holder_of(less, path)[path[-1]]
+            assert outcome(with_index(chunks, less)) is None or "tensors" in path
+        if path and isinstance(path[-1], str):
+            more = copy.deepcopy(index)
+            holder_of(more, path)["surprise"] = 1
+            with pytest.raises(Unsupported, match="reserved key"):
+                opened(with_index(chunks, more))
+
+
+@pytest.mark.parametrize("raw", [
+    b"", b"{", b"[]", b"7", b'{"files":[],"files":[]}', b"[" * 100_000, b"\xff", b'"\\ud800"',
+    b'{"files":[' + b"9" * 5000 + b"]}",
+])
+def test_an_index_that_is_not_one_is_refused(raw):
+    for codec in (STORED, ZSTD):
+        with pytest.raises(GcodecError):
+            opened(with_index(header_bytes(), raw, codec))
+
+
+def test_an_index_that_explodes_is_refused():
+    with pytest.raises(Corruption, match="illegal"):
+        opened(with_index(header_bytes(), b" " * (1 << 24)))
+
+
+@pytest.mark.parametrize("path", [
+    "/etc/passwd", "../x", "a/../../x", "a/./b", "", "a//b", "a/", ".", "..", "C:/x", "c:x", "a\\b", "\0", "a\nb",
+    "x" * 4097,
+])
+def test_paths_that_lead_elsewhere_are_refused(path):
+    chunks, index = index_of(SMALL)
+    index["files"][0]["path"] = path
+    with pytest.raises(Corruption, match="file path"):
+        opened(with_index(chunks, index))
+    with pytest.raises(InvalidArgument, match="file path"), ArchiveWriter(io.BytesIO()) as archive:
+        archive.add(FilePlan(path, "bytes", ArraySource([]), (), ()))
+
+
+@pytest.mark.parametrize("paths", [("a", "a"), ("a", "a/b"), ("a/b/c", "a/b")])
+def test_paths_that_collide_are_refused(paths):
+    with pytest.raises(InvalidArgument, match="file path"), ArchiveWriter(io.BytesIO()) as archive:
+        for path in paths:
+            archive.add(plan_bytes(path, b"x"))
+
+
+@pytest.mark.parametrize("tensor", [
+    {"shape": [76]}, {"shape": [2**40, 2**40]}, {"offset": 1}, {"stride": [2]}, {"offset": 2**61}, {"segment": 9},
+    {"shape": [1] * 65}, {"stride": [1, 1]}, {"dtype": "float64"}, {"name": "\ud800"},
+])
+def test_tensors_outside_their_segment_are_refused(tensor):
+    chunks, index = index_of(archive_of({"a.npy": npy(np.arange(75, dtype=np.float32))}))
+    index["files"][0]["tensors"][0] |= tensor
+    with pytest.raises(GcodecError):
+        opened(with_index(chunks, index))
+
+
+@pytest.mark.parametrize("tensor", [
+    {"shape": [2**61, 2**61, 0]}, {"shape": [1], "stride": [2**61]}, {"shape": [0], "stride": [2**61], "offset": 2**61},
+    {"shape": [2**50, 2**50], "stride": [0, 0]}, {"dtype": "later"}, {"dtype": "bool", "shape": [300]},
+    {"dtype": "<M8[ns]"},
+])
+def test_strange_tensors_raise_nothing_else(tensor):
+    chunks, index = index_of(archive_of({"a.npy": npy(np.zeros(75, np.float32))}))
+    index["files"][0]["tensors"][0] |= {"shape": [3], **tensor}
+    for like in ("numpy", "torch"):
+        if like == "torch":
+            pytest.importorskip("torch")
+        with opened(with_index(chunks, index)) as archive, suppress(GcodecError):
+            archive.read("a", like=like)
+
+
+def test_parts_that_unpack_to_more_are_refused():
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
+    chunk = bomb + bytes(-len(bomb) % 8)
+    hash_ = xxhash.xxh3_64_hexdigest(bytes(8192))
+    blob = {"bytes": 8192, "hash": hash_, "chunks": [[1, len(bomb), 8192]]}
+    nothing = {"bytes": 0, "hash": xxhash.xxh3_64_hexdigest(b""), "chunks": []}
+    file = {"path": "x", "format": "bytes", "exact": True, "size": 8192, "verbatim": nothing, "tensors": []}
+    frame = gcodec.encode(np.zeros(1 << 22, np.float32))
+    for stored, padded, codec in ((bomb, chunk, 1), (frame, frame, 2)):
+        blob["chunks"] = [[codec, len(stored), 8192]]
+        data = with_index(header_bytes() + padded, {"files": [file | {"segments": [blob]}]})
+        with opened(data) as archive, pytest.raises(GcodecError, match=r"where 8192 were expected|more than"):
+            list(archive.restored(archive.files[0]))
+
+
+def test_limits_are_kept():
+    with opened(SMALL, max_output_bytes=100) as archive:
+        with pytest.raises(LimitExceeded):
+            archive.read("a")
+        with pytest.raises(LimitExceeded):
+            list(archive.restored(archive.files[0]))
+        with pytest.raises(LimitExceeded):
+            archive.check_limit()
+        assert archive.read("b.npz:y").size == 4
+    with pytest.raises(LimitExceeded):
+        load_file(io.BytesIO(SMALL), max_output_bytes=1000)
+
+
+# ------------------------------------------------------------------------------------------------------- Output files
+
+
+def test_an_archive_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(RuntimeError), ArchiveWriter(tmp_path / "x.gc") as archive:
+        archive.add(plan_bytes("a.npy", FILES["floats.npy"]))
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    with ArchiveWriter(tmp_path / "x.gc") as archive:
+        archive.add(plan_bytes("a.npy", FILES["floats.npy"]))
+        assert not (tmp_path / "x.gc").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.gc"]
+
+
+def test_existing_files_are_kept_unless_forced(tmp_path):
+    (tmp_path / "x.gc").write_bytes(b"precious")
+    with pytest.raises(GcodecError, match="exists already"):
+        ArchiveWriter(tmp_path / "x.gc")
+    with pytest.raises(GcodecError, match="exists already"), Staging() as staging:     # it appears meanwhile
+        staging.create(tmp_path / "y.gc").write(b"new")
+        (tmp_path / "y.gc").write_bytes(b"precious")
+    assert (tmp_path / "y.gc").read_bytes() == b"precious"
+    with ArchiveWriter(tmp_path / "x.gc", force=True):
+        pass
+    assert restored((tmp_path / "x.gc").read_bytes()) == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.gc", "y.gc"]
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidArgument, match="symbolic link"), Staging() as staging:
+        staging.make_folder(tmp_path / "out", tmp_path / "out" / "a" / "b")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_new_folders_go_with_the_files(tmp_path):
+    with pytest.raises(RuntimeError), Staging() as staging:
+        staging.make_folder(tmp_path / "out", tmp_path / "out" / "a" / "b")
+        staging.create(tmp_path / "out" / "a" / "b" / "c")
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lossless_round_trip_of_the_corpus():
+    corpus = sorted(CORPUS.glob("*.safetensors"))
+    files = {path.name: path.read_bytes() for path in corpus}
+    assert restored(archive_of(files)) == files
+    with corpus[0].open("rb") as file:
+        assert plan_file("x.safetensors", FileSource(file)).format == "safetensors"

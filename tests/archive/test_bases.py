@@ -1,0 +1,474 @@
+"""Archives against a base: what goes in comes out with the same base, and never without it or with another."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import closing, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+import zstandard
+from safetensors.numpy import save as safetensors_bytes
+
+import gcodec
+from gcodec.archive import ArchiveReader, ArchiveWriter, Bases, load_file, save_file
+from gcodec.cli import main
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.files import ArraySource, plan_or_bytes
+from tests.archive.test_archive import index_of, outcome, with_index
+from tests.archive.test_files import npy, npz, torch_file
+from tests.cli.test_cli import names, result_of, run, write
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Every test works in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def later(array: np.ndarray, change: float = 1e-4) -> np.ndarray:
+    """The same array after some steps of training: every value a little off."""
+    return (array * (1 + change * RNG.standard_normal(array.shape))).astype(array.dtype)
+
+
+def bfloat16(array: np.ndarray) -> np.ndarray:
+    return (array.view(np.uint32) >> 16).astype(np.uint16)
+
+
+W, B, H = (RNG.standard_normal(shape).astype(np.float32) for shape in ((200, 100), 3000, (50, 90)))
+OLD: dict[str, np.ndarray] = {"w": W, "b": B, "half": H.astype(np.float16), "wide": W.astype(np.float64)}
+OLD["ids"] = np.arange(500)
+NEW = {name: later(array) if array.dtype.kind == "f" else array for name, array in OLD.items()}
+
+
+def saved(tensors: dict[str, Any], **options: Any) -> bytes:
+    stream = io.BytesIO()
+    save_file(tensors, stream, **options)
+    return stream.getvalue()
+
+
+def archive_of(files: dict[str, bytes], base: Bases | None = None, **options: Any) -> bytes:
+    """An archive of files given by their contents."""
+    stream = io.BytesIO()
+    with ArchiveWriter(stream, **options) as archive:
+        for path, data in files.items():
+            with closing(plan_or_bytes(path, ArraySource([np.frombuffer(data, np.uint8)]))) as plan:
+                archive.add(plan, None, base.find(path) if base else None)
+    return stream.getvalue()
+
+
+def restored(data: bytes, base: Bases | None, **options: Any) -> dict[str, bytes]:
+    with ArchiveReader(io.BytesIO(data), base=base, **options) as archive:
+        return {entry.path: b"".join(part.tobytes() for part in archive.restored(entry)) for entry in archive.files}
+
+
+def bases_of(data: bytes) -> dict[str, str | None]:
+    """By tensor, the hash of what it is coded against."""
+    with ArchiveReader(io.BytesIO(data)) as archive:
+        return {tensor.name: entry.segments[tensor.segment].base for entry, tensor in archive.tensors()}
+
+
+def hash_of(array: np.ndarray) -> str:
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
+
+
+def torch_bytes(tensors: dict[str, np.ndarray]) -> bytes:
+    torch = pytest.importorskip("torch")
+    return torch_file({"step": 7, "model": {name: torch.from_numpy(array) for name, array in tensors.items()}})
+
+
+KINDS: dict[str, Any] = {"x.safetensors": safetensors_bytes, "x.npz": npz, "x.pt": torch_bytes}
+
+
+# ------------------------------------------------------------------------------------------------ There and back
+
+
+@pytest.mark.parametrize("part_bytes", [64, 1 << 14, 1 << 22])
+@pytest.mark.parametrize("path", KINDS)
+def test_files_come_back_with_their_base(path, part_bytes):
+    old, new = KINDS[path](OLD), KINDS[path](NEW)
+    write({"old/" + path: old})
+    with Bases("old") as bases:
+        data = archive_of({path: new}, bases, part_bytes=part_bytes, threads=2)
+        assert data == archive_of({path: new}, bases, part_bytes=part_bytes, threads=1)
+        assert restored(data, bases) == restored(data, bases, threads=1) == {path: new}
+    with Bases("old/" + path) as bases:
+        assert restored(data, bases) == {path: new}
+    if part_bytes > 64:
+        assert len(data) < 0.9 * len(archive_of({path: new}, part_bytes=part_bytes))
+
+
+def test_a_checkpoint_is_smaller_against_the_one_before():
+    alone, data = saved(NEW), saved(NEW, base=OLD)
+    assert len(data) < 0.85 * len(alone)
+    assert bases_of(data) == {name: hash_of(OLD[name]) if name in ("w", "b", "half") else None for name in NEW}
+    loaded = load_file(io.BytesIO(data), base=OLD)
+    assert loaded.keys() == NEW.keys() and all(np.array_equal(loaded[name], NEW[name]) for name in NEW)
+    assert data == saved(NEW, base=OLD, threads=1)
+
+
+def forms(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The same tensors in all forms that a base may have."""
+    write({"f/x.safetensors": safetensors_bytes(tensors), "f/x.npz": npz(tensors), "f/x.pt": torch_bytes(tensors),
+           "f/z.npz": npz(tensors, compressed=True), "f/x.gc": saved(tensors)})
+    model = {"model/" + name: array for name, array in tensors.items()}     # as in the .pt
+    return {"dict": tensors, "npz": "f/x.npz", "compressed npz": "f/z.npz", "archive": "f/x.gc",
+            "path": Path("f/x.npz"), "safetensors": "f/x.safetensors", "model": model}
+
+
+@pytest.mark.parametrize("form", ["dict", "npz", "compressed npz", "archive", "path", "safetensors"])
+def test_a_base_is_its_values_whatever_file_holds_them(form):
+    pytest.importorskip("torch")
+    known = forms(OLD)
+    data = saved(NEW, base=known[form])
+    assert bases_of(data) == bases_of(saved(NEW, base=OLD))
+    for name, base in known.items():
+        with nullcontext() if name != "model" else pytest.raises(Unsupported, match="no such tensor"):
+            assert np.array_equal(load_file(io.BytesIO(data), base=base)["w"], NEW["w"])
+
+
+def test_torch_tensors_and_storages():
+    torch = pytest.importorskip("torch")
+    old = {name: torch.from_numpy(OLD[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(W).bfloat16()}
+    new = {name: torch.from_numpy(NEW[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(NEW["w"]).bfloat16()}
+    data = saved(new, base=old)
+    assert all(bases_of(data).values())
+    assert all(torch.equal(tensor, new[name]) for name, tensor in load_file(io.BytesIO(data), base=old).items())
+    flat = torch.cat([old["b"], old["w"].reshape(-1)])      # as one storage, of which tensors are views
+    write({"flat.pt": torch_file({"b": flat[:3000], "w": flat[3000:].view(200, 100)})})
+    assert bases_of(saved({"w": NEW["w"], "b": NEW["b"]}, base="flat.pt")) == {"w": hash_of(W), "b": hash_of(B)}
+    data = saved({"w": NEW["w"]}, base="flat.pt")
+    assert bases_of(data) == {"w": hash_of(W)}
+    assert np.array_equal(load_file(io.BytesIO(data), base="flat.pt")["w"], NEW["w"])
+    assert np.array_equal(load_file(io.BytesIO(data), base={"w": W})["w"], NEW["w"])
+
+
+def test_raw_bits_are_a_base_for_what_they_stand_for():
+    old, new = {"w": bfloat16(W)}, {"w": bfloat16(NEW["w"])}
+    assert bases_of(saved(new, base=old)) == {"w": None}        # integers, as far as anyone knows
+    data = saved(new, base=old, dtype="bfloat16")
+    assert bases_of(data) == {"w": hash_of(old["w"])}
+    assert np.array_equal(load_file(io.BytesIO(data), base=old)["w"].view(np.uint16), new["w"])
+
+
+def test_tensors_without_a_fitting_one_are_coded_alone():
+    old = {"w": W.reshape(100, 200), "b": B[:-1], "half": H, "wide": OLD["wide"], "more": W}
+    data = saved(NEW | {"extra": B}, base=old)
+    assert bases_of(data) == {**dict.fromkeys([*NEW, "extra"]), "w": hash_of(W)}      # another shape, as many values
+    loaded = load_file(io.BytesIO(data), base={"w": W})
+    assert all(np.array_equal(loaded[name], NEW[name]) for name in NEW)
+    alone = load_file(io.BytesIO(data), names=["b", "half"])
+    assert np.array_equal(alone["b"], NEW["b"])
+
+
+def test_a_base_that_nothing_gains_by_is_not_needed():
+    other = {name: RNG.standard_normal(array.shape).astype(array.dtype) for name, array in OLD.items()}
+    assert saved(NEW, base=other) == saved(NEW) == saved(NEW, base={})
+    assert saved({}, base=OLD) == saved({})
+
+
+@pytest.mark.parametrize("noise", [1e-7, 1e-3, 1e-2, 1])
+def test_a_base_never_makes_an_archive_larger(noise):
+    """Rows that predict each other (docs/format.md, section 8) may do so better than a base does."""
+    rows = (RNG.standard_normal((400, 1)) * RNG.standard_normal(128)).astype(np.float32)
+    new = {"rows": later(rows, 1e-4), "w": W, "b": B}
+    base = {name: later(array, noise) for name, array in new.items()}
+    assert len(saved(new, base=base)) <= len(saved(new)) + 100      # the hashes in the index
+
+
+def test_empty_single_and_special_values():
+    strange = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38], np.float32)
+    old = {"none": B[:0], "one": B[:1], "strange": np.tile(strange, 3000), "zeros": np.zeros(9000, np.float32)}
+    new = old | {"strange": np.roll(old["strange"], 1), "zeros": np.full(9000, np.nan, np.float32)}
+    for tensors, base in ((new, old), (old, new), (old, old)):
+        loaded = load_file(io.BytesIO(saved(tensors, base=base)), base=base)
+        assert all(loaded[name].tobytes() == tensors[name].tobytes() for name in tensors)
+
+
+def test_a_chain_of_checkpoints():
+    second, third = later(W), later(later(W))
+    save_file({"w": W}, "1.gc")
+    save_file({"w": second}, "2.gc", base="1.gc")
+    with Bases("1.gc") as first, ArchiveReader("2.gc", base=first) as base:
+        data = saved({"w": third}, base=base)
+        assert np.array_equal(load_file(io.BytesIO(data), base=base)["w"], third)
+    with pytest.raises(Unsupported, match=r"2\.gc.*:w: was compressed against a base"):
+        load_file(io.BytesIO(data), base="2.gc")
+    with Bases("1.gc") as first, Bases("2.gc", base=first) as bases:
+        assert restored(data, bases)
+    assert np.array_equal(load_file(io.BytesIO(data), base={"w": second})["w"], third)
+
+
+class Watched:
+    """A source that remembers the longest read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._source, self.longest = ArraySource([np.frombuffer(data, np.uint8)]), 0
+        self.size = self._source.size
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        self.longest = max(self.longest, stop - start)
+        return self._source.read(start, stop)
+
+
+def test_bases_are_read_part_by_part():
+    old, new = safetensors_bytes({"w": W}), safetensors_bytes({"w": NEW["w"]})
+    source = Watched(old)
+    plan = plan_or_bytes("old", source)
+    assert plan.tensors
+    with Bases(plan) as bases:
+        data = archive_of({"new": new}, bases, part_bytes=1 << 12)
+        assert restored(data, bases) == {"new": new} and source.longest == 4000      # ten rows
+    with ArchiveReader(io.BytesIO(saved({"w": W}))) as archive, Bases(archive) as bases:
+        again = archive_of({"new": new}, bases, part_bytes=1 << 12)
+        assert restored(again, bases) == {"new": new}
+        assert index_of(again)[0] == index_of(data)[0]      # only the base's name differs
+
+
+# ---------------------------------------------------------------------------------------------- Missing and wrong
+
+
+DATA = saved(NEW, base=OLD)
+
+
+@pytest.mark.parametrize(("base", "message"), [
+    (None, "tensors.safetensors:w: was compressed against a base, tensors.safetensors, which must be given"),
+    ({}, "tensors.safetensors:w: .* has no such tensor of 80000 bytes of float32"),
+    ({"w": W[1:], "b": B}, "tensors.safetensors:w: .* has no such tensor"),
+    ({**OLD, "w": W.astype(np.float64)}, "tensors.safetensors:w: .* has no such tensor"),
+    ({**OLD, "w": W.view(np.int32)}, "tensors.safetensors:w: .* has no such tensor"),
+    (NEW, "tensors.safetensors:w .*another base"),
+    ({**OLD, "w": np.where(W[150, 7] == W, 0, W)}, "tensors.safetensors:w .*another base"),
+    ({**OLD, "w": -W}, "tensors.safetensors:w .*another base"),
+    ({**OLD, "b": NEW["b"]}, "tensors.safetensors:b .*another base"),
+])
+def test_without_the_base_there_is_no_value(base, message):
+    for wanted in (None, ["w", "b"]):
+        with pytest.raises(Unsupported, match=message):
+            load_file(io.BytesIO(DATA), base=base, names=wanted)
+    assert np.array_equal(load_file(io.BytesIO(DATA), base=base, names=["wide"])["wide"], NEW["wide"])
+
+
+def test_an_archive_that_is_another_base_is_refused_before_it_is_read():
+    write({"other.gc": saved({**OLD, "w": NEW["w"]})})
+    with pytest.raises(Unsupported, match=r"w: was compressed against .* of other values than other\.gc has"):
+        load_file(io.BytesIO(DATA), base="other.gc")
+
+
+def test_what_can_be_no_base():
+    write({"notes.txt": b"hello", "bad.npy": npy(W)[:1000]})
+    for base, message in (("nowhere", "no such file"), ("notes.txt", "no tensors"), ("bad.npy", "bad.npy"),
+                          ({"w": np.array(["text"])}, "'w'")):
+        with pytest.raises(GcodecError, match=message):
+            saved(NEW, base=base)
+    for lossy in ({"mantissa_bits": 5}, {"levels": {"w": np.zeros(W.shape, np.uint8)}}):
+        with pytest.raises(InvalidArgument, match="lossless"):
+            saved(NEW, base=OLD, **lossy)
+
+
+def test_a_base_is_not_replaced_by_what_needs_it():
+    save_file(OLD, "x.gc")
+    before = Path("x.gc").read_bytes()
+    with pytest.raises(InvalidArgument, match="is the base"):
+        save_file(NEW, "x.gc", base="x.gc")
+    assert Path("x.gc").read_bytes() == before and names() == ["x.gc"]
+
+
+# ----------------------------------------------------------------------------------------------------------- Damage
+
+
+def test_damage_in_the_archive_or_in_its_base_is_found():
+    small = {"w": W[:20], "b": B[:400]}
+    old, new = saved({name: later(array) for name, array in small.items()}), saved({})
+    write({"old.gc": old})
+    new = saved(small, base="old.gc")
+    with Bases("old.gc") as bases:
+        good = restored(new, bases)
+        for at in range(0, len(new), 7):
+            damaged = bytearray(new)
+            damaged[at] ^= 1 << at % 8
+            with suppress(GcodecError):
+                assert restored(bytes(damaged), bases) == good
+    for at in range(0, len(old), 7):
+        damaged = bytearray(old)
+        damaged[at] ^= 1 << at % 8
+        write({"bad.gc": bytes(damaged)})
+        with suppress(GcodecError), Bases("bad.gc") as bases:
+            assert restored(new, bases) == good
+
+
+def test_a_damaged_archive_is_no_base():
+    noise = RNG.integers(0, 1 << 32, 4000, np.uint32).view(np.float32)      # stored as it is, without a checksum
+    data = bytearray(saved({"w": noise}))
+    data[100] ^= 1
+    write({"bad.gc": bytes(data)})
+    with pytest.raises(Corruption, match=r"bad\.gc.*hash"):
+        saved({"w": noise}, base="bad.gc")
+
+
+def test_an_index_that_lies_about_bases():
+    chunks, index = index_of(DATA)
+    segments = index["files"][0]["segments"]
+    place = next(n for n, segment in enumerate(segments) if "base" in segment)
+    lies: list[Any] = ["x", "", 7, None, [], "0" * 15, "G" * 16]
+    for lie in lies:
+        changed = json.loads(json.dumps(index))
+        changed["files"][0]["segments"][place]["base"] = lie
+        with pytest.raises(Corruption):
+            ArchiveReader(io.BytesIO(with_index(chunks, changed)))
+    del segments[place]["base"]         # frames still say what they need
+    with pytest.raises(Unsupported, match="encoded against a base"), Bases(saved_to("old.gc", OLD)) as bases:
+        restored(with_index(chunks, index), bases)
+    segments[place]["base"] = segments[place - 1]["base"] = "0" * 16
+    assert outcome(with_index(chunks, index)) is None
+
+
+def saved_to(path: str, tensors: dict[str, Any]) -> str:
+    save_file(tensors, path)
+    return path
+
+
+def test_the_page_alone_is_enough_to_read_against_a_base():
+    """docs/archive.md, section 5: chunks of a segment are frames of the same range of the base."""
+    with Bases(saved_to("old.gc", OLD)) as bases:
+        small = archive_of({"x.safetensors": safetensors_bytes(NEW)}, bases, part_bytes=1 << 12)
+    for data in (DATA, small):
+        chunks, index = index_of(data)
+        [file] = index["files"]
+        assert isinstance(file["base"], str)
+        at, found = 8, {}
+        for number, segment in enumerate(file["segments"]):
+            name, part = next(t["name"] for t in file["tensors"] if t["segment"] == number), b""
+            if "base" in segment:
+                assert hash_of(OLD[name]) == segment["base"]
+            for codec, stored, size in segment["chunks"]:
+                chunk = chunks[at : at + stored]
+                known = OLD[name].reshape(-1).view(np.uint8)[len(part) : len(part) + size].view(OLD[name].dtype)
+                base = known if "base" in segment else None
+                decoded = gcodec.decode(chunk, base=base).tobytes() if codec == 2 else b""
+                part += (chunk, zstandard.decompress(chunk) if codec == 1 else b"", decoded)[codec]
+                at += stored + -stored % 8
+            found[name] = part
+        assert found == {name: array.tobytes() for name, array in NEW.items()}
+
+
+# -------------------------------------------------------------------------------------------------- Command line
+
+
+def test_compress_against_a_base(capsys):
+    old, new = safetensors_bytes(OLD), safetensors_bytes(NEW)
+    write({"old.safetensors": old, "new.safetensors": new})
+    run("compress", "new.safetensors", "-o", "alone.gc")
+    [result] = result_of(capsys, "compress", "new.safetensors", "--base", "old.safetensors")
+    assert result["needs_base"] and result["archive_bytes"] < 0.9 * Path("alone.gc").stat().st_size
+    run("decompress", "new.safetensors.gc", "--base", "old.safetensors", "-o", "again.safetensors")
+    assert Path("again.safetensors").read_bytes() == new
+    run("verify", "new.safetensors.gc", "--base", "old.safetensors", "--against", "new.safetensors")
+    run("decompress", "new.safetensors.gc", "--base", "old.safetensors", "--only", "w")
+    assert np.array_equal(np.load("w.npy"), NEW["w"])
+    before = names()
+    run("decompress", "new.safetensors.gc", "-o", "x", code=1)
+    message = "gcodec: error: new.safetensors.gc: new.safetensors:b: was compressed against a base, old.safetensors, "
+    assert capsys.readouterr().err.startswith(message)
+    for base in ("new.safetensors", "alone.gc"):
+        run("decompress", "new.safetensors.gc", "--base", base, "-o", "x", code=1)
+        run("decompress", "new.safetensors.gc", "--base", base, "--only", "w", "-o", "x.npy", code=1)
+        run("verify", "new.safetensors.gc", "--base", base, code=1)
+        assert "new.safetensors:b" in capsys.readouterr().err
+    run("verify", "new.safetensors.gc", code=1)
+    assert names() == before
+
+
+def test_lists_name_the_base(capsys):
+    write({"old.safetensors": safetensors_bytes(OLD), "new.safetensors": safetensors_bytes(NEW)})
+    run("compress", "new.safetensors", "--base", "old.safetensors", "-o", "x.gc")
+    [listed] = result_of(capsys, "decompress", "--list", "x.gc")
+    [inspected] = result_of(capsys, "inspect", "x.gc")
+    for [file] in (listed["files"], inspected["files"]):
+        assert file["base"] == {"name": "old.safetensors", "tensors": 3}
+    assert {t["name"]: t.get("base") for t in listed["files"][0]["tensors"]}["w"] == hash_of(W)
+    assert {s["name"]: s.get("base") for s in inspected["files"][0]["segments"]}["w"] == hash_of(W)
+    for verb in (["decompress", "--list"], ["inspect"]):
+        run(*verb, "x.gc")
+        shown = capsys.readouterr().out
+        assert "base: old.safetensors, for 3 of 5 tensors" in shown and hash_of(W) in shown
+    run("compress", "new.safetensors", "-o", "y.gc")
+    run("decompress", "--list", "y.gc")
+    assert "base" not in capsys.readouterr().out
+
+
+def test_bare_arrays_match_whatever_their_files_are_called(capsys):
+    for old, new, options in (
+        (npy(W), npy(NEW["w"]), []), (W.tobytes(), NEW["w"].tobytes(), ["--dtype", "float32"]),
+        (npy(bfloat16(W)), npy(bfloat16(NEW["w"])), ["--dtype", "bfloat16"]), (torch_bytes(OLD), torch_bytes(NEW), []),
+    ):
+        write({"old": old, "new": new})
+        [result] = result_of(capsys, "compress", "new", "--base", "old", *options, "-f", "-q")
+        assert result["needs_base"]
+        run("decompress", "new.gc", "--base", "old", "-o", "again", "-f")
+        assert Path("again").read_bytes() == new
+
+
+@pytest.mark.parametrize("base", ["run1", "run1.gc", "packed"])
+def test_a_folder_against_a_folder(base, capsys):
+    old = {"a.safetensors": safetensors_bytes(OLD), "sub/b.npz": npz(OLD), "gone.npy": npy(B), "bad.npy": npy(B)[:90]}
+    new = {"a.safetensors": safetensors_bytes(NEW), "sub/b.npz": npz(NEW), "more.npy": npy(B), "bad.npy": npy(B)}
+    write({f"run1/{path}": data for path, data in old.items()} | {f"run2/{path}": data for path, data in new.items()})
+    run("compress", "run1")
+    Path("packed/sub").mkdir(parents=True)
+    run("compress", "run1/a.safetensors", "-o", "packed/")
+    run("compress", "run1/sub/b.npz", "-o", "packed/sub/")
+    run("compress", "run2", "-o", "alone.gc")
+    run("compress", "run2", "--base", base)
+    assert Path("run2.gc").stat().st_size < 0.9 * Path("alone.gc").stat().st_size
+    run("decompress", "run2.gc", "--base", base, "-o", "out/")
+    assert all(Path("out/run2", path).read_bytes() == data for path, data in new.items())
+    run("verify", "run2.gc", "--base", base, "--against", "run2")
+    run("decompress", "run2.gc", "--base", "run2", "-o", "other/", code=1)
+    assert "another base" in capsys.readouterr().err and not Path("other").exists()
+    Path("empty").mkdir()
+    run("decompress", "run2.gc", "--base", "empty", "-o", "other/", code=1)
+    assert "there is none for this file" in capsys.readouterr().err and not Path("other").exists()
+
+
+def test_bases_of_bases(capsys):
+    steps = [W, later(W), later(later(W))]
+    write({f"{number}.npy": npy(array) for number, array in enumerate(steps)})
+    run("compress", "0.npy")
+    run("compress", "1.npy", "--base", "0.npy.gc")
+    run("compress", "2.npy", "--base", "1.npy.gc", "--base", "0.npy")
+    run("decompress", "2.npy.gc", "--base", "1.npy.gc", "--base", "0.npy.gc", "-o", "again.npy")
+    assert Path("again.npy").read_bytes() == npy(steps[2])
+    run("verify", "2.npy.gc", "--base", "1.npy.gc", code=1)
+    assert "2.npy:2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["new.npy", "--mantissa-bits", "5"], "--mantissa-bits"), (["new.npy", "--mode", "gcomp"], "--mode gcomp"),
+    (["new.npy", "-o", "old.npy", "-f"], "old.npy: is needed"), (["new.npy", "old.npy", "--rm"], "old.npy: is needed"),
+    (["new.npy", "--base", "-"], "--base must be a file"),
+])
+def test_what_goes_with_no_base(options, message, capsys):
+    write({"old.npy": npy(W), "new.npy": npy(NEW["w"])})
+    run("compress", *options, "--base", "old.npy", code=2)
+    assert message in capsys.readouterr().err and names() == ["new.npy", "old.npy"]
+
+
+def test_remarks_and_removal(capsys):
+    write({"old.npy": npy(W), "new.npy": npy(NEW["w"]), "other.npy": npy(RNG.standard_normal(9).astype(np.float32))})
+    run("compress", "other.npy", "--base", "old.npy")
+    assert "note: other.npy: compressed without old.npy" in capsys.readouterr().err
+    run("decompress", "other.npy.gc", "-f")
+    run("compress", "new.npy", "--base", "old.npy", "--rm")
+    assert not Path("new.npy").exists()
+    assert main(["decompress", "new.npy.gc", "--base", "nowhere"]) == 1
+    assert "nowhere: no such file" in capsys.readouterr().err
+    run("decompress", "new.npy.gc", "--base", "old.npy", "--rm")
+    assert Path("new.npy").read_bytes() == npy(NEW["w"]) and not Path("new.npy.gc").exists()

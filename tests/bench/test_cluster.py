@@ -1,0 +1,378 @@
+"""The distributed benchmarks without their network: rows, the model's formulas, checks of results, tables, pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.paths import ROOT
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from bench.cluster import (  # noqa: E402
+    __main__,
+    allreduce,
+    bed,
+    bits,
+    buffers,
+    bypass,
+    checks,
+    coders,
+    compressed,
+    controllers,
+    counters,
+    definitions,
+    methods,
+    model,
+    pictures,
+    runs,
+    sweep,
+    tables,
+    team,
+    training,
+)
+from bench.experiments import gravac_methods  # noqa: E402
+from gcodec.benchmark.tables import read_table, write_table  # noqa: E402
+from gcodec.distributed.stats import Tally  # noqa: E402
+
+# The bed
+
+def test_rates_as_tc_writes_them():
+    assert bed.bits_per_second("100mbit") == 1e8
+    assert bed.bits_per_second("2.5gbit") == 2.5e9
+    assert bed.bits_per_second(bed.UNSHAPED) == float("inf")
+    with pytest.raises(bed.BedError, match="no rate"):
+        bed.bits_per_second("fast")
+
+
+def test_without_root_everything_is_skipped(monkeypatch, capsys):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    sweeps = bypass.SWEEP, compressed.SWEEP, controllers.SWEEP
+    for main in (__main__.main, allreduce.main, runs.main, *(one.main for one in sweeps)):
+        assert main([]) == 0
+        assert capsys.readouterr().out == "skipped: network namespaces need root\n"
+
+
+def test_without_tools_everything_is_skipped(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "tc" else "/sbin/ip")
+    assert bed.obstacle() == "there is no tc here (package iproute2)"
+
+
+def test_beds_do_not_share_names():
+    one, other = bed.Bed(2), bed.Bed(2)
+    assert {one.namespace(rank) for rank in range(2)}.isdisjoint(other.namespace(rank) for rank in range(2))
+    assert one.inside(1) == ["ip", "netns", "exec", one.namespace(1)]
+
+
+def test_workers_are_told_who_they_are():
+    found = team.environment(bed.Bed(4), 3)
+    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("3", "4", "4")
+    assert found["MASTER_ADDR"] == bed.Bed(4).address(0)
+
+
+class Here(bed.Bed):
+    """Workers, but no network: commands run as they are."""
+
+    def inside(self, rank: int) -> list[str]:
+        return ["env", f"HERE={rank}"]
+
+
+def test_one_failing_worker_ends_the_others():
+    script = "import os, sys, time; time.sleep(60 * (os.environ['HERE'] == '0')); sys.exit('it was me')"
+    with pytest.raises(team.WorkerError, match=r"rank 1 has failed with status 1:\nit was me"):
+        team.run_all(Here(2), [sys.executable, "-c", script], 50)
+    with pytest.raises(team.WorkerError, match="time is up"):
+        team.run_all(Here(2), [sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
+    team.run_all(Here(2), [sys.executable, "-c", "assert '{rank}' in '01' and '{size}' == '2'"], 50)
+
+
+def test_a_teams_workers_answer(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    (tmp_path / "echo.py").write_text(
+        "import os\nfrom bench.cluster.team import serve\n"
+        "def answer(command, **more):\n    print('noise')\n    return [os.environ['RANK'], command, 1 // more['by']]\n"
+        "serve(answer)\n")
+    with team.Team(Here(2), "echo") as some:
+        assert some.ask(command="a", by=1) == [["0", "a", 1], ["1", "a", 1]]
+        with pytest.raises(team.WorkerError, match="ZeroDivisionError"):
+            some.ask(command="b", by=0)
+
+
+def test_counters_count():
+    assert counters.traffic("lo").sent >= 0
+    assert counters.traffic("no such interface") == counters.Traffic(0, 0)
+    assert counters.Traffic(5, 7) - counters.Traffic(2, 3) == counters.Traffic(3, 4)
+
+
+# Other codecs in the exchange
+
+@pytest.mark.parametrize("name", coders.CODECS)
+def test_peers_give_back_every_bit(name):
+    values = np.random.default_rng(1).normal(size=5000).astype(np.float32)
+    values[:2000] = 0
+    words, out, back = values.view(np.uint32), np.empty(30_000, np.uint8), np.empty(5000, np.uint32)
+    rounded = np.empty_like(back)
+    coder = coders.PeerCoder(coders.CODECS[name](), Tally())
+    size = coder.encode(words, 0, 0, out, rounded)
+    coder.decode(out[:size], back)
+    assert np.array_equal(back, words)
+    assert np.array_equal(rounded, words)
+    assert (size < words.nbytes) == (name != "no codec")
+    assert coder.tally.encoded_bytes == coder.tally.decoded_bytes == words.nbytes
+
+
+# Verification
+
+def share() -> Any:
+    parameter = torch.nn.Parameter(torch.linspace(-1, 1, 100))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    optimizer.state[parameter]["momentum_buffer"] = torch.zeros(100)
+    return buffers.Share([parameter], optimizer, [], "none")
+
+
+def test_deviations_of_a_step_by_hand():
+    parts = torch.full((2, 100), 1e-3)
+    exact = checks.ordered_mean(parts)
+    assert checks.step_deviation(exact, parts, share()) == 0
+    error = 3 * 2.0**-24 / 0.1      # of a gradient: three half ulps of a parameter of 1 at a rate of 0.1
+    moved = exact.clone()
+    moved[0] += error
+    assert checks.step_deviation(moved, parts, share()) == pytest.approx(3, rel=0.01)
+
+
+def test_wrong_results_are_found(monkeypatch):
+    monkeypatch.setattr(checks, "_alike", lambda result: True)
+    parts = torch.randn((2, 100), generator=torch.Generator().manual_seed(1))
+    exact = checks.ordered_mean(parts)
+    for name in (methods.LOSSLESS, methods.FP32, methods.FP16, methods.BF16, methods.FIXED, methods.NEAR, "zstd-1"):
+        assert checks.check(name, exact, parts, share()) == 0
+        wrong = exact.clone()
+        wrong[3] += 0.1
+        with pytest.raises(checks.WrongResultError, match=name):
+            checks.check(name, wrong, parts, share())
+    nudged = torch.nextafter(exact, torch.tensor(9.0))
+    checks.check(methods.FP32, nudged, parts, share())
+    with pytest.raises(checks.WrongResultError, match="bit for bit"):
+        checks.check("zlib-1", nudged, parts, share())
+    monkeypatch.setattr(checks, "_alike", lambda result: False)
+    with pytest.raises(checks.WrongResultError, match="different bits"):
+        checks.check(methods.FP32, exact, parts, share())
+
+
+def test_a_perturbed_model_is_one_ulp_away():
+    module = torch.nn.Linear(30, 30)
+    before = module.weight.detach().clone()
+    training.perturb(module, 1)
+    apart = module.weight.detach().view(torch.int32) - before.view(torch.int32)
+    assert set(apart.unique().tolist()) == {-1, 1}
+
+
+# Rows
+
+def answers(seconds: float) -> list[dict[str, Any]]:
+    tally = Tally(sent_bytes=40.0, encode_seconds=seconds / 4).numbers()
+    return [{"seconds": seconds * factor, "processor": seconds, "sent": 100, "received": 100, "tally": tally}
+            for factor in (1, 2)]
+
+
+def test_rows_of_an_all_reduce():
+    found = {name: allreduce.Series() for name in (methods.FP32, methods.NEAR, methods.NEAR + methods.WIRE)}
+    for seconds in (1.0, 2.0, 3.0):
+        for series in found.values():
+            series.add(answers(seconds))
+    row = dict(zip(allreduce.COLUMNS[5:], allreduce.row_of(methods.NEAR, found, "1gbit", 50, 2), strict=False))
+    assert (row["rounds"], row["seconds"], row["normalized"]) == (3, "4.00000", "1.0000")
+    assert (row["nic_bytes"], row["ratio"], row["encode_seconds"]) == ("100", "2.0000", "0.50000")
+    assert row["line_share"] == f"{800 / 4 / 1e9:.4f}"
+    assert allreduce.line_share(1.0, 1.0, bed.UNSHAPED) == ""
+    assert allreduce.wire_seconds("zlib-1", {"zlib-1": allreduce.Series()}) is None
+
+
+def result(steps: int = 40) -> dict[str, Any]:
+    random = np.random.default_rng(2)
+    curves = {}
+    for number, name in enumerate((*runs.ALL, training.BYPASS)):
+        losses = np.linspace(3, 1, steps) + (name != training.FP32) * 1e-3 * random.normal(size=steps)
+        stats = {"bits_per_symbol": 3.0} if "gcodec" in name else {}
+        stats |= dict.fromkeys(("sent_bytes", "refresh_bytes", "encode_seconds", "decode_seconds", "wait_seconds"), 8.0)
+        curves[name] = {"losses": losses.tolist(), "seconds": [0.1 + number / 100] * steps,
+                        "sent": [1000 - 100 * number] * steps, "calls": [(8 * n, 2 * n) for n in range(steps)],
+                        "bits": [3.0] * steps * ("gcodec" in name),
+                        "entropies": [2.9] * steps * ("gcodec" in name), "stats": stats if "gcodec" in name else {}}
+    return {"model": "cnn", "workers": 2, "rate": "1gbit", "seed": 1, "batch": 8, "runs": curves}
+
+
+def controlled() -> dict[str, Any]:
+    """The dense run, and the same with counts of a controller's."""
+    dense = result()["runs"][training.FP32]
+    gravac = {**dense, "stats": {"compressor": {"float_ratio": 8.0}}}
+    return {**result(), "runs": {training.FP32: {**dense, "stats": {}}, controllers.METHODS[4]: gravac}}
+
+
+def test_rows_of_a_training():
+    rows = [dict(zip(runs.STEPS_COLUMNS, row, strict=True)) for row in runs.step_rows(result())]
+    assert [row["method"] for row in rows] == [*runs.METHODS, training.BYPASS]
+    assert (rows[0]["of_fp32"], rows[4]["bytes_of_fp32"], rows[4]["bytes_of_bf16"]) == ("1.0000", "0.6000", "0.7500")
+    curve = [row for row in runs.training_rows(result()) if row[4] == training.FP32]
+    assert [row[5] for row in curve] == [10, 20, 30, 40]
+    assert float(str(curve[-1][7])) == pytest.approx(4.0)
+    found = list(runs.deviation_rows([result(), result()]))
+    assert {row[1] for row in found} == {*runs.ALL, training.BYPASS} - {training.FP32}
+    assert sum(int(str(row[6])) for row in found if row[1] == training.NEAR) == 80
+    assert runs.settled([*[0.0] * runs.SETTLED, 2.0, 4.0] + [3.0] * 98) == pytest.approx(3.0)
+    moved = result()
+    moved["runs"] = {training.NOTHING: {**moved["runs"][training.FP32], "seconds": [0.05] * 40}, **moved["runs"]}
+    found = list(compressed.rows_of(moved))
+    assert [row[3] for row in found] == list(moved["runs"])[1:]
+    assert [row[8:11] for row in found[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
+    table = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
+    assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in table] == [
+        (training.FP32, "1.000", "1.00"), (controllers.METHODS[4], "1.000", "8.00")]
+    assert all(name in gravac_methods.METHODS for name in controllers.METHODS[1:])
+    shares = [row[-1] for row in bypass.rows_of(result())]
+    assert shares[-1] == "0.750"
+
+
+def test_a_sweep_that_is_cut_off_keeps_its_rows(monkeypatch, tmp_path):
+    asked = []
+
+    def train(model, rate, steps, seed, methods, small, more):
+        asked.append((model, rate, steps, small))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return result() if methods == bypass.SWEEP.methods else controlled()
+
+    monkeypatch.setattr(sweep, "obstacle", lambda: None)
+    monkeypatch.setattr(sweep, "clean_up_when_told_to_end", lambda: None)
+    monkeypatch.setattr(sweep, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        controllers.SWEEP.main(["--out", str(tmp_path), "--steps", "9"])
+    assert asked == [("lstm", runs.RATE, 9, False), ("lstm", controllers.SLOW_RATE, 9, False)]
+    assert len(read_table(tmp_path / controllers.FILE)[1]) == 2
+    assert bypass.SWEEP.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert asked[2:] == [("cnn", bed.UNSHAPED, 60, False)]
+
+
+def test_a_sweep_adds_to_what_is_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep, "obstacle", lambda: None)
+    monkeypatch.setattr(sweep, "clean_up_when_told_to_end", lambda: None)
+    monkeypatch.setattr(sweep, "train", lambda model, rate, *_: controlled() | {"model": model, "rate": rate})
+    for arguments, rates in ((["--rate", runs.RATE], [runs.RATE]),
+                             (["--rate", "100mbit", "--add"], [runs.RATE, "100mbit"]),
+                             (["--rate", runs.RATE, "--add"], ["100mbit", runs.RATE]),
+                             (["--rate", "100mbit"], ["100mbit"])):
+        assert controllers.SWEEP.main([*arguments, "--out", str(tmp_path)]) == 0
+        rows = read_table(tmp_path / controllers.FILE)[1]
+        assert list(dict.fromkeys(row["rate"] for row in rows)) == rates
+        assert len(rows) == 2 * len(rates)
+
+
+def test_all_reduces_add_to_what_is_there(monkeypatch, tmp_path):
+    def measured(options, _data, model, workers):
+        rest = [len(options.rate), *[""] * (len(allreduce.COLUMNS) - 5)]
+        return ([model, workers, rate, methods.FP32, *rest] for rate in options.rate)
+
+    for name, stand_in in (("obstacle", lambda: None), ("clean_up_when_told_to_end", lambda: None),
+                           ("dumps_of", lambda *_: None), ("_of_bed", measured)):
+        monkeypatch.setattr(allreduce, name, stand_in)
+    for arguments, found in ((["--rate", "1gbit"], [("1gbit", "1")]),
+                             (["--rate", "2gbit", "--rate", "1gbit", "--add"], [("2gbit", "2"), ("1gbit", "2")]),
+                             (["--rate", "100mbit", "--add"], [("2gbit", "2"), ("1gbit", "2"), ("100mbit", "1")])):
+        command = [*arguments, "--model", "lstm", "--workers", "4", "--out", str(tmp_path)]
+        assert allreduce.main(command) == 0
+        assert [(row["rate"], row["values"]) for row in read_table(tmp_path / allreduce.FILE)[1]] == found
+
+
+def test_bits_of_exponents_by_table():
+    watcher = bits.Watcher("m", 1)
+    counts = np.zeros(bits.SYMBOLS, np.int64)
+    counts[[0, 120]] = 8, 8
+    for step in range(1, bits.INTERVAL + 3):
+        watcher.count(step, counts if step == 1 else np.roll(counts, 1))
+    rows = [row for row in watcher.rows if row[1] == bits.INTERVAL + 2 and row[2] == "native Huffman"]
+    found = {row[3]: float(str(row[4])) for row in rows}
+    assert (found[bits.FRESH], found[bits.BEFORE], found[bits.STALE]) == (1, 1, 9)      # an escape bit and 8 more
+    assert 1 < found[bits.REFRESHED] <= 2      # made of the first step, too
+    zeros = bits.exponent_counts([np.array([0.0, 1.0, -1.0, 2.0], np.float32)])
+    assert (zeros[0], zeros[128], zeros[129]) == (1, 2, 1)
+
+
+# The model
+
+def test_the_models_formulas_by_hand():
+    assert model.ring(1e6, 4, 1e-3, 8e-9) == pytest.approx(6e-3 + 1.5 * 8e-3)
+    assert model.tree(1e6, 4, 1e-3, 8e-9) == pytest.approx(4e-3 + 4 * 8e-3)
+    costs = model.Costs(encode=1e9, decode=2e9, ratio=4.0)
+    assert costs.codec_seconds(1e9, 2) == pytest.approx(1 + 0.5)
+    best, serial = model.compressed(1e9, 2, 0, 8e-9, costs)
+    assert serial == pytest.approx(2.0 + 1.5)
+    assert best == pytest.approx(2.0 + 1.5 / model.PIECES)
+    limit = model.break_even(2, costs)
+    assert limit == pytest.approx(8 * 0.75 / 1.5e-9)
+    assert model.compressed(1e9, 2, 0, 8 / limit, costs)[1] == pytest.approx(model.ring(1e9, 2, 0, 8 / limit))
+
+
+# Tables and pictures
+
+def made_up_results(folder: Path) -> None:
+    names = allreduce.NAMES
+    rows = []
+    for rate in bed.RATES:
+        found = {name: allreduce.Series() for name in names}
+        for seconds in (0.1, 0.2, 0.3):
+            for name, series in found.items():
+                ranks = answers(seconds)
+                for rank in ranks:
+                    rank["tally"] |= {"decode_seconds": 0.01}
+                    if name in (methods.FP32, methods.SMALL):
+                        del rank["tally"]
+                series.add(ranks)
+        rows += [["cnn", 2, rate, name, 50, *allreduce.row_of(name, found, rate, 50, 2), "1.5", "0.1", "cnn, step 600"]
+                 for name in names]
+    write_table(folder / allreduce.FILE, allreduce.COLUMNS, rows)
+    write_table(folder / runs.TRAINING, runs.TRAINING_COLUMNS, runs.training_rows(result()))
+    write_table(folder / runs.DEVIATIONS, runs.DEVIATIONS_COLUMNS, runs.deviation_rows([result()]))
+    write_table(folder / runs.STEPS, runs.STEPS_COLUMNS, runs.step_rows(result()))
+    write_table(folder / bypass.FILE, bypass.COLUMNS, bypass.rows_of(result()))
+    still = result()
+    still["runs"][training.NOTHING] = still["runs"][training.FP32]
+    write_table(folder / compressed.FILE, compressed.COLUMNS, compressed.rows_of(still))
+    write_table(folder / controllers.FILE, controllers.COLUMNS, controllers.rows_of(controlled()))
+    watcher = bits.Watcher("cnn", 1)
+    for step in (1, 2, 3):
+        watcher.count(step, np.arange(bits.SYMBOLS))
+    write_table(folder / bits.FILE, bits.COLUMNS, watcher.rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tables_and_pictures_of_made_up_results(tmp_path, capsys):
+    made_up_results(tmp_path)
+    assert model.main(["--results", str(tmp_path)]) == 0
+    assert pictures.main(["--results", str(tmp_path), "--out", str(tmp_path)]) == 0
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(pictures.PICTURES)
+    page = "\n".join(tables.section(tmp_path))
+    assert [line[4:] for line in page.splitlines() if line.startswith("### ")] == list(tables.PARTS)
+    for name in pictures.PICTURES:
+        assert f"(images/{name}.png)" in page
+    assert "| cnn | 2.000 |" in page
+    assert tables.section(tmp_path / "nothing") == definitions.DEFINITIONS.splitlines()
+    capsys.readouterr()
+    once = tables.placed("# Page\n", ["a"])
+    assert once == "# Page\n\n## Distributed training\n\n<!-- begin cluster -->\n\na\n\n<!-- end cluster -->\n"
+    assert tables.placed(once, ["b"]) == once.replace("\na\n", "\nb\n")
+
+
+def test_every_part_is_run():
+    for quick in (False, True):
+        names = [command[0] for command in __main__.commands(quick, Path("dumps"), Path("out"))]
+        mains = {f"bench.cluster.{path.stem}" for path in (ROOT / "bench" / "cluster").glob("*.py")
+                 if '__name__ == "__main__"' in path.read_text()}
+        assert mains - set(names) == {
+            "bench.cluster.__main__", "bench.cluster.allreduce_worker", "bench.cluster.training"}

@@ -1,0 +1,612 @@
+"""The command line: every kind of input there and back, exit codes, nothing left behind, nothing replaced unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file as load_safetensors
+from safetensors.numpy import save_file as save_safetensors
+
+import gcodec
+from gcodec.archive import ArchiveWriter, load_file
+from gcodec.cli import VERBS, display, main
+from gcodec.cli.gcomp import DumpPolicy
+from gcodec.files import ArraySource, open_source, plan_file
+from gcodec.recorder import read_dump
+from gcodec.truncation.optimizers import levels_for, view_from_dump
+from tests.archive.test_files import npy, npz, torch_file
+from tests.support.paths import CORPUS
+
+DUMPS = sorted(CORPUS.glob("*.safetensors"))
+RNG = np.random.default_rng(3)
+FLOATS = (RNG.standard_normal((50, 60)) * 1e-3).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Every test works in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: object, code: int = 0) -> None:
+    assert main([str(argument) for argument in arguments]) == code
+
+
+def result_of(capsys, *arguments: object, code: int = 0) -> Any:
+    capsys.readouterr()
+    run(*arguments, "--json", code=code)
+    return json.loads(capsys.readouterr().out)
+
+
+def process(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "gcodec", *arguments], input=stdin, capture_output=True, check=False,
+                          env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(gcodec.__file__).parents[1])}
+
+
+def write(files: dict[str, bytes]) -> None:
+    for path, data in files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(data)
+
+
+def names() -> list[str]:
+    return sorted(path.relative_to(Path.cwd()).as_posix() for path in Path.cwd().rglob("*") if path.is_file())
+
+
+# ------------------------------------------------------------------------------------------------ There and back
+
+
+def kinds() -> dict[str, bytes]:
+    return {
+        "a.npy": npy(FLOATS),
+        "b.npz": npz({"x": FLOATS, "n": np.arange(5)}),
+        "c.safetensors": DUMPS[0].read_bytes(),
+        "d.txt": b"not a tensor at all",
+    }
+
+
+def test_every_kind_comes_back_byte_for_byte():
+    files = kinds()
+    write(files)
+    run("compress", *files)
+    assert names() == sorted([*files, *(f"{name}.gc" for name in files)])
+    for name in files:
+        Path(name).unlink()
+    run("decompress", *(f"{name}.gc" for name in files))
+    assert {name: Path(name).read_bytes() for name in files} == files
+
+
+def test_torch_files_come_back_byte_for_byte():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    write({"model.pt": torch_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})})
+    run("compress", "model.pt")
+    run("decompress", "model.pt.gc", "-o", "again.pt")
+    assert Path("again.pt").read_bytes() == Path("model.pt").read_bytes()
+    assert torch.equal(torch.load("again.pt", weights_only=True)["model"]["weight"], model.weight)
+
+
+def test_a_folder_is_one_archive_with_its_paths():
+    files = {f"run/{name}": data for name, data in kinds().items()} | {"run/sub/deep/e.npy": npy(FLOATS)}
+    write(files)
+    run("compress", "run")
+    shutil.move("run", "before")
+    run("decompress", "run.gc")
+    assert {path: Path(path).read_bytes() for path in files} == files
+    run("decompress", "run.gc", "-o", "there/")
+    assert Path("there/run/sub/deep/e.npy").read_bytes() == npy(FLOATS)
+    run("verify", "run.gc", "--against", "run")
+    run("verify", "run.gc", "--against", "there")
+
+
+@pytest.mark.parametrize("spelling", ["run", "run/", "./run", "run/.", "sub/../run"])
+def test_a_folder_is_the_same_however_it_is_spelled(spelling):
+    write({"run/a.npy": npy(FLOATS), "sub/x": b""})
+    run("compress", spelling, "-o", "x.gc")
+    assert list(load_file("x.gc")) == ["a"]
+    run("decompress", "x.gc", "-o", "out/")
+    assert Path("out/run/a.npy").exists()
+
+
+def test_many_inputs_in_one_archive():
+    write({"p/a.npy": npy(FLOATS), "q/a.npy": npy(FLOATS + 1), "q/b.npy": npy(FLOATS + 2)})
+    run("compress", "p/a.npy", "q", "-o", "all.gc")
+    assert set(load_file("all.gc")) == {"p/a.npy:a", "q/a.npy:a", "q/b.npy:b"}
+    run("compress", "p/a.npy", "q/b.npy", "-o", "packed/", code=1)      # a folder to be made is made by hand
+    Path("packed").mkdir()
+    run("compress", "p/a.npy", "q/b.npy", "-o", "packed")
+    assert {"packed/a.npy.gc", "packed/b.npy.gc"} <= set(names())
+    run("compress", "p/a.npy", "q/a.npy", "-o", "packed", "-f", code=2)     # both would be packed/a.npy.gc
+
+
+def test_globs_are_ours_where_the_shell_leaves_them():
+    write({"run/a.npy": npy(FLOATS), "run/b.npy": npy(FLOATS)})
+    run("compress", "run/*.npy", "-o", "x.gc")
+    assert set(load_file("x.gc")) == {"a.npy:a", "b.npy:b"}
+
+
+def test_streams():
+    data = npy(FLOATS)
+    compressed = process("compress", "-", stdin=data)
+    assert compressed.returncode == 0 and compressed.stderr.startswith(b"stdout: ")
+    quiet = process("compress", "-", "-q", stdin=data)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, compressed.stdout, b"")
+    restored = process("decompress", "-", stdin=compressed.stdout)
+    assert (restored.returncode, restored.stdout, restored.stderr) == (0, data, b"")
+    write({"x.gc": compressed.stdout})
+    run("decompress", "x.gc")
+    assert Path("stdin.npy").read_bytes() == data
+    listed = process("decompress", "--list", "-", stdin=compressed.stdout)
+    assert listed.returncode == 0 and b"50x60" in listed.stdout
+
+
+def test_raw_values_and_raw_bits():
+    write({"x.f32": FLOATS.tobytes(), "b.npy": npy((FLOATS.view(np.uint32) >> 16).astype(np.uint16))})
+    run("compress", "x.f32", "--dtype", "float32")
+    run("compress", "b.npy", "--dtype", "bfloat16")
+    assert np.array_equal(load_file("x.f32.gc")["x"], FLOATS.reshape(-1))
+    assert Path("b.npy.gc").stat().st_size < 0.85 * Path("b.npy").stat().st_size
+    run("compress", "x.f32", "--dtype", "float31", "-f", code=2)
+    run("compress", "b.npy", "--dtype", "float32", "-f", code=1)
+
+
+def test_lists_need_only_the_index(capsys):
+    write(kinds())
+    run("compress", *kinds(), "-o", "all.gc")
+    data = bytearray(Path("all.gc").read_bytes())
+    data[8 : len(data) // 2] = bytes(len(data) // 2 - 8)
+    Path("all.gc").write_bytes(data)
+    [listed] = result_of(capsys, "decompress", "--list", "all.gc")
+    assert [file["path"] for file in listed["files"]] == sorted(kinds())
+    run("decompress", "--list", "all.gc")
+    assert "grad/" in capsys.readouterr().out
+    run("verify", "all.gc", code=1)
+
+
+# ------------------------------------------------------------------------------------------------- Single tensors
+
+
+def test_single_tensors(capsys):
+    write(kinds())
+    run("compress", *kinds(), "-o", "all.gc")
+    run("decompress", "all.gc", "--only", "x")
+    assert np.array_equal(np.load("x.npy"), FLOATS)
+    run("decompress", "all.gc", "--only", "x", code=1)
+    assert "exists already" in capsys.readouterr().err
+    run("decompress", "all.gc", "--only", "b.npz:n", "-o", "n.safetensors")
+    assert np.array_equal(load_safetensors("n.safetensors")["n"], np.arange(5))
+    run("decompress", "all.gc", "--only", "param/*", "--only", "x", "-o", "out/")
+    params = [name for name in read_dump(DUMPS[0]).keys if name.startswith("param/")]
+    assert set(names()) >= {f"out/{name.replace('/', '.')}.npy" for name in [*params, "x"]}
+    run("decompress", "all.gc", "--only", "param/*", "-o", "one.npy", code=2)
+    run("decompress", "all.gc", "--only", "nothing*", code=1)
+    assert "no tensor" in capsys.readouterr().err
+
+
+def test_a_single_tensor_on_standard_output():
+    write({"f.npy": npy(np.asfortranarray(FLOATS))})
+    run("compress", "f.npy")
+    done = process("decompress", "f.npy.gc", "--only", "f", "-o", "-")
+    assert done.stdout == npy(np.ascontiguousarray(FLOATS)) and done.returncode == 0
+
+
+def test_types_that_numpy_lacks_go_to_safetensors(capsys):
+    bits = (FLOATS.view(np.uint32) >> 16).astype(np.uint16)
+    write({"b.npy": npy(bits)})
+    run("compress", "b.npy", "--dtype", "bfloat16")
+    run("decompress", "b.npy.gc", "--only", "b")
+    assert plan_file("b", open_bytes("b.safetensors")).tensors[0].dtype == "bfloat16"
+    run("decompress", "b.npy.gc", "--only", "b", "-o", "bits.npy")
+    assert "raw bits" in capsys.readouterr().err
+    assert np.array_equal(np.load("bits.npy"), bits)
+
+
+def open_bytes(path: str) -> ArraySource:
+    return ArraySource([np.frombuffer(Path(path).read_bytes(), np.uint8)])
+
+
+# ---------------------------------------------------------------------------------------------------- Lossy modes
+
+
+def test_mantissa_bits(capsys):
+    write({"a.npy": npy(FLOATS)})
+    [result] = result_of(capsys, "compress", "a.npy", "--mantissa-bits", 6)
+    assert not result["exact"] and result["bits_per_value"] < 12
+    run("decompress", "a.npy.gc", "-o", "lossy.npy")
+    lossy = np.load("lossy.npy")
+    assert 0 < np.max(np.abs(lossy / FLOATS - 1)) <= 2.0**-7
+    [checked] = result_of(capsys, "verify", "a.npy.gc", "--against", "a.npy")
+    [difference] = checked["files"][0]["differences"]
+    assert difference["max_relative"] == pytest.approx(np.max(np.abs(lossy.astype(float) / FLOATS - 1)), rel=1e-3)
+    assert difference["changed"] == np.count_nonzero(lossy != FLOATS)
+
+
+@pytest.mark.parametrize("options", [[], ["--ladder", "paper", "--rounding", "truncate"], ["--literal"]])
+@pytest.mark.parametrize("dump", DUMPS, ids=lambda path: path.stem)
+def test_gcomp_makes_gradients_smaller_and_leaves_the_rest(dump, options):
+    run("compress", dump, "-o", "lossless.gc")
+    run("compress", dump, "-o", "x.gc", "--mode", "gcomp", *options)
+    assert Path("x.gc").stat().st_size < 0.99 * Path("lossless.gc").stat().st_size
+    run("decompress", "x.gc", "-o", "again.safetensors")
+    before, after = load_safetensors(dump), load_safetensors("again.safetensors")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if before[name].tobytes() != after[name].tobytes()}
+    assert changed and all(name.startswith("grad/") for name in changed)
+    assert len(Path("again.safetensors").read_bytes()) == dump.stat().st_size
+    run("verify", "x.gc", "--against", dump)
+
+
+def test_gcomp_has_the_levels_of_the_optimizer_however_the_file_is_cut():
+    dump = read_dump(DUMPS[-1])
+    for part_bytes in (1 << 22, 1 << 12):
+        with (
+            closing(plan_file("x.safetensors", open_source(DUMPS[-1]))) as plan,
+            ArchiveWriter("x.gc", force=True, part_bytes=part_bytes) as archive,
+        ):
+            archive.add(plan, DumpPolicy(plan))
+        for name, tensor in load_file("x.gc", names=[f"grad/{name}" for name in dump.names]).items():
+            parameter = name.removeprefix("grad/")
+            view = view_from_dump(dump.optimizer, dump.hyper(parameter), dump.state(parameter))
+            grad = dump.grad(parameter)
+            levels = levels_for(view, dump.param(parameter), grad)
+            assert np.array_equal(tensor, gcodec.decode(gcodec.encode(grad, levels=levels)))
+
+
+def test_gcomp_explains_what_it_needs(capsys):
+    write({"a.npy": npy(FLOATS), "notes.txt": b"hello"})
+    run("compress", "a.npy", "--mode", "gcomp", code=1)
+    assert "Recorder" in capsys.readouterr().err
+    run("compress", "notes.txt", "--mode", "gcomp")
+    metadata = {"format": "gcodec-dump-1", "step": "1", "optimizer": "Lion", "groups": '[{"lr": 1, "params": ["w"]}]'}
+    tensors = {"grad/w": FLOATS, "param/w": FLOATS}
+    for change, message in (
+        ({}, "Lion"), ({"format": "gcodec-dump-9"}, "gcodec-dump-9"), ({"groups": "[7]"}, "malformed"),
+        ({"optimizer": "SGD", "groups": '[{"lr": 1, "params": ["v"]}]'}, "lacks its gradient"),
+    ):
+        save_safetensors(tensors, "x.safetensors", metadata=metadata | change)
+        run("compress", "x.safetensors", "--mode", "gcomp", code=1)
+        assert message in capsys.readouterr().err
+    assert not Path("x.safetensors.gc").exists()
+
+
+# ----------------------------------------------------------------------------------------- Errors and exit codes
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["frobnicate"], ["compress"], ["compress", "a.npy", "--mode", "magic"],
+    ["compress", "a.npy", "--ladder", "fine"],
+    ["compress", "a.npy", "--mode", "gcomp", "--mantissa-bits", "3"], ["compress", "a.npy", "--mantissa-bits", "99"],
+    ["compress", "a.npy", "--rounding", "nearest"], ["compress", "a.npy", "--threads", "0"], ["compress", "-", "-"],
+    ["compress", "a.npy", "-o", "-", "--json"], ["compress", "folder", "--rm"],
+    ["compress", "folder", "--dtype", "float32"], ["compress", "a.npy", "--rm", "--mantissa-bits", "3"],
+    ["compress", "a.npy", "--mode", "gcomp", "--literal", "--ladder", "fine"],
+    ["decompress", "--list", "--only", "a", "a.npy"], ["decompress", "a.npy", "--max-output-bytes", "many"],
+    ["decompress", "a.npy", "b.npy", "-o", "x"], ["verify", "a", "b", "--against", "c"], ["record", "--steps", "0"],
+    ["record", "--every", "0"], ["record", "--json"], ["inspect", "-", "-"],
+])
+def test_a_wrong_command_line_is_2(arguments, capsys):
+    write({"a.npy": npy(FLOATS), "folder/b.npy": npy(FLOATS)})
+    run(*arguments, code=2)
+    printed = capsys.readouterr()
+    assert "usage" in printed.out + printed.err or printed.err.startswith("gcodec: error: ")
+    assert names() == ["a.npy", "folder/b.npy"]
+
+
+def test_data_at_fault_is_1_and_one_line(capsys):
+    write({"bad.npy": npy(FLOATS)[:1000], "cut.gc": b"\x89GCA\x01", "other.gc": b"something else", "old.gc": b""})
+    Path("empty").mkdir()
+    for arguments, message in (
+        (["compress", "bad.npy"], "bad.npy: "), (["compress", "nowhere.npy"], "nowhere.npy: no such"),
+        (["compress", "none/*.npy"], "none/*.npy: no such"), (["compress", "empty"], "empty: no files"),
+        (["decompress", "cut.gc"], "cut.gc: an archive has at least"),
+        (["decompress", "old.gc"], "old.gc: an archive has at least"),
+        (["decompress", "other.gc"], "other.gc: not a gcodec archive"), (["inspect", "nowhere"], "nowhere: "),
+        (["verify", "nowhere.gc"], "nowhere.gc: No such file"), (["decompress", "empty"], "empty: Is a directory"),
+    ):
+        run(*arguments, code=1)
+        printed = capsys.readouterr()
+        assert printed.err.startswith(f"gcodec: error: {message}") and printed.err.count("\n") == 1 and not printed.out
+    assert names() == ["bad.npy", "cut.gc", "old.gc", "other.gc"]
+
+
+def test_nothing_is_replaced_unasked(capsys):
+    write({"a.npy": npy(FLOATS), "a.npy.gc": b"precious"})
+    run("compress", "a.npy", code=1)
+    assert "exists already" in capsys.readouterr().err and Path("a.npy.gc").read_bytes() == b"precious"
+    run("compress", "a.npy", "-f")
+    run("decompress", "a.npy.gc", code=1)
+    run("decompress", "a.npy.gc", "-f")
+    assert Path("a.npy").read_bytes() == npy(FLOATS)
+
+
+def test_damage_is_found_and_nothing_is_restored(capsys):
+    write({f"run/{name}": data for name, data in kinds().items()})
+    run("compress", "run", "-q")
+    data = bytearray(Path("run.gc").read_bytes())
+    data[len(data) // 2] ^= 4
+    write({"bad.gc": bytes(data)})
+    run("verify", "run.gc", "bad.gc", code=1)
+    printed = capsys.readouterr()
+    assert "run.gc: good" in printed.out and "bad.gc: run/c.safetensors:" in printed.err
+    run("decompress", "bad.gc", "-o", "out/", code=1)
+    assert not Path("out").exists()
+
+
+def test_archives_cannot_write_elsewhere(capsys, folder):
+    write({"run/sub/a.npy": npy(FLOATS), "elsewhere/keep": b""})
+    run("compress", "run")
+    shutil.rmtree("run")
+    Path("run").symlink_to(folder / "elsewhere")
+    run("decompress", "run.gc", code=1)
+    assert "symbolic link" in capsys.readouterr().err
+    assert names() == ["elsewhere/keep", "run.gc"]
+
+
+def test_limits(capsys):
+    write({"zeros.npy": npy(np.zeros(1 << 20, np.float32))})
+    run("compress", "zeros.npy")
+    assert Path("zeros.npy.gc").stat().st_size < 4000
+    Path("zeros.npy").unlink()
+    run("decompress", "zeros.npy.gc", "--max-output-bytes", "4MB", code=1)
+    assert "above the limit of 4000000 bytes" in capsys.readouterr().err
+    run("decompress", "zeros.npy.gc", "--max-output-bytes", "5 MiB")
+
+
+def test_inputs_are_kept_unless_told_otherwise():
+    write({"a.npy": npy(FLOATS), "b.npy": npy(FLOATS)})
+    run("compress", "a.npy")
+    assert Path("a.npy").exists()
+    run("compress", "b.npy", "--rm")
+    assert not Path("b.npy").exists()
+    run("decompress", "b.npy.gc", "--rm")
+    assert names() == ["a.npy", "a.npy.gc", "b.npy"]
+
+
+def test_what_a_folder_holds_that_cannot_be_read_is_kept(capsys):
+    files = {"run/bad.npy": npy(FLOATS)[:1000], "run/good.npy": npy(FLOATS), "run/old.pt": b"\x80\x02 whatever"}
+    write(files)
+    run("compress", "run")
+    notes = capsys.readouterr().err
+    assert "note: run/bad.npy: kept as plain bytes" in notes and "note: run/old.pt: kept" in notes
+    run("decompress", "run.gc", "-f")
+    assert {path: Path(path).read_bytes() for path in files} == files
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError, OSError])
+def test_whatever_happens_nothing_is_left_behind(interruption, monkeypatch, capsys):
+    write({"a.npy": npy(FLOATS), "b.npy": npy(FLOATS)})
+    run("compress", "a.npy", "b.npy", "-o", "both.gc")
+    before = names()
+    calls: list[int] = []
+
+    def fail(*arguments: object) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise interruption
+
+    monkeypatch.setattr(display, "progress", lambda *a, **k: Interrupter(fail))
+    code = 130 if interruption is KeyboardInterrupt else 1
+    run("compress", "a.npy", "b.npy", "-o", "x.gc", code=code)
+    calls.clear()
+    run("decompress", "both.gc", "-o", "out/", code=code)
+    assert names() == before and not Path("out").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+class Interrupter:
+    """Stands for a progress bar during which something happens."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __enter__(self) -> Any:
+        return self._function
+
+    def __exit__(self, *arguments: object) -> None:
+        pass
+
+
+SLOW_COMPRESS = """
+import signal
+import sys
+from gcodec import cli
+from gcodec.archive import writer
+
+signal.signal(signal.SIGINT, signal.default_int_handler)    # also where the tests run with it ignored, as under nohup
+
+def wait(plan, crcs):
+    print("writing", flush=True)
+    sys.stdin.read()
+    raise AssertionError("was not interrupted")
+
+writer._verbatim = wait
+sys.exit(cli.main(["compress", "a.npy"]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as on Unix")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_signals_leave_nothing_behind(number, code):
+    write({"a.npy": npy(FLOATS)})
+    with subprocess.Popen([sys.executable, "-c", SLOW_COMPRESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env=environment()) as running:
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.readline() == b"writing\n"
+        assert any(name.endswith(".partial") for name in names())
+        running.send_signal(number)
+        assert running.wait(60) == code
+        assert running.stderr.read() == b""
+    assert names() == ["a.npy"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes as on Unix")
+def test_a_reader_that_goes_away_is_no_error():
+    write({"a.npy": npy(RNG.standard_normal(200_000))})
+    run("compress", "a.npy")
+    with subprocess.Popen([sys.executable, "-m", "gcodec", "decompress", "a.npy.gc", "-o", "-"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env=environment()) as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.read(10)
+        running.stdout.close()
+        assert running.wait(60) == 141 and running.stderr.read() == b""
+
+
+# ------------------------------------------------------------------------------------------------- Looking at things
+
+
+def test_inspect_tells_all(capsys):
+    write({"frame": gcodec.encode(FLOATS)})
+    run("compress", DUMPS[0], "-o", "x.gc", "--mode", "gcomp")
+    [archive] = result_of(capsys, "inspect", "x.gc")
+    assert archive["bytes"] == Path("x.gc").stat().st_size
+    [file] = archive["files"]
+    assert file["metadata"]["format"] == "gcodec-dump-1"
+    for segment in file["segments"]:
+        assert segment["stored_bytes"] == sum(c["stored_bytes"] + -c["stored_bytes"] % 8 for c in segment["chunks"])
+        assert segment["lossy"] == segment["name"].startswith("grad/")
+    assert {mode for segment in file["segments"] for mode in segment["modes"]} >= {"lossless", "near-lossless"}
+    run("inspect", "x.gc", "--chunks")
+    text = capsys.readouterr().out
+    assert all(tensor["name"] in text for tensor in file["tensors"]) and "bits/value" in text and "0/3/6/9" in text
+    [frame] = result_of(capsys, "inspect", "frame")
+    assert frame["kind"] == "frame" and frame["shape"] == [50, 60]
+    [plain] = result_of(capsys, "inspect", DUMPS[0])
+    assert plain["kind"] == "file" and {t["name"] for t in plain["tensors"]} == {t["name"] for t in file["tensors"]}
+    run("inspect", "frame", DUMPS[0])
+
+
+def test_verify_against_another_file(capsys):
+    write({"a.npy": npy(FLOATS), "b.npy": npy(FLOATS + 1), "c.npy": npy(FLOATS[1:])})
+    run("compress", "a.npy")
+    run("verify", "a.npy.gc", "--against", "a.npy")
+    assert "byte for byte" in capsys.readouterr().out
+    wrong = {"b.npy": "differs from b.npy at byte", "c.npy": "bytes, c.npy has", "d.npy": "d.npy: No such file"}
+    for other, message in wrong.items():
+        run("verify", "a.npy.gc", "--against", other, code=1)
+        assert message in capsys.readouterr().err
+    run("compress", "a.npy", "-f", "--mantissa-bits", 3)
+    run("verify", "a.npy.gc", "--against", "a.npy")
+    assert "largest relative change" in capsys.readouterr().out
+    run("verify", "a.npy.gc", "--against", "c.npy", code=1)
+
+
+def test_a_remade_npz_equals_its_original_in_every_value(capsys):
+    arrays: dict[str, np.ndarray] = {"x": FLOATS, "n": np.arange(9)}
+    write({"a.npz": npz(arrays, compressed=True), "b.npz": npz(arrays | {"x": FLOATS + 1})})
+    run("compress", "a.npz")
+    run("verify", "a.npz.gc", "--against", "a.npz")
+    assert "in every value" in capsys.readouterr().out
+    run("verify", "a.npz.gc", "--against", "b.npz", code=1)
+    assert "values differ" in capsys.readouterr().err
+
+
+def test_record_explains_itself_and_lists_dumps(capsys):
+    run("record", "--snippet", "--every", 50, "--folder", "here")
+    snippet = capsys.readouterr().out
+    compile(snippet, "snippet", "exec")
+    assert "every=50" in snippet and "'here'" in snippet
+    run("record")
+    assert "gcodec compress" in capsys.readouterr().out
+    rows = result_of(capsys, "record", CORPUS)
+    assert [row["dump"] for row in rows] == [str(path) for path in DUMPS]
+    assert all(row["format"] == "gcodec-dump-1" and row["parameters"] > 3 for row in rows)
+    run("record", DUMPS[0])
+    assert "SGD" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb, capsys):
+    run(verb, "--help")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: gcodec {verb}") and max(map(len, printed.splitlines())) < 130
+
+
+def test_help_and_lists_load_little():
+    write({"n.npy": npy(np.arange(5))})
+    run("compress", "n.npy")
+    program = ("import sys; from gcodec.cli import main; main({}); "
+               "print([name for name in ('torch', 'rich.progress', 'gcodec.demo') if name in sys.modules])")
+    for arguments in (["--help"], ["decompress", "--list", "n.npy.gc"]):
+        done = subprocess.run([sys.executable, "-c", program.format(arguments)], capture_output=True, check=True,
+                              env=environment())
+        assert done.stdout.endswith(b"[]\n")
+
+
+def test_progress_is_for_terminals(monkeypatch, capsys):
+    write({"a.npy": npy(FLOATS)})
+    run("compress", "a.npy")
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run("compress", "a.npy", "-f", "-q")
+    assert not capsys.readouterr().err
+    run("compress", "a.npy", "-f")
+    assert "kB" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    run("--version")
+    assert capsys.readouterr().out == f"gcodec {gcodec.__version__}\n"
+
+
+@pytest.mark.parametrize(("text", "size"), [
+    ("1", 1), ("2kB", 2000), ("3 MiB", 3 << 20), ("0.5g", 500_000_000), ("7b", 7),
+])
+def test_sizes_are_read(text, size):
+    assert display.parse_size(text) == size
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (12_345, "12.3 kB"),
+                                            (999_600, "1.00 MB"), (123_456_789, "123 MB"), (5e12, "5.00 TB")])
+def test_sizes_are_shown(size, text):
+    assert display.size(size) == text
+
+
+# ------------------------------------------------------------------------------------------------- Files that are large
+
+MEASURE = """
+from pathlib import Path
+from gcodec.cli import main
+codes = [main(arguments) for arguments in {}]
+peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+print(codes, peak)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_does_not_grow_with_the_files():
+    def peak(values: int) -> int:
+        array = np.lib.format.open_memmap("x.npy", "w+", "<f4", (values,))
+        for at in range(0, values, 1 << 20):
+            array[at : at + (1 << 20)] = RNG.standard_normal(min(1 << 20, values), dtype=np.float32)
+        del array
+        steps = [["compress", "x.npy", "-f"], ["verify", "x.npy.gc", "--against", "x.npy"],
+                 ["decompress", "x.npy.gc", "-o", "y.npy", "-f"],
+                 ["decompress", "x.npy.gc", "--only", "x", "-o", "y.npy", "-f"],
+                 ["compress", "x.npy", "-f", "--mantissa-bits", "9"]]
+        done = subprocess.run([sys.executable, "-c", MEASURE.format(steps)], capture_output=True, check=True, text=True,
+                              env=environment())
+        codes, kilobytes = done.stdout.strip().splitlines()[-1].rsplit(" ", 1)
+        assert codes == "[0, 0, 0, 0, 0]"
+        return int(kilobytes) << 10
+
+    small, large = peak(1 << 20), peak(1 << 28)
+    assert large - small < 150 << 20        # of a file of a gigabyte

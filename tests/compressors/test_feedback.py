@@ -1,0 +1,150 @@
+"""Momentum correction and its relatives: what DGC does around its choice of values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
+from gcodec.averaging.simulate import Simulation, converse
+from gcodec.compressors import DGC, Dense, TopK
+from gcodec.compressors.contract import alone
+from gcodec.errors import InvalidArgument
+from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("compressor", [Dense(), DGC(1.0), TopK(0.05)], ids=repr)
+def test_what_is_sent_and_what_is_left_is_the_sum_of_momenta(compressor, nesterov):
+    """Without masking and clipping; and the whole of it, where everything is sent, is what torch's SGD steps with."""
+    size, steps = 3, 6
+    momentum = MomentumCorrection(0.9, nesterov=nesterov, masking=False)
+    simulation = Simulation(size, Plan(compressor, momentum, smallest=0))
+    param = torch.nn.Parameter(torch.zeros(SHAPES["linear"], dtype=torch.float64))
+    optimizer = torch.optim.SGD([param], lr=1.0, momentum=0.9, nesterov=nesterov)
+    sent = torch.zeros_like(param.detach())
+    for step in range(steps):
+        sent = sent + one_step(simulation, step)["linear"].double()
+        param.grad = mean_of(gradients_at(step, size))["linear"].double()
+        optimizer.step()
+    left = sum((r.double() for rank in simulation.ranks if (r := rank.residual("linear")) is not None),
+               torch.zeros_like(sent))
+    moved = -param.detach()
+    assert norm(moved - sent - left / size) <= 1e-5 * norm(moved)
+
+
+def test_masking_forgets_momentum_where_values_were_sent():
+    rank = Averager(Plan(TopK(0.1), MomentumCorrection(0.9), smallest=0))
+    gradient = gradients_at(0, 1)[0]["linear"]
+    chosen = {}
+    rank.watch = lambda name, corrected, outcome: chosen.update({name: outcome.indices})
+    alone(rank.average({"x": gradient}))
+    momentum, residual = rank.memories["x"]["momentum"].view(-1), rank.memories["x"]["residual"].view(-1)
+    assert not momentum[chosen["x"]].any()
+    assert not residual[chosen["x"]].any()
+    assert torch.count_nonzero(momentum) == torch.count_nonzero(residual) == 4200 - 420
+
+
+def test_dense_tensors_keep_their_momentum():
+    simulation, averages = run(Plan(TopK(0.1), MomentumCorrection(0.5)), 2, 2)
+    first, second = (mean_of(gradients_at(step, 2))["bias"] for step in (0, 1))
+    assert norm(averages[1]["bias"] - (second + 0.5 * first)) <= 1e-6 * norm(second)
+    assert simulation.ranks[0].residual("bias") is None
+
+
+def test_clipping_is_by_the_root_of_the_number_of_ranks():
+    simulation = Simulation(4, Plan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
+    gradient = torch.ones(10, 10)      # of norm 10
+    average = simulation.average([{"x": gradient}] * 4)[0]["x"]
+    assert norm(average) == pytest.approx(0.25, rel=1e-5)
+    small = gradient * 1e-3
+    assert torch.equal(simulation.average([{"x": small}] * 4)[0]["x"], small)
+
+
+def test_a_momentum_of_the_optimizers_own_is_refused():
+    param = torch.nn.Parameter(torch.zeros(3))
+    MomentumCorrection().check(torch.optim.SGD([param], lr=0.1))
+    ErrorFeedback().check(torch.optim.Adam([param]))
+    for optimizer in (torch.optim.SGD([param], lr=0.1, momentum=0.9), torch.optim.Adam([param])):
+        with pytest.raises(InvalidArgument):
+            MomentumCorrection().check(optimizer)
+
+
+def test_decay_forgets():
+    rank = Averager(Plan(TopK(0.01), ErrorFeedback(decay=0.5), smallest=0))
+    gradient = gradients_at(0, 1)[0]["linear"]
+    alone(rank.average({"x": gradient}))
+    left = rank.memories["x"]["residual"].clone()
+    seen = {}
+    rank.watch = lambda name, corrected, outcome: seen.update({name: corrected.clone()})
+    alone(rank.average({"x": gradient}))
+    assert torch.equal(seen["x"], gradient + 0.5 * left)
+
+
+def test_without_feedback_nothing_is_kept():
+    simulation, _ = run(Plan(TopK(0.01), feedback=None), 2, 3)
+    assert all(not memory for memory in simulation.ranks[0].memories.values())
+
+
+def test_the_whole_recipe_trains():
+    """DGC as published, from warm-up to masking, on least squares: what dense training with momentum solves too."""
+    random = torch.Generator().manual_seed(0)
+    data = torch.randn(2, 200, 60, generator=random)
+    targets = data @ torch.randn(60, 20, generator=random)
+
+    def loss_after(plan, steps=300, rate=0.01):
+        weight, simulation = torch.zeros(60, 20), Simulation(2, plan)
+        for _ in range(steps):
+            gradients = [{"w": one.T @ (one @ weight - target) / 200}
+                         for one, target in zip(data, targets, strict=True)]
+            weight = weight - rate * simulation.average(gradients)[0]["w"]
+        return norm(torch.cat(list(data)) @ weight - torch.cat(list(targets))) ** 2
+
+    dense = loss_after(Plan(Dense(), MomentumCorrection(0.9, masking=False)))
+    start = norm(targets) ** 2
+    found = loss_after(Plan(WarmUp(DGC(0.05), steps=10), MomentumCorrection(0.9, clip=300.0)))
+    assert dense < 1e-3 * start
+    assert found < 1e-3 * start
+
+
+def test_state_of_another_rank_or_version_is_refused():
+    simulation, _ = run(TopK(0.1), 2, 1)
+    state = simulation.ranks[0].state_dict()
+    for wrong in (simulation.ranks[1], Averager(Plan(TopK(0.1)), 0, 3)):
+        with pytest.raises(InvalidArgument):
+            wrong.load_state_dict(state)
+    with pytest.raises(InvalidArgument):
+        simulation.ranks[0].load_state_dict({**state, "version": 2})
+
+
+@pytest.mark.parametrize("feedback", [ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)], ids=repr)
+@pytest.mark.parametrize("name", PROMISES)
+def test_averages_in_place_are_the_same_averages(name, feedback):
+    """In the gradients' memory, as hooks have it: the same bits, and the same residuals, in narrow types too; and where
+    a gradient is not finite, it changes no residual."""
+    plan = Plan(PROMISES[name].setting, feedback, smallest=100)
+    for dtype in (torch.float32, torch.bfloat16):
+        groups = [[Averager(plan, rank, 3) for rank in range(3)] for _ in range(2)]
+        for step in range(4):
+            gradients = [{key: one.to(dtype) for key, one in own.items()} for own in gradients_at(step, 3)]
+            if step == 2:
+                gradients[1]["linear"][3, 4] = math.nan
+            found = []
+            for group, in_place in zip(groups, (False, True), strict=True):
+                mine = [{key: one.clone() for key, one in own.items()} for own in gradients]
+                found += [converse([one.average(own, in_place=in_place)
+                                    for one, own in zip(group, mine, strict=True)])[1]]
+                assert all((found[-1][key] is one) == in_place for key, one in mine[1].items())
+            assert all(same(found[0][key], found[1][key]) for key in found[0])
+            for one, other in zip(*groups, strict=True):
+                for key in found[0]:
+                    left = one.residual(key), other.residual(key)
+                    assert left == (None, None) or same(*left)

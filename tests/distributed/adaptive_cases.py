@@ -1,0 +1,300 @@
+"""What the ranks of tests/distributed/test_adaptive.py run. Every function here is one rank's part."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import itertools
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.adaptive import (
+    Accordion,
+    Adaptive,
+    AdaptiveOptimizer,
+    GlobalThreshold,
+    GraVAC,
+    KMeans,
+    LGreCo,
+    Planner,
+    gravac_bits,
+    ranks,
+)
+from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.simulate import converse
+from gcodec.compressors import QSGD, Dense, Frames, PowerSGD, RandomK, TopK
+from gcodec.distributed.stats import Tally
+from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
+from tests.distributed.compressor_cases import Given, averages_at, gradients_of
+from tests.support.compressor_settings import gradients_at, same
+
+CONTROLLERS: dict[str, Any] = {
+    "gravac": GraVAC(TopK(0.1), 2, 32, 0.3, window=2, omega=0.0),
+    "gravac random-k": GraVAC(RandomK(0.1), 1.5, 6, 0.2, window=2, omega=0.0),
+    "gravac bits": gravac_bits((9, 5, 3, 1), epsilon=0.9, window=2, omega=0.0),
+    "lgreco": LGreCo(PowerSGD(3), others=(TopK(0.02),), period=2, accordion=Accordion(PowerSGD(4), PowerSGD(2))),
+    "accordion": Accordion(TopK(0.2), TopK(0.05), period=2, source="reduced"),
+    "clusters": KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2, source="own"),
+    "threshold": GlobalThreshold(TopK(0.05), period=2),
+}
+PLANS: dict[str, Plan] = {"gravac bits": Plan(Frames())}
+
+
+def counter() -> Any:
+    """A clock that goes by how often one looks at it."""
+    return itertools.count(0.0).__next__
+
+
+def decisions(controller: Any) -> dict[str, Any]:
+    """A controller's state, but for what a clock has a part in."""
+    return {key: value for key, value in controller.state_dict().items() if key != "throughputs"}
+
+
+def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, int, int]:
+    """Averages and decisions are those of simulated ranks, bit for bit."""
+    size = group.size()
+    controller, tally = CONTROLLERS[name], Tally()
+    simulated = ranks(size, TopK(0.1), controller, counter())
+    real = ranks(size, TopK(0.1), controller, counter())[rank()]
+    found, settings = [], set()
+    for step in range(steps):
+        gradients = gradients_at(step, size)
+        wanted = converse([one.average(own, rate=1.0) for one, own in zip(simulated, gradients, strict=True)])
+        averages = gd.converse(real.average(gradients[rank()], rate=1.0), group, tally=tally)
+        assert all(same(averages[one], wanted[rank()][one]) for one in averages), step
+        settings.add(repr([compressor.floats((60, 70)) for compressor in real.averager.compressors.values()]))
+        found += list(averages.values())
+    assert decisions(real.controller) == decisions(simulated[rank()].controller)
+    return crc(found), len(settings), int(tally.sent_bytes)
+
+
+def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
+    """Least squares with each rank's own data: the loss before and after, of the same parameters on all ranks."""
+    random = torch.Generator().manual_seed(rank())
+    data = torch.randn(200, 60, generator=random)
+    target = data @ torch.randn(60, 40, generator=torch.Generator().manual_seed(7))
+    torch.manual_seed(0)
+    model = torch.nn.Linear(60, 40)
+    inner = torch.optim.SGD(model.parameters(), lr=5.0)
+    adaptive = Adaptive(Averager(Plan(TopK(0.1)), rank(), group.size()), GraVAC(TopK(0.1), 2, 16, 0.5, window=5))
+    optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
+                                  lambda conversation: gd.converse(conversation, group), samples=200)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (model(data) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return crc([one.detach() for one in model.parameters()]), losses[0], losses[-1]
+
+
+def optimizer_checkpoint(group: dist.ProcessGroup, name: str, folder: str, first: int = 3, second: int = 4) -> int:
+    """An optimizer around Adam through ``torch.distributed.checkpoint``, in place into a new one: a checksum of
+    parameters after as many steps as without."""
+    @contextlib.contextmanager
+    def made() -> Iterator[tuple[Any, Any]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(60, 40), nn.Linear(40, 60))
+        adaptive = Adaptive(Averager(PLANS.get(name, Plan(TopK(0.1))), rank(), group.size()),
+                            copy.deepcopy(CONTROLLERS[name]), counter())
+        yield model, AdaptiveOptimizer(torch.optim.Adam(model.parameters(), 0.01), model.named_parameters(), adaptive,
+                                       lambda conversation: gd.converse(conversation, group))
+
+    def train(model: Any, optimizer: Any, steps: range) -> int:
+        for step in steps:
+            optimizer.zero_grad()
+            random = torch.Generator().manual_seed(100 * step + rank())
+            (model(torch.randn(8, 60, generator=random)) - 1).square().mean().backward()
+            optimizer.step()
+        return crc([param.detach() for param in model.parameters()])
+
+    with made() as (model, optimizer):
+        train(model, optimizer, range(first))
+        save({"model": model.state_dict(), "optimizer": optimizer}, checkpoint_id=folder, process_group=group)
+        wanted = train(model, optimizer, range(first, first + second))
+        decided = decisions(optimizer.adaptive.controller)
+    with made() as (model, optimizer):
+        weights = model.state_dict()
+        load({"model": weights, "optimizer": optimizer}, checkpoint_id=folder, process_group=group)
+        model.load_state_dict(weights)
+        assert train(model, optimizer, range(first, first + second)) == wanted
+        assert decisions(optimizer.adaptive.controller) == decided
+    return wanted
+
+
+# ---------------------------------------------------------------------------------------------------- DDP
+
+
+@contextlib.contextmanager
+def given_model(group: dist.ProcessGroup, name: str, **options: Any) -> Iterator[tuple[Given, Any, Any]]:
+    """A model of given gradients under DDP, in buckets of 20 KB and more, and the state of a hook with a controller."""
+    model = Given()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, Plan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
+                                 optimizer=optimizer, group=group, **options)
+    state.adaptive.clock = counter()
+    wrapped.register_comm_hook(state, gd.hook)
+    yield model, wrapped, state
+    del wrapped
+
+
+def set_rate(state: Any, step: int) -> float:
+    """The learning rate of a step, in the hook's optimizer: it falls once."""
+    state.optimizer.param_groups[0]["lr"] = rate = 1.0 if step < 5 else 0.1
+    return rate
+
+
+def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: Any) -> tuple[Any, int, int]:
+    """The hook's averages and decisions are those of simulated ranks, which get all gradients at once.
+
+    A checksum of averages and decisions, how often settings changed, and the number of buckets.
+    """
+    size = group.size()
+    simulated = ranks(size, PLANS.get(name, Plan(TopK(0.1))), CONTROLLERS[name])
+    for one in simulated:
+        one.clock = counter()
+    found, settings = [], list[str]()
+    with given_model(group, name, **options) as (model, wrapped, state):
+        for step in range(steps):
+            rate = set_rate(state, step)
+            wanted = converse([one.average(gradients_of(step, who), rate=rate) for who, one in enumerate(simulated)])[0]
+            averages = averages_at(step, model, wrapped)
+            for tensor, average in averages.items():
+                assert same(average, wanted[tensor]), (step, tensor)
+            settings.append(repr([(type(one), one.floats((60, 70))) for one in state.compressors.values()]))
+            found += [averages[tensor] for tensor in sorted(averages)]
+            assert state.controller.state_dict() == simulated[rank()].controller.state_dict(), step
+        numbers = state.stats()
+    assert numbers["compressor"]["tensors"] == steps * len(list(model.parameters()))
+    assert numbers["steps"] == steps
+    alone = isinstance(state.controller, Planner) and options.get("overlap", True)
+    assert (numbers["buckets"][1]["sent_bytes"] > 0) == alone       # else it travels with the last one
+    return (crc(found), repr(decisions(state.controller))), len(set(settings)), len(numbers["buckets"])
+
+
+def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **options: Any) -> Any:
+    """A run that is saved and loaded goes on as the uninterrupted one, in the middle of a period."""
+    with given_model(group, name, **options) as (model, wrapped, state):
+        for step in range(first):
+            averages_at(step, model, wrapped)
+        buffer = io.BytesIO()
+        torch.save(state.state_dict(), buffer)
+        wanted = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
+        decided = decisions(state.controller)
+    with given_model(group, name, **options) as (model, wrapped, state):
+        saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+        state.load_state_dict(saved)
+        found = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
+        assert found == wanted
+        assert decisions(state.controller) == decided
+        own = f"rank{rank()}"
+        for entries in ((), ("averager", "tensors")):
+            with contextlib.suppress(gcodec.InvalidArgument):
+                state.load_state_dict({"version": 1, own: {key: saved[own][key] for key in entries}})
+                raise AssertionError("a state without a controller was taken")
+    return wanted
+
+
+def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str, steps: int = 3) -> bool:
+    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    with given_model(group, name) as (model, wrapped, state):
+        for step in range(steps):
+            averages_at(step, model, wrapped)
+        save({"hook": state}, checkpoint_id=folder, process_group=group)
+        saved = state.state_dict()
+        wanted = crc(list(averages_at(steps, model, wrapped).values()))
+    with given_model(group, name) as (model, wrapped, state):
+        empty = state.state_dict()
+        load({"hook": state}, checkpoint_id=folder, process_group=group)
+        assert state.state_dict() == saved != empty
+        return crc(list(averages_at(steps, model, wrapped).values())) == wanted
+
+
+def train(group: dist.ProcessGroup, name: str, steps: int = 8, *, branch: bool = False, narrow: bool = False,
+          images: bool = False, accumulate: int = 1, **ddp: Any) -> tuple[Any, float, float]:
+    """Some steps of training; a checksum of the parameters and decisions, first and last loss."""
+    model = Net(branch, narrow, images)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, Plan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
+                                 optimizer=optimizer, group=group, samples=16 * accumulate)
+    wrapped.register_comm_hook(state, gd.hook)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            x, y = batch_of(0)
+            with wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext():
+                arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
+                loss = nn.functional.cross_entropy(wrapped(*arguments), y)
+                loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert len(state.stats()["buckets"]) >= 3
+    return (crc(list(model.parameters())), repr(decisions(state.controller))), losses[0], losses[-1]
+
+
+def join(group: dist.ProcessGroup, name: str) -> int:
+    """Ranks with different numbers of batches."""
+    model = Net()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    state = gd.AdaptiveGradients(wrapped, TopK(0.1), copy.deepcopy(CONTROLLERS[name]), optimizer=optimizer, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    with wrapped.join():
+        for step in range(3 + 2 * rank()):
+            optimizer.zero_grad()
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+    return crc(list(model.parameters()))
+
+
+def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
+    """Rank 1 has another controller or learning rate, or raises; what each step of this rank raised."""
+    patch: Any = contextlib.nullcontext()
+    if rank() == 1 and kind == "raise":
+        patch = mock.patch.object(Adaptive, "part", side_effect=MemoryError("no memory"))
+    found = []
+    with given_model(group, name) as (model, wrapped, state):
+        if rank() == 1 and kind == "controller":
+            state.adaptive.controller = copy.deepcopy(CONTROLLERS["clusters"])
+        for step in range(3):
+            if rank() == 1 and kind == "rate":
+                state.optimizer.param_groups[0]["lr"] = 0.5
+            try:
+                with patch if step == 1 else contextlib.nullcontext():
+                    averages_at(step, model, wrapped)
+                found.append("")
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+                break
+    gd.close_lanes(group, patience=1.0)        # the next case gets a new one
+    return found
+
+
+def changing(group: dist.ProcessGroup, name: str) -> str:
+    """Gradients that come with another tensor compressed than before."""
+    with given_model(group, name) as (model, wrapped, state):
+        averages_at(0, model, wrapped)
+        state.averager.plan = Plan(Dense(), smallest=7000)
+        try:
+            averages_at(1, model, wrapped)
+        except Exception as error:
+            return str(error)
+        finally:
+            gd.close_lanes(group, patience=1.0)
+    return ""

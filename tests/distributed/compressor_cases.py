@@ -1,0 +1,283 @@
+"""What the ranks of tests/distributed/test_compressors.py run. Every function here is one rank's part."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.averaging.averager import Plan
+from gcodec.averaging.feedback import MomentumCorrection, WarmUp
+from gcodec.averaging.simulate import Simulation
+from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
+from gcodec.distributed.conversation import PAIRED, Talk
+from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
+from tests.support.compressor_settings import PROMISES, norm, same
+
+SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4), (7, 7))
+RATES = {"momentum": 0.9}
+
+
+class Given(nn.Module):
+    """Parameters whose gradients are what the batch says: the loss is their product with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in SHAPES])
+
+    def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The loss."""
+        return torch.stack([(part * values).sum() for part, values in zip(self.parts, batch, strict=True)]).sum()
+
+
+def gradients_of(step: int, who: int) -> dict[str, torch.Tensor]:
+    """What rank ``who`` brings, known to all."""
+    random = torch.Generator().manual_seed(100 * step + who)
+    return {f"parts.{i}": torch.randn(shape, generator=random) * 0.01 for i, shape in enumerate(SHAPES)}
+
+
+@contextlib.contextmanager
+def given_model(
+    group: dist.ProcessGroup, plan: Plan | Compressor, **options: Any
+) -> Iterator[tuple[Given, Any, Any]]:
+    """A model of given gradients under DDP, in buckets of 20 KB and more, and the hook's state."""
+    model = Given()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
+    state = gd.CompressedGradients(model, plan, group=group, **options)
+    wrapped.register_comm_hook(state, gd.hook)
+    yield model, wrapped, state
+    del wrapped
+
+
+def averages_at(step: int, model: Given, wrapped: Any) -> dict[str, torch.Tensor]:
+    """What DDP makes of a step's gradients."""
+    model.zero_grad()
+    wrapped(list(gradients_of(step, rank()).values())).backward()
+    return {name: param.grad for name, param in model.named_parameters() if param.grad is not None}
+
+
+def follows(group: dist.ProcessGroup, name: str, steps: int = 4, paired: int = PAIRED) -> tuple[int, int]:
+    """Averages are the simulator's, bit for bit, and what is sent and what is left telescopes, across a change of
+    settings. ``paired``: bytes above which two ranks leave sums to Gloo."""
+    with mock.patch("gcodec.distributed.conversation.PAIRED", paired):
+        return _follows(group, name, steps)
+
+
+def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]:
+    promise, size = PROMISES[name], group.size()
+    summed: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
+    plan = Plan(promise.setting)
+    simulation = Simulation(size, plan)
+    found = []
+    with given_model(group, plan) as (model, wrapped, state):
+        for step in range(steps):
+            if step == 2:
+                for change in (state.compressors.__setitem__, simulation.set):
+                    change("parts.0", TopK(0.2))
+                    change("parts.5", PowerSGD(3))
+            by_rank = [gradients_of(step, who) for who in range(size)]
+            wanted, averages = simulation.average(by_rank)[0], averages_at(step, model, wrapped)
+            for tensor, average in averages.items():
+                assert same(average, wanted[tensor]), (step, tensor)
+                total = torch.stack([own[tensor].double() for own in by_rank]).sum(0)
+                summed[tensor] = summed.get(tensor, 0) + total
+                sent[tensor] = sent.get(tensor, 0) + size * average.double()
+                found.append(average.clone())
+        for tensor, total in summed.items():
+            left = state.averager.residual(tensor)
+            left = torch.zeros_like(total) if left is None else left.double()
+            dist.all_reduce(left, group=group)
+            assert norm(total - sent[tensor] - left) <= 4 * max(promise.rounding, 1e-6) * norm(total), tensor
+        numbers = state.stats()
+    assert numbers["compressor"]["tensors"] == steps * len(SHAPES)
+    return crc(found), len(numbers["buckets"])
+
+
+def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:
+    """A run that is saved and loaded goes on as the uninterrupted one."""
+    plan = Plan(PROMISES[name].setting)
+    with given_model(group, plan) as (model, wrapped, state):
+        for step in range(first):
+            averages_at(step, model, wrapped)
+        buffer = io.BytesIO()
+        torch.save(state.state_dict(), buffer)
+        wanted = [crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)]
+    with given_model(group, plan) as (model, wrapped, state):
+        state.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+        assert [crc(list(averages_at(step, model, wrapped).values()))
+                for step in range(first, first + second)] == wanted
+        with contextlib.suppress(gcodec.InvalidArgument):
+            state.load_state_dict({"version": 1, f"rank{1 - rank()}": {}})
+            raise AssertionError("another rank's state was taken")
+
+
+def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> bool:
+    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    plan = Plan(PROMISES[name].setting)
+    with given_model(group, plan) as (model, wrapped, state):
+        for step in range(3):
+            averages_at(step, model, wrapped)
+        save({"hook": state}, checkpoint_id=folder, process_group=group)
+        saved = state.state_dict()
+    with given_model(group, plan) as (model, wrapped, state):
+        empty = state.state_dict()
+        load({"hook": state}, checkpoint_id=folder, process_group=group)
+        return bool(state.state_dict() == saved != empty)
+
+
+def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False,
+          narrow: bool = False, images: bool = False, accumulate: int = 1, poison: bool = False,
+          **ddp: Any) -> tuple[int, float, float, int]:
+    """Some steps of training; a checksum of the parameters, first and last loss, tensors that were dropped."""
+    plans = {"dgc": Plan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
+             **{name: Plan(promise.setting) for name, promise in PROMISES.items()}}
+    model = Net(branch, narrow, images)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    state = gd.CompressedGradients(wrapped, plans[plan_name], optimizer=optimizer, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            x, y = batch_of(0)
+            if poison and step == 1 and rank() == 0:
+                x[0, 0] = float("nan")
+            with wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext():
+                arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
+                loss = nn.functional.cross_entropy(wrapped(*arguments), y)
+                loss.backward()
+        losses.append(float(loss))
+        if poison and step == 1:        # a scaler would leave out this step
+            assert all(bool(torch.isnan(param.grad).any()) for param in model.parameters() if param.grad is not None)
+            continue
+        optimizer.step()
+    numbers = state.stats()
+    assert len(numbers["buckets"]) >= 3
+    return crc(list(model.parameters())), losses[0], losses[-1], numbers["compressor"]["dropped"]
+
+
+def unused(group: dist.ProcessGroup, name: str, told: bool, **ddp: Any) -> tuple[list[bool], list[torch.Tensor]]:
+    """A branch that some steps use on all ranks, on one, on none: whether it had a gradient, the sum of what came of
+    these, and this rank's residual less its own gradients. ``told``: whether the state knows what DDP was told."""
+    model, alone = Net(branch=True), Net(branch=True)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, find_unused_parameters=True, **ddp)
+    state = gd.CompressedGradients(wrapped if told else model, PROMISES[name].setting, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    assert model.branch is not None
+    assert alone.branch is not None
+    weight, there = model.branch.weight, []
+    total, owed = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step, uses in enumerate((True, False, rank() == 0, False, True)):
+        x, y = batch_of(step)
+        model.zero_grad()
+        nn.functional.cross_entropy(wrapped(x, uses), y).backward()
+        there.append(weight.grad is not None)
+        total += 0 if weight.grad is None else weight.grad
+        if uses:
+            owed -= torch.autograd.grad(nn.functional.cross_entropy(alone(x), y), alone.branch.weight)[0]
+    owed += state.averager.memories["branch.weight"]["residual"]
+    return there, [total.detach(), owed.detach()]
+
+
+def join(group: dist.ProcessGroup, name: str) -> int:
+    """Ranks with different numbers of batches."""
+    model = Net()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group)
+    state = gd.CompressedGradients(model, PROMISES[name].setting, group=group)
+    wrapped.register_comm_hook(state, gd.hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with wrapped.join():
+        for step in range(3 + 2 * rank()):
+            optimizer.zero_grad()
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+    return crc(list(model.parameters()))
+
+
+def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, float]:
+    """What was sent and received, as counted and as handed to the network; ``reduced``: by Gloo, above ``paired``
+    bytes."""
+    handed = 0
+    original = gd.exchange.Exchange.send
+
+    def send(self: Any, peer: int, tag: int, buffer: torch.Tensor, n: int) -> None:
+        nonlocal handed
+        handed += n
+        original(self, peer, tag, buffer, n)
+
+    with mock.patch("gcodec.distributed.transport.exchange.Exchange.send", send), \
+            mock.patch("gcodec.distributed.conversation.PAIRED", paired), \
+            given_model(group, PROMISES[name].setting) as (model, wrapped, state):
+        for step in range(3):
+            averages_at(step, model, wrapped)
+        numbers = state.stats()
+    reduced = 3 * sum(torch.Size(shape).numel() * 4 for i, shape in enumerate(SHAPES)
+                      if not state.plan.compresses(model.parts[i]))
+    return {**numbers, "handed": handed, "reduced": 0 if paired else 2 * (group.size() - 1) / group.size() * reduced,
+            **{f"payload_{key}": value for key, value in numbers["compressor"].items()}}
+
+
+def refusals(group: dist.ProcessGroup) -> None:
+    """Arguments without a meaning are refused."""
+    model = Given()
+    plan = Plan(DGC(0.1), MomentumCorrection())
+    for call in (lambda: gd.CompressedGradients(model, plan),
+                 lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.SGD(model.parameters(), 1, 0.9)),
+                 lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.Adam(model.parameters()))):
+        with contextlib.suppress(gcodec.InvalidArgument):
+            call()
+            raise AssertionError("not refused")
+
+
+# ---------------------------------------------------------------------------------------------------- Faults
+
+
+def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
+    """Rank 1 sends damage, or does something else; what each step of this rank raised."""
+    setting: Compressor = TopK(0.05)
+    patch: Any = contextlib.nullcontext()
+    if rank() == 1 and kind == "setting":
+        setting = TopK(0.06)
+    if rank() == 1 and kind == "damage":
+        original = Talk._note
+
+        def note(self: Talk, payload: bytes, piece: int) -> Any:
+            message = original(self, payload, piece)
+            if self.sequence >= 2 and len(message) > 200:
+                message[150] ^= 1
+            return message
+
+        patch = mock.patch.object(Talk, "_note", note)
+    if rank() == 1 and kind == "raise":
+        patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
+    if kind == "larger":
+        setting = Dense() if rank() == 1 else PowerSGD(1)
+    if kind == "between reduces":
+        setting = PowerSGD(3)
+        if rank() == 1:
+            patch = mock.patch("gcodec.compressors.powersgd.orthonormal", side_effect=MemoryError("no memory"))
+    found = []
+    with given_model(group, setting) as (model, wrapped, _), patch:
+        for step in range(3):
+            try:
+                averages_at(step, model, wrapped)
+                found.append("")
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+                break
+    gd.close_lanes(group, patience=1.0)        # the next case gets a new one
+    return found

@@ -1,0 +1,230 @@
+"""The all-reduce of CUDA tensors among ranks without a device: what runs, in tests/distributed/test_device.py.
+
+Here every tensor counts as one on a device. In place of the device's codec stands the host's, which writes other frames
+of the same values (:mod:`tests.gpu.cuda_cases` compares the two); sizes, frames, sums, levels' places, errors and the
+order of all of it are the real ones. Frames travel as they would from a device without NCCL, through the lane's Gloo
+group,
+or as they would with it: by the same one collective of a group that takes the tensors as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.distributed.ddp import codec
+from gcodec.distributed.reduction import allreduce, device_levels
+from gcodec.distributed.reduction import device_coder as device
+from gcodec.distributed.transport import device as wire
+from gcodec.distributed.transport.lanes import lane_of
+from gcodec.truncation.optimizers import levels_for, view_from_dump
+from tests.distributed import allreduce_cases
+from tests.distributed.allreduce_cases import rank, values_at
+
+CALLS = {"fresh": 0, "encode": 0, "frames": 0}
+
+
+def fresh_codebook(tensors: Sequence[torch.Tensor], **options: Any) -> object:
+    CALLS["fresh"] += 1
+    return object()
+
+
+def encode_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options: Any) -> list[torch.Tensor]:
+    assert codebook is not None
+    CALLS["encode"] += 1
+    CALLS["frames"] += len(tensors)
+    graded = options.pop("levels", [None] * len(tensors))
+    frames = [gcodec.encode(x, levels=None if own is None else own.numpy(), threads=1, **options)
+              for x, own in zip(tensors, graded, strict=True)]
+    return [torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames]
+
+
+def decode_batch(frames: Sequence[torch.Tensor], *, device: Any, max_output_bytes: int) -> list[torch.Tensor]:
+    decoded = [gcodec.decode(bytes(frame.numpy()), like="torch", max_output_bytes=max_output_bytes) for frame in frames]
+    assert sum(one.nbytes for one in decoded) <= max_output_bytes
+    return decoded
+
+
+def levels_batch(
+    views: Sequence[Any], params: Sequence[torch.Tensor], grads: Sequence[torch.Tensor], **options: Any
+) -> list[torch.Tensor]:
+    found = []
+    for known, param, grad in zip(views, params, grads, strict=True):
+        view = view_from_dump(known.name, known.hyper, known.state)
+        found.append(torch.from_numpy(levels_for(view, param, grad, **options)))
+    return found
+
+
+CODEC = SimpleNamespace(fresh_codebook=fresh_codebook, encode_batch=encode_batch, decode_batch=decode_batch,
+                        levels_batch=levels_batch)
+
+
+@contextlib.contextmanager
+def there(by: str) -> Iterator[mock.Mock]:
+    """All tensors are on a device; frames travel ``by`` "group" or "staged"."""
+    on_device = mock.Mock(return_value=True)
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (device, "gpu", CODEC), (device_levels, "gpu", CODEC), (allreduce, "on_device", on_device),
+            (codec, "on_device", on_device), (wire, "has_nccl", lambda group: by == "group"),
+            (wire, "_private_nccl", lambda lane, device: lane.group),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield on_device
+
+
+def on_devices(what: str, by: str, **arguments: Any) -> Any:
+    """A case of :mod:`allreduce_cases` there, on a group of its own, for wires are kept."""
+    gd.close_lanes()
+    with there(by) as on_device:
+        found = getattr(allreduce_cases, what)(**arguments)
+        assert on_device.called
+    gd.close_lanes()
+    return found
+
+
+def on_host(what: str, **arguments: Any) -> Any:
+    """A case of :mod:`allreduce_cases` as it is."""
+    return getattr(allreduce_cases, what)(**arguments)
+
+
+def encodings(mode: str) -> tuple[int, int]:
+    """How often a rank encodes in an all-reduce, and how many frames that makes."""
+    gd.close_lanes()
+    param = torch.nn.Parameter(torch.ones(100_000))
+    near = gd.NearLossless(torch.optim.SGD([param], lr=0.1))
+    chosen: Any = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(5), "near": near}[mode]
+    CALLS.update(encode=0, frames=0)
+    with there("staged"):
+        gd.allreduce(values_at(rank(), 100_000, torch.float32), mode=chosen, params=param)
+    gd.close_lanes()
+    return CALLS["encode"], CALLS["frames"]
+
+
+def refreshes() -> tuple[int, int]:
+    """How often codebooks are made in a training, and how often one is needed."""
+    CALLS.update(fresh=0, encode=0)
+    on_devices("train", "staged", mode="lossless", steps=9,
+               state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
+    return CALLS["fresh"], CALLS["encode"]
+
+
+def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
+    """As :func:`allreduce_cases.fault`."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    lane = lane_of(group, timedelta(seconds=2 if kind == "size" else 30))
+    tensor = values_at(rank(), 400_000, torch.float32)
+    before, guilty = tensor.clone(), rank() == culprit
+    name = text = following = ""
+    with there(by), contextlib.ExitStack() as stack:
+        if guilty and kind == "host":
+            stack.enter_context(mock.patch.object(allreduce, "on_device", lambda tensor: False))
+        elif guilty:
+            stack.enter_context(mock.patch.object(CODEC, "encode_batch", _sabotaged(kind)))
+        for attempt in range(2):
+            try:
+                gd.allreduce(tensor, group=group, smallest=0, threads=1)
+            except gcodec.GcodecError as error:
+                name, text, following = (type(error).__name__, str(error), "") if attempt == 0 else (
+                    name, text, str(error))
+            except ZeroDivisionError as error:
+                name, text = "ZeroDivisionError", str(error)
+    dist.barrier()
+    assert lane.failure is not None
+    gd.close_lanes(group, 1.0)
+    return name, text, torch.equal(tensor, before), following
+
+
+def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
+    """An all-reduce of which a rank takes no part, or none any more when frames are to travel; its error."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    lane_of(group, timedelta(seconds=2))
+    name = text = ""
+    with there(by), contextlib.ExitStack() as stack:
+        if rank() == culprit:
+            broken = mock.Mock(side_effect=RuntimeError("the device's network is gone"))
+            for owner, method in ((wire.GroupWire, "swap"), (wire.GroupWire, "all_reduce"),
+                                  (wire.StagedWire, "swap"), (wire.StagedWire, "all_reduce")):
+                stack.enter_context(mock.patch.object(owner, method, broken))
+        try:
+            gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30)
+        except gcodec.GcodecError as error:
+            name, text = type(error).__name__, str(error)
+    dist.barrier()
+    gd.close_lanes(group, 1.0)
+    return name, text
+
+
+def on_cuda(device: str = "cuda") -> int:
+    """All-reduces of tensors that are on a CUDA device, beside those of the same tensors in CPU memory."""
+    torch.manual_seed(3)
+    plain, momentum = torch.randn(300_001), torch.randn(300_001) * 1e-3
+    found = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for place in ("cpu", device):
+            param = torch.nn.Parameter(plain.to(place, copy=True))
+            optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
+            optimizer.state[param]["momentum_buffer"] = momentum.to(place, copy=True)
+            for mode in (gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer)):
+                tensor = values_at(rank(), 300_001, dtype, "sparse").to(place)
+                if dtype != torch.float64 or allreduce_cases.size() == 2:     # else Gloo's order of adding
+                    lossless = dtype == torch.float64
+                    gd.allreduce(tensor, op="avg", mode=gd.Lossless() if lossless else mode, params=param)
+                found.append(allreduce_cases.crc([tensor.cpu()]))
+        assert found[-6:-3] == found[-3:], dtype
+    return allreduce_cases.crc([torch.tensor(found)])
+
+
+def _sabotaged(kind: str) -> Any:
+    calls = 0
+
+    def encode(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
+        nonlocal calls
+        calls += 1
+        if kind == "exception" or (kind == "result" and calls == 2):
+            raise ZeroDivisionError("a fault on purpose")
+        frames = encode_batch(tensors, **options)
+        if kind == "payload":
+            for frame in frames:
+                frame[len(frame) // 2] ^= 1
+        if kind == "size":
+            frames = [frame[:-4] for frame in frames]
+        if kind == "other values":
+            frames = encode_batch([values[:-8] for values in tensors], **options)
+        return frames
+
+    return encode
+
+
+def sums_as_on_the_host() -> bool:
+    """Means of every type have the host's bits."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        terms = [values_at(who, 5000, dtype, kind) for who in range(3) for kind in ("special", "extreme")]
+        for divisor in (1, 3, 6):
+            wanted = _host_sum(terms, divisor)
+            found = device.mean_of(terms, divisor)
+            assert allreduce_cases.same_bits(found, wanted)
+    return True
+
+
+def _host_sum(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
+    from gcodec.distributed.reduction.summation import Sum
+    from gcodec.tensors import values_of
+
+    total, out = Sum(values_of(terms[0]).dtype, 5000), np.empty(5000, values_of(terms[0]).bits.dtype)
+    for term in terms[:-1]:
+        total.add(values_of(term).bits)
+    total.finish(values_of(terms[-1]).bits, divisor, out)
+    return torch.from_numpy(out.view(f"i{out.itemsize}")).view(terms[0].dtype)
+
+

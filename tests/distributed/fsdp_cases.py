@@ -1,0 +1,120 @@
+"""What the ranks of tests/distributed/test_fsdp.py run, in a Gloo world."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import gcodec
+import gcodec.distributed as gd
+from tests.distributed.allreduce_cases import Net, batch_of, crc, rank, size, slowed
+from tests.distributed.allreduce_cases import _sabotage as sabotage
+
+MODES: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8)}
+
+
+def sharded(mesh: DeviceMesh, narrow: bool = False) -> nn.Module:
+    """The network with a unit for each large layer and one for the rest; ``narrow``: gradients travel as bfloat16."""
+    model = Net()
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16) if narrow else MixedPrecisionPolicy()
+    for layer in (model.deep, model.last):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
+
+
+def trained(model: nn.Module, steps: int = 4, accumulate: int = 1) -> list[torch.Tensor]:
+    """Full parameters after some steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(steps):
+        for part in range(accumulate):
+            x, y = batch_of(step * accumulate + part)
+            nn.functional.cross_entropy(model(x).float(), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [one.detach().full_tensor() for one in model.parameters()]      # type: ignore[attr-defined]
+
+
+def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: int = 1) -> dict[str, Any]:
+    """One training run; ``how``: which of FSDP2's communications are compressed, and by what.
+
+    shard, hsdp: plain FSDP2 and HSDP; shard_ours: its reduce-scatter; shard_group: all by the process group;
+    hsdp_override: HSDP whose replica dimension has the backend; hsdp_hook: sharded over one dimension, and the replicas
+    averaged by the hook.
+    """
+    replicas = 1 if how.startswith("shard") else 2
+    counting: Any = None
+    options: Any = gd.GroupOptions(mode=MODES[mode], smallest=1000, bypass=None)
+    override: dict[Any, Any] | None = {"rep": ("gcodec", options)} if how == "hsdp_override" else None
+    if how == "shard_group":
+        override = {"shard": ("gcodec", options)}
+    mesh = init_device_mesh("cpu", (replicas, size() // replicas), mesh_dim_names=("rep", "shard"),
+                            backend_override=override)
+    model = sharded(mesh if how in ("hsdp", "hsdp_override") else mesh["shard"], narrow)
+    if how in ("shard_ours", "hsdp_hook"):
+        counting = gd.compress_fsdp(model, MODES[mode], replicas=mesh["rep"] if how == "hsdp_hook" else None,
+                                    smallest=1000, timeout=timedelta(seconds=50), bypass=None)
+    elif how in ("shard_group", "hsdp_override"):
+        counting = mesh.get_group("shard" if how == "shard_group" else "rep")
+        assert isinstance(counting, gd.CompressedGroup)
+    parameters = trained(model, accumulate=accumulate)
+    return {"crc": crc(parameters), "sums": [float(one.double().abs().sum()) for one in parameters],
+            "stats": None if counting is None else counting.stats()}
+
+
+def bypass(slow: str) -> tuple[list[float], int]:
+    """Uncompressed collectives of every step where one of two ways is slow, and all those of the last one."""
+    mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
+    model = sharded(mesh["shard"])
+    counting = gd.compress_fsdp(model, MODES["fixed"], smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    counts = [counting.stats()]
+    with slowed(slow):
+        for step in range(36):
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(counting.stats())
+    crcs = crc([one.detach().full_tensor() for one in model.parameters()])      # type: ignore[attr-defined]
+    assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3}
+    return [after["dense"] - before["dense"] for before, after in pairwise(counts)], crcs
+
+
+def refusals() -> None:
+    """What has no meaning is refused."""
+    mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
+    near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
+    for call in (lambda: gd.compress_fsdp(Net()), lambda: gd.compress_fsdp(sharded(mesh["shard"]), near),
+                 lambda: gd.compress_fsdp(sharded(mesh), replicas=mesh["rep"])):
+        try:
+            call()
+        except gcodec.InvalidArgument:
+            continue
+        raise AssertionError("not refused")
+
+
+def corrupted(by: int) -> str:
+    """What backward() says on this rank when one rank's messages are damaged."""
+    group = dist.new_group(timeout=timedelta(seconds=30))
+    mesh = DeviceMesh.from_group(group, "cpu")
+    model = sharded(mesh)
+    gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
+    x, y = batch_of(0)
+    loss = nn.functional.cross_entropy(model(x), y)
+    undo = sabotage("payload") if rank() == by else None
+    try:
+        loss.backward()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        if undo is not None:
+            undo()
+    return ""

@@ -1,0 +1,576 @@
+"""What the ranks of tests/distributed/test_group.py run, in a world whose backend is gcodec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.distributed.reduction import coder
+from gcodec.distributed.reduction.allreduce import SMALLEST
+from tests.distributed.allreduce_cases import Net, batch_of, crc, dense_sum, rank, same_bits, size, slowed, values_at
+from tests.distributed.allreduce_cases import _sabotage as sabotage
+
+LARGE = 70_001  #: values; enough to be compressed
+gd.register_backend("gcodec", gd.GroupOptions(bypass=None))     # so that every sum is made in the order of ranks
+
+
+def terms(n_values: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """What all ranks bring."""
+    return [values_at(who, n_values, dtype) for who in range(size())]
+
+
+def world() -> gd.CompressedGroup:
+    """The world's group."""
+    group = dist.group.WORLD
+    assert isinstance(group, gd.CompressedGroup)
+    return group
+
+
+def compressed_calls(action: Callable[..., Any], *arguments: Any, **options: Any) -> float:
+    """How many compressed collectives an action makes."""
+    before = world().stats()["calls"]
+    action(*arguments, **options)
+    return world().stats()["calls"] - before
+
+
+# ----------------------------------------------------------------------------------------------------- All-reduces
+
+
+def all_reduces() -> int:
+    """Every type and both operations are the sum in the order of ranks; other types and operations are Gloo's."""
+    results = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for op, mean in ((dist.ReduceOp.SUM, False), (dist.ReduceOp.AVG, True)):
+            brought = terms(LARGE, dtype)
+            tensor = brought[rank()].clone()
+            assert compressed_calls(dist.all_reduce, tensor, op=op) == (size() > 1)
+            assert same_bits(tensor, dense_sum(brought, mean)), (dtype, op)
+            results.append(tensor)
+    brought = terms(LARGE)
+    for op, law in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin),
+                    (dist.ReduceOp.PRODUCT, torch.prod)):
+        tensor = brought[rank()].clone()
+        assert compressed_calls(dist.all_reduce, tensor, op=op) == 0
+        torch.testing.assert_close(tensor, law(torch.stack(brought), 0))
+    few = torch.ones(5)
+    assert compressed_calls(dist.all_reduce, few) == 0
+    assert torch.equal(few, torch.full((5,), float(size())))
+    return crc(results)
+
+
+def inference() -> None:
+    """Tensors of inference mode are reduced in place, and others after them."""
+    brought = terms(LARGE * size())
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            tensor, part = brought[rank()].clone(), torch.empty(LARGE)
+            dist.all_reduce(tensor)
+            dist.reduce_scatter_tensor(part, brought[rank()].clone())
+            strided = brought[rank()].view(LARGE, -1).t().clone(memory_format=torch.contiguous_format).t()
+            dist.all_reduce(strided)
+        wanted = dense_sum(brought, False)
+        assert same_bits(tensor, wanted)
+        assert same_bits(part, wanted[rank() * LARGE : (rank() + 1) * LARGE])
+        assert same_bits(strided.reshape(-1), wanted)
+
+
+def other_types() -> None:
+    """Integers, booleans, complex and sparse tensors give what they give on Gloo."""
+    for dtype in (torch.int32, torch.int64, torch.uint8, torch.int8):
+        tensor = torch.full((LARGE,), rank() + 1, dtype=dtype)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.full((LARGE,), size() * (size() + 1) // 2, dtype=dtype))
+    found = torch.zeros(LARGE, dtype=torch.bool)
+    found[rank()] = True
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    assert int(found.sum()) == size()
+    waves = torch.complex(values_at(rank(), LARGE, torch.float32), torch.ones(LARGE))
+    dist.all_reduce(waves)
+    assert torch.equal(waves.imag, torch.full((LARGE,), float(size())))
+    sparse = torch.sparse_coo_tensor(torch.tensor([[rank(), 5]]), torch.ones(2), (10,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense()[5] == size()
+    assert sparse.to_dense()[0] == 1
+
+
+def asynchronous() -> int:
+    """Several under way; a work tells when it is done, and its future has the tensors."""
+    brought = [terms(LARGE + number) for number in range(5)]
+    tensors = [one[rank()].clone() for one in brought]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in works[:3]:
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+    assert works[3].wait(timedelta(seconds=30))
+    (last,) = works[4].get_future().wait()
+    assert same_bits(last, dense_sum(brought[4], False))
+    assert all(same_bits(tensor, dense_sum(one, False)) for tensor, one in zip(tensors, brought, strict=True))
+    doubled = dist.all_reduce(tensors[0], async_op=True).get_future().then(lambda done: done.value()[0] * 2).wait()
+    assert torch.equal(doubled, tensors[0] * 2)
+    return crc(tensors)
+
+
+def layouts() -> int:
+    """Transposed, strided, several dimensions, a parameter that requires grad."""
+    brought = [one.view(700, 500) for one in terms(700 * 500)]
+    wanted, mine = dense_sum(brought, False), brought[rank()]
+    turned = mine.t().clone().t()
+    spaced = torch.zeros(700, 1000)[:, ::2]
+    spaced.copy_(mine)
+    leaf = nn.Parameter(mine.clone())
+    for tensor in (turned, spaced, leaf):
+        assert compressed_calls(dist.all_reduce, tensor) == (size() > 1)
+        assert torch.equal(tensor, wanted)
+    return crc([leaf])
+
+
+def coalesced() -> int:
+    """Through the coalescing manager, the function, and with mixed types."""
+    sizes = (LARGE, 3, 1000)
+    brought = [terms(n_values) for n_values in sizes]
+    tensors = [one[rank()].clone() for one in brought]
+
+    def together() -> None:
+        with distributed_c10d._coalescing_manager():
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    assert compressed_calls(together) == (size() > 1)
+    assert all(same_bits(tensor, dense_sum(one, False)) for tensor, one in zip(tensors, brought, strict=True))
+    again = [one[rank()].clone() for one in brought]
+    with distributed_c10d._coalescing_manager(async_ops=True) as under_way:
+        for tensor in again:
+            dist.all_reduce(tensor)
+    under_way.wait()
+    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
+    wholes = [torch.cat([one] * size()) for one in again]
+    parts = [torch.empty_like(one) for one in again]
+    with distributed_c10d._coalescing_manager():
+        for whole, part in zip(wholes, parts, strict=True):
+            dist.reduce_scatter_tensor(part, whole)
+    assert all(torch.equal(part, one * size()) for part, one in zip(parts, again, strict=True))
+    wide = [torch.empty(size() * one.numel()) for one in again]
+    with distributed_c10d._coalescing_manager():
+        for whole, one in zip(wide, again, strict=True):
+            dist.all_gather_into_tensor(whole, one)
+    assert all(torch.equal(one, other) for one, other in zip(wide, wholes, strict=True))
+    return crc(tensors)
+
+
+# ---------------------------------------------------------------------------------------------------- Reduce-scatter
+
+
+def reduce_scatters() -> list[int]:
+    """A rank keeps its part of the sum: of all parts together the law is the all-reduce's."""
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for n_values in (1, 1000, LARGE, 400_003):
+            for op, mean in ((dist.ReduceOp.SUM, False), (dist.ReduceOp.AVG, True)):
+                brought = terms(n_values * size(), dtype)
+                part = torch.empty(n_values, dtype=dtype)
+                calls = compressed_calls(dist.reduce_scatter_tensor, part, brought[rank()], op=op)
+                assert calls == (size() > 1 and brought[0].nbytes >= SMALLEST), (dtype, n_values, op)
+                wanted = dense_sum(brought, mean).chunk(size())[rank()]
+                if calls:
+                    assert same_bits(part, wanted), (dtype, n_values, op)
+                else:
+                    torch.testing.assert_close(part, wanted, rtol=0.02, atol=2e-4)
+                results.append(part)
+    brought = terms(LARGE * size())
+    part = torch.empty(LARGE)
+    work = dist.reduce_scatter_tensor(part, brought[rank()], async_op=True)
+    work.wait()
+    assert same_bits(part, dense_sum(brought, False).chunk(size())[rank()])
+    parts = list(brought[rank()].chunk(size()))
+    dist.reduce_scatter(part, parts)
+    torch.testing.assert_close(part, dense_sum(brought, False).chunk(size())[rank()])
+    return [crc(results)]
+
+
+# ----------------------------------------------------------------------------------------------------- Everything else
+
+
+def shared_codebooks() -> list[int]:
+    """They are renewed by and by, whatever comes in between, and change no bit."""
+    found = []
+    for refresh in (gd.Refresh(interval=2), None):
+        options = gd.GroupOptions(gd.FixedBits(9), bypass=None, refresh=refresh)
+        group: Any = dist.new_group(backend="gcodec", pg_options=options)
+        results = []
+        for turn in range(52):
+            whole = values_at(rank(), LARGE // size() * size(), torch.float32) * (1 + turn)
+            results.append(whole.clone())
+            dist.all_reduce(results[-1], group=group)
+            if turn % 3 == 0:
+                results.append(whole.new_empty(len(whole) // size()))
+                dist.reduce_scatter_tensor(results[-1], whole, group=group)
+        stats = group.stats()
+        assert (stats["refreshes"] > 1) == (refresh is not None and size() > 1), stats["refreshes"]
+        found.append(crc(results))
+        dist.destroy_process_group(group)
+    assert found[0] == found[1]
+    return found
+
+
+def data_movement() -> None:
+    """Broadcast, gather, scatter, reduce, all-gather, all-to-all: as on Gloo, small and large."""
+    for n_values in (3, LARGE):
+        brought = terms(n_values)
+        mine = brought[rank()]
+        gathered = [torch.empty(n_values) for _ in range(size())]
+        dist.all_gather(gathered, mine)
+        assert all(torch.equal(one, other) for one, other in zip(gathered, brought, strict=True))
+        whole = torch.empty(n_values * size())
+        dist.all_gather_into_tensor(whole, mine)
+        assert torch.equal(whole, torch.cat(brought))
+        tensor = mine.clone()
+        dist.broadcast(tensor, src=size() - 1)
+        assert torch.equal(tensor, brought[-1])
+        tensor = mine.clone()
+        dist.reduce(tensor, dst=0)
+        if rank() == 0:
+            torch.testing.assert_close(tensor, dense_sum(brought, False))
+        dist.gather(mine, gathered if rank() == 0 else None, dst=0)
+        own = torch.empty(n_values)
+        dist.scatter(own, brought if rank() == 0 else None, src=0)
+        assert torch.equal(own, mine)
+        turned = torch.empty(n_values * size())
+        dist.all_to_all_single(turned, torch.cat([mine] * size()))
+        assert torch.equal(turned, torch.cat(brought))
+        dist.all_to_all(gathered, [mine] * size())
+        assert all(torch.equal(one, other) for one, other in zip(gathered, brought, strict=True))
+    splits = [who + 1 for who in range(size())]
+    sent = torch.cat([torch.full((n,), float(rank())) for n in splits])
+    got = torch.empty((rank() + 1) * size())
+    dist.all_to_all_single(got, sent, [rank() + 1] * size(), splits)
+    assert torch.equal(got, torch.arange(size()).repeat_interleave(rank() + 1).float())
+
+
+def objects() -> None:
+    """Object collectives and barriers."""
+    found: list[Any] = [None] * size()
+    dist.all_gather_object(found, {"rank": rank()})
+    assert found == [{"rank": who} for who in range(size())]
+    told = [["from 0", rank()]]
+    dist.broadcast_object_list(told, src=0)
+    assert told == [["from 0", 0]]
+    dist.gather_object(rank(), found if rank() == 0 else None)
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, list(range(10, 10 + size())) if rank() == 0 else None)
+    assert mine == [10 + rank()]
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    group: Any = world()
+    group.monitored_barrier(timedelta(seconds=30))      # dist.monitored_barrier wants a group named "gloo"
+
+
+def point_to_point() -> None:
+    """Send and receive, blocking, not blocking, in a batch, from anyone."""
+    if size() == 1:
+        return
+    after, before = (rank() + 1) % size(), (rank() - 1) % size()
+    for n_values in (1, LARGE):
+        brought = terms(n_values)
+        got = torch.empty(n_values)
+        under_way = [dist.irecv(got, src=before, tag=3), dist.isend(brought[rank()], dst=after, tag=3)]
+        for one in under_way:
+            assert one is not None
+            one.wait()
+        assert torch.equal(got, brought[before])
+        got.zero_()
+        operations = [dist.P2POp(dist.irecv, got, before), dist.P2POp(dist.isend, brought[rank()], after)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        assert torch.equal(got, brought[before])
+        if rank() == 0:
+            dist.send(brought[0], dst=1)
+        elif rank() == 1:
+            assert dist.recv(got) == 0
+            assert torch.equal(got, brought[0])
+    dist.barrier()
+
+
+def functional_collectives() -> int:
+    """What compiled programs and DTensor call."""
+    brought = terms(LARGE)
+    mine = brought[rank()]
+    total = functional.wait_tensor(functional.all_reduce(mine, "sum", world()))
+    assert same_bits(total, dense_sum(brought, False))
+    mean = functional.wait_tensor(functional.all_reduce(mine, "avg", world()))
+    assert same_bits(mean, dense_sum(brought, True))
+    pair = functional.all_reduce_coalesced([mine, mine * 2], "sum", world())
+    assert torch.equal(functional.wait_tensor(pair[1]), total * 2)
+    whole = functional.wait_tensor(functional.all_gather_tensor(mine, 0, world()))
+    assert torch.equal(whole, torch.cat(brought))
+    part = functional.wait_tensor(functional.reduce_scatter_tensor(whole, "sum", 0, world()))
+    assert torch.equal(part, mine * size())
+    splits = [LARGE] * size()
+    turned = functional.wait_tensor(functional.all_to_all_single(torch.cat([mine] * size()), splits, splits,
+                                                                 world()))
+    assert torch.equal(turned, torch.cat(brought))
+    told = functional.wait_tensor(functional.broadcast(mine, 0, world()))
+    assert torch.equal(told, brought[0])
+    return crc([total, mean])
+
+
+def interleaved(rounds: int) -> int:
+    """Compressed and plain collectives, none waited for before all have begun."""
+    results = []
+    for number in range(rounds):
+        brought = [terms(LARGE + number), terms(100)]
+        tensors = [one[rank()].clone() for one in brought]
+        counts = torch.tensor([number])
+        gathered = torch.empty(size() * LARGE)
+        works = [dist.all_reduce(tensors[0], async_op=True), dist.all_reduce(counts, async_op=True),
+                 dist.all_gather_into_tensor(gathered, brought[0][rank()][:LARGE].clone(), async_op=True),
+                 dist.all_reduce(tensors[1], async_op=True)]
+        for work in works[::-1]:
+            work.wait()
+        assert same_bits(tensors[0], dense_sum(brought[0], False))
+        assert int(counts) == number * size()
+        results.append(tensors[0])
+    return crc(results)
+
+
+# -------------------------------------------------------------------------------------------------------------- Groups
+
+
+def subgroups() -> None:
+    """Groups of some ranks, of Gloo and of gcodec, with options of their own; made and destroyed."""
+    ranks = [0, size() - 1] if size() > 1 else [0]
+    options = gd.GroupOptions(mode=gd.FixedBits(6), smallest=1000, bypass=None)
+    group = dist.new_group(ranks, backend="gcodec", pg_options=options)
+    gloo = dist.new_group(ranks, backend="gloo")
+    assert dist.get_backend() == "gcodec"
+    if rank() in ranks:
+        assert isinstance(group, gd.CompressedGroup)
+        assert dist.get_backend(group) == "gcodec"
+        brought = [values_at(who, 2000, torch.float32) for who in ranks]
+        tensor = brought[ranks.index(rank())].clone()
+        dist.all_reduce(tensor, group=group)
+        exact = dense_sum(brought, False)
+        other = brought[ranks.index(rank())].clone()
+        dist.all_reduce(other, group=gloo)
+        torch.testing.assert_close(other, exact)
+        torch.testing.assert_close(tensor, exact, rtol=2**-5, atol=0.002)
+        if size() > 1:
+            assert not torch.equal(tensor, exact)
+            assert group.stats()["calls"] == 1
+        dist.destroy_process_group(group)
+        dist.destroy_process_group(gloo)
+    dist.barrier()
+
+
+def overlapping() -> None:
+    """Pairs that share a rank: how many groups a rank is in differs from rank to rank, and falls when one ends."""
+    pairs = [[0, other] for other in range(1, size())]
+    for again in range(2):
+        groups = [dist.new_group(pair, backend=backend) for pair in pairs for backend in ("gcodec", "gloo")]
+        for number, group in enumerate(groups):
+            if rank() in pairs[number // 2]:
+                tensor = torch.full((LARGE,), float(1 + again))
+                if number % 2:
+                    gd.allreduce(tensor, group)
+                else:
+                    dist.all_reduce(tensor, group=group)
+                assert torch.equal(tensor, torch.full((LARGE,), 2.0 * (1 + again)))
+                gd.close_lanes(group)
+                dist.destroy_process_group(group)
+    dist.barrier()
+
+
+def named_backend() -> None:
+    """A second name with other options; nonsense is refused."""
+    near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
+    gd.register_backend("gcodec_narrow", gd.GroupOptions(gd.FixedBits(3), smallest=100))
+    group = dist.new_group(backend="gcodec_narrow")
+    assert dist.get_backend(group) == "gcodec_narrow"
+    brought = terms(5000)
+    tensor = brought[rank()].clone()
+    dist.all_reduce(tensor, group=group)
+    assert torch.equal(tensor, dense_sum(brought, False)) == (size() == 1)
+    dist.destroy_process_group(group)
+    for wrong in (lambda: gd.register_backend("gloo"), lambda: gd.register_backend("a b"),
+                  lambda: gd.GroupOptions(mode=near)):
+        try:
+            wrong()
+        except gcodec.InvalidArgument:
+            continue
+        raise AssertionError("not refused")
+
+
+def device_mesh() -> int:
+    """A mesh over the world, and one whose dimension asks for the backend."""
+    mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("all",))
+    options: Any = gd.GroupOptions(smallest=100)
+    other = init_device_mesh("cpu", (size(), 1), mesh_dim_names=("rep", "one"),
+                             backend_override={"rep": ("gcodec", options), "one": "gloo"})
+    brought = terms(LARGE)
+    for group in (mesh.get_group(), other.get_group("rep")):
+        tensor = brought[rank()].clone()
+        dist.all_reduce(tensor, group=group)
+        assert same_bits(tensor, dense_sum(brought, False))
+    assert dist.get_backend(other.get_group("one")) == "gloo"
+    assert dist.get_backend(other.get_group("rep")) == "gcodec"
+    return crc([tensor])
+
+
+# ------------------------------------------------------------------------------------------------------------ Training
+
+
+def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, join: bool = False,
+              **options: Any) -> tuple[int, list[float]]:
+    """DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
+    group = dist.new_group(backend="gloo") if gloo else None
+    if bits and not gloo:
+        narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
+        group = dist.new_group(backend="gcodec", pg_options=narrow_options)
+    net = Net(branch=bool(options.get("find_unused_parameters")), narrow=narrow)
+    model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with model.join(enable=join):
+        for step in range(steps + join * rank()):
+            x, y = batch_of(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    parameters = [one.detach() for one in model.parameters()]
+    return crc(parameters), [float(one.double().abs().sum()) for one in parameters]
+
+
+def bypass(slow: str) -> tuple[list[float], list[float], int]:
+    """DDP without a hook where one of two ways is slow: uncompressed collectives and all of them, of every step."""
+    options = gd.GroupOptions(gd.FixedBits(8), smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    group: Any = dist.new_group(backend="gcodec", pg_options=options)
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    counts = []
+    with slowed(slow):
+        for step in range(36):
+            x, y = batch_of(step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            counts.append([group.stats()[name] for name in ("dense", "calls")])
+    dense, calls = ([after - before for before, after in pairwise([0, *of])] for of in zip(*counts, strict=True))
+    return dense, calls, crc(list(model.parameters()))
+
+
+def changing() -> tuple[list[bool], list[bool], int]:
+    """Steps before and after one from which on there are fewer collectives, in the middle of a trial: whether each was
+    uncompressed as a whole."""
+    options = gd.GroupOptions(smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    group: Any = dist.new_group(backend="gcodec", pg_options=options)
+    found, results = [], []
+    with slowed("coded"):
+        for step in range(42):
+            before = group.stats()
+            for n_values in (1000, 3000, 9000)[: 3 if step < 18 else 2]:
+                brought = terms(n_values * size())
+                tensor, part = brought[rank()].clone(), torch.empty(n_values)
+                dist.all_reduce(tensor, group=group)
+                exact = dense_sum(brought, False)
+                torch.testing.assert_close(tensor, exact, rtol=1e-4, atol=1e-6)
+                group.reduce_scatter_single(part, brought[rank()]).wait()
+                torch.testing.assert_close(part, exact.chunk(size())[rank()], rtol=1e-4, atol=1e-6)
+                results.append(tensor)
+            after = group.stats()
+            found.append(after["dense"] - before["dense"] == after["calls"] - before["calls"])
+    return found[:18], found[18:], crc(results)
+
+
+# -------------------------------------------------------------------------------------------------------------- Faults
+
+
+def corrupted(how: str, by: int) -> list[str]:
+    """What this rank hears when one rank's messages are damaged, by every road a user can take."""
+    heard = []
+    for road in (_blocking, _asynchronous, _future, _functional, _scatter, _ddp):
+        group = dist.new_group(backend="gcodec", timeout=timedelta(seconds=20))
+        undo = None
+        try:
+            dist.all_reduce(torch.ones(LARGE), group=group)    # the lane is there, and DDP's own messages come later
+            undo = sabotage(how) if rank() == by else None
+            road(group)
+            heard.append("")
+        except Exception as error:
+            heard.append(f"{type(error).__name__}: {error}")
+        finally:
+            if undo is not None:
+                undo()
+    return heard
+
+
+def _blocking(group: dist.ProcessGroup) -> None:
+    dist.all_reduce(values_at(rank(), LARGE, torch.float32), group=group)
+
+
+def _asynchronous(group: dist.ProcessGroup) -> None:
+    work = dist.all_reduce(values_at(rank(), LARGE, torch.float32), group=group, async_op=True)
+    try:
+        work.wait()
+    finally:
+        assert not work.is_success()
+        assert isinstance(work.exception(), Exception)
+
+
+def _future(group: dist.ProcessGroup) -> None:
+    dist.all_reduce(values_at(rank(), LARGE, torch.float32), group=group, async_op=True).get_future().wait()
+
+
+def _functional(group: dist.ProcessGroup) -> None:
+    functional.wait_tensor(functional.all_reduce(values_at(rank(), LARGE, torch.float32), "sum", group))
+
+
+def _scatter(group: dist.ProcessGroup) -> None:
+    dist.reduce_scatter_tensor(torch.empty(LARGE), values_at(rank(), LARGE * size(), torch.float32), group=group)
+
+
+def _ddp(group: dist.ProcessGroup) -> None:
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
+    x, y = batch_of(0)
+    nn.functional.cross_entropy(model(x), y).backward()
+
+
+def death(by: int) -> str:
+    """What this rank hears when another has gone in the middle of an all-reduce."""
+    tensor = torch.ones(LARGE * 4)
+    dist.all_reduce(tensor)
+    leaves = mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1))
+    try:
+        with leaves if rank() == by else nullcontext():
+            dist.all_reduce(tensor)
+    except gcodec.GcodecError as error:
+        return str(error)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def ended() -> None:
+    """The world ends and begins again, as after a failure that a launcher has mended."""
+    dist.all_reduce(torch.ones(LARGE))
+    store = distributed_c10d._get_default_store()
+    number, all_of_them = rank(), size()
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:gcodec", store=distributed_c10d.PrefixStore("again", store), rank=number,
+                            world_size=all_of_them, timeout=timedelta(seconds=60))
+    total = torch.ones(LARGE)
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.full((LARGE,), float(all_of_them)))

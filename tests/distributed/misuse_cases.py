@@ -1,0 +1,283 @@
+"""What the ranks of tests/distributed/test_misuse.py run: training as it should not be."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec
+import gcodec.distributed as gd
+from gcodec.compressors import RandomK, TopK
+from gcodec.distributed.reduction.allreduce import compressed, plain
+from gcodec.distributed.stats import Tally
+from gcodec.distributed.transport.exchange import Exchange
+from gcodec.distributed.transport.lanes import lane_of
+from gcodec.dtypes import BY_NAME
+from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
+from tests.distributed.allreduce_cases import _sabotage as sabotage
+
+PATIENCE = timedelta(seconds=20)
+
+
+class Training:
+    """A model of several buckets under DDP, with the hook and the state that ``make`` returns for model and group."""
+
+    def __init__(self, make: Callable[[Any, Any], Any], group: Any = None) -> None:
+        self.group = dist.new_group(timeout=timedelta(seconds=60)) if group is None else group
+        self.model = Net()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.wrapped = DistributedDataParallel(self.model, bucket_cap_mb=0.5, process_group=self.group)
+        self.state = make(self, self.group)
+        self.wrapped.register_comm_hook(self.state, gd.hook)
+
+    def steps(self, n: int) -> int:
+        """Some steps; a checksum of the parameters."""
+        for step in range(n):
+            x, y = batch_of(step)
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.wrapped(x), y).backward()
+            self.optimizer.step()
+        assert len(self.state.stats()["buckets"]) >= 3
+        return crc(list(self.model.parameters()))
+
+    def error(self, n: int = 3) -> str:
+        """What the steps raise."""
+        try:
+            self.steps(n)
+        except (RuntimeError, gcodec.GcodecError) as error:     # of a future, of the hook
+            return str(error)
+        return ""
+
+
+def near(training: Training, group: Any, **options: Any) -> Any:
+    """A state of the hook for near-lossless mode."""
+    options = {"optimizer": training.optimizer, "smallest": 0, "threads": 1, "bypass": None, **options}
+    return gd.CompressedAllreduce(group=group, timeout=PATIENCE, **options)
+
+
+def top(training: Training, group: Any, **options: Any) -> Any:
+    """A state of the hook for a compressor."""
+    return gd.CompressedGradients(training.wrapped, TopK(0.1), group=group, timeout=PATIENCE, **options)
+
+
+STATES = {"near": near, "top": top}
+
+
+def closed(state: str) -> bool:
+    """Whether training goes on after its lane is closed as if it had not been."""
+    found = []
+    for closing in (False, True):
+        training = Training(STATES[state])
+        training.steps(4)
+        lane = lane_of(training.group)
+        if closing:
+            gd.close_lanes(training.group)
+            try:
+                lane.submit(lambda: None)
+                return False
+            except gcodec.GcodecError as error:
+                assert "closed" in str(error)
+        found.append(training.steps(4))
+    return found[0] == found[1]
+
+
+def closed_when_broken(culprit: int) -> list[str]:
+    """What steps raise after a fault, before and after the lane is closed."""
+    training = Training(near)
+    training.steps(2)
+    undo = sabotage("payload") if rank() == culprit else None
+    heard = [training.error(1)]
+    if undo is not None:
+        undo()
+    heard.append(training.error(1))
+    gd.close_lanes(training.group)
+    heard.append(training.error(1))
+    fresh = torch.ones(3)
+    gd.allreduce(fresh, training.group)
+    assert (fresh == dist.get_world_size()).all()
+    return heard
+
+
+def late() -> list[str]:
+    """What becomes of jobs that are handed in while the lane is being closed, by another thread."""
+    lane, go = lane_of(dist.new_group(), PATIENCE), threading.Event()
+    first = lane.submit(lambda: go.wait(30))
+    closing = threading.Thread(target=lane.close)
+    closing.start()
+    ends, works = [], []
+    while not lane.closed:
+        try:
+            works.append(lane.submit(lambda: "done"))
+        except gcodec.GcodecError:
+            break
+    go.set()
+    closing.join()
+    for work in (first, *works):
+        try:
+            ends.append(str(work.wait()))
+        except gcodec.GcodecError as error:
+            ends.append(str(error))
+    return ends
+
+
+def between() -> bool:
+    """An all-reduce that waits, on ranks that have not come to the end of what began before it, where another rank
+    hands it in only when it waits for them."""
+    lane = lane_of(dist.new_group(), PATIENCE)
+    tensor, waits, go = torch.full((70_000,), float(rank())), threading.Event(), threading.Event()
+    result, wait = torch.empty_like(tensor), Exchange._wait
+
+    n_waits = count(1)
+
+    def noticed(*arguments: Any) -> None:
+        if next(n_waits) == dist.get_world_size():      # contributions are there: for what others do later
+            waits.set()
+        wait(*arguments)
+
+    begun = compressed(lane, tensor, result, BY_NAME["float32"], gd.Lossless(), False, None, None, 1, Tally())
+    small = torch.ones(3)
+    with mock.patch.object(Exchange, "_wait", noticed):
+        if rank():
+            lane.submit(lambda: go.wait(30))    # so that both are there
+            works = [lane.submit(begun)]
+        else:
+            works = [lane.submit(begun)]
+            assert waits.wait(30)
+        works.append(lane.submit(lambda: plain(lane, small, False, Tally())))
+        go.set()
+        for work in works:
+            work.wait()
+    n_ranks = dist.get_world_size()
+    return bool((result == sum(range(n_ranks))).all() and (small == n_ranks).all())
+
+
+def destroyed() -> tuple[str, int]:
+    """What training in a group that has been destroyed raises once its lane is gone; how many lanes' threads are
+    left of several such groups after a lane is made."""
+    before = _threads()
+    for _ in range(3):
+        training = Training(near)
+        training.steps(2)
+        dist.destroy_process_group(training.group)
+    other = lane_of(dist.new_group(), PATIENCE)
+    orphans = _threads() - before - {other._thread}
+    assert len(orphans) <= 3
+    for one in orphans:
+        one.join(30)
+    return training.error(1), sum(one.is_alive() for one in orphans)
+
+
+def _threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name == "gcodec-lane"}
+
+
+def differing(what: str, culprit: int) -> str:
+    """What training says when one rank has another option than the rest."""
+    guilty = rank() == culprit
+    other: dict[str, Any] = {
+        "refresh": {"refresh": gd.Refresh(5)}, "no refresh": {"refresh": None}, "bypass": {"bypass": gd.Bypass()},
+        "smallest": {"smallest": 1 << 30}, "mode": {"optimizer": None, "mode": gd.FixedBits(8)},
+    }
+    if what in other:
+        return Training(lambda *of: near(*of, **other[what] if guilty else {})).error(8)
+    if what == "state":
+        return Training(top if guilty else near).error()
+    before = Training(near)
+    before.steps(4)
+    training = Training(near)
+    if guilty:
+        training.state.load_state_dict(before.state.state_dict())
+    return training.error()
+
+
+def differing_groups(culprit: int, **other: Any) -> str:
+    """What a collective of a process group says when one rank has another option than the rest."""
+    options = gd.GroupOptions(timeout=PATIENCE, **(other if rank() == culprit else {}))
+    group = dist.new_group(backend="gcodec", pg_options=options)
+    try:
+        dist.all_reduce(torch.ones(100_000), group=group)
+    except gcodec.GcodecError as error:
+        return str(error)
+    return ""
+
+
+def differing_diloco(culprit: int) -> str:
+    """The same of DiLoCo."""
+    outer = torch.optim.SGD(Net().parameters(), lr=0.7)
+    try:
+        gd.DiLoCo(outer, 3 if rank() == culprit else 2, group=dist.new_group(), timeout=PATIENCE)
+    except gcodec.GcodecError as error:
+        return str(error)
+    return ""
+
+
+def changed(culprit: int) -> str:
+    """What training says when one rank loads a state between steps."""
+    training = Training(lambda *of: near(*of, refresh=gd.Refresh(3)))
+    saved = training.state.state_dict()
+    training.steps(8)
+    if rank() == culprit:
+        training.state.load_state_dict(saved)
+    return training.error(1)
+
+
+def torn(culprit: int) -> str:
+    """What training with a compressor says when one rank has loaded the state of an earlier step than the others."""
+    training = Training(lambda training, group: gd.CompressedGradients(
+        training.wrapped, RandomK(0.1), group=group, timeout=PATIENCE))
+    training.steps(2)
+    saved = training.state.state_dict()
+    training.steps(2)
+    if rank() == culprit:
+        training.state.load_state_dict(saved)
+    return training.error(1)
+
+
+def torn_diloco(culprit: int) -> str:
+    """The same of DiLoCo."""
+    model = Net()
+    diloco = gd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.7), 2, group=dist.new_group(), timeout=PATIENCE)
+    saved = diloco.state_dict()
+    heard = ""
+    for step in range(4):
+        if step == 2 and rank() == culprit:
+            diloco.load_state_dict(saved | {"steps": 4})
+        try:
+            diloco.step()
+        except gcodec.GcodecError as error:
+            heard = str(error)
+    return heard
+
+
+def strangers(held: int) -> list[str]:
+    """What is warned of when the mode's optimizer holds the first ``held`` parameters of the model."""
+
+    def make(training: Training, group: Any) -> Any:
+        params = [*list(training.model.parameters())[:held], nn.Parameter(torch.zeros(3))]
+        return near(training, group, optimizer=torch.optim.SGD(params, lr=0.01))
+
+    training = Training(make)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        training.steps(4)
+    return [str(one.message) for one in warned if "optimizer" in str(one.message)]
+
+
+def death(culprit: int) -> tuple[str, str]:
+    """What steps say when a rank has died between two, where Gloo reduces all buckets: this one, and the next."""
+    training = Training(lambda *of: near(*of, smallest=1 << 30))
+    training.steps(3)
+    if rank() == culprit:
+        os._exit(1)
+    return training.error(1), training.error(1)

@@ -1,0 +1,133 @@
+"""The DDP hook among real Gloo processes. In lossless mode it must train as a hook that sums in the order of ranks
+does, bit for bit, whatever DDP is told to do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.rank_fixtures import ranks_of
+from tests.support.ranks import Ranks, one_of
+
+CASES = "tests.distributed.allreduce_cases"
+
+#: Options of DDP and of the training loop. Each has at least three buckets.
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "static_graph": {"static_graph": True},
+    "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
+    "bucket_view": {"gradient_as_bucket_view": True},
+    "no_sync": {"accumulate": 3},
+    "mixed_dtypes": {"narrow": True},
+    "channels_last": {"images": True},
+    "loss_scale": {"loss_scale": 1024.0},
+    "nan": {"poison": True},
+    "fresh_codebooks": {"state_options": {"refresh": None}},
+    "small_buckets_dense": {"state_options": {"smallest": 1 << 16}},
+    "threads": {"state_options": {"threads": 2}},
+}
+pair = ranks_of(CASES, 2)
+others = ranks_of(CASES, 1, 3, 4)
+
+
+def trained(ranks: Ranks, mode: str | None, **options) -> int:
+    return one_of([checksum for checksum, _ in ranks.run("train", mode=mode, **options)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lossless_training_is_training_in_rank_order(pair, form):
+    assert trained(pair, "lossless", **FORMS[form]) == trained(pair, None, **FORMS[form])
+
+
+@pytest.mark.parametrize("form", ["plain", "bucket_view"])
+def test_the_same_with_other_numbers_of_ranks(others, form):
+    assert trained(others, "lossless", **FORMS[form]) == trained(others, None, **FORMS[form])
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "Adagrad"])
+def test_near_lossless_replicas_stay_the_same(pair, optimizer):
+    assert trained(pair, "near", optimizer_name=optimizer) != trained(pair, None, optimizer_name=optimizer)
+
+
+@pytest.mark.parametrize("mode", ["near", "fixed"])
+@pytest.mark.parametrize("form", ["static_graph", "find_unused_parameters", "no_sync", "mixed_dtypes", "channels_last",
+                                  "loss_scale", "nan", "fresh_codebooks"])
+def test_lossy_replicas_stay_the_same_in_every_form(pair, mode, form):
+    trained(pair, mode, **FORMS[form])
+
+
+@pytest.mark.parametrize("mode", ["near", "fixed"])
+def test_lossy_replicas_stay_the_same_with_other_numbers_of_ranks(others, mode):
+    alone = others.size == 1        # then nothing is rounded
+    assert (trained(others, mode) == trained(others, None)) == alone
+
+
+def test_loss_scaling_does_not_change_the_levels(pair):
+    """Powers of two in, powers of two out: the same bits."""
+    assert trained(pair, "near", loss_scale=1024.0) == trained(pair, "near")
+
+
+def test_sparse_gradients_go_through_gloo(pair):
+    one_of(pair.run("sparse"))
+
+
+@pytest.mark.parametrize("mode", ["lossless", "near"])
+def test_join(pair, mode):
+    found = one_of(pair.run("join", mode=mode))
+    if mode == "lossless":
+        assert found == one_of(pair.run("join", mode=None))
+
+
+@pytest.mark.parametrize(("mode", "first"), [("near", 3), ("lossless", 5), ("near", 6)])
+def test_a_resumed_run_is_the_uninterrupted_run(pair, mode, first):
+    for whole, resumed in pair.run("resume", mode=mode, first=first, second=6):
+        assert [checksum for checksum, _ in whole] == [checksum for checksum, _ in resumed]
+        assert whole[0] == resumed[0]       # the codebooks, too
+
+
+def test_a_distributed_checkpoint_restores_every_ranks_state(pair, tmp_path):
+    assert all(pair.run("distributed_checkpoint", folder=str(tmp_path)))
+
+
+def test_every_byte_is_counted(pair):
+    found = pair.run("conservation")
+    for one, other in (found, reversed(found)):
+        assert one["sent_bytes"] == one["handed"] == one["by_bucket"] == other["received_bytes"]
+        assert one["raw_bytes"] > one["sent_bytes"] > 0
+        assert one["buckets"] >= 3
+
+
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_what_is_slower_is_left(pair, slow):
+    *counts, buckets, _ = one_of(pair.run("bypass", slow=slow))
+    always = counts[0]      # below 64 KiB, or so
+    assert buckets >= 3
+    assert [count > always for count in counts[3:9]] == [False, True, True] * 2     # a trial
+    assert [count > always for count in counts[10:17]] == [slow == "coded"] * 7
+    assert [count > always for count in counts[18:20]] == [False, True]     # the next one
+
+
+# Codebooks
+
+def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
+    traces = others.run("refresh", steps=14, interval=5, change_at=None)
+    used = one_of([[digest for digest, *_ in trace] for trace in traces])
+    if others.size > 1:
+        changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
+        assert changes == [2, 7, 12]
+
+
+def test_stale_codebooks_are_renewed_early_and_bytes_fall(pair):
+    traces = pair.run("refresh", steps=30, interval=20, change_at=10, trigger=0.05)
+    used = one_of([[digest for digest, *_ in trace] for trace in traces])
+    changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
+    assert len(changes) == 2
+    assert 10 < changes[1] < 16       # not 22, when the interval ends
+    for trace in traces:
+        assert trace[changes[1] + 1][1] < trace[10][1]
+        _, _, bits, entropy = trace[-1]
+        assert entropy < bits < entropy + 0.15

@@ -1,0 +1,72 @@
+"""What happens when a rank fails: an error on every rank, which names it, and no gradient touched. Never a hang."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.rank_fixtures import ranks_of
+from tests.support.ranks import Ranks
+
+CASES = "tests.distributed.allreduce_cases"
+CULPRIT = 1
+ranks = ranks_of(CASES, 3)
+
+
+@pytest.mark.parametrize(("kind", "error", "text"), [
+    ("payload", "Corruption", "checksum is wrong"),
+    ("header", "Corruption", "header is damaged"),
+    ("exception", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),
+    ("result", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),     # in all the others' last message
+    ("mode", "PeerError", "differs in dtype, mode"),
+    ("longer", "PeerError", "number of values"),
+    ("shorter", "PeerError", ""),
+    ("sequence", "PeerError", ""),
+])
+def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
+    patience = 5 if kind in ("sequence", "shorter") else 30
+    found = ranks.run("fault", kind=kind, culprit=CULPRIT, patience=patience)
+    for rank, (name, message, untouched, following) in enumerate(found):
+        assert name, f"rank {rank} has noticed nothing"
+        assert untouched
+        assert "has failed" in following
+        if rank != CULPRIT:
+            assert f"rank {CULPRIT} " in message
+            assert (name == error and text in message) or "given up" in message, message
+
+
+def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
+    found = ranks.run("fault", kind="silence", culprit=CULPRIT, patience=3)
+    for rank, (name, message, untouched, _) in enumerate(found):
+        assert untouched
+        if rank != CULPRIT:
+            assert name == "PeerError"
+            assert f"rank {CULPRIT} " in message, message       # whomever this one has waited for
+
+
+def test_a_full_queue_is_an_error_within_the_timeout(ranks):
+    found = ranks.run("full_queue", culprit=CULPRIT, patience=2)
+    for rank, texts in enumerate(found):
+        assert len(texts) == (0 if rank == CULPRIT else 9)
+        assert all("no answer" in text or "none has ended" in text or "has failed" in text for text in texts), texts
+
+
+def test_backward_raises(ranks):
+    errors = ranks.run("backward_error")
+    assert all("rank" in error for error in errors), errors
+    assert "step 0, bucket" in errors[0]
+
+
+def test_a_dead_rank_is_an_error():
+    ranks = Ranks(3, CASES)
+    found = ranks.run_with_deaths("death", culprit=CULPRIT)
+    assert found[CULPRIT] is None
+    for rank in (0, 2):
+        (first, *later), looks = found[rank]
+        for name, message in (first, *later):
+            assert name == "PeerError"
+            assert f"rank {CULPRIT} " in message, message
+        assert all("has failed" in message for _, message in later)
+        assert len(later) == 3
+        assert looks <= 1 + 2       # one notice left, and each other rank's looked for, once

@@ -1,0 +1,71 @@
+"""FSDP2 and HSDP among real processes, compressed by hooks and by the process group: as uncompressed training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch.distributed.fsdp")
+
+from tests.support.rank_fixtures import ranks_of
+from tests.support.ranks import Ranks, one_of
+
+CASES = "tests.distributed.fsdp_cases"
+pair = ranks_of(CASES, 2)
+four = ranks_of(CASES, 4)
+
+
+def trained(ranks: Ranks, how: str, **options: Any) -> dict[str, Any]:
+    """What all ranks found: their replicas are the same, bit for bit."""
+    found = ranks.run("train", how=how, **options)
+    assert all(one["crc"] == found[0]["crc"] for one in found)
+    result: dict[str, Any] = found[0]
+    return result
+
+
+@pytest.mark.parametrize("how", ["shard_ours", "shard_group"])
+@pytest.mark.parametrize("options", [{}, {"narrow": True}, {"accumulate": 2}], ids=["plain", "bfloat16", "accumulate"])
+def test_lossless_is_uncompressed_fsdp(pair, how, options):
+    """A sum of two terms has one order, so these are the same bits."""
+    ours, plain = trained(pair, how, **options), trained(pair, "shard", **options)
+    assert ours["stats"]["calls"] >= 12
+    if options.get("narrow"):               # Gloo rounds an average in another place than the sum in float32 does
+        assert ours["sums"] == pytest.approx(plain["sums"], rel=0.02)
+    else:
+        assert ours["crc"] == plain["crc"]
+        assert ours["stats"]["sent_bytes"] < ours["stats"]["dense_bytes"]
+
+
+@pytest.mark.parametrize("how", ["shard_ours", "shard_group"])
+def test_the_same_within_rounding_among_four(four, how):
+    assert trained(four, how)["sums"] == pytest.approx(trained(four, "shard")["sums"], rel=1e-4)
+
+
+@pytest.mark.parametrize("how", ["hsdp_override", "hsdp_hook"])
+@pytest.mark.parametrize("mode", ["lossless", "fixed"])
+def test_replicas_are_averaged(four, how, mode):
+    ours, plain = trained(four, how, mode=mode), trained(four, "hsdp")
+    assert ours["stats"]["calls"] >= 12
+    assert ours["sums"] == pytest.approx(plain["sums"], rel=1e-4 if mode == "lossless" else 0.02)
+    if mode == "fixed":
+        assert ours["crc"] != plain["crc"]
+        assert ours["stats"]["ratio"] > 1.5
+
+
+@pytest.mark.parametrize("slow", ["dense", "coded"])
+def test_what_is_slower_is_left(pair, slow):
+    dense, _ = one_of(pair.run("bypass", slow=slow))
+    assert sum(dense[:13]) == 0     # while it learns what a step is
+    assert 0 < sum(dense[13:22]) < 27       # a trial
+    assert dense[22:28] == [3 * (slow == "coded")] * 6
+    assert 0 < sum(dense[28:]) < 24     # the next one
+
+
+def test_senseless_arguments_are_refused(pair):
+    pair.run("refusals")
+
+
+def test_damage_is_an_exception_of_backward(pair):
+    heard = pair.run("corrupted", by=1)
+    assert "rank 1" in heard[0]

@@ -1,0 +1,110 @@
+"""Frames that must decode, or be refused, forever: ``tests/golden`` and ``tests/golden-invalid``.
+
+They were written by ``python -m tests.support.make_golden`` and are not made again, whatever the encoder comes to
+write: version 1 of the format is frozen (docs/format.md, section 12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+import gcodec
+from tests.support import laws, reference
+from tests.support.cases import KINDS, modes
+from tests.support.frame_builder import SPOILERS, Coded, Draft
+from tests.support.make_golden import GOLDEN, INVALID, as_base, as_known, cells, read_manifest, slug
+
+VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_golden_frames_decode(name):
+    described = VALID[name]
+    frame, codebooks = (GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
+    base = as_base(GOLDEN, described)
+    decoded = laws.decode_known(frame, codebooks, base=base)
+    assert list(decoded.shape) == described["shape"]
+    assert hashlib.sha256(laws.bits_of(decoded).tobytes()).hexdigest() == described["sha256"]
+    assert reference.VALUE_TYPES[frame[5]].name == described["dtype"]
+    assert frame[6:8] == bytes([described["mode"], described["container"]])
+    other = reference.decode(frame, codebooks, base=base)
+    assert other.kinds == described["blocks"]
+    assert hashlib.sha256(other.bits.tobytes()).hexdigest() == described["sha256"]
+    if codebooks.keys() <= laws.SHIPPED.keys() and described["container"] == 0:
+        public = laws.bits_of(gcodec.decode(frame, base=base))
+        assert hashlib.sha256(public.tobytes()).hexdigest() == described["sha256"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_invalid_frames_are_refused(name):
+    described = BROKEN[name]
+    frame, codebooks = (INVALID / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
+    base = as_base(INVALID, described)
+    assert laws.outcome(frame, codebooks, base) == described["expected"], described["what"]
+    assert laws.reference_outcome(frame, codebooks, base) == described["expected"], described["what"]
+
+
+@pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (INVALID, BROKEN)], ids=["golden", "golden-invalid"])
+def test_manifests_name_what_is_there(folder, entries):
+    assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
+    bases = {described["base"][0] for described in entries.values() if "base" in described}
+    assert {path.name for path in folder.glob("*.base")} == bases
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
+
+
+def test_every_type_mode_and_kind_of_block_has_a_vector():
+    found = set()
+    for name, described in VALID.items():
+        draft = Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
+        for kind, block in zip(described["blocks"], draft.blocks, strict=True):
+            by_base = kind == "predicted" and draft.templates[block[2]][:4] == bytes(4)
+            found.add((draft.dtype, draft.mode, "base" if by_base else "template" if kind == "predicted" else kind))
+    assert found == set(cells())
+
+
+def test_every_size_that_a_header_may_name_has_a_vector():
+    frames = [(GOLDEN / f"{name}.frame").read_bytes() for name in VALID]
+    assert {frame[9] for frame in frames} == set(range(10, 21))         # block_log2
+    assert {frame[10] for frame in frames} == set(range(6, 13))         # stream_log2
+    assert {1, 2, 4, 8, 16} <= {frame[12] for frame in frames}          # levels
+    assert {frame[13] for frame in frames} == set(range(9))             # planes
+    assert {0, 1, 255} <= {frame[11] for frame in frames} & {frame[14] for frame in frames}    # codebooks of both kinds
+    assert {frame[8] for frame in frames} >= {0, 1, 2, 3, 32}           # dimensions
+    drafts = [Draft.of(frame, as_known(VALID[name].get("codebooks", [])))
+              for name, frame in zip(VALID, frames, strict=True)]
+    kinds = {(draft.dtype, record[0]) for draft in drafts for record in draft.records}
+    assert kinds == {(code, kind) for code in reference.VALUE_TYPES for kind in (0, 1)}
+    coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
+    assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
+    assert {block.reference_width > 0 for block in coded} == {True, False}
+    assert {block.length_width > 0 for block in coded} == {True, False}
+
+
+def test_golden_frames_cover_types_modes_and_kinds_of_block():
+    for dtype, value_type in KINDS.items():
+        assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
+        kinds = {kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"]}
+        assert kinds == {"constant", "raw", "coded"} | ({"predicted"} if value_type.predicted else set()), dtype
+        if value_type.T:
+            assert Draft.of((GOLDEN / f"{slug(dtype, 'columns')}.frame").read_bytes(), laws.SHIPPED).columns
+        if dtype in ("float32", "bfloat16"):
+            code = (GOLDEN / f"{slug(dtype, 'wide-head')}.frame").read_bytes()[5]
+            assert code == {"float32": 8, "bfloat16": 7}[dtype]
+        if value_type.predicted:
+            by_template, by_base = (VALID[slug(dtype, name)] for name in ("template", "base"))
+            assert by_template["blocks"] == by_base["blocks"] == ["predicted"]
+            assert "base" in by_base and "base" not in by_template
+    found = [Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
+             for name, described in VALID.items()]
+    flags = {(draft.dtype, bool(draft.columns), Coded.of(block, draft.stream_log2).flags)
+             for draft in found for block in draft.blocks if block[0] == 2}
+    wanted = {(False, 0), (True, 0), (True, 1)}     # whether there are column references, and of use
+    assert flags == {(code, *of) for code, kind in reference.VALUE_TYPES.items() for of in wanted
+                     if kind.T or not of[0]}
+    with_a_base = [described["what"] for described in BROKEN.values() if "base" in described]
+    assert {"a base of another last bit", "a base of another size"} <= set(with_a_base)
+    assert {described["expected"] for described in BROKEN.values()} == {"insufficient", "corruption", "unsupported"}
+    spoilt = {described["what"].partition(":")[0] for described in BROKEN.values()}
+    assert not SPOILERS.keys() - spoilt

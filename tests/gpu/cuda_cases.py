@@ -1,0 +1,658 @@
+"""The laws of the CUDA path, for a process of their own: ``python -m tests.gpu.cuda_cases one-thread`` or
+``simulator``.
+
+Either has the kernels run on the host. Compiled, with one thread to a block (:mod:`tests.gpu.cuda_one_thread`), they
+take whole law tables, indexes are checked, and integers are those of compiled code. In numba's simulator they have as
+many threads as ``THREADS`` says, which really do wait for each other.
+
+Prints a line for each law: its name, and what went wrong, in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from hashlib import sha256
+from importlib import import_module
+from io import StringIO
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import gcodec
+from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder
+from gcodec.dtypes import BY_NAME, ValueType
+from gcodec.format import modes as schemes
+from gcodec.format import shipped
+from gcodec.format.codebook import Codebook, read_inline
+from gcodec.format.modes import Scheme
+from gcodec.frame.encode import encode_values
+from gcodec.plan.sampling import take_survey
+from gcodec.tensors import Values, kernel_view
+from gcodec.truncation.formulas import Policy
+from gcodec.truncation.optimizers import levels_for, view_from_dump
+from tests.gpu.cuda_memory import HostMemory
+from tests.support import laws, reference
+from tests.support.cases import CASES, Bits, Case, levels_at_random
+from tests.support.frame_builder import Draft, build_frame, mutations
+
+THREADS = 16
+TYPES = ("float32", "bfloat16", "float16")
+Law = Callable[[HostMemory, bool], None]
+LAWS: dict[str, Law] = {}
+CODING = Coding()
+
+
+def law(function: Law) -> Law:
+    """Run by either process; the second argument says whether it is quick, and there is time for all cases."""
+    LAWS[function.__name__] = function
+    return function
+
+
+def cases(quick: bool, slow: tuple[str, ...], most: int) -> Iterator[Case]:
+    """All arrays of the types that devices code, or where that takes long the named ones, cut short."""
+    types = TYPES if quick else TYPES[:2]
+    for case in CASES:
+        if case.dtype in types and (quick or case.name in slow):
+            if not quick:
+                case = Case(case.dtype, case.name)
+                case.__dict__["bits"] = case.bits.reshape(-1)[:most].copy()
+            yield case
+
+
+def check_same_bytes(
+    memory: HostMemory,
+    arrays: list[Bits],
+    dtype: ValueType,
+    scheme: Scheme,
+    levels: list[Any] | None = None,
+    nearest: bool = True,
+    codebook: Any = None,
+) -> list[bytes]:
+    """The frames of a batch are, byte for byte, those that the host's kernels make by the same plan."""
+    from gcodec.gpu import encode
+
+    graded = levels or [None] * len(arrays)
+    sources = [encode.Source(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
+    if codebook is None:
+        codebook = encode.fresh_codebook(memory, sources, dtype, scheme, CODING)
+    waited = memory.waited
+    batch = encode.encode(memory, sources, dtype, scheme, nearest, codebook, 0)
+    assert memory.waited == waited, "encoding with a codebook waited for the device"
+    frames = [bytes(frame) for frame in batch.frames]
+    for array, own, frame in zip(arrays, graded, frames, strict=True):
+        bits = kernel_view(array.reshape(-1))
+        plan = encode.plan_of(dtype, -(-array.size >> 14), codebook)
+        empty = np.zeros(0, np.uint8)
+        values = Values(bits, dtype, array.shape, 0)
+        expected = encode_values(values, scheme, empty if own is None else own, nearest, plan, 1)
+        assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {scheme}"
+    return frames
+
+
+def outcome(memory: HostMemory, frame: bytes, known: Any = None, books: list[Codebook] | None = None) -> Any:
+    """What the device makes of a frame: its values' bits, or the kind of refusal."""
+    from gcodec.gpu import batches
+
+    try:
+        (result,) = batches.decode(memory, [frame], books or [])
+    except gcodec.GcodecError as error:
+        return laws.kind_of(error)
+    return result.reshape(-1)
+
+
+def books_of(known: Any) -> list[Codebook]:
+    """Codebooks from the records that a frame names."""
+    books = []
+    for (_, digest), record in known.items():
+        head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
+        books.append(read_inline(record, 0, record[1], head_bits)[0])
+    return books
+
+
+SLOW_CASES = ("every corner of the type", "one value", "runs of equal sub-streams", "gaussian")
+
+
+@law
+def lossless(memory: HostMemory, quick: bool) -> None:
+    """Bytes are the host's, and both decode them."""
+    for case in cases(quick, SLOW_CASES, 320):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        (frame,) = check_same_bytes(memory, [bits], dtype, schemes.lossless(dtype))
+        assert np.array_equal(outcome(memory, frame), bits.reshape(-1)), case
+        assert np.array_equal(laws.outcome(frame), bits.reshape(-1)), case
+
+
+@law
+def fixed_bits(memory: HostMemory, quick: bool) -> None:
+    """With mantissa bits rounded away, in both ways to round."""
+    for case in cases(quick, SLOW_CASES[:1], 300):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        for kept, nearest in ((3, True), (5, False)):
+            (frame,) = check_same_bytes(memory, [bits], dtype, schemes.fixed(dtype, kept), nearest=nearest)
+            rounding = "nearest" if nearest else "truncate"
+            whole = gcodec.encode(case.array(), mantissa_bits=kept, rounding=rounding, **case.options)
+            assert np.array_equal(outcome(memory, frame), laws.outcome(whole)), case
+
+
+@law
+def ladders(memory: HostMemory, quick: bool) -> None:
+    """With a level for each value."""
+    uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
+    for case in cases(quick, SLOW_CASES[:3], 270):
+        dtype, bits = BY_NAME[case.dtype], case.bits.copy()
+        for ladder in (FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], uneven[case.dtype])[: 3 if quick else 1]:
+            levels = levels_at_random(bits, len(ladder.drops))
+            scheme = schemes.ladder(dtype, ladder)
+            (frame,) = check_same_bytes(memory, [bits], dtype, scheme, [levels.reshape(-1).copy()])
+            whole = gcodec.encode(case.array(), levels=levels, ladder=ladder, **case.options)
+            assert np.array_equal(outcome(memory, frame), laws.outcome(whole)), case
+
+
+@law
+def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
+    """With codebooks that do not suit: symbols without a code, no escape, no zero, nothing that shrinks."""
+    from gcodec.gpu.encode import SharedCodebook
+
+    rng = np.random.default_rng(5)
+    lengths = np.zeros((4, 256), np.uint8)
+    lengths[0, [0, 255]] = 1                            # zero and the escape
+    lengths[1, [1, 2]] = 1                              # two symbols, no escape
+    lengths[2, [3, 5, 255]] = 1, 2, 2                   # gaps, and no zero
+    lengths[3, [0, 4, 9, 255]] = 1, 2, 3, 3
+    for name in TYPES if quick else TYPES[:1]:
+        dtype = BY_NAME[name]
+        books = [Codebook(8, ((120, 12),), own.tobytes()) for own in lengths]
+        books += [book for _, book in shipped.fitting(name, 1)]
+        some = [Case(name, case).bits.reshape(-1)[:900] for case in
+                ("gaussian, three in ten zero", "every corner of the type", "runs of equal sub-streams", "noise")]
+        few = (rng.integers(118, 126, 700) << dtype.head_shift).astype(dtype.uint)
+        for book in books if quick else books[2:3]:
+            for references in (True, False):
+                for record in (book.record, book.reference(300)):
+                    shared = SharedCodebook(book, record, references)
+                    frames = check_same_bytes(memory, [few, *some] if quick else [few[:300]], dtype,
+                                              schemes.lossless(dtype), codebook=shared)
+                    for frame, bits in zip(frames, [few, *some], strict=False):
+                        assert np.array_equal(outcome(memory, frame, books=[book]), bits if quick else few[:300])
+
+
+@law
+def batches_of_many(memory: HostMemory, quick: bool) -> None:
+    """Tensors of all sizes in one launch; those that shrink by nothing go without the codebook."""
+    for name in TYPES if quick else TYPES[1:2]:
+        dtype = BY_NAME[name]
+        cases_of = ("empty", "one value", "gaussian", "0-d", "noise", "all zero", "two values", "a block and one",
+                    "257 values", "recorded transformer-step-000400/norm.weight", "a block and more of noise")
+        arrays = [Case(name, case).bits.copy() for case in cases_of]
+        if not quick:
+            arrays = [array.reshape(-1)[:200].copy() for array in arrays[:6]]
+        frames = check_same_bytes(memory, arrays, dtype, schemes.lossless(dtype))
+        from gcodec.gpu import batches
+
+        for array, result in zip(arrays, batches.decode(memory, frames), strict=True):
+            laws.assert_same_bits(result, array)
+
+
+@law
+def histograms(memory: HostMemory, quick: bool) -> None:
+    """What the device counts is what the host's survey counts of the same sub-streams."""
+    from gcodec.gpu import encode
+    from gcodec.gpu import tables as forms
+    from gcodec.kernels.cuda.histogram import count_symbols
+    from gcodec.plan.codebooks import window_of
+
+    for case in cases(quick, SLOW_CASES[:1], 300):
+        dtype, bits = BY_NAME[case.dtype], case.bits.reshape(-1).copy()
+        ladder = FINE_LADDER[case.dtype]
+        for scheme, n in ((schemes.lossless(dtype), 1), (schemes.ladder(dtype, ladder), len(ladder.drops))):
+            levels = levels_at_random(bits, n) if n > 1 else None
+            source = encode.Source(bits, bits.size, bits.shape, levels)
+            inputs = encode._inputs(memory, [source], dtype, None)
+            window, center = window_of(n)
+            counts = np.zeros((1, 2 + n * window), np.uint32)
+            form = forms.form_of(dtype, n, len(scheme.widths), None, False)
+            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(scheme), np.uint32(window),
+                          np.uint32(center), counts)
+            if bits.size:
+                graded = np.zeros(0, np.uint8) if levels is None else levels
+                seen = take_survey(kernel_view(bits), graded, dtype, n, 1 << 14, 256, 1, every=1)
+                assert np.array_equal(counts[0], seen.by_stream.sum(axis=0)), case
+
+
+@law
+def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
+    """They are noticed, and the frame is none."""
+    from gcodec.gpu import encode
+
+    dtype, ladder = BY_NAME["float32"], PAPER_LADDER["float32"]
+    bits, levels = Case("float32", "gaussian").bits.reshape(-1)[:300].copy(), np.zeros(300, np.uint8)
+    levels[77] = 4
+    scheme = schemes.ladder(dtype, ladder)
+    source = encode.Source(bits, 300, (300,), levels)
+    shared = encode.fresh_codebook(memory, [source], dtype, scheme, CODING)
+    batch = encode.encode(memory, [source], dtype, scheme, True, shared, 0)
+    laws.with_refusal(gcodec.InvalidArgument, lambda: batch.sizes)
+    assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
+
+
+#: Rules by name: optimizer, hyperparameters, which state there is.
+RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "SGD": ("SGD", {"lr": 0.1, "weight_decay": 1e-3}, {}),
+    "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}, {"momentum_buffer": "any"}),
+    "momentum, first step": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}, {}),
+    "Nesterov": ("SGD", {"lr": 0.3, "momentum": 0.9, "nesterov": True}, {"momentum_buffer": "any"}),
+    "no step": ("SGD", {"lr": 0.0, "momentum": 0.9}, {"momentum_buffer": "any"}),
+    "Adagrad": ("Adagrad", {"lr": 0.01, "lr_decay": 0.1, "weight_decay": 1e-2}, {"step": 7.0, "sum": "square"}),
+    "Adagrad, first step": ("Adagrad", {"lr": 0.01, "initial_accumulator_value": 0.1}, {}),
+    "RMSprop": ("RMSprop", {"lr": 0.01, "weight_decay": 1e-3, "maximize": True}, {"square_avg": "square"}),
+    "RMSprop, momentum": ("RMSprop", {"lr": 0.01, "momentum": 0.8}, {"square_avg": "square", "momentum_buffer": "any"}),
+    "Adam": ("Adam", {"lr": 1e-3, "weight_decay": 1e-2}, {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "AMSGrad": ("Adam", {"lr": 1e-2, "amsgrad": True},
+                {"step": 3.0, "exp_avg": "any", "exp_avg_sq": "square", "max_exp_avg_sq": "square"}),
+    "AdamW": ("AdamW", {"lr": 1e-3}, {"step": 40.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "AdamW, first step": ("AdamW", {"lr": 1e-3}, {}),
+}
+
+
+def as_type(x: np.ndarray, name: str) -> np.ndarray:
+    """float32 values in another type, bfloat16 as bits."""
+    with np.errstate(over="ignore"):
+        return (x.view(np.uint32) >> 16).astype(np.uint16) if name == "bfloat16" else x.astype(name)
+
+
+def floats_of_all_kinds(rng: np.random.Generator, n: int) -> np.ndarray:
+    """float32: of many sizes, zeros, denormals, infinities and NaN."""
+    x = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(-30, 4, n)) * (rng.random(n) > 0.1)
+    odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 2.0**-126, 6e-5, 3e-8, 1.0, -1.0], np.float32)
+    x[: n // 6] = rng.choice(odd, n // 6)
+    return rng.permutation(x).astype(np.float32)
+
+
+@law
+def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
+    """Of every optimizer, before and after its first step, in every type: those of the host, bit for bit; tensors of
+    any sizes in one call."""
+    from gcodec.gpu import levels
+
+    rng = np.random.default_rng(8)
+    sizes = (16500, 1, 0, 300) if quick else (70, 1, 0)
+    plain, mixed = [("float32",) * 3], [("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")]
+    every = ("momentum", "RMSprop, momentum", "AMSGrad")        # one for each kernel: types are compiled one by one
+    ladders: dict[str, tuple[Ladder | None, ...]] = {
+        name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES}
+    ladders["float32"] += (Ladder(tuple(range(16))),)
+    for number, (title, (name, hyper, state)) in enumerate(RULES.items()):
+        for grad_type, param_type, state_type in plain + (mixed if quick and title in every else []):
+            asked = []
+            for n in sizes:
+                kept = {key: value if key == "step" else as_type(abs(floats_of_all_kinds(rng, n)) if value == "square"
+                                                                 else floats_of_all_kinds(rng, n), state_type)
+                        for key, value in state.items()}
+                grad, param = floats_of_all_kinds(rng, n) / 64, floats_of_all_kinds(rng, n)
+                asked.append(levels.Asked(as_type(grad, grad_type), as_type(param, param_type),
+                                          view_from_dump(name, hyper, kept)))
+            for ladder in ladders[grad_type][number % 2 :: 2] if quick else (None,):
+                policy = Policy(ladder, number % 3 > 0, 1.5, 4.0)
+                waited = memory.waited
+                found = levels.choose(memory, asked, policy)
+                assert memory.waited == waited
+                for one, own in zip(asked, found, strict=True):
+                    expected = levels_for(one.known, one.param, one.grad, ladder=ladder, in_group=policy.in_group,
+                                          scale=1.5, loss_scale=4.0)
+                    assert np.array_equal(own, expected), (title, grad_type, param_type, ladder)
+    far = view_from_dump("SGD", {"lr": 1e-40}, {})
+    x = np.ones(3, np.float32)
+    laws.with_refusal(gcodec.Unsupported, lambda: levels.choose(memory, [levels.Asked(x, x, far)], Policy()))
+    known = view_from_dump("SGD", {"lr": 0.1}, {})
+    for wrong in (x[:2], x.astype(np.float64)):
+        kind = gcodec.InvalidArgument if wrong.size == 2 else gcodec.Unsupported
+        laws.with_refusal(kind, lambda: levels.choose(memory, [levels.Asked(x, wrong, known)], Policy()))  # noqa: B023
+
+
+@law
+def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
+    """Frames that ``gcodec.encode`` makes of arrays on the host: wide heads, column references, predictions."""
+    for case in cases(quick, SLOW_CASES[2:3], 300):
+        levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
+        for options in ({}, {"coding": Coding(prediction=False)}, {"levels": levels}, {"mantissa_bits": 4}):
+            frame = gcodec.encode(case.array(), **case.options, **options)
+            assert np.array_equal(outcome(memory, frame), laws.outcome(frame)), case
+
+
+@law
+def golden_frames(memory: HostMemory, quick: bool) -> None:
+    """Those of ``tests/golden`` decode to what they did when they were made, and of ``tests/golden-invalid`` all are
+    refused alike; but for those against a base, which a device does not take."""
+    if not quick:
+        return
+    from tests.support.make_golden import GOLDEN, INVALID, as_known, read_manifest
+
+    for folder in (GOLDEN, INVALID):
+        for name, described in read_manifest(folder).items():
+            known = as_known(described.get("codebooks", []))
+            books = books_of(known)     # by their hash; one frame names a record with spare bits that are not zero
+            if "base" not in described and {book.hash for book in books} == {digest for _, digest in known}:
+                found = outcome(memory, (folder / f"{name}.frame").read_bytes(), books=books)
+                if folder == GOLDEN:
+                    assert not isinstance(found, str), (name, found)
+                    assert sha256(found.tobytes()).hexdigest() == described["sha256"], name
+                else:
+                    assert found == described["expected"], (name, found)
+
+
+@law
+def any_frames(memory: HostMemory, quick: bool) -> None:
+    """Valid frames of every type that no encoder writes, and frames with one thing wrong, which are refused alike. No
+    index is out of bounds."""
+    rng = Random(2)
+    for k in range(60 if quick else 2):
+        built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10 if k % 3 else None, named=k % 2 == 0,
+                            spare_bits=k % 2 == 1, with_base=False, n_values=None if quick else 150)
+        found = outcome(memory, built.frame, books=books_of(built.codebooks))
+        assert laws.same_outcome(found, built.bits), (k, found, built.bits)
+    for k in range(5 if quick else 0):
+        built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10, with_base=False)
+        for mutation in mutations(built.frame, rng, built.codebooks):
+            books = books_of(built.codebooks)
+            expected = laws.outcome(mutation.frame, built.codebooks)
+            assert laws.same_outcome(outcome(memory, mutation.frame, books=books), expected), mutation
+
+
+@law
+def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
+    """Tensors, frames and results that lie more than 2**32 values apart, and blocks of a tensor that begin after as
+    many. Memory that is only named costs nothing."""
+    if not quick or sys.platform != "linux":
+        return
+    from gcodec.gpu import decode
+
+    dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    room = np.frombuffer(mmap.mmap(-1, 2 * far + (1 << 20), flags=flags), np.uint16)
+    some = Case("bfloat16", "gaussian").bits.reshape(-1)
+    places = [room[0:700], room[far : far + 700]]
+    for place in places:
+        place[:] = some[:700]
+    frames = check_same_bytes(memory, places, dtype, schemes.lossless(dtype))
+    data = [room[begin : begin + len(frame) // 2].view(np.uint8)
+            for begin, frame in zip((1 << 16, far + (1 << 16)), frames, strict=True)]
+    for place, own, frame in zip(places, data, frames, strict=True):
+        own[:] = np.frombuffer(frame, np.uint8)
+        place[:] = 0
+    (decoded,) = decode.decode(memory, decode.parse(memory, data), places)
+    assert not decoded.failures()
+    assert all(np.array_equal(place, some[:700]) for place in places)
+    check_far_blocks(memory, room, far)
+
+
+def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
+    """The kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun there:
+    number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
+    from gcodec.gpu import encode
+    from gcodec.gpu import tables as forms
+    from gcodec.kernels.block.header import OK
+    from gcodec.kernels.cuda.bundles import Output
+    from gcodec.kernels.cuda.decode import decode_blocks
+    from gcodec.kernels.cuda.encode import encode_blocks
+
+    dtype, n, first, words = BY_NAME["bfloat16"], 20_000, -(far >> 14), 4 + (1 << 13)
+    scheme, own = schemes.lossless(dtype), room[far : far + n]
+    own[:] = np.resize(Case("bfloat16", "gaussian").bits.reshape(-1), n)
+    wanted, owner = own.copy(), np.zeros(2, np.int32)
+    shared = encode.fresh_codebook(memory, [encode.Source(own, n, (n,))], dtype, scheme, CODING)
+    assert shared is not None
+    form = forms.form_of(dtype, 1, len(scheme.widths), scheme, True)
+    out = Output(np.zeros(2 * words, np.uint32), np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.zeros(1, np.uint32))
+    rows = np.array([[0, 0, far + n, first, 0, 8, 1, first * words]], np.int64)
+    tables = forms.encode_tables(memory, dtype, scheme, [shared.codebook])
+    memory.launch(encode_blocks, 2, room, np.zeros(1, np.uint8), rows, owner, form, tables, out)
+    assert (out.kinds == 2).all() and (out.sizes < 4 * words).all()
+    own[:] = 0
+    rows = np.array([[0, 0, far + n, first, 14, 8, 0, 1, 0, 0]], np.int64)
+    lookups = forms.decode_tables(memory, dtype, scheme.widths, scheme.levels, [shared.codebook], [])
+    statuses = np.full(2, -1, np.int32)
+    memory.launch(decode_blocks, 2, out.slots, rows, owner, np.array([0, 4 * words]), out.sizes.astype(np.int64), form,
+                  lookups, room, statuses)
+    assert (statuses == OK).all() and np.array_equal(own, wanted)
+
+
+@law
+def spoilt_blocks(memory: HostMemory, quick: bool) -> None:
+    """Coded blocks with any bytes altered, and a checksum that fits: the host's outcome, nothing out of bounds."""
+    rng = Random(3)
+    for k in range(150 if quick else 4):
+        built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10, kinds=("coded",), with_base=False,
+                            n_values=rng.randint(1, 1500) if quick else 120)
+        draft = Draft.of(built.frame, built.codebooks)
+        blocks = [bytearray(block) for block in draft.blocks]
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            block = rng.choice(blocks)
+            at = rng.choice([rng.randrange(1, min(len(block), 32)), rng.randrange(1, len(block))])
+            block[at] = rng.choice([block[at] ^ 1 << rng.randrange(8), 0, 255, rng.randrange(256)])
+        frame = replace(draft, blocks=tuple(map(bytes, blocks))).seal()
+        expected = laws.outcome(frame, built.codebooks)
+        found = outcome(memory, frame, books=books_of(built.codebooks))
+        assert laws.same_outcome(found, expected), (k, found, expected)
+
+
+@law
+def public_functions(memory: HostMemory, quick: bool) -> None:
+    """``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``."""
+    if not quick:
+        return
+    import torch
+
+    from gcodec import gpu
+    from tests.gpu.cuda_torch import on_host, pretending
+
+    def same(a: Any, b: Any) -> None:
+        laws.assert_same_bits(a.as_subclass(torch.Tensor), laws.bits_of(b.as_subclass(torch.Tensor)).reshape(b.shape))
+
+    rng = np.random.default_rng(1)
+    with on_host():
+        for kind in (torch.float32, torch.bfloat16, torch.float16):
+            plain = torch.from_numpy(rng.standard_normal((40, 90)).astype(np.float32)).to(kind)
+            x = pretending(plain)
+            frame = gcodec.encode(x)
+            data = bytes(frame.numpy())
+            assert gcodec.encode(x, device="cpu") == data
+            same(gcodec.decode(data), plain)
+            same(gcodec.decode(pretending(frame)), plain)
+            same(gcodec.decode(pretending(frame), device="cpu"), plain)
+            same(gcodec.decode(data, device="cuda"), plain)
+            turned = pretending(plain.t())
+            same(gcodec.decode(bytes(gcodec.encode(turned).numpy())), plain.t())
+            out = torch.zeros(gpu.max_frame_bytes(x) + 16, dtype=torch.uint8)
+            assert gcodec.encode(x, out=out) is out
+            assert bytes(out[: len(data)].numpy()) == data
+            laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=out[: len(data)]))  # noqa: B023
+            rounded = gcodec.encode(x, mantissa_bits=4, device="cpu")
+            same(gcodec.decode(rounded), gcodec.decode(gcodec.encode(plain, mantissa_bits=4)))
+            ladder = FINE_LADDER[str(kind)[6:]]
+            levels = torch.from_numpy(rng.integers(0, len(ladder.drops), plain.shape).astype(np.uint8))
+            near = gcodec.encode(x, levels=levels, device="cpu")
+            same(gcodec.decode(near), gcodec.decode(gcodec.encode(plain, levels=levels.numpy())))
+            book = gpu.fresh_codebook([x])
+            parts = [pretending(part) for part in (plain, plain[3:5], plain[:0], plain[7])]
+            frames = gpu.encode_batch(parts, codebook=book)
+            for result, part in zip(gpu.decode_batch([pretending(one) for one in frames]), parts, strict=True):
+                same(result, part)
+            odd = torch.cat([torch.zeros(3, dtype=torch.uint8), frame])[3:]
+            same(gcodec.decode(pretending(odd)), plain)
+        for make in (torch.optim.SGD, torch.optim.AdamW):
+            params = [pretending(torch.randn(shape)) for shape in ((40, 90), (7,), (0, 3))]
+            optimizer = make(params, lr=0.01, foreach=False)
+            for param in params:
+                param.grad = pretending(torch.randn(param.shape) * 1e-3)
+            optimizer.step()
+            grads = [pretending(param.grad) for param in params]
+            found = gpu.levels_batch(optimizer, params, grads, scale=2.0)
+            for param, grad, own in zip(params, grads, found, strict=True):
+                expected = levels_for(optimizer, param, grad, scale=2.0)
+                assert np.array_equal(own.numpy(), expected)
+            near = gcodec.encode(grads[0], optimizer=optimizer, param=params[0], device="cpu")
+            wanted = levels_for(optimizer, params[0], grads[0])
+            same(gcodec.decode(near), gcodec.decode(gcodec.encode(grads[0].as_subclass(torch.Tensor), levels=wanted)))
+        x = pretending(torch.ones(5, dtype=torch.float64))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(x))
+        wide = gcodec.encode(torch.arange(5000, dtype=torch.float64))
+        same(gcodec.decode(wide, device="cuda"), torch.arange(5000, dtype=torch.float64))
+        y = pretending(torch.ones(500))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, base=y))
+        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, optimizer=object()))
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=torch.optim.Rprop([y]), param=y))
+        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
+        laws.with_refusal(gcodec.LimitExceeded, lambda: gcodec.decode(
+            gcodec.encode(torch.ones(500)), device="cuda", max_output_bytes=100))
+    for device in ("cuda:x", "meta"):
+        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
+    if not torch.cuda.is_available():
+        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
+
+
+@law
+def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
+    """What an all-reduce encodes of parts of a buffer and decodes: every value as it is rounded at the level that the
+    host's rule has for it, whatever part it lies in."""
+    if not quick:
+        return
+    import torch
+
+    import gcodec.distributed as gd
+    from gcodec.distributed.gradients import Gradients, Segment
+    from gcodec.distributed.reduction.device_coder import DeviceBooks, DeviceCoder
+    from gcodec.distributed.reduction.device_levels import DeviceRule
+    from gcodec.distributed.reduction.levels import Rule
+    from gcodec.distributed.stats import Tally
+    from gcodec.truncation.reference import round_to_levels
+    from tests.gpu.cuda_torch import on_host, pretending
+
+    dtype, random = BY_NAME["float32"], torch.Generator().manual_seed(3)
+    shapes = ((33, 3, 5, 5), (700,), (40, 90), (9,))
+    params = [torch.nn.Parameter(torch.randn(shape, generator=random)) for shape in shapes]
+    params[0] = torch.nn.Parameter(params[0].detach().to(memory_format=torch.channels_last))
+    optimizer = torch.optim.AdamW(params[:-1], lr=1e-3)       # none holds the last
+    for param in params:
+        param.grad = torch.randn(param.shape, generator=random) * 1e-2
+    optimizer.step()
+    for param in params[:2]:       # as with fused=True
+        optimizer.state[param]["step"] = pretending(optimizer.state[param]["step"])
+    ends = np.cumsum([param.numel() for param in params])
+    segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
+                for end, param in zip(ends, params, strict=True)]
+    values = torch.randn(int(ends[-1]), generator=random) * 1e-2
+    parts = [(begin, values[begin:end]) for begin, end in ((0, 1000), (1000, 4096), (4096, len(values)))]
+    modes: list[gd.Lossless | gd.FixedBits | gd.NearLossless] = [
+        gd.Lossless(), gd.FixedBits(5), gd.NearLossless(optimizer), gd.NearLossless(optimizer, PAPER_LADDER["float32"])]
+    for mode in modes:
+        near = mode if isinstance(mode, gd.NearLossless) else None
+        arguments: Any = near, Gradients(segments), dtype, 2.0
+        for kind in (0, 1, 1):
+            books, tally = DeviceBooks(gd.Refresh()), Tally()
+            coder = DeviceCoder(dtype, mode, DeviceRule(*arguments) if near else None, books, tally)
+            with on_host():
+                frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
+                found = coder.decode(frames, [len(part) for _, part in parts])
+            for (begin, part), own in zip(parts, found, strict=True):
+                wanted = part.numpy()
+                if near:
+                    levels = np.empty(len(part), np.uint8)
+                    Rule(*arguments).levels(begin, wanted, kind, levels)
+                    assert len(np.unique(levels)) > 1
+                    wanted = round_to_levels(wanted, levels, near.ladder_of(dtype))
+                elif isinstance(mode, gd.FixedBits):
+                    wanted = round_to_levels(wanted, 0, Ladder((23 - 5,)))
+                assert np.array_equal(own.numpy().view(np.uint32), wanted.view(np.uint32)), (mode, kind, begin)
+            assert tally.encoded_bytes == tally.decoded_bytes == values.nbytes
+
+
+@law
+def the_benchmark(memory: HostMemory, quick: bool) -> None:
+    """``bench.gpu`` runs to its end and finds what it verifies; its figures are then the host's."""
+    if not quick:
+        return
+    from bench import gpu as bench
+    from bench.gpu_device import reason_not_to
+    from tests.gpu.cuda_torch import pretending_device
+
+    with pretending_device(), patch.object(bench, "PART", 1 << 13), redirect_stdout(StringIO()):
+        assert not reason_not_to()
+        rows = list(bench.all_rows([1 << 15], 1))
+    assert all(len(row) == len(bench.COLUMNS) and float(row[-2]) >= 0 for row in rows)
+    assert {row[1] for row in rows} == set(TYPES)
+    assert {row[2] for row in rows} == {*bench.MODES, *bench.RULES}
+    what = {row[3] for row in rows}
+    assert {"encode, reused codebook", "decode", "levels", "encode, 4 tensors of 0 MiB", "cast to bfloat16",
+            "host: decode"} <= what
+
+
+@law
+def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
+    """Those of ``make test-gpu`` hold where a device does what it should; of the many, some of each kind."""
+    if not quick:
+        return
+    import pytest
+
+    from tests.gpu.cuda_torch import pretending_device
+
+    said = StringIO()
+    with pretending_device(), redirect_stdout(said):
+        some = "0-d or golden or a_batch or live or spoilt or (hosts and AdamW)"
+        found = pytest.main(["-q", "-m", "gpu", "-k", some, "-p", "no:cacheprovider", "-p", "no:xdist", "-W",
+                             "ignore::pytest.PytestAssertRewriteWarning", "tests/gpu/test_gpu.py"])
+    assert found == pytest.ExitCode.OK and " passed" in said.getvalue(), said.getvalue()
+
+
+@contextmanager
+def _never_restored(function: Any, fake: Any) -> Iterator[None]:
+    """The simulator gives a function its ``cuda`` and takes it away again when a call returns, though other threads may
+    still be inside; here it stays."""
+    function.__globals__["cuda"] = fake
+    yield
+
+
+def start(mode: str) -> HostMemory:
+    """Make this process one of those that the module's first lines tell of."""
+    names = {"uint16": "bfloat16", "uint32": "float32"}
+    if mode == "one-thread":
+        from tests.gpu import cuda_one_thread
+
+        cuda_one_thread.install()
+        return HostMemory(lambda array: array, names)
+    np.seterr(over="ignore")      # integers wrap, as they shall
+    import numba.cuda.simulator.kernel as simulator
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    from gcodec.kernels.cuda import grid
+
+    setattr(simulator, "swapped_cuda_module", _never_restored)  # noqa: B010 - it is not exported
+    grid.set_threads(THREADS)
+    for module in ("batches", "levels"):
+        import_module(f"gcodec.gpu.{module}")  # and so every kernel, before the first is launched
+    return HostMemory(FakeCUDAArray, names)
+
+
+def main(mode: str, *wanted: str) -> None:
+    """Run all laws, or those named."""
+    memory = start(mode)
+    for name, one in LAWS.items():
+        if wanted and name not in wanted:
+            continue
+        try:
+            one(memory, mode == "one-thread")
+            problem = ""
+        except Exception:
+            problem = traceback.format_exc()
+        print(json.dumps([name, problem]), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

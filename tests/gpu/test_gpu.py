@@ -1,0 +1,216 @@
+"""The CUDA path on a device: what :mod:`tests.gpu.test_cuda` shows of the kernels on the host, of the whole of it
+there.
+
+Run by ``make test-gpu``; skipped where there is no device.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import FINE_LADDER, PAPER_LADDER, gpu
+from gcodec.dtypes import BY_NAME
+from gcodec.format import modes as schemes
+from gcodec.format.modes import Scheme
+from gcodec.frame.encode import encode_values
+from gcodec.tensors import values_of
+from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
+from tests.gpu.cuda_cases import RULES, as_type, floats_of_all_kinds
+from tests.support import laws
+from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
+from tests.support.paths import GOLDEN
+from tests.support.ranks import Ranks, one_of
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+TYPES = ("float32", "bfloat16", "float16")
+ON_DEVICE = [case for case in (*CASES, *LARGE) if case.dtype in TYPES]
+every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def numba_reaches_the_device() -> None:
+    """Or else every test would say that it does not, and none anything else."""
+    from gcodec.gpu import device_memory
+
+    try:
+        device_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+    except gcodec.Unsupported as error:
+        pytest.exit(f"{error}; see docs/gpu.md, What it needs", returncode=1)
+
+
+def tensor_of(case: Case) -> Any:
+    """A case's array as a tensor on the host."""
+    bits = np.array(case.bits, order="C")       # 0-d stays 0-d
+    return torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
+
+
+def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
+    """What the host makes of a tensor by the plan of the device."""
+    from gcodec.gpu.encode import plan_of
+
+    values = values_of(x)
+    plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)
+    graded = np.zeros(0, np.uint8) if levels is None else levels.reshape(-1)
+    frame: bytes = encode_values(values, scheme, graded, nearest, plan, 1)
+    return frame
+
+
+def check_case(x: Any, scheme: Scheme, promised: Bits, levels: Any = None, **options: Any) -> None:
+    """Bytes are the host's, a codebook that was made earlier included; either side decodes them."""
+    there = x.cuda()
+    graded = None if levels is None else [torch.from_numpy(levels).cuda()]
+    book = gpu.fresh_codebook([there], levels=graded, mantissa_bits=options.get("mantissa_bits"),
+                              ladder=options.get("ladder")) if x.numel() else None
+    nearest = options.get("rounding") != "truncate"
+    if book is not None or not x.numel():
+        (frame,) = gpu.encode_batch([there], levels=graded, codebook=book, **options)
+        assert bytes(frame.cpu().numpy()) == host_frame(x, scheme, levels, book, nearest)
+    else:
+        (frame,) = gpu.encode_batch([there], levels=graded, **options)
+    laws.assert_same_bits(gcodec.decode(frame).cpu(), promised)
+    laws.assert_same_bits(gcodec.decode(bytes(frame.cpu().numpy()), like="torch"), promised)
+
+
+@every_case
+def test_lossless(case):
+    check_case(tensor_of(case), schemes.lossless(BY_NAME[case.dtype]), case.bits)
+
+
+@every_case
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+def test_fixed_bits(case, rounding):
+    x = tensor_of(case)
+    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding)))
+    check_case(x, schemes.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
+               rounding=rounding)
+
+
+@every_case
+@pytest.mark.parametrize("ladders", [FINE_LADDER, PAPER_LADDER], ids=["fine", "paper"])
+def test_ladders(case, ladders):
+    x, ladder = tensor_of(case), ladders[case.dtype]
+    levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
+    promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder)))
+    check_case(x, schemes.ladder(BY_NAME[case.dtype], ladder), promised.reshape(case.bits.shape), levels, ladder=ladder)
+
+
+@every_case
+def test_frames_of_the_host(case):
+    frame = gcodec.encode(tensor_of(case))
+    laws.assert_same_bits(gcodec.decode(frame, device="cuda").cpu(), case.bits)
+
+
+def test_golden_frames():
+    for name, described in json.loads((GOLDEN / "manifest.json").read_text()).items():
+        if not {"base", "codebooks"} & described.keys():
+            result = gcodec.decode((GOLDEN / f"{name}.frame").read_bytes(), device="cuda")
+            assert sha256(laws.bits_of(result.cpu()).tobytes()).hexdigest() == described["sha256"], name
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_batch_is_its_tensors(dtype):
+    some = [tensor_of(case).cuda() for case in ON_DEVICE if case.dtype == dtype]
+    book = gpu.fresh_codebook(some)
+    frames = gpu.encode_batch(some, codebook=book)
+    for x, frame, result in zip(some, frames, gpu.decode_batch(frames), strict=True):
+        assert bytes(frame.cpu().numpy()) == host_frame(x.cpu(), schemes.lossless(BY_NAME[dtype]), None, book)
+        laws.assert_same_bits(result.cpu(), laws.bits_of(x.cpu()).reshape(tuple(x.shape)))
+
+
+def on_device(array: Any) -> Any:
+    """Floats, bfloat16 as bits, as a tensor on the device."""
+    tensor = torch.from_numpy(array.view(f"i{array.itemsize}"))
+    kinds = {"uint16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    return tensor.view(kinds[array.dtype.name]).cuda()
+
+
+@pytest.mark.parametrize("types", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"),
+                                   ("float16", "float32", "float16")], ids=str)
+@pytest.mark.parametrize("title", RULES)
+def test_levels_are_the_hosts(title, types):
+    name, hyper, state = RULES[title]
+    rng, views, params, grads, expected = np.random.default_rng(9), [], [], [], []
+    for n in (100_000, 1, 16_385, 700):
+        kept = {key: value if key == "step" else as_type(abs(floats_of_all_kinds(rng, n)) if value == "square"
+                                                         else floats_of_all_kinds(rng, n), types[2])
+                for key, value in state.items()}
+        grad = as_type(floats_of_all_kinds(rng, n) / 64, types[0])
+        param = as_type(floats_of_all_kinds(rng, n), types[1])
+        known = view_from_dump(name, hyper, kept)
+        expected.append(levels_for(known, param, grad, in_group=False))
+        there: Any = {key: value if key == "step" else on_device(value) for key, value in kept.items()}
+        views.append(OptimizerView(name, known.hyper, there))
+        params.append(on_device(param))
+        grads.append(on_device(grad))
+    for found, wanted in zip(gpu.levels_batch(views, params, grads, in_group=False), expected, strict=True):
+        assert np.array_equal(found.cpu().numpy(), wanted)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_levels_of_a_live_optimizer(fused):
+    params = [torch.nn.Parameter(torch.randn(shape, device="cuda")) for shape in ((300, 70), (5000,))]
+    optimizer = torch.optim.AdamW(params, lr=1e-3, fused=fused)
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.randn_like(param) * 1e-3
+        optimizer.step()
+    grads = [param.grad for param in params]
+    for param, grad, found in zip(params, grads, gpu.levels_batch(optimizer, params, grads), strict=True):
+        state = {key: value.cpu() for key, value in optimizer.state[param].items()}
+        known = view_from_dump("AdamW", optimizer.param_groups[0], state)
+        assert np.array_equal(found.cpu().numpy(), levels_for(known, param.detach().cpu(), grad.cpu()))
+        frame = gcodec.encode(grad, optimizer=optimizer, param=param)
+        wanted = gcodec.decode(gcodec.encode(grad.cpu(), levels=found.cpu().numpy()))
+        laws.assert_same_bits(gcodec.decode(frame).cpu(), laws.bits_of(wanted).reshape(tuple(grad.shape)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_reduces_have_the_hosts_bits(size):
+    """Ranks share the device, which NCCL does not do: frames go through the host."""
+    pytest.importorskip("xxhash")
+    ranks = Ranks(size, "tests.distributed.device_cases")
+    try:
+        one_of(ranks.run("on_cuda"))
+    finally:
+        ranks.close()
+
+
+def test_spoilt_frames_are_refused():
+    x = tensor_of(Case("float32", "three blocks and a bit")).cuda()
+    frame = gcodec.encode(x)
+    data = bytearray(frame.cpu().numpy())
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(data), 60):
+        spoilt = bytearray(data)
+        spoilt[at] ^= 1 << int(rng.integers(8))
+        tensor = torch.frombuffer(spoilt, dtype=torch.uint8).cuda()
+        try:
+            gcodec.decode(tensor)
+        except gcodec.GcodecError:
+            continue
+        raise AssertionError(f"byte {at}: not noticed")
+
+
+def test_streams_keep_their_order():
+    side, x = torch.cuda.Stream(), torch.zeros(1 << 20, device="cuda")
+    book = gpu.fresh_codebook([torch.randn(1 << 20, device="cuda")])
+    out = torch.empty(gpu.max_frame_bytes(x), dtype=torch.uint8, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(50):
+            x.add_(0.125)
+        gpu.start_batch([x], codebook=book, out=out)
+        x.zero_()
+        result = gcodec.decode(out)
+    side.synchronize()
+    assert bool((result == 6.25).all())

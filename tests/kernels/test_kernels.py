@@ -1,0 +1,418 @@
+"""The kernels: the arithmetic against exact arithmetic, and fast paths against plain ones.
+
+How kernels are cut and what they are passed is theirs to change; here is what they must not change.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+import gcodec
+from gcodec import Ladder
+from gcodec.dtypes import BY_NAME
+from gcodec.frame import decode, writer
+from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
+from gcodec.kernels.entropy import encode_streams
+from gcodec.kernels.heads import means, symbols
+from gcodec.kernels.planes import dense
+from gcodec.kernels.predict import residuals
+from gcodec.truncation.reference import round_to_levels
+from tests.support import laws, reference
+from tests.support.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
+from tests.support.paths import ROOT
+
+if intrinsics.HAS_AVX512:
+    from gcodec.kernels.heads import heads_avx512 as from_heads
+
+
+
+# Scalar arithmetic
+
+def test_word_multipliers():
+    for i in (*range(100), 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**33 + 5):
+        m = int(scalar.word_multiplier(i))
+        assert m == (i + 1) * 0x9E3779B1 % 2**32 | 1
+
+
+@given(st.integers(0, 400), st.integers(0, 2**64 - 1), st.integers(0, 9), st.integers(-1, 60))
+def test_checksum_is_that_of_the_page(n_words, seed, start, hole):
+    data = np.random.default_rng(n_words).integers(0, 256, 4 * n_words + 200, np.uint8)
+    hole = hole if hole + 2 <= n_words else -1
+    own_words = [hole, hole + 1] if hole >= 0 else []
+    wanted = reference.checksum(data[start : start + 4 * n_words].tobytes(), seed, own_words)
+    assert int(encode_streams.checksum(data, start, n_words, hole, np.uint64(seed))) == wanted
+
+
+def test_checksum_of_large_words():
+    data = np.full(40_000, 0xFF, np.uint8)
+    most = 2**64 - 1
+    found = int(encode_streams.checksum(data, 0, 10_000, -1, np.uint64(most)))
+    assert found == reference.checksum(data.tobytes(), most)
+
+
+@given(st.sampled_from([name for name, kind in KINDS.items() if kind.T]), st.data())
+def test_rounding_of_a_magnitude(dtype, data):
+    kind = BY_NAME[dtype]
+    sign = 1 << kind.bits - 1
+    corners = sorted({int(bits) % sign for bits in specials(KINDS[dtype])})
+    size = data.draw(st.one_of(st.integers(0, sign - 1), st.sampled_from(corners)))
+    drop = data.draw(st.integers(0, kind.mantissa_bits - 1))
+    bits = np.array([size], kind.uint)
+    x = bits if dtype in BITS_ONLY else bits.view(dtype)
+    for rounding in ("nearest", "truncate"):
+        wanted = round_to_levels(x, 0, gcodec.Ladder((drop,)), rounding, prune=False).view(kind.uint)[0]
+        nearest = rounding == "nearest"
+        found = scalar.round_magnitude(np.uint64(size), np.uint64(drop), np.uint64(kind.infinity), nearest)
+        assert int(found) == int(wanted)
+
+
+@given(st.one_of(st.integers(1, 2**16), st.integers(1, 2**40)))
+def test_logarithms_round_down(count):
+    found = int(logarithms.log2_fixed(np.uint64(count)))
+    exact = 256 * math.log2(count)
+    assert exact - 1.6 <= found <= exact + 1e-6
+    if count & (count - 1) == 0:
+        assert found == exact
+    assert found <= int(logarithms.log2_fixed(np.uint64(count + 1)))
+
+
+@given(
+    st.sampled_from([kind for one in BY_NAME.values() for kind in (one, one.wide) if kind is not None]),
+    st.sampled_from([1, 63, 64, 100, 512, 2048, 2112, 16384]),
+    st.sampled_from([0.0, 0.4, 1.0]),
+    st.booleans(),
+)
+def test_mean_heads_are_exact(kind, n, zeros, largest):
+    rng = np.random.default_rng(n)
+    top = np.iinfo(kind.uint).max
+    values = np.full(n, top, kind.uint) if largest else rng.integers(0, top, n, kind.uint, endpoint=True)
+    values[rng.random(n) < zeros] = 0
+    mask, middle = (kind.head_mask >> 1, 64) if kind.bits == 8 else (kind.head_mask, 0)
+    heads = sum(int(value) >> kind.head_shift & mask for value in values)
+    number = int(np.count_nonzero(values))
+    found = means.mean_head(values, kind.head_shift, kind.head_mask)
+    assert tuple(map(int, found)) == (heads // max(number, 1) + middle, number)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+def test_every_value_of_16_bits_in_every_precision(dtype, rounding):
+    kind = KINDS[dtype]
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x = bits if dtype in BITS_ONLY else bits.view(dtype)
+    for mantissa_bits in range(1, kind.M + 1):
+        options = {"mantissa_bits": mantissa_bits, "rounding": rounding}
+        decoded = laws.bits_of(gcodec.decode(gcodec.encode(x, dtype=dtype, **options)))
+        laws.assert_same_bits(decoded, promised(kind, bits, options))
+        laws.check_bound(dtype, bits, decoded, mantissa_bits, rounding)
+    ladder = gcodec.FINE_LADDER[dtype]
+    for level in range(len(ladder.drops)):
+        options = {"levels": np.full(1 << 16, level, np.uint8), "ladder": ladder, "rounding": rounding}
+        decoded = laws.bits_of(gcodec.decode(gcodec.encode(x, dtype=dtype, **options)))
+        laws.assert_same_bits(decoded, promised(kind, bits, options))
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
+    """Than the one of least squares; and it is one that a frame can hold."""
+    rng, form, sums = np.random.default_rng(seed), residuals.BFLOAT16, np.empty(16, np.float32)
+    template = rng.standard_normal(n).astype(np.float32)
+    products = template * np.float32(rng.uniform(-2, 2))
+    values = (products.view(np.uint32) + np.uint32(0x8000) >> np.uint32(16)).astype(np.uint16)
+    values[rng.random(n) < 0.1] += 1
+    scale = residuals.scale_of(residuals.sum_products(values, template, n, form, sums),
+                               residuals.sum_squares(template, n, sums))
+    exact = []
+    for one in (scale, residuals.nearby_scale(values, template, n, scale)):
+        assert int(one) & 0xFF == 0
+        predictions = np.empty(n, np.uint32)
+        residuals.predict(np.uint32(one).view(np.float32), template, 0, n, form, predictions)
+        exact.append((predictions == values).sum())
+    assert exact[0] <= exact[1]
+
+
+# Heads taken once, as bytes
+
+@pytest.mark.skipif(not intrinsics.HAS_AVX512, reason="of CPUs with AVX-512")
+@given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
+def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, seed):
+    """What they are from values, by the loops that other types have."""
+    kind, rng = BY_NAME["float32"], np.random.default_rng(seed)
+    values = gaussian(KINDS["float32"], rng, n, zeros=0.2, scale=float(rng.choice([1e-30, 1, 1e30])))
+    odd = rng.random(n) < 0.02
+    values[odd] = rng.choice(specials(KINDS["float32"]), odd.sum())
+    levels = rng.integers(0, 8, n + 64, np.uint8)[:n] if with_levels else None
+    n_streams, strided = -(-n // stream), -(-n // stream) * (stream + encode_streams.STREAM_PAD) + 128
+    heads, others = np.full(n + 64, 7, np.uint8), np.full(n // 64 + 1, 7, np.uint64)
+    from_heads.find_heads(values, n, heads, others)
+    references, wanted = np.zeros((2, n_streams), np.uint32)
+    assert symbols.find_references_of(heads, others, n, stream, references) == (
+        symbols.find_references(values, n, stream, 23, 255, wanted))
+    assert np.array_equal(references, wanted)
+    assert from_heads.mean_of_heads(heads, others, 0, n) == means.mean_head(values, 23, 255)
+    first, counts = rng.integers(-20, 3, 16), rng.integers(0, 25, 16)
+    number = 1 + np.cumsum(counts) - counts
+    ranges = np.stack([np.resize(each.astype(np.uint8), 256) for each in (first, counts, number)])
+    coded = np.arange(256, dtype=np.uint8)
+    coded[rng.random(256) < 0.2] = 255
+    chunk, base = np.zeros(4 * (stream + 64), np.uint8), int(rng.integers(0, 256))
+    found, plain = np.full((2, strided), 7, np.uint8)
+    from_heads.find_symbols_of(heads, others, levels, n, stream, base, references, first, counts, ranges, coded,
+                               with_gaps, chunk, found)
+    symbols.find_symbols(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255, first, counts,
+                         number, ranges, coded, with_gaps, chunk, plain)
+    assert np.array_equal(found, plain)
+
+
+# Unaligned memory
+
+LOADS = {16: unaligned.load_u16, 32: unaligned.load_u32, 64: unaligned.load_u64}
+STORES = {16: (unaligned.store_u16, np.uint16), 32: (unaligned.store_u32, np.uint32),
+          64: (unaligned.store_u64, np.uint64)}
+
+
+@pytest.mark.parametrize("bits", LOADS)
+def test_loads_and_stores_are_little_endian_and_need_no_alignment(bits):
+    load, (store, word) = LOADS[bits], STORES[bits]
+    # ruff would have a name here, but numba has to see the functions themselves.
+    read = njit(lambda data, at: load(data, at))
+    write = njit(lambda data, at, value: store(data, at, value))
+    data = np.random.default_rng(bits).integers(0, 256, 64, np.uint8)
+    for at in (0, 1, 2, 3, 5, 7, 8, 13, 64 - bits // 8):
+        value = int.from_bytes(data[at : at + bits // 8].tobytes(), "little")
+        assert int(read(data, at)) == value
+        before = data.copy()
+        write(data, at, word(value ^ ((1 << bits) - 1)))
+        assert int(read(data, at)) == value ^ ((1 << bits) - 1)
+        write(data, at, word(value))
+        assert np.array_equal(data, before)
+
+
+# Steps of a whole vector, as plain Python has them
+
+def vector_step(function):
+    """Compile a call of an intrinsic: those cannot be called from Python."""
+    return njit(function)
+
+
+def test_words_to_three_bytes_and_back():
+    pack = vector_step(lambda src, i, dst, k: vector.pack_24(src, i, dst, k))
+    unpack = vector_step(lambda src, i, dst, k: vector.unpack_24(src, i, dst, k))
+    words = np.random.default_rng(1).integers(0, 1 << 32, 40, np.uint32)
+    for i, k in ((0, 0), (3, 5), (24, 7)):
+        out = np.full(100, 0xA5, np.uint8)
+        pack(words, i, out, k)
+        wanted = words[i : i + 16].astype("<u4").view(np.uint8).reshape(16, 4)[:, :3].reshape(-1)
+        assert np.array_equal(out[k : k + 48], wanted)
+        assert (out[:k] == 0xA5).all()
+        back = np.full(40, 0xA5A5A5A5, np.uint32)
+        unpack(out, k, back, i)
+        assert np.array_equal(back[i : i + 16], words[i : i + 16] & 0xFFFFFF)
+        assert (back[:i] == 0xA5A5A5A5).all()
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, 64), (32, 16)])
+def test_compressing_and_expanding_are_inverse(bits, group):
+    compressing = vector.compress_8 if bits == 8 else vector.compress_32
+    expanding = vector.expand_8 if bits == 8 else vector.expand_32
+    compress = vector_step(lambda src, i, mask, j, some, dst, k: compressing(src, i, mask, j, some, dst, k))
+    expand = vector_step(lambda src, i, mask, j, some, dst, k: expanding(src, i, mask, j, some, dst, k))
+    rng, word = np.random.default_rng(2), np.dtype(f"u{bits // 8}")
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        source = rng.integers(0, 1 << bits, 200, word)
+        marks = np.where(rng.random(200) < share, 0b0110, 0b1001).astype(np.uint8)
+        i, j, k = (int(n) for n in rng.integers(0, 60, 3))
+        chosen = marks[j : j + group] & 0b0100 != 0
+        packed = np.zeros(300, word)
+        assert compress(source, i, marks, j, 0b0100, packed, k) == chosen.sum()
+        assert np.array_equal(packed[k : k + chosen.sum()], source[i : i + group][chosen])
+        spread = np.zeros(300, word)
+        assert expand(packed, k, marks, j, 0b0100, spread, i) == chosen.sum()
+        assert np.array_equal(spread[i : i + group], np.where(chosen, source[i : i + group], 0))
+
+
+def test_looking_up_64_bytes():
+    look_up = vector_step(lambda table, src, i, dst, k: vector.lookup(table, 0, src, i, dst, k))
+    rng = np.random.default_rng(3)
+    table, source = rng.integers(0, 256, 256, np.uint8), rng.permutation(np.arange(256, dtype=np.uint8))
+    for i in (0, 1, 100, 192):
+        out = np.zeros(200, np.uint8)
+        look_up(table, source, i, out, 9)
+        assert np.array_equal(out[9:73], table[source[i : i + 64]])
+
+
+# Fast paths and the plain one
+
+LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16") for name in
+                ("gaussian, three in ten zero", "corners among gaussian values", "few far from the rest", "denormal",
+                 "runs of equal sub-streams", "scale by row", "a block and one")]
+
+
+def use_general_layout(monkeypatch):
+    for room in (writer, decode):
+        monkeypatch.setattr(room, "layout_of", lambda *any_planes: dense.LAYOUT_GENERAL)
+
+
+@pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)
+def test_all_layouts_of_planes_give_the_same_bytes(which, monkeypatch):
+    names = ("lossless", "half the mantissa", "fine ladder", "uneven ladder")
+    chosen = [mode for mode in modes(which.dtype) if mode.name in names]
+    fast = [gcodec.encode(which.array(), **mode.arguments(which)) for mode in chosen]
+    use_general_layout(monkeypatch)
+    for mode, frame in zip(chosen, fast, strict=True):
+        arguments = mode.arguments(which)
+        assert gcodec.encode(which.array(), **arguments) == frame
+        laws.assert_same_bits(gcodec.decode(frame), promised(which.kind, which.bits, arguments))
+
+
+CHUNKED: list[dict[str, Any]] = [{"mantissa_bits": bits} for bits in range(1, 23)]
+CHUNKED += [{"ladder": Ladder(drops)} for drops in ((0, 6, 12, 18), (0, 3), (3, 9), (9, 12, 15), (15, 18, 21), (12,),
+                                                    (0, 2, 4, 6), (0, 8, 16), (2, 8, 14, 20))]
+
+
+@pytest.mark.parametrize("options", CHUNKED, ids=lambda options: str(*options.values()))
+@pytest.mark.parametrize("n", [64, 2_117])
+def test_all_ways_to_cut_tails_into_planes_give_the_same_bytes(options, n, monkeypatch):
+    rng = np.random.default_rng(n)
+    x = (rng.standard_normal(n) * np.exp(rng.normal(0, 2, n)) * (rng.random(n) < 0.8)).astype(np.float32)
+    x[n // 2 : n // 2 + 200] = 0
+    x[-3:] = np.nan, np.inf, -0.0
+    if "ladder" in options:
+        options = options | {"levels": rng.integers(0, len(options["ladder"].drops), n).astype(np.uint8)}
+    frame = gcodec.encode(x, **options)
+    decoded = gcodec.decode(frame)
+    use_general_layout(monkeypatch)
+    assert gcodec.encode(x, **options) == frame
+    laws.assert_same_bits(gcodec.decode(frame), decoded)
+
+
+PROGRAM = """
+import sys, zlib
+import gcodec
+from tests.support.cases import CASES, modes
+for which in CASES:
+    if which.dtype in ("float32", "bfloat16") and which.name in sys.argv[1:]:
+        for mode in modes(which.dtype):
+            frame = gcodec.encode(which.array(), **mode.arguments(which))
+            assert gcodec.encode(gcodec.decode(frame), **which.options)
+            print(zlib.crc32(frame))
+"""
+PORTABLE_NAMES = ["gaussian, three in ten zero", "corners among gaussian values", "scale by row", "a block and one"]
+
+
+@pytest.mark.slow
+def test_a_cpu_without_avx_writes_the_same_bytes(tmp_path):
+    """On other machines than x86-64 both runs take the one path there is."""
+    found = []
+    for extra in ({}, {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}):
+        if sys.platform != "linux" or os.uname().machine != "x86_64":
+            extra = {}
+        environment = os.environ | extra | {"NUMBA_CACHE_DIR": str(tmp_path / f"cache-{len(extra)}")}
+        done = subprocess.run([sys.executable, "-c", PROGRAM, *PORTABLE_NAMES], env=environment, cwd=ROOT, text=True,
+                              capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split())
+    assert found[0] == found[1]
+    assert len(found[0]) == len(PORTABLE_NAMES) * (len(modes("float32")) + len(modes("bfloat16")))
+
+
+def test_geometries_that_this_encoder_does_not_write():
+    """Every length of block and of sub-stream the format has: a decoder must read them all."""
+    from random import Random
+
+    from tests.support.frame_builder import build_frame
+
+    for stream_log2 in range(6, 13):
+        for block_log2 in (10, 12, 16):
+            if stream_log2 <= block_log2:
+                built = build_frame(Random(stream_log2), dtype=1 + stream_log2 % 6, n_values=5000, n_codebooks=3,
+                                    block_log2=block_log2, stream_log2=stream_log2, kinds=["coded"])
+                laws.assert_same_bits(laws.decode_known(built.frame, {}, base=built.base).reshape(-1), built.bits)
+
+
+def test_kernels_leave_the_interpreter_free():
+    """Two threads of the caller's at once: nothing is shared that both write."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    kind = KINDS["float32"]
+    arrays = [gaussian(kind, np.random.default_rng(n), 50_000, zeros=n / 10).view(np.float32) for n in range(8)]
+    alone = [gcodec.encode(x) for x in arrays]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(gcodec.encode, arrays * 3)) == alone * 3
+        for x, y in zip(arrays * 3, pool.map(gcodec.decode, alone * 3), strict=True):
+            assert np.array_equal(x, y)
+
+
+def test_the_cases_reach_every_kind_of_block_and_corner():
+    """The table of cases would be no good if none of it were ever coded, constant, raw, run or escaped."""
+    seen = set()
+    for which in CASES:
+        if which.dtype in ("float32", "bfloat16"):
+            for mode in modes(which.dtype)[:2] + modes(which.dtype)[-2:]:
+                frame = gcodec.encode(which.array(), **mode.arguments(which))
+                seen |= corners(frame, mode)
+    assert {"constant", "raw", "coded", "run", "references", "several codebooks", "escape", "escape with levels",
+            "no codebook", "codebook by id", "codebook inline", "sub-streams of different lengths"} <= seen
+
+
+def corners(frame: bytes, mode: Mode) -> set[str]:
+    """What a frame of the encoder has that not every frame has."""
+    from tests.support.frame_builder import Coded, Draft, Inline
+
+    draft = Draft.of(frame, laws.SHIPPED)
+    seen = {("constant", "raw", "coded")[block[0]] for block in draft.blocks}
+    seen |= {"several codebooks"} if len(draft.records) > 1 else {"no codebook"} if not draft.records else set()
+    for block in draft.blocks:
+        if block[0] == 2:
+            coded = Coded.of(block, draft.stream_log2)
+            seen |= {"run"} if not all(coded.streams) else set()
+            seen |= {"references"} if coded.reference_width else set()
+            seen |= {"sub-streams of different lengths"} if coded.length_width else set()
+            record = draft.records[coded.codebook]
+            seen |= {"codebook by id"} if record[0] == 1 else {"codebook inline"}
+            name = int.from_bytes(record[4:8], "little"), int.from_bytes(record[8:16], "little")
+            inline = Inline.of(record if record[0] == 0 else laws.SHIPPED[name])
+            codes: dict[str, int] = {code: symbol for symbol, code in inline.codes().items()}
+            escaped: list[int] = []
+            for s, stream in enumerate(coded.streams):
+                count = min(1 << draft.stream_log2, coded.n_values - (s << draft.stream_log2))
+                if stream:
+                    reference.read_stream(stream, count, draft.kind.H, codes, [], escaped)
+            if escaped:
+                seen |= {"escape", "escape with levels"} if "ladder" in mode.options else {"escape"}
+    return seen
+
+
+def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path):
+    """The kernel cache on disk must not outlive the source of a function that a kernel calls from another folder."""
+    folder = tmp_path / "house"
+    for room in ("core", "room"):
+        (folder / room).mkdir(parents=True)
+        (folder / room / "__init__.py").write_text("")
+    (folder / "__init__.py").write_text("")
+    source = Path(gcodec.__file__).parent / "kernels" / "core" / "jit.py"
+    (folder / "core" / "jit.py").write_text(source.read_text(encoding="utf-8"))
+    (folder / "caller.py").write_text(
+        "from .core.jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
+    )
+    answers = []
+    for value in (1, 2):
+        (folder / "room" / "callee.py").write_text(
+            f"from ..core.jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
+        found = subprocess.run([sys.executable, "-c", "from house.caller import call; print(call())"], cwd=tmp_path,
+                               env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+                                    "PYTHONDONTWRITEBYTECODE": "1"}, check=True,
+                               capture_output=True, text=True, timeout=120)
+        answers.append(int(found.stdout))
+    assert answers == [1, 2]

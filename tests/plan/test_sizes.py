@@ -1,0 +1,172 @@
+"""How small things get: near the entropy, and to the byte on the recorded corpus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import FINE_LADDER, LITERAL_GCOMP
+from tests.support import laws
+from tests.support.cases import BITS_ONLY, CORPUS, KINDS, Bits, block_of, from_floats, gaussian, noise, promised
+from tests.support.make_golden import BY_LEVEL, Dump, committed_sizes, difference, measured_sizes
+
+#: Of the bound, everything counted. Where there is no tail, the code's own loss against the entropy is all of it.
+MARGIN = dict.fromkeys(KINDS, 1.02) | {"float8_e5m2": 1.045, "float8_e4m3fn": 1.07}
+N = 200_000
+
+
+def size(dtype: str, bits: Bits, **options: Any) -> int:
+    """Bytes of the frame."""
+    return len(gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype, **options))
+
+
+# Near the local order-0 bound
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("zeros", [0.0, 0.1, 0.3])
+def test_gaussian_values_cost_their_entropy(dtype, zeros):
+    bits = gaussian(KINDS[dtype], np.random.default_rng(1), N, zeros=zeros)
+    bound = laws.entropy_bound(dtype, bits)
+    assert 0.999 * bound <= size(dtype, bits) <= MARGIN[dtype] * bound + 512
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_no_symbol_costs_less_than_a_bit(dtype):
+    """Nine in ten zeros at random: the loss against the entropy is that of a code of whole bits, and no more."""
+    bits = gaussian(KINDS[dtype], np.random.default_rng(1), N, zeros=0.9)
+    share = np.mean(bits == 0)
+    loss = 1 - share * np.log2(1 / share)
+    assert size(dtype, bits) <= laws.entropy_bound(dtype, bits) + 1.02 * loss * N / 8 + 0.01 * bits.nbytes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scales_by_block_cost_their_entropy(dtype):
+    rng, kind = np.random.default_rng(2), KINDS[dtype]
+    scales = np.repeat(np.exp2(rng.uniform(-20, 0, 12)), block_of(kind))
+    bits = from_floats(kind, rng.standard_normal(len(scales)) * scales)
+    assert size(dtype, bits) <= 1.02 * laws.entropy_bound(dtype, bits) + 512
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scales_by_row_cost_less_than_their_entropy(dtype):
+    """A reference per sub-stream knows more than an order-0 bound does."""
+    rng, kind = np.random.default_rng(3), KINDS[dtype]
+    scales = np.repeat(np.exp2(rng.integers(-20, 0, N // 256)), 256)
+    bits = from_floats(kind, rng.standard_normal(len(scales)) * scales)
+    assert size(dtype, bits) < 0.97 * laws.entropy_bound(dtype, bits)
+    plain = gcodec.Coding(references=False)
+    assert size(dtype, bits) < 0.97 * size(dtype, bits, coding=plain)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mantissa_bits", [1, 3, 6])
+def test_fixed_bits_cost_their_entropy(dtype, mantissa_bits):
+    kind = KINDS[dtype]
+    bits = gaussian(kind, np.random.default_rng(4), N, zeros=0.2)
+    rounded = promised(kind, bits, {"mantissa_bits": mantissa_bits})
+    bound = laws.entropy_bound(dtype, rounded, kept=(1 + mantissa_bits,))
+    assert size(dtype, bits, mantissa_bits=mantissa_bits) <= 1.03 * bound + 512
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_levels_cost_their_entropy(dtype):
+    """Level and head are one symbol: what the head says about the level is free."""
+    kind, rng = KINDS[dtype], np.random.default_rng(5)
+    bits, ladder = gaussian(kind, rng, N, zeros=0.05), FINE_LADDER[dtype]
+    heads = (bits >> kind.container.type(kind.T - 1)).astype(np.int64) & ((1 << kind.H) - 1)
+    top = heads.max()
+    levels = np.clip((top - heads) // 2 + rng.integers(0, 2, N), 0, 7).astype(np.uint8)
+    options = {"levels": levels, "ladder": ladder}
+    rounded = promised(kind, bits, options)
+    kept = tuple(kind.T - min(drop, kind.T - 1) for drop in ladder.drops)
+    bound = laws.entropy_bound(dtype, rounded, levels, kept)
+    assert size(dtype, bits, **options) <= 1.025 * bound + 512
+
+
+def test_a_second_codebook_is_worth_its_place():
+    rng, kind = np.random.default_rng(6), KINDS["float32"]
+    n = 6 * block_of(kind)
+    narrow = from_floats(kind, rng.uniform(1, 4, n))
+    wide = from_floats(kind, rng.standard_normal(n) * np.exp2(rng.uniform(-30, 30, n)))
+    bits = np.concatenate([narrow, wide])
+    assert size("float32", bits) < size("float32", bits, coding=gcodec.Coding(max_codebooks=1))
+    assert size("float32", bits) <= 1.02 * laws.entropy_bound("float32", bits) + 512
+
+
+def test_a_few_values_among_zeros_cost_little():
+    """Also where a sample of the array shows nothing but zeros."""
+    for n in (1 << 18, 1 << 21):
+        values = np.zeros(n, np.float32)
+        values[n - 3000 : n - 2980] = np.linspace(-1, 2, 20)
+        assert size("float32", values.view(np.uint32)) < 1000 + 28 * (n >> 14)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_what_cannot_shrink_hardly_grows(dtype):
+    for n in (1, 100, block_of(KINDS[dtype]) * 3 + 7):
+        bits = noise(KINDS[dtype], np.random.default_rng(n), n)
+        frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype)
+        laws.check_no_expansion(bits.shape, dtype, frame)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_what_is_constant_takes_24_bytes_a_block(dtype):
+    kind = KINDS[dtype]
+    for bits in (np.zeros(N, kind.container), np.full(N, 3, kind.container)):
+        n_blocks = -(-N // block_of(kind))
+        assert size(dtype, bits) <= 80 + 28 * n_blocks + 4
+
+
+def test_a_short_frame_has_a_short_prelude():
+    assert size("float32", np.zeros(0, np.uint32)) <= 64
+    assert size("float32", np.zeros(1, np.uint32)) <= 96
+    assert size("float32", gaussian(KINDS["float32"], np.random.default_rng(0), 1000)) < 3600
+
+
+# The corpus
+
+def test_sizes_of_the_corpus_are_those_committed():
+    """Exact, and the bytes themselves the same on every machine. If the change was meant: ``make golden``."""
+    changes = difference(committed_sizes(), list(measured_sizes()))
+    assert not changes, f"if this is meant, run `python -m tests.support.make_golden` and commit:\n{changes}"
+
+
+def test_the_corpus_is_near_its_bound_in_every_group():
+    """Tensors of the corpus are short, so that a codebook weighs more than on whole dumps."""
+    found, bound = 0, 0.0
+    for path in sorted(CORPUS.glob("*.safetensors")):
+        for group, tensors in Dump.read(path).groups.items():
+            for x in tensors.values():
+                if group != "step" and x.size >= 1 << 13:
+                    found += len(gcodec.encode(x))
+                    bound += laws.entropy_bound("float32", x.view(np.uint32))
+    assert found <= 1.01 * bound
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_near_lossless_beats_the_papers_layout(path):
+    """At the same rule of error: entropy of one table of exponents, two bits of level, sign and kept mantissa bits."""
+    dump = Dump.read(path)
+    ours, paper = 0, 0.0
+    ladder = BY_LEVEL["float32 near-lossless, GComp"][0]
+    assert ladder is not None
+    for name, x in dump.groups["grad"].items():
+        if x.size < 1 << 13:
+            continue
+        ours += len(gcodec.encode(x, levels=dump.levels(name)))
+        levels, bits = dump.levels(name, ladder).reshape(-1), x.view(np.uint32).reshape(-1)
+        counts = np.bincount((bits >> 23 & 255).astype(np.int64))
+        counts = counts[counts > 0]
+        exponents = float((counts * np.log2(x.size / counts)).sum())
+        paper += (exponents + 2 * x.size + int((24 - np.array(ladder.drops))[levels].sum())) / 8
+    assert ours < 0.87 * paper
+
+
+def test_literal_gcomp_costs_more_than_the_default():
+    for path in sorted(CORPUS.glob("*.safetensors")):
+        for x in Dump.read(path).groups["grad"].values():
+            if x.size > 2000:
+                assert len(gcodec.encode(x)) <= len(gcodec.encode(x, coding=LITERAL_GCOMP)) + 16

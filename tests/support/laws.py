@@ -1,0 +1,295 @@
+"""The laws that every array and every frame obeys; a law is a function that asserts it.
+
+None of them looks inside gcodec but :func:`decode_known`. Arrays are compared by their bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import gcodec
+from gcodec import codec
+from gcodec.format import shipped
+from gcodec.format.codebook import Codebook, read_inline
+from gcodec.frame.decode import Frame
+from tests.support import reference
+from tests.support.cases import KINDS, Array, Bits, infinity, to_floats
+
+# ------------------------------------------------------------------------------------------------ What is compared
+
+
+def bits_of(x: Any) -> Bits:
+    """The bits of an array or tensor in row-major order, uintW[n]: a copy."""
+    if not isinstance(x, np.ndarray):
+        import torch
+
+        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+        x = x.detach().resolve_neg().resolve_conj().contiguous().reshape(-1).view(integer).numpy()
+    bits = np.frombuffer(x.tobytes(), f"{'>' if x.dtype.byteorder == '>' else '<'}u{x.dtype.itemsize}")
+    return bits.astype(bits.dtype.newbyteorder("<"))
+
+
+def assert_same_bits(x: Any, bits: Bits) -> None:
+    """The shape and the bits of ``x`` are those of ``bits``."""
+    assert tuple(x.shape) == bits.shape
+    found, wanted = bits_of(x), bits_of(bits)
+    assert found.dtype == wanted.dtype
+    if not np.array_equal(found, wanted):
+        different = np.flatnonzero(found != wanted)
+        at = different[0]
+        raise AssertionError(f"{len(different)} of {len(found)} values differ, the first at {at}: "
+                             f"{int(found[at]):#x} and not {int(wanted[at]):#x}")
+
+
+def kind_of(error: gcodec.GcodecError) -> reference.Kind:
+    """The word of docs/format.md section 9 for an error of a decoder."""
+    match error:
+        case gcodec.InsufficientData():
+            return "insufficient"
+        case gcodec.Corruption():
+            return "corruption"
+        case gcodec.Unsupported():
+            return "unsupported"
+        case gcodec.LimitExceeded():
+            return "limit"
+    raise AssertionError(f"not an error of a decoder: {error!r}")
+
+
+#: Inline records of the codebooks that come with gcodec, by (id, hash).
+SHIPPED: dict[tuple[int, int], bytes] = {
+    (number, reference.checksum(bytes.fromhex(record), head_bits)): bytes.fromhex(record)
+    for number, _, _, head_bits, record in shipped.RECORDS}
+
+
+def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: Any = None) -> Any:
+    """Decode, as numpy arrays, a frame that may name ``codebooks`` by id, besides those that are shipped, and may need
+    a base."""
+    def find(codebook_id: int, digest: int) -> Codebook | None:
+        record = (SHIPPED | dict(codebooks)).get((codebook_id, digest))
+        if record is None:
+            return None
+        head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
+        return read_inline(record, 0, record[1], head_bits)[0]
+
+    return codec.decode_frame(Frame(frame, find), out, "numpy", 1, 1 << 28, base)
+
+
+def outcome(
+    frame: Any, codebooks: reference.Known | None = None, base: Bits | None = None
+) -> Bits | reference.Kind:
+    """What gcodec makes of some bytes: the values' bits, or the kind of refusal. Only a GcodecError is caught.
+
+    A base of another type or size is to gcodec a mistake of the caller's; to the page it is not the base of this hash.
+    """
+    try:
+        return bits_of(decode_known(frame, codebooks or {}, base=base))
+    except gcodec.InvalidArgument:
+        if base is None:
+            raise
+        return "unsupported"
+    except gcodec.GcodecError as error:
+        return kind_of(error)
+
+
+def reference_outcome(
+    frame: bytes, codebooks: reference.Known | None = None, base: Bits | None = None
+) -> Bits | reference.Kind:
+    """What the second decoder makes of the same bytes."""
+    try:
+        return reference.decode(frame, SHIPPED | dict(codebooks or {}), base=base, limit=1 << 28).bits
+    except reference.Refused as refused:
+        return refused.kind
+
+
+def same_outcome(a: Bits | reference.Kind, b: Bits | reference.Kind) -> bool:
+    """Whether two decoders agree."""
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str) and a == b
+    return bool(np.array_equal(a, b) and a.dtype == b.dtype)
+
+
+# ------------------------------------------------------------------------------------------------- Laws of arrays
+
+
+def check_round_trip(x: Any, promised: Bits, **options: Any) -> bytes:
+    """Decoding returns what was promised, in the kind of array that was given; encoding changes nothing. With a
+    ``base`` among the options, decoding has it, too.
+
+    Returns the frame.
+    """
+    base = options.get("base")
+    before = bits_of(x)
+    base_before = before if base is None else bits_of(base)
+    frame = gcodec.encode(x, **options)
+    assert type(frame) is bytes
+    assert np.array_equal(bits_of(x), before)
+    decoded = gcodec.decode(frame, base=base)
+    assert base is None or np.array_equal(bits_of(base), base_before)
+    assert isinstance(decoded, np.ndarray) == isinstance(x, np.ndarray)
+    if options.get("dtype") is None:
+        assert decoded.dtype == (x.dtype.newbyteorder("=") if isinstance(x, np.ndarray) else x.dtype)
+    assert_same_bits(decoded, promised)
+    return frame
+
+
+def check_agreement(frame: bytes, codebooks: reference.Known | None = None, base: Bits | None = None) -> None:
+    """The decoder written from docs/format.md alone finds the same type, shape and bits."""
+    decoded = decode_known(frame, codebooks or {}, base=base)
+    other = reference.decode(frame, SHIPPED | dict(codebooks or {}), base=base)
+    assert_same_bits(decoded, other.bits.reshape(other.shape))
+    if decoded.dtype.kind == "f":
+        assert decoded.dtype.name == other.dtype
+
+
+def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
+    """``encode`` writes the same bytes into a buffer of the caller's, be it ever so tight, and nothing behind them."""
+    dtype = reference.VALUE_TYPES[frame[5]].name
+    for size in (gcodec.max_encoded_size(tuple(x.shape), dtype), len(frame), len(frame) + 1000):
+        out = bytearray(b"\xA5" * (size + 8))
+        written = gcodec.encode(x, out=memoryview(out)[:size], **options)
+        assert type(written) is memoryview
+        assert written == frame
+        assert out[: len(frame)] == frame
+        assert out[size:] == b"\xA5" * 8
+    array = np.full(len(frame), 0xA5, np.uint8)
+    assert np.shares_memory(np.asarray(gcodec.encode(x, out=array, **options)), array)
+    assert array.tobytes() == frame
+    with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=bytearray(len(frame) - 1), **options))
+
+
+def check_decode_buffers(frame: bytes, base: Any = None) -> None:
+    """``decode`` reads any kind of buffer, ignores what follows the frame, and fills the caller's array."""
+    decoded = gcodec.decode(frame, base=base)
+    bits = bits_of(decoded).reshape(tuple(decoded.shape))
+    for data in (bytearray(frame), memoryview(frame), np.frombuffer(frame, np.uint8), frame + b"\xFF" * 13,
+                 memoryview(b"\xFF" + frame)[1:]):
+        assert_same_bits(gcodec.decode(data, base=base), bits)
+    for shape in (tuple(decoded.shape), (decoded.size if isinstance(decoded, np.ndarray) else decoded.numel(),)):
+        out = decoded.reshape(shape).copy() if isinstance(decoded, np.ndarray) else decoded.reshape(shape).clone()
+        out[...] = 1
+        assert gcodec.decode(frame, out=out, base=base) is out
+        assert_same_bits(out, bits.reshape(shape))
+
+
+def check_threads(x: Any, frame: bytes, **options: Any) -> None:
+    """The number of threads changes no byte and no value."""
+    base = options.get("base")
+    decoded = bits_of(gcodec.decode(frame, base=base))
+    for threads in (1, 2, 3):
+        assert gcodec.encode(x, threads=threads, **options) == frame
+        assert np.array_equal(bits_of(gcodec.decode(frame, threads=threads, base=base)), decoded)
+
+
+def check_bound(dtype: str, before: Bits, after: Bits, mantissa_bits: int, rounding: str) -> None:
+    """With k mantissa bits, a normal value changes by 2**-(k+1) of itself at most, truncated by less than 2**-k.
+
+    What is too near the end of the range to be rounded up is truncated; denormals change by as much as the smallest
+    normal value may; zeros, infinities and signs stay, NaNs stay NaNs.
+    """
+    kind = KINDS[dtype]
+    sign = kind.container.type(1 << kind.W - 1)
+    assert np.array_equal(before & sign, after & sign)
+    size, kept = before & ~sign, after & ~sign
+    inf, drop = infinity(kind), kind.M - mantissa_bits
+    assert not (kept & kind.container.type((1 << drop) - 1)).any()
+    assert np.array_equal(size > inf, kept > inf)
+    assert np.array_equal(size == inf, kept == inf)
+    finite = size < inf
+    # Within 900 binades of 1, so that products with a power of two are exact in float64.
+    x, y = to_floats(kind, size[finite]), to_floats(kind, kept[finite])
+    smallest = float(to_floats(kind, np.array([1 << kind.M], kind.container))[0])
+    middle = np.abs(np.log2(np.maximum(x, smallest))) < 900
+    x, y = x[middle], y[middle]
+    scale = np.maximum(x, smallest)
+    top = float(to_floats(kind, np.array([inf - (1 << drop)], kind.container))[0])
+    if rounding == "nearest":
+        assert (np.abs(y - x) <= scale * 2.0 ** -(mantissa_bits + 1))[x <= top].all()
+    cut = np.ones(len(x), bool) if rounding == "truncate" else x > top
+    assert ((x - y >= 0) & (x - y < scale * 2.0**-mantissa_bits))[cut].all()
+
+
+def check_no_expansion(shape: tuple[int, ...], dtype: str, frame: bytes) -> None:
+    """A frame is at most 0.1 % and 256 bytes longer than what it holds, and never longer than ``max_encoded_size``."""
+    size = KINDS[dtype].W // 8 * int(np.prod(shape, dtype=np.int64))
+    assert len(frame) <= 1.001 * size + 256
+    assert len(frame) <= gcodec.max_encoded_size(shape, dtype)
+    assert len(frame) % 8 == 0
+
+
+def check_random_access(frame: bytes, rng: Random, base: Any = None) -> None:
+    """``decode_range`` returns that part of the values, flat."""
+    whole = bits_of(gcodec.decode(frame, base=base))
+    n, block = len(whole), 1 << frame[9]
+    edges = {0, 1, n - 1, n, block - 1, block, block + 1, 2 * block, *(rng.randint(0, n) for _ in range(4))}
+    places = sorted(edge for edge in edges if 0 <= edge <= n)
+    for start in places:
+        for stop in (start, rng.choice(places), n):
+            if start <= stop:
+                part = gcodec.decode_range(frame, start, stop, base=base)
+                assert part.ndim == 1
+                assert_same_bits(part, whole[start:stop])
+    for start, stop in ((-1, 0), (0, n + 1), (1, 0), (n + 1, n + 1)):
+        with_refusal(gcodec.InvalidArgument, lambda: gcodec.decode_range(frame, start, stop, base=base))  # noqa: B023
+
+
+# ------------------------------------------------------------------------------------------- Laws of broken frames
+
+
+def with_refusal(kind: type[gcodec.GcodecError], call: Any) -> None:
+    """``call`` raises an error of this kind."""
+    try:
+        call()
+    except kind:
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def places_to_cut(size: int, rng: Random, at_most: int) -> Iterator[int]:
+    """Lengths below ``size``: all of them, or the first and last hundred and some between."""
+    if size <= at_most:
+        return iter(range(size))
+    ends = {*range(min(100, size)), *range(size - 100, size)}
+    return iter(sorted(ends | {rng.randrange(size) for _ in range(at_most - 200)}))
+
+
+def check_truncation(frame: bytes, rng: Random, at_most: int = 600) -> None:
+    """A frame that ends early says so, wherever it ends."""
+    for size in places_to_cut(len(frame), rng, at_most):
+        with_refusal(gcodec.InsufficientData, lambda: gcodec.decode(frame[:size]))      # noqa: B023 - called here
+
+
+def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits | None = None) -> None:
+    """A flipped bit anywhere is noticed, and nothing but a GcodecError comes of it."""
+    bits = range(8 * len(frame))
+    for bit in bits if len(bits) <= at_most else sorted(rng.sample(bits, at_most)):
+        spoilt = bytearray(frame)
+        spoilt[bit >> 3] ^= 1 << (bit & 7)
+        found = outcome(spoilt, base=base)
+        expected = {"unsupported"} if bit >> 3 == 4 else {"corruption"}
+        if 16 <= bit >> 3 < 24:     # frame_bytes
+            expected.add("insufficient")
+        assert found in expected, f"bit {bit & 7} of byte {bit >> 3}: {found}"
+
+
+def entropy_bound(dtype: str, bits: Bits, levels: Array | None = None, kept: tuple[int, ...] = ()) -> float:
+    """Bytes of the local order-0 bound of an array of values as they are after rounding.
+
+    Per 2**14 values, n times the entropy of their symbols (zero; head; with ``levels`` the pair of both), and for each
+    value but zeros its tail: T bits, or what its level keeps (``kept``, bits per level).
+    """
+    kind = KINDS[dtype]
+    flat = bits.reshape(-1)
+    heads = (flat >> kind.container.type(max(kind.T - 1, 0))).astype(np.int64) & ((1 << kind.H) - 1)
+    level = np.zeros(len(flat), np.int64) if levels is None else levels.reshape(-1).astype(np.int64)
+    symbols = np.where(flat == 0, 0, 1 + heads + (level << kind.H))
+    widths = np.array(kept or (kind.T,), np.int64)[level] * (flat != 0)
+    total = float(widths.sum())
+    for start in range(0, len(flat), 1 << 14):
+        counts = np.bincount(symbols[start : start + (1 << 14)])
+        counts = counts[counts > 0]
+        total += float((counts * np.log2(counts.sum() / counts)).sum())
+    return total / 8

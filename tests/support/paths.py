@@ -1,0 +1,11 @@
+"""Where things lie in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+CORPUS = TESTS / "corpus"  #: dumps of real training, small enough to be committed
+GOLDEN = TESTS / "golden"
+GOLDEN_INVALID = TESTS / "golden-invalid"

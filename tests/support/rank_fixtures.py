@@ -1,0 +1,22 @@
+"""Fixtures of real ranks, for the modules that test them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.ranks import Ranks
+
+
+def ranks_of(cases: str, *sizes: int, backend: str = "gloo") -> Any:
+    """A fixture of a module: a group that runs these cases; of each of several sizes, the tests run with each."""
+
+    @pytest.fixture(scope="module", params=sizes if len(sizes) > 1 else None)
+    def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+        ranks = Ranks(getattr(request, "param", sizes[0]), cases, backend)
+        yield ranks
+        ranks.close()
+
+    return group

@@ -1,0 +1,714 @@
+"""A second decoder of the frame format, written from `docs/format.md` alone.
+
+It shares no line with gcodec, so that what the two agree on is what the page says. It is laid out in the
+order of the page, whose section numbers stand as § in the docstrings, and it prefers the page's wording to
+speed: codes are looked up as strings of 0 and 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.support.paths import ROOT
+
+Bits: TypeAlias = npt.NDArray[np.unsignedinteger]       # values as integers of W bits
+U32: TypeAlias = npt.NDArray[np.uint32]
+U64: TypeAlias = npt.NDArray[np.uint64]
+Template: TypeAlias = U32 | int                         # bits of float32 values, or the hash of the base
+Known: TypeAlias = Mapping[tuple[int, int], bytes]      # inline records of codebooks by (id, hash)
+Kind: TypeAlias = Literal["insufficient", "corruption", "unsupported", "limit"]
+
+
+class Refused(Exception):  # noqa: N818 - the page's word
+    """A frame that a decoder must refuse (§9), and the kind of refusal."""
+
+    def __init__(self, kind: Kind, why: str) -> None:
+        super().__init__(f"{kind}: {why}")
+        self.kind = kind
+
+
+def require(condition: bool, what: str, otherwise: Kind = "corruption") -> None:
+    """Refuse the frame unless `what` holds."""
+    if not condition:
+        raise Refused(otherwise, f"must hold: {what}")
+
+
+# --------------------------------------------------------------------------------------------- §1 Conventions
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The next multiple; `round_up(x, 8)` is the ⌈x⌉₈ of §1."""
+    return -(-n // multiple) * multiple
+
+
+def packed_bytes(n: int, width: int) -> int:
+    """Size of a packed array of n items of `width` bits (§1)."""
+    return -(-n * width // 8)
+
+
+def unpack(data: bytes, n: int, width: int) -> U64:
+    """The items of a packed array (§1): least significant bit first; spare bits are ignored."""
+    items = np.zeros(n, np.uint64)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=n * width, bitorder="little").reshape(n, width)
+    for j in range(width):
+        items |= bits[:, j].astype(np.uint64) << np.uint64(j)
+    return items
+
+
+class Reader:
+    """Takes fields off the front of some bytes; all integers are unsigned and little-endian (§1)."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, n: int) -> bytes:
+        require(n <= len(self.data) - self.at, "every part lies within what contains it")
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def u(self, bits: Literal[8, 16, 32, 64]) -> int:
+        return int.from_bytes(self.take(bits // 8), "little")
+
+    def items(self, n: int, width: int) -> list[int]:
+        """A packed array."""
+        return [int(item) for item in unpack(self.take(packed_bytes(n, width)), n, width)]
+
+    def reserved(self, n: int) -> None:
+        """Reserved fields and padding bytes are zero (§1)."""
+        require(not any(self.take(n)), "reserved fields and padding are zero")
+
+    def pad(self, multiple: int) -> None:
+        self.reserved(round_up(self.at, multiple) - self.at)
+
+
+# --------------------------------------------------------------------------------------------- §2 Value types
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A row of the table in §2: a value has W bits, H in the head, T in the tail; M are mantissa."""
+
+    name: str
+    W: int
+    H: int
+    T: int
+    M: int
+
+    @property
+    def container(self) -> np.dtype[np.unsignedinteger]:
+        return np.dtype(f"<u{self.W // 8}")
+
+    @property
+    def predicted(self) -> bool:
+        """Whether frames of this type may have residual codebooks and templates (§4)."""
+        return self.name in ("float32", "bfloat16", "float16")
+
+
+VALUE_TYPES = {
+    1: ValueType("float32", 32, 8, 24, 23),
+    2: ValueType("bfloat16", 16, 8, 8, 7),
+    3: ValueType("float16", 16, 8, 8, 10),
+    4: ValueType("float64", 64, 11, 53, 52),
+    5: ValueType("float8_e4m3fn", 8, 8, 0, 3),
+    6: ValueType("float8_e5m2", 8, 8, 0, 2),
+    7: ValueType("bfloat16", 16, 9, 7, 7),
+    8: ValueType("float32", 32, 9, 23, 23),
+}
+# Codes 7 and 8 are the values of codes 2 and 1, which keep the name.
+BY_NAME = {kind.name: kind for code, kind in VALUE_TYPES.items() if code not in (7, 8)}
+
+
+def join(kind: ValueType, head: U64, tail: U64) -> U64:
+    """Values from heads and tails (§2)."""
+    if kind.T == 0:
+        return head
+    sign, rest = tail >> np.uint64(kind.T - 1), tail & np.uint64(2 ** (kind.T - 1) - 1)
+    return (sign << np.uint64(kind.W - 1)) | (head << np.uint64(kind.T - 1)) | rest
+
+
+# ------------------------------------------------------------------------------------------------ §3 Checksum
+
+
+def checksum(data: bytes, seed: int, own_words: Sequence[int] = ()) -> int:
+    """The checksum of the 32-bit words of `data`; those that hold the checksum itself count as zero (§3)."""
+    words = np.frombuffer(data, "<u4").astype(np.uint64)
+    words[list(own_words)] = 0
+    i = np.arange(len(words), dtype=np.uint64)
+    m = (i + np.uint64(1)) * np.uint64(0x9E3779B1) % np.uint64(2**32) | np.uint64(1)
+    return (seed + int((words * m).sum())) % 2**64
+
+
+# --------------------------------------------------------------------------------------------------- §4 Frame
+
+MAGIC = b"\x89GCF"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level (§4), `kept` being its k: the number of tail bits in the planes of its mask."""
+
+    drop: int
+    mask: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """Everything before the blocks (§4), read and checked."""
+
+    kind: ValueType
+    mode: int
+    container: int
+    block_log2: int
+    stream_log2: int
+    n_values: int
+    shape: tuple[int, ...]
+    planes: tuple[int, ...]
+    levels: tuple[Level, ...]
+    codebooks: tuple[Codebook, ...]
+    residuals: tuple[ResidualCodebook, ...]
+    templates: tuple[Template, ...]
+    columns: tuple[ColumnReferences, ...]
+    blocks: tuple[slice, ...]
+
+    @property
+    def base_hashes(self) -> set[int]:
+        """The hash of the base, if there is one; all bases of a frame have the same (§8)."""
+        return {template for template in self.templates if isinstance(template, int)}
+
+    def values_in(self, b: int) -> int:
+        """How many values block b holds (§4)."""
+        return min(2**self.block_log2, self.n_values - (b << self.block_log2))
+
+
+def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude:
+    """The prelude of a frame (§4), with what can be refused before its blocks are looked at (§9)."""
+    # What may be looked at before the checksum is verified, in the order of §9.
+    require(len(data) >= 48, "there are 48 bytes", "insufficient")
+    fields = Reader(data)
+    require(fields.take(4) == MAGIC, "magic")
+    require(fields.u(8) == 1, "version is 1", "unsupported")
+    dtype, mode, container, ndim, block_log2, stream_log2 = (fields.u(8) for _ in range(6))
+    n_codebooks, n_levels, n_planes, n_residuals, n_templates = (fields.u(8) for _ in range(5))
+    frame_bytes, n_values, prelude_bytes, stored = (fields.u(64) for _ in range(4))
+    require(len(data) >= frame_bytes, "there are frame_bytes", "insufficient")
+    require(frame_bytes % 8 == 0, "frame_bytes is a multiple of 8")
+    require(prelude_bytes % 8 == 0, "prelude_bytes is a multiple of 8")
+    require(48 <= prelude_bytes <= frame_bytes, "header and prelude lie within the frame")
+    prelude = data[:prelude_bytes]
+    require(checksum(prelude, 0, own_words=(10, 11)) == stored, "checksum of the prelude")
+
+    require(dtype in VALUE_TYPES, "dtype is a code of section 2", "unsupported")
+    kind = VALUE_TYPES[dtype]
+    require(mode <= 2, "mode is 0 ... 2")
+    require(container <= 1, "container is 0 or 1")
+    require(ndim <= 32, "ndim is 0 ... 32")
+    require(10 <= block_log2 <= 20, "block_log2 is 10 ... 20")
+    require(6 <= stream_log2 <= min(12, block_log2), "stream_log2 is 6 ... 12, at most block_log2")
+    require(1 <= n_levels <= 16, "n_levels is 1 ... 16")
+    require(n_planes <= 8, "n_planes is 0 ... 8")
+    require(kind.predicted or n_residuals == 0, "n_residuals is 0 for this type")
+    require(kind.T > 0 or n_templates == 0, "n_templates is 0 for a type without tail")
+
+    rest = Reader(prelude, at=48)
+    shape = tuple(rest.u(64) for _ in range(ndim))
+    product = 1
+    for dimension in shape:
+        product *= dimension
+    require(n_values == product, "n_values is the product of the shape")
+    without_zeros = 1
+    for dimension in shape:
+        without_zeros *= dimension or 1
+    require(without_zeros < 2**48, "the product of the dimensions that are not 0 is below 2^48")
+    within = limit is None or n_values * kind.W // 8 <= limit
+    require(within, "the array is within the caller's limit", "limit")
+
+    planes, levels = read_levels(rest, kind, n_planes, n_levels)
+    codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
+    residuals = tuple(read_residual(rest, kind) for _ in range(n_residuals))
+    templates, columns = read_templates(rest, kind, n_templates, n_values)
+    require(len({hashed for hashed in templates if isinstance(hashed, int)}) <= 1, "all bases have the same hash")
+    rest.pad(8)
+
+    n_blocks = -(-n_values // 2**block_log2)
+    index = Reader(rest.take(4 * n_blocks))
+    rest.pad(8)
+    require(rest.at == prelude_bytes, "prelude_bytes is where the prelude ends")
+    blocks = []
+    start = prelude_bytes
+    for _ in range(n_blocks):
+        size = index.u(32)
+        require(size % 8 == 0, "the size of a block is a multiple of 8")
+        blocks.append(slice(start, start + size))
+        start += size
+    require(start == frame_bytes, "prelude_bytes and the sizes of the blocks add up to frame_bytes")
+    return Prelude(kind, mode, container, block_log2, stream_log2, n_values, shape, planes, levels, codebooks,
+                   residuals, templates, columns, tuple(blocks))
+
+
+def read_levels(
+    rest: Reader, kind: ValueType, n_planes: int, n_levels: int
+) -> tuple[tuple[int, ...], tuple[Level, ...]]:
+    """Planes and levels (§4)."""
+    planes = tuple(rest.u(8) for _ in range(n_planes))
+    require(all(1 <= width <= 56 for width in planes), "the width of a plane is 1 ... 56")
+    levels = []
+    for _ in range(n_levels):
+        drop, mask = rest.u(8), rest.u(8)
+        require(mask < 2**n_planes, "masks name existing planes only")
+        levels.append(Level(drop, mask, sum(width for p, width in enumerate(planes) if mask >> p & 1)))
+    if kind.T == 0:
+        require(n_planes == 0, "a type without tail has no planes")
+        require(levels == [Level(0, 0, 0)], "a type without tail has one level, which drops nothing")
+    else:
+        drops = [level.drop for level in levels]
+        require(drops == sorted(set(drops)), "drops rise strictly with the level")
+        require(drops[-1] <= kind.M, "drops are at most M")
+        for level in levels:
+            k = kind.T - min(level.drop, kind.T - 1)
+            require(level.kept == k, "the planes of a level hold the bits that it does not drop")
+    return planes, tuple(levels)
+
+
+@dataclass(frozen=True)
+class ColumnReferences:
+    """A record of column references (§4); `numbers` are one for every `group` columns, to which `least` is added."""
+
+    record: bytes
+    n_columns: int
+    first: int
+    end: int
+    group: int
+    least: int
+    numbers: U64
+
+    def of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The column references of values by their numbers in the array; 0 of those that are not in the record."""
+        inside = (self.first <= values) & (values < self.end)
+        place = np.where(inside, (values - self.first) % self.n_columns // self.group, 0)
+        # Without bits there is nothing but `least`, however many columns there are said to be.
+        numbers = self.numbers[place].astype(np.int64) if len(self.numbers) else 0
+        return np.where(inside, self.least + numbers, 0)
+
+
+def read_templates(
+    rest: Reader, kind: ValueType, n_templates: int, n_values: int
+) -> tuple[tuple[Template, ...], tuple[ColumnReferences, ...]]:
+    """Templates, and the column references that come after them (§4)."""
+    templates: list[Template] = []
+    columns: list[ColumnReferences] = []
+    for _ in range(n_templates):
+        start, first_field = rest.at, rest.u(32)
+        if first_field >= 2**31:
+            rest.at = start
+            columns.append(read_columns(rest, n_values, columns[-1].end if columns else 0))
+            continue
+        require(not columns, "column references come after all other templates")
+        require(kind.predicted, "a type that is not predicted has no templates but column references")
+        if first_field == 0:
+            templates.append(rest.u(64))
+        else:
+            require(2 <= first_field < 2**24, "n_columns is 0 or 2 ... 2^24 - 1")
+            templates.append(np.frombuffer(rest.take(4 * first_field), "<u4"))
+    return tuple(templates), tuple(columns)
+
+
+def read_columns(rest: Reader, n_values: int, end_before: int) -> ColumnReferences:
+    """A record of column references (§4); `end_before`: the end of the record before."""
+    start = rest.at
+    n_columns = rest.u(32) - 2**31
+    first, end, group, least, width = rest.u(64), rest.u(64), rest.u(16), rest.u(8), rest.u(8)
+    least -= 256 if least >= 128 else 0         # two's complement
+    require(2 <= n_columns < 2**24, "n_columns of column references is 2 ... 2^24 - 1")
+    require(end_before <= first, "first is not below the end of the record before")
+    require(first < end <= n_values, "first < end <= n_values")
+    require(group > 0 and n_columns % group == 0, "n_columns is a multiple of group")
+    require(width <= 8, "width is 0 ... 8")
+    n_numbers = n_columns // group
+    packed = Reader(rest.take(round_up(packed_bytes(n_numbers, width), 4)))
+    numbers = unpack(packed.take(packed_bytes(n_numbers, width)), n_numbers if width else 0, width)
+    packed.pad(4)
+    require(least + int(numbers.max(initial=0)) <= 127, "a column reference is at most 127")
+    return ColumnReferences(rest.data[start : rest.at], n_columns, first, end, group, least, numbers)
+
+
+# ------------------------------------------------------------------------------------------------ §5 Codebook
+
+ZERO = 0
+ESCAPE = 255
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """A prefix code (§5), and the record in the frame that it was read from."""
+
+    record: bytes
+    symbols: dict[int, tuple[int, int]]     # symbol: (level, relative head), without zero and escape
+    codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol
+
+
+def read_codebook(rest: Reader, kind: ValueType, n_levels: int, known: Known) -> Codebook:
+    """A record of kind 0 or 1 (§5)."""
+    start = rest.at
+    match rest.u(8):
+        case 0:
+            codebook = read_inline(rest.data[start:], kind, n_levels)
+            rest.at = start + len(codebook.record)
+            return codebook
+        case 1:
+            rest.reserved(3)
+            name = rest.u(32), rest.u(64)
+            require(name in known, "a codebook of this id and hash is held", "unsupported")
+            inline = known[name]
+            # Its hash may be that for another H, which is the seed; byte 1 of the record is its n_levels.
+            meant_here = checksum(inline, seed=kind.H) == name[1] and inline[1] == n_levels
+            require(meant_here, "the codebook is for the H and n_levels of the frame", "unsupported")
+            meant = read_inline(inline, kind, n_levels)
+            return Codebook(rest.data[start : rest.at], meant.symbols, meant.codes)
+        case _:
+            raise Refused("unsupported", "reserved kind of codebook, or one out of its place")
+
+
+def read_inline(data: bytes, kind: ValueType, n_levels: int) -> Codebook:
+    """The inline record (§5) that `data` begins with."""
+    record = Reader(data)
+    require(record.u(8) == 0, "the kind of an inline record is 0")
+    require(record.u(8) == n_levels, "n_levels of the codebook is that of the frame")
+    record.reserved(2)
+    ranges = [(record.u(16), record.u(16)) for _ in range(n_levels)]
+    require(all(first < 2**kind.H for first, _ in ranges), "first is below 2^H")
+    n_symbols = sum(count for _, count in ranges)
+    require(n_symbols <= 254, "the counts add up to 254 at most")
+    lengths = record.items(2 + n_symbols, 4)
+    require(max(lengths) <= 12, "code lengths are 0 ... 12")
+    record.pad(4)
+
+    symbols: dict[int, tuple[int, int]] = {}
+    for level, (first, count) in enumerate(ranges):
+        for j in range(count):
+            symbols[len(symbols) + 1] = level, (first + j) % 2**kind.H
+    length_of = dict(zip([ZERO, ESCAPE, *symbols], lengths, strict=True))
+    return Codebook(data[: record.at], symbols, canonical({s: n for s, n in length_of.items() if n > 0}))
+
+
+@dataclass(frozen=True)
+class ResidualCodebook:
+    """A prefix code for the residuals of predicted blocks (§5), and its record."""
+
+    record: bytes
+    codes: dict[str, int]                   # as in Codebook
+
+
+def read_residual(rest: Reader, kind: ValueType) -> ResidualCodebook:
+    """A record of kind 2 (§5)."""
+    record = Reader(rest.data[rest.at :])
+    require(record.u(8) == 2, "the kind of a residual codebook is 2", "unsupported")
+    require(record.u(8) == kind.W // 4, "digits is W / 4")
+    record.reserved(2)
+    lengths = record.items(1 + 15 * kind.W // 4, 4)
+    require(max(lengths) <= 12, "code lengths are 0 ... 12")
+    record.pad(4)
+    rest.at += record.at
+    return ResidualCodebook(record.data[: record.at], canonical({s: n for s, n in enumerate(lengths) if n > 0}))
+
+
+def canonical(lengths: dict[int, int]) -> dict[str, int]:
+    """The canonical code for lengths by symbol (§5)."""
+    require(sum(2 ** (12 - n) for n in lengths.values()) == 2**12, "the code is complete")
+    codes: dict[str, int] = {}
+    code = previous = 0
+    for length, symbol in sorted((n, s) for s, n in lengths.items()):
+        code <<= length - previous
+        codes[f"{code:0{length}b}"] = symbol
+        code += 1
+        previous = length
+    return codes
+
+
+# --------------------------------------------------------------------------------------------------- §6 Block
+
+BlockKind: TypeAlias = Literal["constant", "raw", "coded", "predicted"]
+
+
+def read_block(prelude: Prelude, b: int, block: bytes, base_values: U64 | None) -> tuple[BlockKind, U64]:
+    """Block b (§6): its kind and its values. `base_values` are those of the base, all of them (§8)."""
+    fields = Reader(block)
+    kind, codebook, base, n_values = fields.u(8), fields.u(8), fields.u(16), fields.u(32)
+    stored = fields.u(64)
+    seed = (b + 1) * 0x9E3779B97F4A7C15
+    require(checksum(block, seed, own_words=(2, 3)) == stored, "checksum of the block")
+    require(kind <= 3, "kind of block is 0 ... 3", "unsupported")
+    require(n_values == prelude.values_in(b), "n_values of the block is what follows from that of the frame")
+    value_bytes, container = prelude.kind.W // 8, prelude.kind.container
+    match kind:
+        case 0:
+            require(codebook == base == 0, "a constant block has neither codebook nor base")
+            value = np.frombuffer(fields.take(value_bytes), container)
+            values = np.repeat(value, n_values).astype(np.uint64)
+        case 1:
+            require(codebook == base == 0, "a raw block has neither codebook nor base")
+            values = np.frombuffer(fields.take(n_values * value_bytes), container).astype(np.uint64)
+        case 2:
+            require(codebook < len(prelude.codebooks), "codebook is below n_codebooks")
+            require(base < 2**prelude.kind.H, "base is below 2^H")
+            column_references = np.zeros(n_values, np.int64)
+            for columns in prelude.columns:         # no value is in two of them
+                column_references += columns.of(np.arange(n_values) + (b << prelude.block_log2))
+            values = read_coded(prelude, prelude.codebooks[codebook], base, n_values, column_references, fields)
+        case _:
+            require(codebook < len(prelude.residuals), "codebook is below n_residuals")
+            # Column references have numbers behind those of the templates, and predict nothing.
+            require(base < len(prelude.templates), "template is below n_templates")
+            template, start = prelude.templates[base], b << prelude.block_log2
+            same_places = None if base_values is None else base_values[start : start + n_values]
+            values = read_predicted(prelude, prelude.residuals[codebook], template, same_places, n_values, fields)
+    fields.pad(8)
+    require(fields.at == len(block), "the size of the block is 16 and its body, rounded up to 8")
+    kinds: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
+    return kinds[kind], values
+
+
+# --------------------------------------------------------------------------------------------- §7 Coded block
+
+
+def read_coded(
+    prelude: Prelude, codebook: Codebook, base: int, n_values: int, column_references: npt.NDArray[np.int64],
+    body: Reader,
+) -> U64:
+    """The values of a coded block from its body (§7). `column_references` are those of its values (§4)."""
+    kind = prelude.kind
+    symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
+    length_width, reference_width, run_symbol, flags = body.u(8), body.u(8), body.u(8), body.u(8)
+    body.reserved(2)
+    require(length_width <= 16, "length_width is 0 ... 16")
+    require(reference_width <= kind.H, "reference_width is 0 ... H")
+    require(run_symbol <= len(codebook.symbols), "run_symbol is zero or a symbol of the ranges")
+    require(flags <= 1, "flags is 0 or 1")
+    require(flags == 0 or len(prelude.columns) > 0, "flags is 0 where the frame has no column references")
+
+    per_stream = 2**prelude.stream_log2
+    n_streams = -(-n_values // per_stream)
+    planes = Reader(body.take(plane_bytes))
+    streams = Reader(body.take(symbol_bytes))
+    lengths = [min_stream_bytes + length for length in body.items(n_streams, length_width)]
+    references = body.items(n_streams, reference_width)
+    require(sum(lengths) == symbol_bytes, "symbol_bytes is the sum of the lengths of the sub-streams")
+
+    # From symbols to heads and levels. `masks` says which planes hold an item of the value, none for zero.
+    level_of = np.zeros(256, np.uint8)
+    relative_head = np.zeros(256, np.int64)
+    for number, (level, relative) in codebook.symbols.items():
+        level_of[number], relative_head[number] = level, relative
+    symbol, escaped = read_streams(streams, lengths, per_stream, n_values, run_symbol, kind.H, codebook.codes)
+    reference = np.repeat(np.array(references, np.int64), per_stream)[:n_values]
+    c = column_references if flags else 0
+    heads = ((base + reference + c + relative_head[symbol]) % 2**kind.H).astype(np.uint64)
+    heads[symbol == ESCAPE] = escaped
+    heads[symbol == ZERO] = 0
+    levels = level_of[symbol]
+    masks = np.array([level.mask for level in prelude.levels], np.uint8)[levels]
+    masks[symbol == ZERO] = 0
+
+    # From planes to tails.
+    kept = np.zeros(n_values, np.uint64)
+    for p, width in enumerate(prelude.planes):
+        owners = np.flatnonzero(masks >> p & 1)
+        items = unpack(planes.take(packed_bytes(len(owners), width)), len(owners), width)
+        kept[owners] = kept[owners] << np.uint64(width) | items
+    require(planes.at == plane_bytes, "plane_bytes is the sum of the sizes of the planes")
+    tails = kept << np.array([kind.T - level.kept for level in prelude.levels], np.uint64)[levels]
+    return join(kind, heads, tails)
+
+
+def read_streams(
+    streams: Reader, lengths: Sequence[int], per_stream: int, n_values: int, run_symbol: int, H: int,
+    codes: Mapping[str, int],
+) -> tuple[npt.NDArray[np.intp], list[int]]:
+    """The symbols of a block's sub-streams (§7), and the heads behind escapes."""
+    symbols: list[int] = []
+    escaped: list[int] = []
+    for s, length in enumerate(lengths):
+        count = min(per_stream, n_values - s * per_stream)
+        if length == 0:
+            symbols += [run_symbol] * count
+        else:
+            read_stream(streams.take(length), count, H, codes, symbols, escaped)
+    return np.array(symbols, np.intp), escaped
+
+
+def read_stream(
+    data: bytes, count: int, H: int, codes: Mapping[str, int], symbols: list[int], escaped: list[int]
+) -> None:
+    """Append the symbols of a sub-stream (§7) to `symbols`, and the heads behind escapes to `escaped`."""
+    bits = f"{int.from_bytes(data, 'little'):0{8 * len(data)}b}"[::-1]  # bits[i] is the bit at position i
+    at = 0
+    for _ in range(count):
+        end = at + 1
+        while (symbol := codes.get(bits[at:end])) is None:
+            end += 1
+            require(end <= len(bits), "a sub-stream has a code for each of its values")
+        at = end
+        symbols.append(symbol)
+        if symbol == ESCAPE:
+            at += H
+            require(at <= len(bits), "the head that follows an escape lies within the sub-stream")
+            escaped.append(int(bits[end:at][::-1], 2))
+    require(-(-at // 8) == len(data), "a sub-stream ends in its last byte")
+
+
+# ----------------------------------------------------------------------------------------- §8 Predicted block
+
+
+def read_predicted(
+    prelude: Prelude, codebook: ResidualCodebook, template: Template, base: U64 | None, n_values: int, body: Reader
+) -> U64:
+    """The values of a predicted block from its body (§8). `base` holds the base's values at the same places."""
+    W = prelude.kind.W
+    symbol_bytes, plane_bytes, min_stream_bytes = body.u(32), body.u(32), body.u(16)
+    length_width, run_symbol, column = body.u(8), body.u(8), body.u(32)
+    require(length_width <= 16, "length_width is 0 ... 16")
+    require(run_symbol <= 15 * W // 4, "run_symbol is 0 ... 15 W / 4")
+    if isinstance(template, int):
+        require(column == 0, "with a base, column is 0")
+        n_rows = 0
+    else:
+        require(column < len(template), "column is below the template's n_columns")
+        n_rows = -(-(column + n_values) // len(template))
+
+    per_stream = 2**prelude.stream_log2
+    n_streams = -(-n_values // per_stream)
+    planes = Reader(body.take(plane_bytes))
+    streams = Reader(body.take(symbol_bytes))
+    lengths = [min_stream_bytes + length for length in body.items(n_streams, length_width)]
+    scale_bytes = np.frombuffer(body.take(3 * n_rows), np.uint8).reshape(n_rows, 3).astype(np.uint32)
+    require(sum(lengths) == symbol_bytes, "symbol_bytes is the sum of the lengths of the sub-streams")
+    symbol, _ = read_streams(streams, lengths, per_stream, n_values, run_symbol, 0, codebook.codes)
+
+    # Residuals: the first of k + 1 digits, floor(k / 2) bytes, and the last digit where k is odd.
+    k = np.where(symbol == 0, 0, (symbol - 1) // 15)
+    residual = np.where(symbol == 0, 0, symbol - 15 * k).astype(np.uint64)
+    items = {}
+    for p in range(W // 8):
+        last = p == W // 8 - 1
+        width = 4 if last else 8
+        owners = np.flatnonzero(k % 2 == 1 if last else k // 2 > p)
+        items[p] = owners, unpack(planes.take(packed_bytes(len(owners), width)), len(owners), width)
+    require(planes.at == plane_bytes, "plane_bytes is the sum of the sizes of the planes")
+    for p in (*range(W // 8 - 2, -1, -1), W // 8 - 1):
+        owners, digits = items[p]
+        residual[owners] = residual[owners] << np.uint64(4 if p == W // 8 - 1 else 8) | digits
+
+    if isinstance(template, int):
+        assert base is not None             # or the frame had been refused
+        predicted = base
+    else:
+        predicted = predictions(prelude.kind, template, scale_bytes, column, n_values)
+
+    # Values: o is its own inverse.
+    half, whole = np.uint64(2 ** (W - 1)), np.uint64(2**W - 1)
+    delta = np.where(residual % np.uint64(2) == 0, residual // np.uint64(2), ~(residual // np.uint64(2)) & whole)
+    ordered = order(predicted, half) + delta & whole
+    return order(ordered, half)
+
+
+def predictions(kind: ValueType, template: U32, scale_bytes: U32, column: int, n_values: int) -> U64:
+    """Predictions p of a block's values from a template (§8); `scale_bytes` are three a row."""
+    scales = scale_bytes[:, 0] << np.uint32(8) | scale_bytes[:, 1] << np.uint32(16) | scale_bytes[:, 2] << np.uint32(24)
+    place = column + np.arange(n_values)
+    row, place = place // len(template), place % len(template)
+    with np.errstate(all="ignore"):
+        product = zero_if_denormal(scales)[row] * zero_if_denormal(template)[place]
+    return prediction(kind, product.view(np.uint32).astype(np.int64)).astype(np.uint64)
+
+
+def zero_if_denormal(bits: U32) -> npt.NDArray[np.float32]:
+    """Factors of a product from their bits: those with an exponent field of 0 count as 0 (§8)."""
+    return np.where(bits >> np.uint32(23) & np.uint32(255) == 0, np.uint32(0), bits).view(np.float32)
+
+
+def prediction(kind: ValueType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Predictions p from the bits q of products (§8)."""
+    exponent = q >> 23 & 255
+    match kind.name:
+        case "float32":
+            p = q
+        case "bfloat16":
+            p = (q + 2**15) // 2**16
+        case _:
+            m = q % 2**31
+            s = np.clip(126 - m // 2**23, 1, 25)        # where it is used, it is 14 or more
+            f = 2**23 + m % 2**23
+            small = (f + (1 << s - 1)) // (1 << s)
+            size = np.where(m >= 0x38800000, (m - 0x38000000 + 2**12) // 2**13, small)
+            p = np.where(m >= 0x47800000, 0, size) + (q >> 31 << 15)
+    return np.where((exponent == 0) | (exponent == 1) | (exponent == 255), 0, p)
+
+
+def base_hash(base: Bits) -> int:
+    """The hash of a base (§8)."""
+    data = base.astype(base.dtype.newbyteorder("<")).tobytes()
+    return checksum(data + bytes(-len(data) % 4), seed=base.size)
+
+
+def order(v: U64, half: np.uint64) -> U64:
+    """o(v), from values to integers in their order, and back: it is its own inverse (§8)."""
+    return np.where(v < half, v, np.uint64(3) * half - np.uint64(1) - v)
+
+
+# -------------------------------------------------------------------------------------------- The whole frame
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An array: `bits` are its values in row-major order, as integers of W bits."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    mode: int
+    container: int
+    bits: Bits
+    n_blocks: int
+    kinds: list[BlockKind]
+
+
+@functools.cache
+def shipped_codebooks() -> dict[tuple[int, int], bytes]:
+    """Section 11, read from the page itself: inline records by (id, hash)."""
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^(\d+) \d+ \d+ ([0-9a-f]{16}) ([0-9a-f]+)$", page, re.MULTILINE)
+    return {(int(number), int(digest, 16)): bytes.fromhex(record) for number, digest, record in rows}
+
+
+def decode(
+    data: bytes, codebooks: Known | None = None, *, base: Bits | None = None, limit: int | None = None
+) -> Decoded:
+    """The array in a frame, or `Refused` (§9).
+
+    `codebooks` maps (id, hash) to the inline records of the codebooks that a frame may name by id (§5); `base`
+    are the values, as integers of W bits, that it may be predicted from (§8). An array of more than `limit`
+    bytes is refused.
+    """
+    prelude = read_prelude(data, {**shipped_codebooks(), **(codebooks or {})}, limit)
+    if prelude.base_hashes:
+        require(base is not None, "a base is given", "unsupported")
+        assert base is not None
+        of_this_kind = base.size == prelude.n_values and base.dtype.itemsize * 8 == prelude.kind.W
+        require(of_this_kind, "the base has the frame's dtype and n_values", "unsupported")
+        require(prelude.base_hashes == {base_hash(base)}, "the base is the one of this hash", "unsupported")
+    base_values = None if base is None else base.reshape(-1).astype(np.uint64)
+    kinds: list[BlockKind] = []
+    parts = [np.empty(0, np.uint64)]
+    for b, where in enumerate(prelude.blocks):
+        kind, values = read_block(prelude, b, data[where], base_values)
+        kinds.append(kind)
+        parts.append(values)
+    bits = np.concatenate(parts).astype(prelude.kind.container)
+    return Decoded(prelude.kind.name, prelude.shape, prelude.mode, prelude.container, bits, len(kinds), kinds)

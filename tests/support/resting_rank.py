@@ -1,0 +1,22 @@
+"""What a process has done that ranks are copied from (:class:`tests.support.ranks.Ranks`): it has imported what they
+import, and run what they will run, so that none waits for another's compiler. Torch has begun no threads in it: a copy
+would not have them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+
+from gcodec.distributed import FixedBits, Lossless, NearLossless, Refresh
+from gcodec.distributed.reduction.precompile import warm
+from gcodec.dtypes import BY_NAME
+
+TYPES = ("float32", "bfloat16", "float16", "float64")
+
+torch.set_num_threads(1)
+near = NearLossless(torch.optim.SGD([torch.nn.Parameter(torch.ones(8))], lr=0.1, momentum=0.9))
+for name in TYPES:
+    for mode in (Lossless(), FixedBits(5), near):
+        for refresh in (Refresh(), None):
+            warm(BY_NAME[name], mode, refresh)

@@ -1,0 +1,485 @@
+"""The bound of optimizer-aware truncation, against torch's own steps; and the reading of optimizers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcodec.errors import InvalidArgument, Unsupported
+from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
+from gcodec.truncation.formulas import Policy
+from gcodec.truncation.optimizers import OptimizerView, levels_for, view, view_from_dump
+from gcodec.truncation.reference import round_to_levels, ulp_histogram
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch")
+
+N = 256
+LR = st.sampled_from([1.0, 0.1, 1e-3, 3e-5])
+DECAY = st.sampled_from([0.0, 0.0, 1e-4, 0.1, 2.0])
+EPS = st.sampled_from([1e-8, 1e-8, 1e-15, 1e-2, 0.0])
+BETA = st.sampled_from([0.9, 0.999, 0.5, 0.0])
+
+
+def options(**choices):
+    """A strategy for the hyperparameters of one optimizer."""
+    return st.fixed_dictionaries({"lr": LR, "weight_decay": DECAY, "maximize": st.booleans()} | choices)
+
+
+ADAM = options(betas=st.tuples(BETA, BETA), eps=EPS, amsgrad=st.booleans())
+CASES = [
+    ("SGD", options()),
+    ("SGD", options(momentum=st.sampled_from([0.9, 0.99, 1.5]), dampening=st.sampled_from([0.0, 0.4, 1.0, 1.2]))),
+    ("SGD", options(momentum=st.sampled_from([0.5, 0.9]), nesterov=st.just(True))),
+    ("Adagrad", options(lr_decay=st.sampled_from([0.0, 0.2]), eps=EPS,
+                        initial_accumulator_value=st.sampled_from([0.0, 0.3]))),
+    ("RMSprop", options(alpha=st.sampled_from([0.99, 0.5, 0.0, 1.0]), eps=EPS, momentum=st.sampled_from([0.0, 0.9]))),
+    ("Adam", ADAM),
+    ("AdamW", ADAM),
+]
+every_rule = pytest.mark.parametrize(("name", "choices"), CASES, ids=lambda x: x if isinstance(x, str) else "")
+SEEDS = st.integers(0, 2**32 - 1)
+# Exponents of theta and of gradients: near each other, as in training, and anywhere.
+SCALES = st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((-30, 30), (-45, 25)), ((0, 1), (-2, 3))])
+LADDERS = [FINE_LADDER["float32"], PAPER_LADDER["float32"], Ladder((0, *range(9, 24)))]
+POLICIES = st.builds(Policy, st.sampled_from(LADDERS), st.booleans())
+
+
+def wild(rng, scale, n=N):
+    """float32 values of both signs, exponents anywhere within ``scale``, one in ten zero."""
+    return (rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(*scale, n)) * (rng.random(n) > 0.1)).astype(np.float32)
+
+
+def prepared(name, hyper, theta, state, dtype):
+    """(parameter, optimizer) of torch in a given state (a dict of arrays and numbers, empty before the first step)."""
+    param = torch.nn.Parameter(torch.tensor(theta, dtype=dtype))
+    optimizer = getattr(torch.optim, name)([param], **hyper)
+    for key, value in state.items():
+        kind = torch.float32 if key == "step" else dtype
+        optimizer.state[param][key] = torch.tensor(value, dtype=kind)
+    return param, optimizer
+
+
+def after(name, hyper, theta, state, grad, dtype=torch.float64):
+    """(theta, state) after torch's own step, as float64 arrays."""
+    param, optimizer = prepared(name, hyper, theta, state, dtype)
+    param.grad = torch.tensor(grad, dtype=dtype)
+    optimizer.step()
+    kept = {key: value.detach().double().numpy() for key, value in optimizer.state[param].items() if value is not None}
+    return param.detach().double().numpy(), kept
+
+
+def gradient_term(name, hyper, state, grad):
+    """What the gradient contributes to theta in a step that left ``state``; N is theta after the step less this."""
+    sign = 1.0 if hyper["maximize"] else -1.0
+    if name == "Adagrad":
+        rate = hyper["lr"] / (1 + (state["step"] - 1) * hyper["lr_decay"])
+        return sign * rate * grad / (np.sqrt(state["sum"]) + hyper["eps"])
+    if name == "RMSprop":
+        return sign * hyper["lr"] * grad / (np.sqrt(state["square_avg"]) + hyper["eps"])
+    (b1, b2), t = hyper["betas"], state["step"]
+    v = state["max_exp_avg_sq" if hyper["amsgrad"] else "exp_avg_sq"]
+    rate = sign * hyper["lr"] / (1 - b1**t) * (1 - b1)
+    return rate * grad / (np.sqrt(v / (1 - b2**t)) + hyper["eps"])
+
+
+def without_gradient(name, hyper, theta, state, grad, end, end_state):
+    """N: the parameter after the step but for the gradient's term."""
+    if name == "SGD":       # linear: that is a step with a gradient of zero
+        return after(name, hyper, theta, state, np.zeros_like(grad))[0]
+    return end - gradient_term(name, hyper, end_state, grad.astype(np.float64))
+
+
+@np.errstate(all="ignore")      # 0 / 0 where eps is 0, the same with every gradient
+def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46):
+    """A step with ``rounded`` ends within bound * |N| of one with ``exact``, in double precision."""
+    ends = [after(name, hyper, theta, state, grad) for grad in (exact, rounded)]
+    n = without_gradient(name, hyper, theta, state, exact, *ends[0])
+    start = np.abs(theta.astype(np.float64))
+    noise = spare * (start + np.abs(ends[0][0]) + np.abs(ends[0][0] - n))     # that of double precision itself
+    apart = np.abs(ends[0][0] - ends[1][0])
+    wrong = np.isfinite(ends[0][0]) & ~(apart <= bound * np.abs(n) + noise * (exact != rounded))
+    assert not wrong.any(), [(x[wrong][:3]) for x in (theta, exact, rounded, apart, n, noise)]
+    return ends[0][0] - n
+
+
+def situations(name, hyper, rng, scales, steps) -> Any:
+    """(theta, state before the step, gradient), float32: of consecutive steps, then of one from an arbitrary state."""
+    theta, state = wild(rng, scales[0]), {}
+    if name == "Adagrad":
+        state = {"step": 0.0, "sum": np.full(N, hyper["initial_accumulator_value"], np.float32)}
+    for _ in range(steps):
+        grad = wild(rng, scales[1])
+        yield theta, state, grad
+        end, kept = after(name, hyper, theta, state, grad, torch.float32)
+        fine = np.isfinite(end)
+        state = {key: float(value) if key == "step" else np.where(fine, value, 1).astype(np.float32)
+                 for key, value in kept.items()}
+        theta = np.where(fine, end, 1).astype(np.float32)
+    for key in state:
+        squares = key in ("sum", "square_avg", "exp_avg_sq", "max_exp_avg_sq")
+        state[key] = float(rng.integers(2000)) if key == "step" else wild(rng, scales[1]) ** (2 if squares else 1)
+    grad = wild(rng, scales[1])
+    yield theta, state, grad
+
+
+# The bound
+
+@every_rule
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+def test_a_step_moves_by_at_most_half_an_ulp_of_n(name, choices, rounding):
+    bound = 2.0**-24 if rounding == "nearest" else 2.0**-23
+
+    @settings(max_examples=20)
+    @given(choices, SEEDS, SCALES, POLICIES)
+    def law(hyper, seed, scales, policy):
+        for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 2):
+            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, ladder=policy.ladder,
+                                in_group=policy.in_group)
+            rounded = round_to_levels(grad, levels, policy.ladder, rounding)
+            check_step(name, hyper, theta, state, grad, rounded, bound)
+
+    law()
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "truncate"])
+@pytest.mark.parametrize(("name", "hyper"), [
+    ("Adagrad", {"lr_decay": 0.0, "initial_accumulator_value": 0.0}),
+    ("RMSprop", {"alpha": 0.9}),
+    ("Adam", {"betas": (0.5, 0.9), "amsgrad": False}),
+])
+def test_the_least_second_moment_on_the_way_counts(name, hyper, rounding):
+    """Decay all but cancels the gradient, there is no past, and rounding takes their sum through zero."""
+    rng = np.random.default_rng(6)
+    n = 20000
+    theta = np.exp2(rng.uniform(-2, 2, n)).astype(np.float32)
+    grad = -(theta * (1 + np.exp2(rng.uniform(-17, -1, n)) * rng.choice([-1.0, 1.0], n))).astype(np.float32)
+    state = {"step": 0.0, "sum": np.zeros(n, np.float32)} if name == "Adagrad" else {}
+    bound = 2.0**-24 if rounding == "nearest" else 2.0**-23
+    for lr in (2.0**-23, 2.0**-24, 2.0**-25.5):
+        options = hyper | {"lr": lr, "weight_decay": 1.0, "eps": 1e-10, "maximize": False}
+        for ladder in LADDERS:
+            levels = levels_for(view_from_dump(name, options, state), theta, grad, ladder=ladder, in_group=False)
+            rounded = round_to_levels(grad, levels, ladder, rounding)
+            check_step(name, options, theta, state, grad, rounded, bound)
+
+
+@every_rule
+def test_workers_errors_add_up_to_the_bound_once(name, choices):
+    """Each chooses levels for its own undivided gradient; the gather's second rounding costs as much again."""
+
+    @settings(max_examples=20)
+    @given(choices, SEEDS, SCALES, st.integers(2, 4), st.sampled_from(LADDERS), st.sampled_from([1.0, 8.0]))
+    def law(hyper, seed, scales, workers, ladder, loss_scale):
+        rng = np.random.default_rng(seed)
+        for theta, state, first in situations(name, hyper, rng, scales, 2):
+            known = view_from_dump(name, hyper, state)
+            others = [first * np.float32(-1.25), *(wild(rng, scales[1]) for _ in range(workers - 2))]
+            grads = [np.where(rng.random(N) < 0.5, other, wild(rng, scales[1])) for other in [first, *others]]
+            coded = []
+            for grad in grads:
+                scaled = grad * np.float32(loss_scale)
+                levels = levels_for(known, theta, scaled, ladder=ladder, loss_scale=loss_scale)
+                coded.append(round_to_levels(scaled, levels, ladder) / np.float32(loss_scale))
+            exact, mean = (np.stack(gs).astype(np.float64).mean(axis=0) for gs in (grads, coded))
+            check_step(name, hyper, theta, state, exact, mean, 2.0**-24)
+            levels = levels_for(known, theta, mean, in_group=False)
+            again = round_to_levels(mean, levels, FINE_LADDER["float64"])
+            check_step(name, hyper, theta, state, mean, again, 2.0**-24)
+
+    law()
+
+
+@every_rule
+def test_summed_gradients_need_the_number_of_workers_as_scale(name, choices):
+    """Four workers whose gradients are added, not averaged, and all round the same way."""
+
+    @settings(max_examples=20)
+    @given(choices, SEEDS, SCALES)
+    def law(hyper, seed, scales):
+        for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 1):
+            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, scale=4)
+            rounded = round_to_levels(grad, levels, FINE_LADDER["float32"])
+            check_step(name, hyper, theta, state, 4 * grad, 4 * rounded, 2.0**-24)
+
+    law()
+
+
+def parts_of_the_update(name, hyper, theta, state, grad, end_state):
+    """The sum of the sizes of all that torch adds up to the update: what its own rounding is relative to."""
+    theta, inflow = np.abs(theta), np.abs(grad) + hyper["weight_decay"] * np.abs(theta)
+    past = np.abs(state.get("momentum_buffer", 0.0))
+    if name == "SGD":
+        return hyper["lr"] * 3 * (inflow + 2 * past)
+    if name in ("Adam", "AdamW"):
+        inflow = (np.abs(state.get("exp_avg", 0.0)) + inflow) / (1 - hyper["betas"][0])
+    size = np.abs(gradient_term(name, hyper, end_state, np.ones_like(theta)))
+    return size * inflow + hyper["lr"] * (past + hyper["weight_decay"] * theta)
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_in_the_parameter_s_own_precision_a_few_roundings_are_added(name, choices, dtype):
+    """|difference| <= half an ulp of N + 1 ulp (both steps round their result) + 12 roundings of the update's parts."""
+    unit = 2.0 ** -(MANTISSA_BITS[dtype] + 1)
+    kind = getattr(torch, dtype)
+
+    @settings(max_examples=20)
+    @given(choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]),
+           st.booleans())
+    @np.errstate(all="ignore")
+    def law(hyper, seed, scales, in_group):
+        rng = np.random.default_rng(seed)
+        for theta, state, grad in situations(name, hyper, rng, scales, 2):
+            theta, grad = theta.astype(dtype), grad.astype(dtype)
+            if dtype == "float64":
+                theta, grad = (x * (1 + rng.random(N) * 2.0**-20) for x in (theta, grad))
+            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, in_group=in_group)
+            rounded = round_to_levels(grad, levels, FINE_LADDER[dtype])
+            (one, _), (two, _) = (after(name, hyper, theta, state, g, kind) for g in (grad, rounded))
+            end, end_state = after(name, hyper, theta, state, grad)
+            n = without_gradient(name, hyper, theta, state, grad, end, end_state)
+            ulp = np.spacing(np.maximum(np.abs(one), np.abs(two)).astype(dtype)).astype(np.float64)
+            noise = 2 * 12 * unit * parts_of_the_update(name, hyper, theta, state, grad, end_state)
+            # Where decay cancels the gradient, torch's rounding of their sum reaches the second moment.
+            sign = -1.0 if hyper["maximize"] else 1.0
+            decay = 0.0 if name in ("SGD", "AdamW") else hyper["weight_decay"]
+            calm = np.abs(sign * grad + decay * theta) >= (np.abs(grad) + decay * np.abs(theta)) / 8
+            finite = np.isfinite(one) & np.isfinite(two)
+            wrong = finite & calm & ~(np.abs(one - two) <= unit * np.abs(n) + ulp + noise)
+            assert not wrong.any(), [x[wrong][:3] for x in (theta, grad, rounded, one, two, n, noise)]
+
+    law()
+
+
+@every_rule
+def test_in_training_hardly_any_parameter_differs_by_more_than_an_ulp(name, choices):
+    rng = np.random.default_rng(7)
+    n = 20000
+    extra = {"SGD": {"momentum": 0.9}, "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0, "eps": 1e-10},
+             "RMSprop": {"alpha": 0.99, "eps": 1e-8, "momentum": 0.9}}
+    hyper = {"lr": 1e-3, "weight_decay": 1e-4, "maximize": False} | extra.get(
+        name, {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False})
+    theta, sizes = rng.normal(0, 0.05, n).astype(np.float32), np.exp(rng.normal(-7, 1, n))
+    state = {"step": 0.0, "sum": np.zeros(n, np.float32)} if name == "Adagrad" else {}
+    for _ in range(5):
+        grad = (sizes * rng.normal(0, 1, n)).astype(np.float32)
+        levels = levels_for(view_from_dump(name, hyper, state), theta, grad)
+        rounded = round_to_levels(grad, levels, FINE_LADDER["float32"])
+        one, _ = after(name, hyper, theta, state, grad, torch.float32)
+        two, state = after(name, hyper, theta, state, rounded, torch.float32)
+        state = {key: float(value) if key == "step" else value.astype(np.float32) for key, value in state.items()}
+        theta = two.astype(np.float32)
+        ulps = ulp_histogram(one.astype(np.float32), theta)
+        assert ulps[0] > 0.8 * n
+        assert ulps[2] + ulps[3] <= n / 1000       # where the step cancels the parameter to less than N
+    assert (levels > 0).mean() > 0.5
+
+
+@every_rule
+@pytest.mark.parametrize(("param_type", "grad_type"), [
+    ("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"),
+    ("float16", "float16"), ("float32", "float64"),
+])
+def test_the_bound_of_mixed_precisions(name, choices, param_type, grad_type):
+    """Half an ulp of N in the parameter's type, for a gradient of another type, denormals (not pruned) included."""
+    param_kind, grad_kind = getattr(torch, param_type), getattr(torch, grad_type)
+
+    @settings(max_examples=6)
+    @given(choices, SEEDS, st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((0, 1), (-2, 3))]),
+           st.booleans())
+    def law(hyper, seed, scales, in_group):
+        for theta, state, grad in situations(name, hyper, np.random.default_rng(seed), scales, 1):
+            theta, grad = torch.tensor(theta).to(param_kind), torch.tensor(grad).to(grad_kind)
+            levels = levels_for(view_from_dump(name, hyper, state), theta, grad, in_group=in_group)
+            bits = grad.view(torch.int16).numpy().view(np.uint16) if grad_type == "bfloat16" else grad.numpy()
+            rounded = round_to_levels(bits, levels, FINE_LADDER[grad_type], prune=False)
+            if grad_type == "bfloat16":
+                rounded = (rounded.astype(np.uint32) << 16).view(np.float32)
+            check_step(name, hyper, theta.double().numpy(), state, grad.double().numpy(), rounded.astype(np.float64),
+                       2.0 ** -(MANTISSA_BITS[param_type] + 1))
+
+    law()
+
+
+# Reading optimizers
+
+def stepped(kind, steps=2, dtype=torch.float32, shape=(4, 6), **hyper):
+    """(parameter, optimizer) after some steps, a new gradient in place."""
+    torch.manual_seed(0)
+    param = torch.nn.Parameter(torch.randn(shape).to(dtype))
+    optimizer = kind([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 99.0}, {"params": [param]}],
+                     **{"lr": 0.01} | hyper)
+    for _ in range(steps):
+        param.grad = (torch.randn(shape) / 100).to(dtype)
+        optimizer.step()
+    param.grad = (torch.randn(shape) / 100).to(dtype)
+    return param, optimizer
+
+
+LIVE = [
+    (torch.optim.SGD, {}),
+    (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "maximize": True, "weight_decay": 0.1, "foreach": True}),
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "lr": torch.tensor(0.02)}),
+    (torch.optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    (torch.optim.RMSprop, {"momentum": 0.9, "alpha": 0.9}),
+    (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1, "fused": True}),
+    (torch.optim.Adam, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
+    (torch.optim.Adam, {"lr": torch.tensor(0.02), "betas": (torch.tensor(0.8), torch.tensor(0.99))}),
+    (torch.optim.AdamW, {"betas": (0.8, 0.9)}),
+]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize(("kind", "hyper"), LIVE, ids=[kind.__name__ for kind, _ in LIVE])
+def test_a_live_optimizer_reads_like_its_dump(kind, hyper, steps):
+    param, optimizer = stepped(kind, steps, **hyper)
+    live = view(optimizer, param)
+    plain = {key: value for key, value in optimizer.param_groups[1].items() if key not in ("params", "foreach")}
+    state = {key: value.numpy() for key, value in optimizer.state.get(param, {}).items() if value is not None}
+    dumped = view_from_dump(kind.__name__, plain, state)
+    assert (live.name, live.hyper) == (dumped.name, dumped.hyper)
+    assert live.hyper["lr"] == pytest.approx(float(hyper.get("lr", 0.01)))
+    assert live.state.keys() == dumped.state.keys()
+    assert live.state.get("step", steps) == steps
+    levels = [levels_for(optimizer, param, param.grad), levels_for(live, param, param.grad),
+              levels_for(dumped, param.detach().numpy(), param.grad.numpy())]
+    assert all(np.array_equal(levels[0], x) for x in levels)
+    assert levels[0].shape == (4, 6)
+
+
+def test_the_state_is_a_view_not_a_copy():
+    param, optimizer = stepped(torch.optim.SGD, momentum=0.9)
+    buffer = optimizer.state[param]["momentum_buffer"]
+    known = view(optimizer, param).state["momentum_buffer"]
+    buffer.zero_()
+    assert not np.any(known)
+
+
+def test_a_missing_accumulator_is_the_initial_one():
+    hyper = {"lr": 0.1, "initial_accumulator_value": 4.0}
+    theta, grad = np.ones(3, np.float32), np.full(3, 1e-4, np.float32)
+    levels = [levels_for(view_from_dump("Adagrad", hyper, state), theta, grad)
+              for state in ({}, {"sum": np.full(3, 4, np.float32)})]
+    assert np.array_equal(levels[0], levels[1])
+    assert levels[0].all()
+
+
+def test_a_bfloat16_model_is_read_as_bits():
+    param, optimizer = stepped(torch.optim.AdamW, dtype=torch.bfloat16)
+    known = view(optimizer, param)
+    assert np.asarray(known.state["exp_avg"]).dtype == np.uint16
+    wide = {key: value.float().numpy() for key, value in optimizer.state[param].items()}
+    same = view_from_dump("AdamW", optimizer.param_groups[1], wide)
+    assert np.array_equal(levels_for(known, param, param.grad), levels_for(same, param, param.grad))
+
+
+def test_memory_formats_do_not_matter():
+    param, optimizer = stepped(torch.optim.Adam, shape=(2, 3, 4, 5))
+    want = levels_for(optimizer, param, param.grad)
+    turned = [x.contiguous(memory_format=torch.channels_last) for x in (param.detach(), param.grad)]
+    assert np.array_equal(levels_for(view(optimizer, param), *turned), want)
+    flat = levels_for(view(optimizer, param), param, param.grad.reshape(-1))
+    assert np.array_equal(flat, want.reshape(-1))
+
+
+def test_options_reach_the_rule():
+    param, optimizer = stepped(torch.optim.Adam)
+    plain = levels_for(optimizer, param, param.grad)
+    out = np.empty(24, np.uint8)
+    assert levels_for(optimizer, param, param.grad * 64, loss_scale=64, out=out) is out
+    assert np.array_equal(out, plain.reshape(-1))
+    assert np.array_equal(levels_for(optimizer, param, param.grad / 8, scale=8), plain)
+    assert (levels_for(optimizer, param, param.grad, in_group=False) >= plain).all()
+    assert levels_for(optimizer, param, param.grad, ladder=PAPER_LADDER["float32"]).max() <= 3
+
+
+def test_wrapped_and_inherited_steps_are_torch_s():
+    class Named(torch.optim.SGD):
+        """A subclass that steps as its base does."""
+
+    param, optimizer = stepped(Named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5)
+    known = view(optimizer, param)
+    assert known.name == "SGD"
+    assert known.hyper["lr"] == pytest.approx(0.005)
+
+
+class OwnStep(torch.optim.Adam):
+    """A subclass whose step is its own."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [OwnStep, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
+                                  torch.optim.Adafactor, torch.optim.LBFGS])
+def test_other_optimizers_are_unsupported_and_the_error_says_what_to_do(kind):
+    param = torch.nn.Parameter(torch.ones(2, 2))
+    optimizer = kind([param])
+    with pytest.raises(Unsupported, match=f"{kind.__name__}.*lossless or mantissa_bits"):
+        levels_for(optimizer, param, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("name", ["Muon", "Lion", "adam"])
+def test_other_names_are_unsupported(name):
+    with pytest.raises(Unsupported, match="lossless or mantissa_bits"):
+        view_from_dump(name, {"lr": 0.1}, {})
+    with pytest.raises(Unsupported, match="lossless or mantissa_bits"):
+        levels_for(OptimizerView(name, {"lr": 0.1}, {}), np.ones(1, np.float32), np.ones(1, np.float32))
+
+
+def test_centered_rmsprop_is_unsupported():
+    param, optimizer = stepped(torch.optim.RMSprop, centered=True)
+    with pytest.raises(Unsupported, match="lossless or mantissa_bits"):
+        levels_for(optimizer, param, param.grad)
+
+
+@pytest.mark.parametrize("grad", [torch.eye(2).to_sparse(), torch.ones(2, 2, device="meta"),
+                                  torch.ones(2, 2, dtype=torch.complex64)], ids=["sparse", "meta", "complex"])
+def test_tensors_that_cannot_be_read_are_unsupported(grad):
+    param, optimizer = stepped(torch.optim.SGD, shape=(2, 2))
+    with pytest.raises(Unsupported):
+        levels_for(optimizer, param, grad)
+
+
+@pytest.mark.parametrize("call", [
+    lambda param, optimizer: view(optimizer, torch.nn.Parameter(torch.ones(2))),
+    lambda param, optimizer: view_from_dump("SGD", {}, {}),
+    lambda param, optimizer: view_from_dump("SGD", {"lr": "fast"}, {}),
+    lambda param, optimizer: view_from_dump("Adam", {"lr": 0.1, "betas": 0.9}, {}),
+    lambda param, optimizer: view_from_dump("SGD", {"lr": 0.1}, {"momentum_buffer": "none"}),
+    lambda param, optimizer: levels_for(optimizer, param, [1.0, 2.0]),
+    lambda param, optimizer: levels_for(optimizer, param, torch.ones(3)),
+    lambda param, optimizer: levels_for(optimizer, param, torch.ones(2, dtype=torch.int32)),
+    lambda param, optimizer: levels_for(optimizer, param, torch.ones(2), loss_scale=0),
+])
+def test_what_has_no_meaning_is_refused(call):
+    with pytest.raises(InvalidArgument):
+        call(*stepped(torch.optim.SGD, shape=(2,)))
+
+
+def test_neither_importing_nor_reading_a_dump_imports_torch():
+    program = """
+import sys
+import numpy as np
+from gcodec.truncation.optimizers import levels_for, view_from_dump
+one = np.ones(4, np.float32)
+assert levels_for(view_from_dump("SGD", {"lr": 1e-3}, {}), one, one).all()
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
