@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from .errors import Corruption, GcodecError, InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     import torch

@@ -103,6 +103,15 @@ def imports_of(tree: ast.Module, module: str, is_folder: bool) -> Iterator[tuple
             yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
 
 
+def absolute_imports_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, dotted name of the module) of every import without leading dots, at any depth."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.lineno, str(node.module)
+
+
 def uses_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every chain of attributes that starts at a plain name: ``torch.distributed.barrier``."""
     for node in ast.walk(tree):
@@ -189,6 +198,12 @@ def test_imports_form_no_cycle():
     graphlib.TopologicalSorter(graph).prepare()      # raises CycleError, which names the modules
 
 
+def test_imports_inside_the_package_are_relative():
+    absolute = [f"{at(module, line)} imports {name}" for module, tree in TREES.items()
+                for line, name in absolute_imports_of(tree) if within(name, "gcodec")]
+    assert not absolute, "inside gcodec, write `from .x import y` or `from ..x import y`:\n" + "\n".join(absolute)
+
+
 @pytest.mark.parametrize("package", OUTSIDE)
 def test_outside_packages_stay_in_their_rooms(package):
     strays = [f"{at(module, line)} uses {name}" for module, tree in TREES.items()
@@ -246,6 +261,11 @@ def late():
                      "gcodec.kernels.scalar"]
     names = [name for _, name in imports_of(ast.parse("from .cpu import x"), "gcodec.kernels", is_folder=True)]
     assert names == ["gcodec.kernels.cpu.x"]
+
+
+def test_absolute_imports_are_seen():
+    source = "import gcodec.codec\nfrom .x import y\ndef late():\n    from gcodec import stream\n    from . import z\n"
+    assert list(absolute_imports_of(ast.parse(source))) == [(1, "gcodec.codec"), (4, "gcodec")]
 
 
 def test_every_use_of_a_module_is_seen():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gcodec.archive.base import Base
-from gcodec.archive.bases import Bases
-from gcodec.archive.dicts import load_file, save_file
-from gcodec.archive.entries import Blob, Chunk, FileEntry, SegmentEntry
-from gcodec.archive.reader import ArchiveReader
-from gcodec.archive.writer import ArchiveWriter, EncodingPolicy
+from .base import Base
+from .bases import Bases
+from .dicts import load_file, save_file
+from .entries import Blob, Chunk, FileEntry, SegmentEntry
+from .reader import ArchiveReader
+from .writer import ArchiveWriter, EncodingPolicy
 
 __all__ = [
     "ArchiveReader",

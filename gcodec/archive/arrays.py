@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.errors import GcodecError, InvalidArgument, LimitExceeded
-from gcodec.files.elements import RAW_BITS, name_of, numpy_dtype
-from gcodec.files.npy import reinterpreted
-from gcodec.files.plan import TensorView, row_major
-from gcodec.files.source import Bytes
+from ..errors import GcodecError, InvalidArgument, LimitExceeded
+from ..files.elements import RAW_BITS, name_of, numpy_dtype
+from ..files.npy import reinterpreted
+from ..files.plan import TensorView, row_major
+from ..files.source import Bytes
 
 
 def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:

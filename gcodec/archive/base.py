@@ -8,11 +8,11 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple, Protocol
 
-from gcodec.archive.entries import FileEntry
-from gcodec.errors import Unsupported
-from gcodec.files.elements import width
-from gcodec.files.plan import FilePlan, TensorView, row_major
-from gcodec.files.source import Bytes
+from ..errors import Unsupported
+from ..files.elements import width
+from ..files.plan import FilePlan, TensorView, row_major
+from ..files.source import Bytes
+from .entries import FileEntry
 
 #: Types whose frames may refer to a base.
 PREDICTABLE = ("float32", "bfloat16", "float16")

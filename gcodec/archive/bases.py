@@ -12,11 +12,11 @@ from threading import RLock
 from types import TracebackType
 from typing import NamedTuple
 
-from gcodec.archive.base import Base
-from gcodec.archive.layout import MAGIC
-from gcodec.archive.reader import ArchiveReader
-from gcodec.errors import GcodecError, InvalidArgument
-from gcodec.files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
+from ..errors import GcodecError, InvalidArgument
+from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
+from .base import Base
+from .layout import MAGIC
+from .reader import ArchiveReader
 
 #: So many files of a folder are kept open; one is used at a time, or a few.
 MAX_OPEN = 16

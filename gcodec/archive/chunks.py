@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import zstandard
 
-from gcodec.archive.entries import Chunk
-from gcodec.archive.layout import FRAME, MIN_FRAME, STORED, ZSTD
-from gcodec.errors import Corruption, GcodecError
-from gcodec.files.elements import width
-from gcodec.files.source import Bytes
+from ..errors import Corruption, GcodecError
+from ..files.elements import width
+from ..files.source import Bytes
+from .entries import Chunk
+from .layout import FRAME, MIN_FRAME, STORED, ZSTD
 
 if TYPE_CHECKING:
-    from gcodec.frame.decode import Frame
+    from ..frame.decode import Frame
 
 #: Level of Zstandard for what is not floating-point numbers.
 ZSTD_LEVEL = 3
@@ -86,8 +86,8 @@ def unpack(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], Bytes] |
 def _packed_frame(
     data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None
 ) -> Packed:
-    from gcodec import codec
-    from gcodec.frame.decode import Frame
+    from .. import codec
+    from ..frame.decode import Frame
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
     in_rows = n_columns and bits.size % n_columns == 0
@@ -118,8 +118,8 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
 
 
 def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None) -> Bytes:
-    from gcodec import codec
-    from gcodec.frame.decode import Frame
+    from .. import codec
+    from ..frame.decode import Frame
 
     stated = int.from_bytes(payload[16:24].tobytes(), "little")
     if stated != chunk.stored:

@@ -10,16 +10,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gcodec.archive.arrays import as_bytes, is_torch
-from gcodec.archive.bases import Bases
-from gcodec.archive.entries import FileEntry
-from gcodec.archive.reader import ArchiveReader
-from gcodec.archive.writer import ArchiveWriter, EncodingPolicy, Part
-from gcodec.errors import InvalidArgument, LimitExceeded
-from gcodec.files.elements import FLOATS, stored_as, width
-from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
-from gcodec.files.safetensors import header_bytes
-from gcodec.files.source import ArraySource, Bytes
+from ..errors import InvalidArgument, LimitExceeded
+from ..files.elements import FLOATS, stored_as, width
+from ..files.plan import FilePlan, Piece, Segment, TensorView, assemble
+from ..files.safetensors import header_bytes
+from ..files.source import ArraySource, Bytes
+from .arrays import as_bytes, is_torch
+from .bases import Bases
+from .entries import FileEntry
+from .reader import ArchiveReader
+from .writer import ArchiveWriter, EncodingPolicy, Part
 
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"

@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from gcodec.archive.layout import HEADER, padding
-from gcodec.errors import Corruption
-from gcodec.files.plan import TensorView, by_segment
+from ..errors import Corruption
+from ..files.plan import TensorView, by_segment
+from .layout import HEADER, padding
 
 DRIVE = re.compile(r"[A-Za-z]:")
 

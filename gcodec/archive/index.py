@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.archive.chunks import unpack
-from gcodec.archive.entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, place_blobs, well_formed
-from gcodec.archive.layout import (
+from ..errors import Corruption, InsufficientData, Unsupported
+from ..files.elements import FLOATS, width
+from ..files.plan import TensorView, row_major
+from ..files.source import Source
+from .chunks import unpack
+from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, place_blobs, well_formed
+from .layout import (
     CODECS,
     FRAME,
     HEADER,
@@ -23,10 +27,6 @@ from gcodec.archive.layout import (
     check_header,
     padding,
 )
-from gcodec.errors import Corruption, InsufficientData, Unsupported
-from gcodec.files.elements import FLOATS, width
-from gcodec.files.plan import TensorView, row_major
-from gcodec.files.source import Source
 
 LIMIT = 1 << 62
 HASH = re.compile(r"[0-9a-f]{16}")

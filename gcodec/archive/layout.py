@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from gcodec.errors import Corruption, InsufficientData, Unsupported
+from ..errors import Corruption, InsufficientData, Unsupported
 
 MAGIC, END_MAGIC = b"\x89GCA", b"ACG\x89"
 VERSION = 1

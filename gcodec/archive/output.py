@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from gcodec.errors import GcodecError, InvalidArgument
+from ..errors import GcodecError, InvalidArgument
 
 
 class Staging:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from gcodec.errors import InvalidArgument
+from ..errors import InvalidArgument
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -12,19 +12,19 @@ from typing import Any, BinaryIO
 import numpy as np
 import xxhash
 
-from gcodec.archive.arrays import as_array
-from gcodec.archive.base import FindBase, base_bytes
-from gcodec.archive.chunks import unpack
-from gcodec.archive.entries import Blob, FileEntry
-from gcodec.archive.index import read_index
-from gcodec.archive.layout import padding
-from gcodec.archive.pipeline import ordered_map, thread_count
-from gcodec.archive.wanted import Item, Wanted, chunks_of, verbatim_of
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
-from gcodec.files.elements import width
-from gcodec.files.plan import TensorView
-from gcodec.files.safetensors import MAX_HEADER, read_header
-from gcodec.files.source import ArraySource, Bytes, Source, open_source
+from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from ..files.elements import width
+from ..files.plan import TensorView
+from ..files.safetensors import MAX_HEADER, read_header
+from ..files.source import ArraySource, Bytes, Source, open_source
+from .arrays import as_array
+from .base import FindBase, base_bytes
+from .chunks import unpack
+from .entries import Blob, FileEntry
+from .index import read_index
+from .layout import padding
+from .pipeline import ordered_map, thread_count
+from .wanted import Item, Wanted, chunks_of, verbatim_of
 
 
 class ArchiveReader:

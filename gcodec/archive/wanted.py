@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gcodec.archive.base import BaseBytes
-from gcodec.archive.entries import Blob, Chunk, FileEntry
-from gcodec.archive.layout import padding
+from .base import BaseBytes
+from .entries import Blob, Chunk, FileEntry
+from .layout import padding
 
 
 class Wanted(NamedTuple):

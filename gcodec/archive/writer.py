@@ -17,17 +17,17 @@ import numpy as np
 import xxhash
 import zstandard
 
-from gcodec.archive.base import Base, BaseBytes
-from gcodec.archive.chunks import Packed, pack
-from gcodec.archive.entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
-from gcodec.archive.index import index_to_json
-from gcodec.archive.layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
-from gcodec.archive.output import Staging, check_free, naming
-from gcodec.archive.pipeline import ordered_map, thread_count
-from gcodec.errors import Corruption, GcodecError, InvalidArgument
-from gcodec.files.elements import width
-from gcodec.files.plan import FilePlan, Segment, by_segment
-from gcodec.files.source import Bytes
+from ..errors import Corruption, GcodecError, InvalidArgument
+from ..files.elements import width
+from ..files.plan import FilePlan, Segment, by_segment
+from ..files.source import Bytes
+from .base import Base, BaseBytes
+from .chunks import Packed, pack
+from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
+from .index import index_to_json
+from .layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
+from .output import Staging, check_free, naming
+from .pipeline import ordered_map, thread_count
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22

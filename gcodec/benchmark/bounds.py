@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.dtypes import ValueType
-from gcodec.format.ladders import Ladder
-from gcodec.format.levels import kept_bits
+from ..dtypes import ValueType
+from ..format.ladders import Ladder
+from ..format.levels import kept_bits
 
 BLOCK = 1 << 14  #: values; each block has statistics of its own
 NO_DROPS = Ladder((0,))

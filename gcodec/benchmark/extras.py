@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcodec.errors import GcodecError
+from ..errors import GcodecError
 
 
 def missing(package: str) -> GcodecError:

@@ -10,11 +10,11 @@ from time import perf_counter
 
 import numpy as np
 
-from gcodec.dtypes import BY_NAME, ValueType
-from gcodec.errors import InvalidArgument
-from gcodec.format.ladders import FINE_LADDER, PAPER_LADDER
-from gcodec.recorder import PARAM, Dump
-from gcodec.truncation.optimizers import levels_for, view_from_dump
+from ..dtypes import BY_NAME, ValueType
+from ..errors import InvalidArgument
+from ..format.ladders import FINE_LADDER, PAPER_LADDER
+from ..recorder import PARAM, Dump
+from ..truncation.optimizers import levels_for, view_from_dump
 
 GRADIENTS, PARAMETERS, STATE = "gradients", "parameters", "state"
 LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gcodec.benchmark.inputs import Input, joined
-from gcodec.benchmark.peers import PEERS, Peer
-from gcodec.benchmark.report import Row
-from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS, Setting, join_settings, paper_bound, settings_for
-from gcodec.benchmark.timing import GIGA, RoundTripError, Task, copy_task, interleave
+from .inputs import Input, joined
+from .peers import PEERS, Peer
+from .report import Row
+from .settings import LOSSLESS, NEAR_LOSSLESS, Setting, join_settings, paper_bound, settings_for
+from .timing import GIGA, RoundTripError, Task, copy_task, interleave
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
 MEGA = 1 << 20

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from gcodec.benchmark.inputs import Input
-from gcodec.benchmark.timing import Task
-from gcodec.kernels.core.jit import kernel
+from ..kernels.core.jit import kernel
+from .inputs import Input
+from .timing import Task
 
 _PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
 

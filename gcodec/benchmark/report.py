@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gcodec.benchmark.extras import missing
+from .extras import missing
 
 try:
     from rich import box

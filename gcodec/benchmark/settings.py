@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import gcodec
-from gcodec.benchmark.bounds import NO_DROPS, Bound, order0_bound, paper_layout
-from gcodec.benchmark.inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
-from gcodec.benchmark.timing import Task
-from gcodec.format.ladders import MANTISSA_BITS, Ladder
-from gcodec.truncation.reference import round_to_levels
+from .. import codec
+from ..format.ladders import MANTISSA_BITS, Ladder
+from ..options import LITERAL_GCOMP
+from ..truncation.reference import round_to_levels
+from .bounds import NO_DROPS, Bound, order0_bound, paper_layout
+from .inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
+from .timing import Task
 
 LOSSLESS, NEAR_LOSSLESS, LITERAL = "lossless", "near-lossless", "GComp, literal"
 #: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.
@@ -60,14 +61,14 @@ class Setting:
         if data.shapes:
             more["shapes"] = data.shapes
         if reuse:
-            room = gcodec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
+            room = codec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
             more["out"], back["out"] = np.zeros(room, np.uint8), np.zeros_like(data.values)
 
         def encode() -> Any:
-            return gcodec.encode(data.bits, **more)
+            return codec.encode(data.bits, **more)
 
         def decode(encoded: Any) -> Any:
-            return gcodec.decode(encoded, **back)
+            return codec.decode(encoded, **back)
 
         return Task(encode, decode, self.result)
 
@@ -96,7 +97,7 @@ def literal_gcomp(data: Input) -> Setting:
     """GComp as the paper has it, but in our format: its ladder, plain truncation, one codebook, an escape."""
     steps = LADDERS["paper"][data.dtype]
     result = round_to_levels(data.values, data.levels["paper"], steps, "truncate").view(data.bits.dtype)
-    options = {"rounding": "truncate", "coding": gcodec.LITERAL_GCOMP}
+    options = {"rounding": "truncate", "coding": LITERAL_GCOMP}
     return Setting(data, LITERAL, options, result, "paper", steps)
 
 

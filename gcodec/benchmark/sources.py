@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.benchmark.inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
-from gcodec.dtypes import BY_NAME
-from gcodec.errors import GcodecError, InvalidArgument, Unsupported
-from gcodec.files import open_source, plan_file
-from gcodec.files.elements import stored_as
-from gcodec.recorder import GRAD, PARAM, Dump, read_dump
-from gcodec.tensors import Values, values_of
+from ..dtypes import BY_NAME
+from ..errors import GcodecError, InvalidArgument, Unsupported
+from ..files import open_source, plan_file
+from ..files.elements import stored_as
+from ..recorder import GRAD, PARAM, Dump, read_dump
+from ..tensors import Values, values_of
+from .inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
 
 
 def find_dumps(folder: Path) -> list[tuple[str, Dump]]:

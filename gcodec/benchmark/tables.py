@@ -8,16 +8,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcodec.benchmark.timing import machine
+from .timing import machine
 
 if TYPE_CHECKING:
-    from gcodec.benchmark.measure import Size
-    from gcodec.benchmark.report import Row
+    from .measure import Size
+    from .report import Row
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Rows with their speeds, also as shares of the memory copy of the same run; above them, machine and command."""
-    from gcodec.benchmark.measure import COPY  # with all the peers; a table alone needs none of them
+    from .measure import COPY  # with all the peers; a table alone needs none of them
 
     rows = list(rows)
     copies = {row.dump: row for row in rows if row.codec == COPY}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.errors import GcodecError
+from ..errors import GcodecError
 
 GIGA = 1e9  #: bytes in a "GB" of a rate
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gcodec.benchmark.extras import missing
-from gcodec.recorder import Dump
-from gcodec.truncation.reference import ulp_histogram
+from ..recorder import Dump
+from ..truncation.reference import ulp_histogram
+from .extras import missing
 
 try:
     import torch

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from gcodec.cli.errors import Terminated, UsageError
-from gcodec.errors import GcodecError
+from ..errors import GcodecError
+from .errors import Terminated, UsageError
 
 VERBS = {
     "compress": "compress tensor files and folders into .gc archives",
@@ -89,7 +89,7 @@ def _run(argv: Sequence[str]) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else USAGE
     if args.version:
-        from gcodec import __version__
+        from .. import __version__
 
         print(f"gcodec {__version__}")
         return OK

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from gcodec.archive import Bases, FileEntry
-from gcodec.cli.errors import UsageError
-from gcodec.cli.inputs import STDIO
+from ..archive import Bases, FileEntry
+from .errors import UsageError
+from .inputs import STDIO
 
 
 def add_base(parser: argparse.ArgumentParser, text: str) -> None:

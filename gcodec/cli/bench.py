@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcodec.cli.display import progress
-from gcodec.cli.errors import UsageError
+from .display import progress
+from .errors import UsageError
 
 if TYPE_CHECKING:
-    from gcodec.benchmark.inputs import Input
-    from gcodec.benchmark.measure import Plan, Result
-    from gcodec.benchmark.peers import Peer
-    from gcodec.benchmark.settings import Setting
+    from ..benchmark.inputs import Input
+    from ..benchmark.measure import Plan, Result
+    from ..benchmark.peers import Peer
+    from ..benchmark.settings import Setting
 
 
 EPILOG = """\
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures; 1 if a round trip failed."""
-    from gcodec.benchmark import measure, sources, tables
+    from ..benchmark import measure, sources, tables
 
     if min(args.threads, args.rounds, args.limit) < 1:
         raise UsageError("--threads, --rounds and --limit must be at least 1")
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
-    from gcodec.benchmark.peers import PEERS, available
+    from ..benchmark.peers import PEERS, available
 
     wanted = [name.strip().lower() for name in (names or "").split(",") if name.strip()]
     chosen = [peer for peer in PEERS if not wanted or any(name in peer.name.lower() for name in wanted)]
@@ -78,7 +78,7 @@ def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
 
 
 def _settings(data: Input, kept: int | None) -> list[Setting]:
-    from gcodec.benchmark.settings import fixed_bits, settings_for
+    from ..benchmark.settings import fixed_bits, settings_for
 
     found = settings_for(data)
     if kept is None or not data.type.tail_bits:
@@ -89,7 +89,7 @@ def _settings(data: Input, kept: int | None) -> list[Setting]:
 
 
 def _show(result: Result, missing: list[str], plan: Plan, as_json: bool) -> None:
-    from gcodec.benchmark.timing import machine
+    from ..benchmark.timing import machine
 
     notes = [*result.notes, *(f"not installed, so not measured: {package}" for package in missing)]
     if as_json:
@@ -99,7 +99,7 @@ def _show(result: Result, missing: list[str], plan: Plan, as_json: bool) -> None
         return
     from rich.console import Console
 
-    from gcodec.benchmark.report import summarize
+    from ..benchmark.report import summarize
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     console.print(summarize(result.rows))

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.archive import ArchiveReader, FileEntry, SegmentEntry
-from gcodec.errors import GcodecError
-from gcodec.files import FilePlan, Segment, open_source, plan_or_bytes
-from gcodec.files.elements import numpy_dtype
-from gcodec.files.source import Bytes, Source
+from ..archive import ArchiveReader, FileEntry, SegmentEntry
+from ..errors import GcodecError
+from ..files import FilePlan, Segment, open_source, plan_or_bytes
+from ..files.elements import numpy_dtype
+from ..files.source import Bytes, Source
 
 Progress = Callable[[int], None]
 

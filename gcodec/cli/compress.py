@@ -8,16 +8,16 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from gcodec.archive import ArchiveReader, ArchiveWriter, Bases, EncodingPolicy, FileEntry
-from gcodec.archive.dicts import MantissaBits
-from gcodec.archive.output import check_free
-from gcodec.cli import display
-from gcodec.cli.bases import add_base, opened
-from gcodec.cli.errors import UsageError
-from gcodec.cli.inputs import Job, Member, jobs_for
-from gcodec.errors import GcodecError, Unsupported
-from gcodec.files import FilePlan, open_source, plan_or_bytes
-from gcodec.files.elements import width
+from ..archive import ArchiveReader, ArchiveWriter, Bases, EncodingPolicy, FileEntry
+from ..archive.dicts import MantissaBits
+from ..archive.output import check_free
+from ..errors import GcodecError, Unsupported
+from ..files import FilePlan, open_source, plan_or_bytes
+from ..files.elements import width
+from . import display
+from .bases import add_base, opened
+from .errors import UsageError
+from .inputs import Job, Member, jobs_for
 
 PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
 
@@ -140,7 +140,7 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
         return lambda plan: None
     if args.literal and (args.ladder or args.rounding):
         raise UsageError("--literal sets the ladder and the rounding itself")
-    from gcodec.cli.gcomp import DumpPolicy
+    from .gcomp import DumpPolicy
 
     return lambda plan: DumpPolicy.for_plan(plan, args.ladder or "fine", args.rounding or "nearest", args.literal)
 

@@ -8,15 +8,15 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gcodec.archive import ArchiveReader, FileEntry
-from gcodec.archive.output import Staging, check_free, naming
-from gcodec.cli import bases, display
-from gcodec.cli.compress import add_common
-from gcodec.cli.errors import UsageError
-from gcodec.cli.extract import extract
-from gcodec.cli.inputs import STDIO
-from gcodec.files.elements import width
-from gcodec.files.plan import TensorView
+from ..archive import ArchiveReader, FileEntry
+from ..archive.output import Staging, check_free, naming
+from ..files.elements import width
+from ..files.plan import TensorView
+from . import bases, display
+from .compress import add_common
+from .errors import UsageError
+from .extract import extract
+from .inputs import STDIO
 
 EXAMPLES = """examples:
   gcodec decompress run/*.gc                     restore the files beside their archives

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.archive import ArchiveReader, FileEntry
-from gcodec.archive.output import Staging, check_free, naming
-from gcodec.cli import display
-from gcodec.cli.errors import UsageError
-from gcodec.cli.inputs import STDIO
-from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.files.elements import RAW_BITS, numpy_dtype
-from gcodec.files.npy import header_bytes as npy_header
-from gcodec.files.plan import TensorView
-from gcodec.files.safetensors import CODES
-from gcodec.files.safetensors import header_bytes as safetensors_header
-from gcodec.files.source import Bytes
+from ..archive import ArchiveReader, FileEntry
+from ..archive.output import Staging, check_free, naming
+from ..errors import InvalidArgument, Unsupported
+from ..files.elements import RAW_BITS, numpy_dtype
+from ..files.npy import header_bytes as npy_header
+from ..files.plan import TensorView
+from ..files.safetensors import CODES
+from ..files.safetensors import header_bytes as safetensors_header
+from ..files.source import Bytes
+from . import display
+from .errors import UsageError
+from .inputs import STDIO
 
 Found = tuple[FileEntry, TensorView]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.archive.writer import Part
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
-from gcodec.files import FilePlan, TensorView
-from gcodec.files.elements import numpy_dtype, width
-from gcodec.files.source import Bytes
-from gcodec.format.ladders import FINE_LADDER, PAPER_LADDER
-from gcodec.options import LITERAL_GCOMP
-from gcodec.recorder import FORMAT, GRAD, PARAM
-from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
+from ..archive.writer import Part
+from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from ..files import FilePlan, TensorView
+from ..files.elements import numpy_dtype, width
+from ..files.source import Bytes
+from ..format.ladders import FINE_LADDER, PAPER_LADDER
+from ..options import LITERAL_GCOMP
+from ..recorder import FORMAT, GRAD, PARAM
+from ..truncation.optimizers import OptimizerView, levels_for, view_from_dump
 
 NEEDS_DUMP = (
     "no optimizer metadata: --mode gcomp needs a dump as gcodec's Recorder writes it (gcodec record shows how); "

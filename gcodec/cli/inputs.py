@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcodec.cli.errors import UsageError
-from gcodec.errors import GcodecError
+from ..errors import GcodecError
+from .errors import UsageError
 
 STDIO = "-"
 SUFFIX = ".gc"

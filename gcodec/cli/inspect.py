@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from gcodec.archive import ArchiveReader, FileEntry, SegmentEntry
-from gcodec.archive.layout import CODECS, FRAME, VERSION, padding
-from gcodec.archive.layout import MAGIC as ARCHIVE_MAGIC
-from gcodec.cli import bases, display
-from gcodec.cli.errors import UsageError
-from gcodec.cli.inputs import STDIO
-from gcodec.errors import GcodecError
-from gcodec.files import FileSource, open_source, plan_file
-from gcodec.files.elements import width
-from gcodec.files.plan import TensorView
+from ..archive import ArchiveReader, FileEntry, SegmentEntry
+from ..archive.layout import CODECS, FRAME, VERSION, padding
+from ..archive.layout import MAGIC as ARCHIVE_MAGIC
+from ..errors import GcodecError
+from ..files import FileSource, open_source, plan_file
+from ..files.elements import width
+from ..files.plan import TensorView
+from . import bases, display
+from .errors import UsageError
+from .inputs import STDIO
 
 FRAME_MAGIC = b"\x89GCF"
 COLUMNS = ("tensor", "dtype", "shape", "mode", ">size", ">stored", ">ratio", ">bits/value", "blocks", ">codebooks")
@@ -63,7 +63,7 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
             files = [_file(archive, entry) for entry in archive.files]
             return {"name": name, "kind": "archive", "version": VERSION, "bytes": archive.size, "files": files}
     if head == FRAME_MAGIC:
-        from gcodec import codec
+        from .. import codec
 
         info = codec.inspect(source.read(0, source.size).data).as_dict()
         return {"name": name, "kind": "frame", "bytes": source.size, **info}
@@ -122,7 +122,7 @@ def _chunks(archive: ArchiveReader, segment: SegmentEntry, where: str) -> Iterat
     for number, chunk in enumerate(segment.chunks):
         row = {"offset": at, "codec": CODECS[chunk.codec], "stored_bytes": chunk.stored, "bytes": chunk.size}
         if chunk.codec == FRAME:
-            from gcodec import codec
+            from .. import codec
 
             try:
                 row["frame"] = codec.inspect(archive.chunk_bytes(segment, number).data).as_dict()

@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gcodec.cli import display
-from gcodec.cli.errors import UsageError
-from gcodec.errors import Corruption, GcodecError
-from gcodec.files import FilePlan, open_source, plan_file
-from gcodec.files.elements import width
+from ..errors import Corruption, GcodecError
+from ..files import FilePlan, open_source, plan_file
+from ..files.elements import width
+from . import display
+from .errors import UsageError
 
 SNIPPET = """from gcodec.recorder import Recorder
 

@@ -7,14 +7,14 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gcodec.archive import ArchiveReader, Bases, FileEntry
-from gcodec.cli import display
-from gcodec.cli.bases import add_base, opened
-from gcodec.cli.compare import Difference, compare
-from gcodec.cli.compress import add_common
-from gcodec.cli.errors import UsageError
-from gcodec.cli.inputs import STDIO
-from gcodec.errors import GcodecError
+from ..archive import ArchiveReader, Bases, FileEntry
+from ..errors import GcodecError
+from . import display
+from .bases import add_base, opened
+from .compare import Difference, compare
+from .compress import add_common
+from .errors import UsageError
+from .inputs import STDIO
 
 EXAMPLES = """examples:
   gcodec verify run/*.gc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from gcodec.cli import display
+from . import display
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compiles; the exit code."""
     begin = time.perf_counter()
-    from gcodec import codec
+    from .. import codec
 
     codec.warmup()
     seconds = time.perf_counter() - begin

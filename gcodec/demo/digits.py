@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.benchmark.extras import missing
+from ..benchmark.extras import missing
 
 HELD_OUT = 297
 NOISE = 0.8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcodec.benchmark.extras import missing
+from ..benchmark.extras import missing
 
 try:
     import torch

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.benchmark.extras import missing
-from gcodec.demo.distributions import (
+from ..benchmark.extras import missing
+from ..errors import InvalidArgument
+from .distributions import (
     EXPONENT_BIAS,
     OBSERVATIONS_FILE,
     RATIO_EDGES,
@@ -23,7 +24,6 @@ from gcodec.demo.distributions import (
     Observation,
     read_observations,
 )
-from gcodec.errors import InvalidArgument
 
 try:
     from matplotlib.axes import Axes

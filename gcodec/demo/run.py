@@ -13,19 +13,19 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gcodec.benchmark.inputs import PARAMETERS, STATE, Input, gradients, tensors
-from gcodec.benchmark.measure import MEGA, OURS, Plan, Result, Size, compete
-from gcodec.benchmark.peers import PEERS, available
-from gcodec.benchmark.report import summarize
-from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
-from gcodec.benchmark.sources import find_dumps
-from gcodec.benchmark.tables import write_rows, write_sizes, write_table
-from gcodec.benchmark.timing import machine
-from gcodec.benchmark.update import LIMIT, update_ulps
-from gcodec.demo.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
-from gcodec.demo.strategies import exponent_rows, mantissa_rows
-from gcodec.demo.train import PLANS, QUICK_PLANS, train_all
-from gcodec.recorder import Dump, read_dump
+from ..benchmark.inputs import PARAMETERS, STATE, Input, gradients, tensors
+from ..benchmark.measure import MEGA, OURS, Plan, Result, Size, compete
+from ..benchmark.peers import PEERS, available
+from ..benchmark.report import summarize
+from ..benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
+from ..benchmark.sources import find_dumps
+from ..benchmark.tables import write_rows, write_sizes, write_table
+from ..benchmark.timing import machine
+from ..benchmark.update import LIMIT, update_ulps
+from ..recorder import Dump, read_dump
+from .plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
+from .strategies import exponent_rows, mantissa_rows
+from .train import PLANS, QUICK_PLANS, train_all
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names
 CHECKPOINT = "checkpoint fp32"  #: parameters and optimizer state of both models' last dumps

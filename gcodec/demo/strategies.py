@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-import gcodec
-from gcodec.benchmark.bounds import heads_of, joint_symbols, local_bits
-from gcodec.benchmark.inputs import LADDERS, Input
-from gcodec.benchmark.settings import near_lossless
-from gcodec.format.codebook import huffman_lengths
+from ..benchmark.bounds import heads_of, joint_symbols, local_bits
+from ..benchmark.inputs import LADDERS, Input
+from ..benchmark.settings import near_lossless
+from ..codec import encode
+from ..format.codebook import huffman_lengths
+from ..stream import Encoder
 
 N_THETA = 11  #: longest native code that GComp's optimized table keeps, in bits; the paper names no number
 
@@ -68,7 +69,7 @@ def exponent_rows(data: Sequence[Input]) -> Rows:
         heads = heads_of(part.bits, part.type)
         counts, raw = np.bincount(heads), part.type.head_bits
         tails = np.count_nonzero(part.bits) * part.type.tail_bits
-        frame, reused = 8 * len(gcodec.encode(part.bits, dtype=part.dtype)), _reused(before, part)
+        frame, reused = 8 * len(encode(part.bits, dtype=part.dtype)), _reused(before, part)
         strategies: dict[str, float | None] = {
             "native Huffman, one table": native(counts, raw).bits(counts),
             "optimized (GComp), one table": optimized(counts, raw).bits(counts),
@@ -86,7 +87,7 @@ def _reused(before: Input | None, part: Input) -> float | None:
     """Bits of a frame of a stream that goes on using the codebook made for the step before, which it only names."""
     if before is None:
         return None
-    encoder = gcodec.Encoder(interval=1 << 30, trigger=1e9)
+    encoder = Encoder(interval=1 << 30, trigger=1e9)
     encoder.encode(before.bits, dtype=before.dtype)
     return 8.0 * len(encoder.encode(part.bits, dtype=part.dtype))
 

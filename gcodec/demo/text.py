@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gcodec.errors import GcodecError
+from ..errors import GcodecError
 
 BYTES = 256
 VOCABULARY_SIZE = 8192

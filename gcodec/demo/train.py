@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gcodec.benchmark.extras import missing
-from gcodec.demo.digits import load_digits
-from gcodec.demo.distributions import OBSERVATIONS_FILE, Observation, Observer, write_observations
-from gcodec.demo.models import DigitNet, RecurrentModel, Transformer, decay_groups
-from gcodec.demo.text import VOCABULARY_SIZE, build_vocabulary, read_standard_library
-from gcodec.recorder import Recorder
+from ..benchmark.extras import missing
+from ..recorder import Recorder
+from .digits import load_digits
+from .distributions import OBSERVATIONS_FILE, Observation, Observer, write_observations
+from .models import DigitNet, RecurrentModel, Transformer, decay_groups
+from .text import VOCABULARY_SIZE, build_vocabulary, read_standard_library
 
 try:
     import torch

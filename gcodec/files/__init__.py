@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from gcodec.errors import Corruption, GcodecError, InvalidArgument
-from gcodec.files.elements import numpy_dtype, stored_as
-from gcodec.files.npy import MAGIC as NPY_MAGIC
-from gcodec.files.npy import plan_npy
-from gcodec.files.npz import is_npz, plan_npz
-from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
-from gcodec.files.safetensors import looks_like_safetensors, plan_safetensors
-from gcodec.files.source import ArraySource, FileSource, Source, open_source
-from gcodec.files.torch_file import is_torch, plan_torch
-from gcodec.files.zips import MAGICS as ZIP_MAGICS
-from gcodec.files.zips import Zip
+from ..errors import Corruption, GcodecError, InvalidArgument
+from .elements import numpy_dtype, stored_as
+from .npy import MAGIC as NPY_MAGIC
+from .npy import plan_npy
+from .npz import is_npz, plan_npz
+from .plan import FilePlan, Piece, Segment, TensorView, assemble
+from .safetensors import looks_like_safetensors, plan_safetensors
+from .source import ArraySource, FileSource, Source, open_source
+from .torch_file import is_torch, plan_torch
+from .zips import MAGICS as ZIP_MAGICS
+from .zips import Zip
 
 __all__ = [
     "ArraySource",

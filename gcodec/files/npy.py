@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.errors import Corruption, InvalidArgument
-from gcodec.files.elements import name_of, numpy_dtype, stored_as
-from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
-from gcodec.files.source import Source
+from ..errors import Corruption, InvalidArgument
+from .elements import name_of, numpy_dtype, stored_as
+from .plan import FilePlan, Piece, Segment, TensorView, assemble
+from .source import Source
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 1 << 16

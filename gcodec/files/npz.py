@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gcodec.errors import Corruption
-from gcodec.files.npy import NpyHeader, npy_piece
-from gcodec.files.plan import FilePlan, Piece, assemble
-from gcodec.files.source import Source, SubSource
-from gcodec.files.zips import Member, Zip, stored_copy
+from ..errors import Corruption
+from .npy import NpyHeader, npy_piece
+from .plan import FilePlan, Piece, assemble
+from .source import Source, SubSource
+from .zips import Member, Zip, stored_copy
 
 
 def is_npz(archive: Zip) -> bool:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gcodec.errors import Corruption
-from gcodec.files.source import Source
+from ..errors import Corruption
+from .source import Source
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
 MAX_VERBATIM_RUN = 1 << 20

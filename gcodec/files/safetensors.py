@@ -6,10 +6,10 @@ import json
 import math
 from typing import Any
 
-from gcodec.errors import Corruption, InsufficientData, InvalidArgument
-from gcodec.files.elements import stored_as, width
-from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble
-from gcodec.files.source import Source
+from ..errors import Corruption, InsufficientData, InvalidArgument
+from .elements import stored_as, width
+from .plan import FilePlan, Piece, Segment, TensorView, assemble
+from .source import Source
 
 #: The format's own limit on its header.
 MAX_HEADER = 100_000_000

@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcodec.errors import InsufficientData
+from ..errors import InsufficientData
 
 Bytes = NDArray[np.uint8]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gcodec.errors import Unsupported
-from gcodec.files.elements import stored_as, width
-from gcodec.files.plan import FilePlan, Piece, Segment, TensorView, assemble, row_major
-from gcodec.files.source import Source
-from gcodec.files.torch_pickle import Storage, Tensor, named_tensors, read_pickle
-from gcodec.files.zips import Member, Zip
+from ..errors import Unsupported
+from .elements import stored_as, width
+from .plan import FilePlan, Piece, Segment, TensorView, assemble, row_major
+from .source import Source
+from .torch_pickle import Storage, Tensor, named_tensors, read_pickle
+from .zips import Member, Zip
 
 PICKLE, STORAGE = "data.pkl", "data/"
 MAX_PICKLE = 1 << 28

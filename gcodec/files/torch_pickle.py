@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gcodec.files.elements import width
+from .elements import width
 
 MAX_TENSORS = 1 << 22
 STORAGES = {

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
-from gcodec.errors import Corruption
-from gcodec.files.source import FileSource, Source, SourceFile
+from ..errors import Corruption
+from .source import FileSource, Source, SourceFile
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s22xHH"), 14

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcodec.errors import InvalidArgument
+from ..errors import InvalidArgument
 
 Array = NDArray[Any]
 Levels = NDArray[np.uint8]

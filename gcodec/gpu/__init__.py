@@ -13,19 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.format.codebook import Codebook
-from gcodec.format.ladders import Ladder
-from gcodec.format.modes import Scheme
-from gcodec.options import LADDERS, ROUNDINGS, Coding
-from gcodec.tensors import TORCH, is_torch
-from gcodec.truncation.formulas import Policy
+from ..errors import InvalidArgument, Unsupported
+from ..format.codebook import Codebook
+from ..format.ladders import Ladder
+from ..format.modes import Scheme
+from ..options import LADDERS, ROUNDINGS, Coding
+from ..tensors import TORCH, is_torch
+from ..truncation.formulas import Policy
 
 if TYPE_CHECKING:
     import torch
 
-    from gcodec.truncation.optimizers import OptimizerView
-
+    from ..truncation.optimizers import OptimizerView
     from .encode import Batch as Batch
     from .encode import SharedCodebook as SharedCodebook
 

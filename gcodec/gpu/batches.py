@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.dtypes import ValueType
-from gcodec.errors import InvalidArgument, LimitExceeded
-from gcodec.format import modes as schemes
-from gcodec.format.codebook import Codebook
-from gcodec.format.ladders import Ladder
-from gcodec.format.modes import Scheme
-from gcodec.format.prelude import FindCodebook
-from gcodec.format.shipped import find as find_prior
-from gcodec.frame.decode import Frame
-from gcodec.options import LADDERS, Coding
-from gcodec.tensors import TORCH
-
+from ..dtypes import ValueType
+from ..errors import InvalidArgument, LimitExceeded
+from ..format import modes as schemes
+from ..format.codebook import Codebook
+from ..format.ladders import Ladder
+from ..format.modes import Scheme
+from ..format.prelude import FindCodebook
+from ..format.shipped import find as find_prior
+from ..frame.decode import Frame
+from ..options import LADDERS, Coding
+from ..tensors import TORCH
 from . import decode as decoding
 from . import encode as encoding
 from .device_memory import Memory

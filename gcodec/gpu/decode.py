@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.format.codebook import Codebook
-from gcodec.format.columns import ColumnReferences
-from gcodec.format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
-from gcodec.frame.decode import check_status, read_start
-from gcodec.kernels.block import header
-from gcodec.kernels.cuda.bundles import MOST_BLOCK_LOG2
-from gcodec.kernels.cuda.decode import decode_blocks
-
+from ..format.codebook import Codebook
+from ..format.columns import ColumnReferences
+from ..format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
+from ..frame.decode import check_status, read_start
+from ..kernels.block import header
+from ..kernels.cuda.bundles import MOST_BLOCK_LOG2
+from ..kernels.cuda.decode import decode_blocks
 from .device_memory import Memory
 from .tables import NAMES, decode_tables, form_of
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gcodec.dtypes import BY_NAME, ValueType
-from gcodec.errors import InvalidArgument
-from gcodec.tensors import check_dimensions, is_torch, kernel_view
+from ..dtypes import BY_NAME, ValueType
+from ..errors import InvalidArgument
+from ..tensors import check_dimensions, is_torch, kernel_view
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class TorchMemory:
     def __init__(self, device: torch.device) -> None:
         import torch
 
-        from gcodec.kernels.cuda.launch import check_device, stream_of
+        from ..kernels.cuda.launch import check_device, stream_of
 
         self.device = device
         with torch.cuda.device(device):
@@ -187,7 +187,7 @@ class TorchMemory:
         """See :class:`Memory`."""
         import torch
 
-        from gcodec.kernels.cuda.launch import launch
+        from ..kernels.cuda.launch import launch
 
         if blocks:
             with torch.cuda.device(self.device):

@@ -9,22 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.dtypes import ValueType
-from gcodec.errors import InvalidArgument
-from gcodec.format.codebook import Codebook
-from gcodec.format.modes import Scheme
-from gcodec.format.prelude import Prelude
-from gcodec.frame.sizes import raw_bytes
-from gcodec.kernels.cuda.bundles import Output
-from gcodec.kernels.cuda.encode import encode_blocks
-from gcodec.kernels.cuda.frames import move_blocks, seal_frames
-from gcodec.kernels.cuda.histogram import MOST_BINS, count_symbols
-from gcodec.kernels.cuda.values import BLOCK, BLOCK_LOG2
-from gcodec.options import Coding
-from gcodec.plan.codebooks import from_histogram, window_of
-from gcodec.plan.plan import Plan
-from gcodec.plan.sampling import STREAM_LOG2
-
+from ..dtypes import ValueType
+from ..errors import InvalidArgument
+from ..format.codebook import Codebook
+from ..format.modes import Scheme
+from ..format.prelude import Prelude
+from ..frame.sizes import raw_bytes
+from ..kernels.cuda.bundles import Output
+from ..kernels.cuda.encode import encode_blocks
+from ..kernels.cuda.frames import move_blocks, seal_frames
+from ..kernels.cuda.histogram import MOST_BINS, count_symbols
+from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
+from ..options import Coding
+from ..plan.codebooks import from_histogram, window_of
+from ..plan.plan import Plan
+from ..plan.sampling import STREAM_LOG2
 from .device_memory import Memory
 from .tables import check_type, drops_of, encode_tables, form_of
 

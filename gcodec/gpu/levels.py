@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.kernels.core.floats import BFLOAT16, HALF, WIDE
-from gcodec.kernels.cuda import levels as kernels
-from gcodec.kernels.cuda.levels import THRESHOLDS, Kinds
-from gcodec.kernels.cuda.values import BLOCK_LOG2
-from gcodec.kernels.levels import rules as rules
-from gcodec.truncation.formulas import Policy, float32_terms
-from gcodec.truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
-
+from ..errors import InvalidArgument, Unsupported
+from ..kernels.core.floats import BFLOAT16, HALF, WIDE
+from ..kernels.cuda import levels as kernels
+from ..kernels.cuda.levels import THRESHOLDS, Kinds
+from ..kernels.cuda.values import BLOCK_LOG2
+from ..kernels.levels import rules as rules
+from ..truncation.formulas import Policy, float32_terms
+from ..truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 from .device_memory import Memory
 
 if TYPE_CHECKING:

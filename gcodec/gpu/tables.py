@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.dtypes import ValueType
-from gcodec.errors import Unsupported
-from gcodec.format.codebook import Codebook
-from gcodec.format.columns import ColumnReferences, for_kernels
-from gcodec.format.levels import Level
-from gcodec.format.modes import Scheme
-from gcodec.format.tables import level_tables
-from gcodec.kernels.cuda.bundles import DecodeTables, EncodeTables, Form, info_of
-from gcodec.kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
-
+from ..dtypes import ValueType
+from ..errors import Unsupported
+from ..format.codebook import Codebook
+from ..format.columns import ColumnReferences, for_kernels
+from ..format.levels import Level
+from ..format.modes import Scheme
+from ..format.tables import level_tables
+from ..kernels.cuda.bundles import DecodeTables, EncodeTables, Form, info_of
+from ..kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
 from .device_memory import Memory
 
 NAMES = ("float32", "bfloat16", "float16")  #: the types that are coded on a device

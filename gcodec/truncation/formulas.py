@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
-from gcodec.kernels.levels import rules as kernels
-from gcodec.kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT
-from gcodec.kernels.levels.terms import N_MARGIN, U_MARGIN
+from ..errors import InvalidArgument, Unsupported
+from ..format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
+from ..kernels.levels import rules as kernels
+from ..kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT
+from ..kernels.levels.terms import N_MARGIN, U_MARGIN
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.format.ladders import Array, Ladder, Levels, dtype_name
-from gcodec.truncation import formulas
-from gcodec.truncation.formulas import Formula, Policy
+from ..errors import InvalidArgument, Unsupported
+from ..format.ladders import Array, Ladder, Levels, dtype_name
+from . import formulas
+from .formulas import Formula, Policy
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.errors import InvalidArgument
-from gcodec.format.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
+from ..errors import InvalidArgument
+from ..format.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
 
 
 def round_to_levels(

@@ -14,7 +14,7 @@ Importing this package needs numba's CUDA target, of which nothing else in gcode
 
 from __future__ import annotations
 
-from gcodec.errors import Unsupported
+from ...errors import Unsupported
 
 try:
     from numba import cuda as cuda

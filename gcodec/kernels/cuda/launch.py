@@ -8,8 +8,7 @@ from typing import Any
 
 from numba import cuda
 
-from gcodec.errors import Unsupported
-
+from ...errors import Unsupported
 from . import grid
 
 _WARNINGS = "CUDA_LOW_OCCUPANCY_WARNINGS"
