@@ -29,7 +29,7 @@ from gcodec.dtypes import BY_NAME
 from gcodec.format.modes import fixed, ladder, lossless
 from gcodec.frame.encode import encode_values
 from gcodec.gpu import device_memory as seam
-from gcodec.gpu.encode import plan_of
+from gcodec.gpu.encoder import plan_of
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
 
@@ -104,7 +104,7 @@ def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Itera
     """Rows of the table for one input."""
     import torch
 
-    from gcodec.gpu import decode as decoding
+    from gcodec.gpu import decoder as decoding
 
     n_buffers = buffers_of(size)
     tensors = [gradients(dtype, size) for _ in range(n_buffers)]

@@ -54,8 +54,8 @@ from gcodec.distributed import (
     CompressedGroup,
     Lossless,
     NearLossless,
+    hook,
 )
-from gcodec.distributed.ddp import hook
 
 FP32, FP16, BF16, LOSSLESS, NEAR = "fp32", "fp16 hook", "bf16 hook", "gcodec lossless", "gcodec near-lossless"
 HOOK = "PyTorch's dense hook"  #: the same all-reduce as without one, but begun by Python

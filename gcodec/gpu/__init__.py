@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from ..truncation.optimizers import OptimizerView
-    from .encode import Batch as Batch
-    from .encode import SharedCodebook as SharedCodebook
+    from .encoder import Batch as Batch
+    from .encoder import SharedCodebook as SharedCodebook
 
 __all__ = [
     "decode_batch",
@@ -57,12 +57,11 @@ def start_batch(
     here waits for the device; without, one is made. ``out``: for a batch of one, a flat, contiguous tensor of uint8 on
     the device, of at least :func:`max_frame_bytes`, to be filled; how long its frame is stands in the frame's header.
 
-    Returns a :class:`encode.Batch`: its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise
+    Returns a :class:`encoder.Batch`: its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise
     InvalidArgument for levels that the ladder lacks; such a frame has no magic number, and cannot be decoded. Raises
     InvalidArgument, Unsupported.
     """
-    from . import batches
-    from . import encode as encoding
+    from . import batches, encoder
 
     coding = coding or Coding()
     if rounding is not None and rounding not in ROUNDINGS:
@@ -72,7 +71,7 @@ def start_batch(
     scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, coding)
     nearest = (rounding or coding.rounding) == "nearest"
     if out is not None:
-        _check_out(out, len(tensors), memory, encoding.max_frame_bytes(sources[0], dtype, scheme, TORCH))
+        _check_out(out, len(tensors), memory, encoder.max_frame_bytes(sources[0], dtype, scheme, TORCH))
     return batches.encode(memory, sources, dtype, scheme, nearest, codebook, coding, out)
 
 
@@ -156,24 +155,22 @@ def fresh_codebook(
     coding: Coding | None = None,
 ) -> SharedCodebook | None:
     """The codebook that suits some CUDA tensors together; None where they are all zero. Waits for their histogram."""
-    from . import batches
-    from . import encode as encoding
+    from . import batches, encoder
 
     coding, memory = coding or Coding(), _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
     scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, coding)
-    return encoding.fresh_codebook(memory, sources, dtype, scheme, coding)
+    return encoder.fresh_codebook(memory, sources, dtype, scheme, coding)
 
 
 def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa_bits: int | None = None) -> int:
     """Most bytes that a tensor's frame takes: what ``out`` needs to hold any values."""
-    from . import batches
-    from . import encode as encoding
+    from . import batches, encoder
 
     memory = _memory([tensor])
     (source,), dtype = batches.sources_of(memory, [tensor], None)
     scheme: Scheme = batches.scheme_of(dtype, mantissa_bits, ladder is not None, ladder, Coding())
-    return encoding.max_frame_bytes(source, dtype, scheme, TORCH)
+    return encoder.max_frame_bytes(source, dtype, scheme, TORCH)
 
 
 def decode_batch(

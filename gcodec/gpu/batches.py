@@ -19,10 +19,9 @@ from ..format.shipped import find as find_prior
 from ..frame.decode import Frame
 from ..options import LADDERS, Coding
 from ..tensors import TORCH
-from . import decode as decoding
-from . import encode as encoding
+from . import decoder, encoder
 from .device_memory import Memory
-from .encode import Batch, SharedCodebook, Source
+from .encoder import Batch, SharedCodebook, Source
 from .tables import check_type
 
 
@@ -68,10 +67,10 @@ def encode(
 ) -> Batch:
     """Frames of tensors, with this codebook or a fresh one."""
     if codebook is None:
-        codebook = encoding.fresh_codebook(memory, sources, dtype, scheme, coding)
+        codebook = encoder.fresh_codebook(memory, sources, dtype, scheme, coding)
     else:
         check_codebook(codebook.codebook, dtype, scheme)
-    return encoding.encode(memory, sources, dtype, scheme, nearest, codebook, TORCH, target)
+    return encoder.encode(memory, sources, dtype, scheme, nearest, codebook, TORCH, target)
 
 
 def check_codebook(book: Codebook, dtype: ValueType, scheme: Scheme) -> None:
@@ -96,13 +95,13 @@ def decode(
     that the kernels do not know go through the host. Raises as :func:`gcodec.decode`."""
     find = finder(books)
     data = [memory.bytes_of(frame) for frame in frames]
-    parsed = decoding.parse(memory, data, find)
+    parsed = decoder.parse(memory, data, find)
     sizes = [frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in parsed]
     if max_output_bytes is not None and sum(sizes) > max_output_bytes:
         raise LimitExceeded(f"the frames decode to {sum(sizes)} bytes, more than max_output_bytes={max_output_bytes}")
     results = [memory.new(frame.prelude.dtype.usual, frame.prelude.shape) for frame in parsed]
     known = [i for i, frame in enumerate(parsed) if frame.decodable]
-    for group in decoding.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
+    for group in decoder.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
         for number in group.failures():
             frame = group.frames[number]
             place = next(i for i, one in enumerate(parsed) if one is frame)

@@ -22,6 +22,7 @@ from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.conversation import PAIRED, Talk
+from gcodec.distributed.transport.exchange import Exchange
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.support.compressor_settings import PROMISES, norm, same
 
@@ -212,7 +213,7 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
     """What was sent and received, as counted and as handed to the network; ``reduced``: by Gloo, above ``paired``
     bytes."""
     handed = 0
-    original = gd.exchange.Exchange.send
+    original = Exchange.send
 
     def send(self: Any, peer: int, tag: int, buffer: torch.Tensor, n: int) -> None:
         nonlocal handed

@@ -21,6 +21,7 @@ from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import PowerSGD, TopK
 from gcodec.distributed.ddp import controller
 from gcodec.distributed.reduction import device_jobs
+from gcodec.distributed.transport import lane
 from tests.distributed.allreduce_cases import crc, rank
 from tests.distributed.compressor_cases import Given, gradients_of
 from tests.support import elsewhere
@@ -83,7 +84,7 @@ def there() -> Iterator[Side]:
     side = Side()
     with mock.patch.object(device_jobs, "side_of", lambda device: side), \
             mock.patch.object(device_jobs, "_devices", lambda flat: []), \
-            mock.patch.object(controller, "Pending", lambda devices: gd.lane.Pending()):
+            mock.patch.object(controller, "Pending", lambda devices: lane.Pending()):
         yield side
 
 

@@ -14,9 +14,10 @@ import gcodec
 from tests.support import laws, reference
 from tests.support.cases import KINDS, modes
 from tests.support.frame_builder import SPOILERS, Coded, Draft
-from tests.support.make_golden import GOLDEN, INVALID, as_base, as_known, cells, read_manifest, slug
+from tests.support.make_golden import as_base, as_known, cells, read_manifest, slug
+from tests.support.paths import GOLDEN, GOLDEN_INVALID
 
-VALID, BROKEN = read_manifest(GOLDEN), read_manifest(INVALID)
+VALID, BROKEN = read_manifest(GOLDEN), read_manifest(GOLDEN_INVALID)
 
 
 @pytest.mark.parametrize("name", VALID)
@@ -40,13 +41,14 @@ def test_golden_frames_decode(name):
 @pytest.mark.parametrize("name", BROKEN)
 def test_invalid_frames_are_refused(name):
     described = BROKEN[name]
-    frame, codebooks = (INVALID / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
-    base = as_base(INVALID, described)
+    frame, codebooks = (GOLDEN_INVALID / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
+    base = as_base(GOLDEN_INVALID, described)
     assert laws.outcome(frame, codebooks, base) == described["expected"], described["what"]
     assert laws.reference_outcome(frame, codebooks, base) == described["expected"], described["what"]
 
 
-@pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (INVALID, BROKEN)], ids=["golden", "golden-invalid"])
+@pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (GOLDEN_INVALID, BROKEN)],
+                         ids=["golden", "golden-invalid"])
 def test_manifests_name_what_is_there(folder, entries):
     assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
     bases = {described["base"][0] for described in entries.values() if "base" in described}

@@ -77,19 +77,19 @@ def check_same_bytes(
     codebook: Any = None,
 ) -> list[bytes]:
     """The frames of a batch are, byte for byte, those that the host's kernels make by the same plan."""
-    from gcodec.gpu import encode
+    from gcodec.gpu import encoder
 
     graded = levels or [None] * len(arrays)
-    sources = [encode.Source(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
+    sources = [encoder.Source(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
     if codebook is None:
-        codebook = encode.fresh_codebook(memory, sources, dtype, scheme, CODING)
+        codebook = encoder.fresh_codebook(memory, sources, dtype, scheme, CODING)
     waited = memory.waited
-    batch = encode.encode(memory, sources, dtype, scheme, nearest, codebook, 0)
+    batch = encoder.encode(memory, sources, dtype, scheme, nearest, codebook, 0)
     assert memory.waited == waited, "encoding with a codebook waited for the device"
     frames = [bytes(frame) for frame in batch.frames]
     for array, own, frame in zip(arrays, graded, frames, strict=True):
         bits = kernel_view(array.reshape(-1))
-        plan = encode.plan_of(dtype, -(-array.size >> 14), codebook)
+        plan = encoder.plan_of(dtype, -(-array.size >> 14), codebook)
         empty = np.zeros(0, np.uint8)
         values = Values(bits, dtype, array.shape, 0)
         expected = encode_values(values, scheme, empty if own is None else own, nearest, plan, 1)
@@ -159,7 +159,7 @@ def ladders(memory: HostMemory, quick: bool) -> None:
 @law
 def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
     """With codebooks that do not suit: symbols without a code, no escape, no zero, nothing that shrinks."""
-    from gcodec.gpu.encode import SharedCodebook
+    from gcodec.gpu.encoder import SharedCodebook
 
     rng = np.random.default_rng(5)
     lengths = np.zeros((4, 256), np.uint8)
@@ -204,7 +204,7 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
 @law
 def histograms(memory: HostMemory, quick: bool) -> None:
     """What the device counts is what the host's survey counts of the same sub-streams."""
-    from gcodec.gpu import encode
+    from gcodec.gpu import encoder
     from gcodec.gpu import tables as forms
     from gcodec.kernels.cuda.histogram import count_symbols
     from gcodec.plan.codebooks import window_of
@@ -214,8 +214,8 @@ def histograms(memory: HostMemory, quick: bool) -> None:
         ladder = FINE_LADDER[case.dtype]
         for scheme, n in ((schemes.lossless(dtype), 1), (schemes.ladder(dtype, ladder), len(ladder.drops))):
             levels = levels_at_random(bits, n) if n > 1 else None
-            source = encode.Source(bits, bits.size, bits.shape, levels)
-            inputs = encode._inputs(memory, [source], dtype, None)
+            source = encoder.Source(bits, bits.size, bits.shape, levels)
+            inputs = encoder._inputs(memory, [source], dtype, None)
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = forms.form_of(dtype, n, len(scheme.widths), None, False)
@@ -230,15 +230,15 @@ def histograms(memory: HostMemory, quick: bool) -> None:
 @law
 def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
     """They are noticed, and the frame is none."""
-    from gcodec.gpu import encode
+    from gcodec.gpu import encoder
 
     dtype, ladder = BY_NAME["float32"], PAPER_LADDER["float32"]
     bits, levels = Case("float32", "gaussian").bits.reshape(-1)[:300].copy(), np.zeros(300, np.uint8)
     levels[77] = 4
     scheme = schemes.ladder(dtype, ladder)
-    source = encode.Source(bits, 300, (300,), levels)
-    shared = encode.fresh_codebook(memory, [source], dtype, scheme, CODING)
-    batch = encode.encode(memory, [source], dtype, scheme, True, shared, 0)
+    source = encoder.Source(bits, 300, (300,), levels)
+    shared = encoder.fresh_codebook(memory, [source], dtype, scheme, CODING)
+    batch = encoder.encode(memory, [source], dtype, scheme, True, shared, 0)
     laws.with_refusal(gcodec.InvalidArgument, lambda: batch.sizes)
     assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
 
@@ -333,9 +333,10 @@ def golden_frames(memory: HostMemory, quick: bool) -> None:
     refused alike; but for those against a base, which a device does not take."""
     if not quick:
         return
-    from tests.support.make_golden import GOLDEN, INVALID, as_known, read_manifest
+    from tests.support.make_golden import as_known, read_manifest
+    from tests.support.paths import GOLDEN, GOLDEN_INVALID
 
-    for folder in (GOLDEN, INVALID):
+    for folder in (GOLDEN, GOLDEN_INVALID):
         for name, described in read_manifest(folder).items():
             known = as_known(described.get("codebooks", []))
             books = books_of(known)     # by their hash; one frame names a record with spare bits that are not zero
@@ -372,7 +373,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
     many. Memory that is only named costs nothing."""
     if not quick or sys.platform != "linux":
         return
-    from gcodec.gpu import decode
+    from gcodec.gpu import decoder
 
     dtype, far = BY_NAME["bfloat16"], (1 << 32) + (1 << 20)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -387,7 +388,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
     for place, own, frame in zip(places, data, frames, strict=True):
         own[:] = np.frombuffer(frame, np.uint8)
         place[:] = 0
-    (decoded,) = decode.decode(memory, decode.parse(memory, data), places)
+    (decoded,) = decoder.decode(memory, decoder.parse(memory, data), places)
     assert not decoded.failures()
     assert all(np.array_equal(place, some[:700]) for place in places)
     check_far_blocks(memory, room, far)
@@ -396,7 +397,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
 def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     """The kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun there:
     number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
-    from gcodec.gpu import encode
+    from gcodec.gpu import encoder
     from gcodec.gpu import tables as forms
     from gcodec.kernels.block.header import OK
     from gcodec.kernels.cuda.bundles import Output
@@ -407,7 +408,7 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     scheme, own = schemes.lossless(dtype), room[far : far + n]
     own[:] = np.resize(Case("bfloat16", "gaussian").bits.reshape(-1), n)
     wanted, owner = own.copy(), np.zeros(2, np.int32)
-    shared = encode.fresh_codebook(memory, [encode.Source(own, n, (n,))], dtype, scheme, CODING)
+    shared = encoder.fresh_codebook(memory, [encoder.Source(own, n, (n,))], dtype, scheme, CODING)
     assert shared is not None
     form = forms.form_of(dtype, 1, len(scheme.widths), scheme, True)
     out = Output(np.zeros(2 * words, np.uint32), np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.zeros(1, np.uint32))

@@ -56,7 +56,7 @@ def tensor_of(case: Case) -> Any:
 
 def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
     """What the host makes of a tensor by the plan of the device."""
-    from gcodec.gpu.encode import plan_of
+    from gcodec.gpu.encoder import plan_of
 
     values = values_of(x)
     plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)

@@ -10,8 +10,9 @@ import pytest
 import gcodec
 from gcodec import FINE_LADDER, LITERAL_GCOMP
 from tests.support import laws
-from tests.support.cases import BITS_ONLY, CORPUS, KINDS, Bits, block_of, from_floats, gaussian, noise, promised
+from tests.support.cases import BITS_ONLY, KINDS, Bits, block_of, from_floats, gaussian, noise, promised
 from tests.support.make_golden import BY_LEVEL, Dump, committed_sizes, difference, measured_sizes
+from tests.support.paths import CORPUS
 
 #: Of the bound, everything counted. Where there is no tail, the code's own loss against the entropy is all of it.
 MARGIN = dict.fromkeys(KINDS, 1.02) | {"float8_e5m2": 1.045, "float8_e4m3fn": 1.07}

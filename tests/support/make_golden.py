@@ -33,7 +33,6 @@ from gcodec.format import shipped
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.support import reference
 from tests.support.cases import (
-    CORPUS,
     KINDS,
     Bits,
     Mode,
@@ -63,8 +62,7 @@ from tests.support.frame_builder import (
     mutations,
 )
 from tests.support.laws import SHIPPED
-from tests.support.paths import GOLDEN
-from tests.support.paths import GOLDEN_INVALID as INVALID
+from tests.support.paths import CORPUS, GOLDEN, GOLDEN_INVALID
 
 SIZES = GOLDEN / "sizes.csv"
 
@@ -312,7 +310,7 @@ def device_frames() -> Iterator[tuple[str, Built]]:
     """What is written on a CUDA device: by the plan that is used there, which the host's encoder follows as well."""
     from gcodec.dtypes import BY_NAME
     from gcodec.frame.encode import encode_values
-    from gcodec.gpu.encode import SharedCodebook, plan_of
+    from gcodec.gpu.encoder import SharedCodebook, plan_of
     from gcodec.plan.codebooks import from_histogram, window_of
     from gcodec.plan.sampling import take_survey
     from gcodec.tensors import Values
@@ -567,7 +565,7 @@ def main() -> None:
                             formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     GOLDEN.mkdir(exist_ok=True)
     write_frames(GOLDEN, ((name, built, entry(built)) for name, built in golden_frames()))
-    write_frames(INVALID, invalid_frames())
+    write_frames(GOLDEN_INVALID, invalid_frames())
     write_sizes()
 
 

@@ -52,7 +52,7 @@ class SharedCodebook(NamedTuple):
 @dataclass(frozen=True)
 class Batch:
     """Frames in the making. ``memory``: of the device; ``target``: all of them; ``places``: the byte at which each
-    begins; ``results``, ``faults``: what :func:`frames.seal_frames` and :func:`encode.encode_blocks` say of them."""
+    begins; ``results``, ``faults``: what :func:`frames.seal_frames` and :func:`encoder.encode_blocks` say of them."""
 
     memory: Memory
     target: Any
