@@ -26,6 +26,7 @@ class Accordion(Planner):
     ``source``: see :class:`~gcodec.adaptive.contract.Planner`.
     """
 
+    kind: ClassVar[str] = "Accordion"
     mild: Compressor
     harsh: Compressor
     period: int = 100

@@ -31,7 +31,13 @@ class Controller(ABC):
     """Knobs, as a dataclass whose repr is the call, and what changes in training: the attributes ``changing``, which
     are tensors, numbers, strings, or lists and dicts of these."""
 
+    kind: ClassVar[str]  #: this controller's name in saved states, which must not change; by default the class's name
     changing: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kind" not in vars(cls):  # never a base's, or two controllers would load each other's states
+            cls.kind = cls.__name__
 
     def start(self, shapes: Shapes, size: int) -> None:
         """Called once, before the first step or :meth:`load_state_dict`, with the number of ranks."""
@@ -45,14 +51,14 @@ class Controller(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs; the same on all ranks."""
-        return {"kind": type(self).__name__, **{name: copy.deepcopy(getattr(self, name)) for name in self.changing}}
+        return {"kind": self.kind, **{name: copy.deepcopy(getattr(self, name)) for name in self.changing}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, with the same decisions from the same numbers. Raises InvalidArgument for another
         controller's."""
         missing = [name for name in self.changing if name not in state]
-        if state.get("kind") != type(self).__name__ or missing:
-            raise InvalidArgument(f"a state of {state.get('kind')} without {missing} for {type(self).__name__}")
+        if state.get("kind") != self.kind or missing:
+            raise InvalidArgument(f"a state of {state.get('kind')} without {missing} for {self.kind}")
         for name in self.changing:
             setattr(self, name, copy.deepcopy(state[name]))
 

@@ -39,6 +39,7 @@ class GraVAC(Selector):
     Times reach a step late those whose throughput they are: see :class:`~gcodec.adaptive.contract.Measured`.
     """
 
+    kind: ClassVar[str] = "GraVAC"
     compressor: Compressor
     least: float = 10.0
     most: float = 1000.0

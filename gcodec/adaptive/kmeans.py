@@ -29,6 +29,7 @@ class KMeans(Planner):
     Nothing bounds the error: this is for comparison. Until the first decision ``reference`` is everybody's setting.
     """
 
+    kind: ClassVar[str] = "KMeans"
     reference: Compressor
     ranked: tuple[Compressor, ...]
     period: int = 500

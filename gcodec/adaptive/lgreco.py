@@ -38,6 +38,7 @@ class LGreCo(Planner):
     :class:`~gcodec.adaptive.contract.Planner`.
     """
 
+    kind: ClassVar[str] = "LGreCo"
     reference: Compressor
     range: Range = Range()  # noqa: RUF009 - frozen
     others: tuple[Compressor, ...] = ()

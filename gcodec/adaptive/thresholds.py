@@ -47,6 +47,7 @@ class GlobalThreshold(Planner):
     (``initial``).
     """
 
+    kind: ClassVar[str] = "GlobalThreshold"
     initial: Sparsifier
     threshold: float | None = None
     period: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -13,6 +14,8 @@ from .lowrank import Alternating, orthonormal, product
 class ACPSGD(Alternating):
     """The factor that all know is orthogonalized, and the other is the gradient's product with it: P = M Q at one step,
     Q = M^T P at the next."""
+
+    memory_prefix: ClassVar[str] = "acpsgd"
 
     def fixed(self, factor: torch.Tensor) -> torch.Tensor:
         return orthonormal(factor)

@@ -29,6 +29,7 @@ class GradZip(Alternating):
     much: 0 for the last one alone. The paper leaves open what V starts from: orthonormal rows, random by ``seed``.
     """
 
+    memory_prefix: ClassVar[str] = "gradzip"
     regularization: float = 1e-5
     relative: bool = False
     average: float = 0.0
@@ -70,6 +71,7 @@ class GradZip(Alternating):
 class GradNA(GradZip):
     """The same without alternation: V stays what it was at the start, and only U is ever fitted."""
 
+    memory_prefix: ClassVar[str] = "gradna"
     alternate: ClassVar[bool] = False
 
 

@@ -96,6 +96,7 @@ class Alternating(LowRank):
     ``dtype``: "float16" or "bfloat16": the type in which factors are sent and added up; None: their own.
     """
 
+    memory_prefix: ClassVar[str]  #: of its keys in a memory: checkpoints and random starts depend on it
     dtype: str | None = None
     alternate: ClassVar[bool] = True
 
@@ -143,7 +144,7 @@ class Alternating(LowRank):
         return mean.to(fitted.dtype), own
 
     def _key(self, name: str | int) -> str:
-        return f"{type(self).__name__.lower()}.{name}"
+        return f"{self.memory_prefix}.{name}"
 
     def floats(self, shape: Sequence[int]) -> float:
         """Of an average step: the two sides differ."""
