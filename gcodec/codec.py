@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import BY_NAME, ValueType
+from .dtypes import BY_NAME, DType
 from .errors import InvalidArgument, LimitExceeded, Unsupported
 from .format import modes as schemes
 from .format.ladders import FINE_LADDER, Ladder
@@ -132,9 +132,9 @@ def encode(
     return encode_values(values, scheme, level_array, nearest, plan, threads, out, earlier)
 
 
-def _base_bits(base: Any, dtype: ValueType, n_values: int, name: str | None = None) -> np.ndarray:
+def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:
     values = values_of(base, name)
-    if values.dtype is not dtype.usual or len(values.bits) != n_values:
+    if values.dtype is not dtype.narrow or len(values.bits) != n_values:
         raise InvalidArgument(
             f"base holds {len(values.bits)} values of {values.dtype.name} instead of {n_values} of {dtype.name}"
         )
@@ -202,11 +202,11 @@ def decode_frame(
     _check_limit(prelude.n_values * prelude.dtype.itemsize, max_output_bytes)
     if out is None:
         try:
-            result, bits = new_output(prelude.dtype.usual, prelude.shape, container)
+            result, bits = new_output(prelude.dtype.narrow, prelude.shape, container)
         except (MemoryError, ValueError, OverflowError):
             raise LimitExceeded(f"no memory for an array of shape {prelude.shape}") from None
     else:
-        result, bits = out, output_bits(out, prelude.dtype.usual, prelude.n_values)
+        result, bits = out, output_bits(out, prelude.dtype.narrow, prelude.n_values)
     frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values), _base_of(base, prelude))
     return result
 
@@ -245,7 +245,7 @@ def decode_range(
         raise InvalidArgument(f"range {start} ... {stop} of {prelude.n_values} values")
     container = _container(like, prelude.container)
     _check_limit((stop - start) * prelude.dtype.itemsize, max_output_bytes)
-    result, bits = new_output(prelude.dtype.usual, (stop - start,), container)
+    result, bits = new_output(prelude.dtype.narrow, (stop - start,), container)
     begin, end = (start >> prelude.block_log2, -(-stop >> prelude.block_log2)) if stop > start else (0, 0)
     first = begin << prelude.block_log2
     covered = min(end << prelude.block_log2, prelude.n_values) - first

@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)  # there is one of each, which makes a fast key
-class ValueType:
+class DType:
     """One row of the table of docs/format.md section 2. Sizes in bits."""
 
     code: int
@@ -36,14 +36,14 @@ class ValueType:
         return self.name in ("float32", "bfloat16", "float16")
 
     @property
-    def usual(self) -> ValueType:
-        """The same values with the head that is the exponent field, or what plays its part."""
+    def narrow(self) -> DType:
+        """This type with its default head: the exponent field, or what plays its part."""
         return BY_NAME[self.name]
 
     @property
-    def wide(self) -> ValueType | None:
-        """The same values with a head of one mantissa bit more, if there is such a type."""
-        return WIDE.get(self.name)
+    def wide(self) -> DType | None:
+        """This type with a head of one mantissa bit more, or None where there is no such type."""
+        return WIDE_DTYPES.get(self.name)
 
     @cached_property
     def head_shift(self) -> int:
@@ -66,17 +66,17 @@ class ValueType:
         return 1 << self.mantissa_bits
 
 
-VALUE_TYPES = (
-    ValueType(1, "float32", 32, 8, 24, 23, 8),
-    ValueType(2, "bfloat16", 16, 8, 8, 7, 8),
-    ValueType(3, "float16", 16, 8, 8, 10, 5),
-    ValueType(4, "float64", 64, 11, 53, 52, 11),
-    ValueType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
-    ValueType(6, "float8_e5m2", 8, 8, 0, 2, 5),
+DTYPES = (
+    DType(1, "float32", 32, 8, 24, 23, 8),
+    DType(2, "bfloat16", 16, 8, 8, 7, 8),
+    DType(3, "float16", 16, 8, 8, 10, 5),
+    DType(4, "float64", 64, 11, 53, 52, 11),
+    DType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
+    DType(6, "float8_e5m2", 8, 8, 0, 2, 5),
 )
-WIDE = {
-    "bfloat16": ValueType(7, "bfloat16", 16, 9, 7, 7, 8),
-    "float32": ValueType(8, "float32", 32, 9, 23, 23, 8),
+WIDE_DTYPES = {
+    "bfloat16": DType(7, "bfloat16", 16, 9, 7, 7, 8),
+    "float32": DType(8, "float32", 32, 9, 23, 23, 8),
 }
-BY_NAME = {t.name: t for t in VALUE_TYPES}
-BY_CODE = {t.code: t for t in (*VALUE_TYPES, *WIDE.values())}
+BY_NAME = {t.name: t for t in DTYPES}
+BY_CODE = {t.code: t for t in (*DTYPES, *WIDE_DTYPES.values())}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import ValueType
+from .dtypes import DType
 from .format.prelude import TEMPLATE_COLUMNS
 from .kernels.core.bundles import Kind, Residuals, Scratch
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
@@ -36,7 +36,7 @@ def give(kind: Hashable, thing: Any) -> None:
         kept.append(thing)
 
 
-def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
+def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
     """The working memory of one thread."""
     n_streams, more = -(-block // stream), dense.GROUP
     with_heads = dtype.bits == 32 and not decode
@@ -75,14 +75,14 @@ def scratch_for(dtype: ValueType, block: int, stream: int, layout: int, decode: 
 
 
 @lru_cache
-def kind_of(dtype: ValueType) -> Kind:
+def kind_of(dtype: DType) -> Kind:
     """A value type as the kernels want it."""
     return Kind(
         dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal)
     )
 
 
-def residual_scratch_for(dtype: ValueType, block: int, stream: int) -> Residuals:
+def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
     """The working memory of one thread for predicted blocks."""
     n_streams = -(-block // stream)
     strided = n_streams * (stream + STREAM_PAD) + 2 * dense.GROUP

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .dtypes import BY_NAME, ValueType
+from .dtypes import BY_NAME, DType
 from .errors import InvalidArgument, Unsupported
 from .format.prelude import MAX_DIMENSIONS
 from .kernels.entropy.encode_streams import checksum
@@ -24,7 +24,7 @@ class Values(NamedTuple):
     them."""
 
     bits: np.ndarray
-    dtype: ValueType
+    dtype: DType
     shape: tuple[int, ...]
     container: int
 
@@ -81,7 +81,7 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
 _NATIVE = {np.dtype(name): BY_NAME[name] for name in BY_NAME if name not in _BITS_ONLY}
 
 
-def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, ValueType]:
+def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DType]:
     """The array in native byte order, and its type. Raises InvalidArgument."""
     if dtype is not None and dtype not in BY_NAME:
         raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
@@ -105,7 +105,7 @@ def check_dimensions(ndim: int) -> None:
 
 
 @cache
-def _torch_types() -> dict[Any, tuple[ValueType, Any]]:
+def _torch_types() -> dict[Any, tuple[DType, Any]]:
     """By torch's own type: the value type, and torch's integers of the same width."""
     import torch
 
@@ -129,7 +129,7 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
     return Values(kernel_view(bits), value_type, shape, TORCH)
 
 
-def new_output(dtype: ValueType, shape: tuple[int, ...], container: int) -> tuple[Any, np.ndarray]:
+def new_output(dtype: DType, shape: tuple[int, ...], container: int) -> tuple[Any, np.ndarray]:
     """An uninitialized array of a type and shape, and its bits: uintW[n] sharing the memory.
 
     As numpy, a type that numpy lacks comes as the type of ``ml_dtypes`` where that is installed, else as unsigned
@@ -139,7 +139,7 @@ def new_output(dtype: ValueType, shape: tuple[int, ...], container: int) -> tupl
     return wrap(bits, dtype, shape, container), bits
 
 
-def wrap(bits: np.ndarray, dtype: ValueType, shape: tuple[int, ...], container: int) -> Any:
+def wrap(bits: np.ndarray, dtype: DType, shape: tuple[int, ...], container: int) -> Any:
     """Bits (uintW[n]) as an array of their type, sharing the memory."""
     if container == TORCH:
         import torch
@@ -151,7 +151,7 @@ def wrap(bits: np.ndarray, dtype: ValueType, shape: tuple[int, ...], container: 
 
 
 @cache
-def _numpy_dtype(dtype: ValueType) -> Any:
+def _numpy_dtype(dtype: DType) -> Any:
     if dtype.name not in _BITS_ONLY:
         return np.dtype(dtype.name)
     try:
@@ -162,7 +162,7 @@ def _numpy_dtype(dtype: ValueType) -> Any:
         return dtype.uint
 
 
-def output_bits(out: Any, dtype: ValueType, n_values: int) -> np.ndarray:
+def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
     """The bits of a caller's output array, uintW[n_values] sharing its memory. Raises InvalidArgument where it does
     not fit."""
     if isinstance(out, np.ndarray):

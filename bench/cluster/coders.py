@@ -19,7 +19,7 @@ from numba import njit
 from gcodec.distributed.reduction import coder
 from gcodec.distributed.reduction.coder import Coder
 from gcodec.distributed.stats import Tally
-from gcodec.dtypes import BY_NAME, ValueType
+from gcodec.dtypes import BY_NAME, DType
 from gcodec.errors import Corruption
 
 STORED, CODED = 0, 1  #: first byte of a payload
@@ -104,7 +104,7 @@ class _Coder:
     exact = True
 
     def __init__(self, tally: Tally) -> None:
-        self.dtype: ValueType = BY_NAME["float32"]
+        self.dtype: DType = BY_NAME["float32"]
         self.tally = tally
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:

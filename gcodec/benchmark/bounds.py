@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..format.ladders import Ladder
 from ..format.levels import kept_bits
 
@@ -40,13 +40,13 @@ def local_bits(symbols: np.ndarray, block: int = BLOCK) -> float:
     return sum(entropy_bits(symbols[start : start + block]) for start in range(0, symbols.size, block))
 
 
-def heads_of(bits: np.ndarray, dtype: ValueType) -> np.ndarray:
+def heads_of(bits: np.ndarray, dtype: DType) -> np.ndarray:
     """The head (exponent) of each value plus 1, and 0 for the value whose bits are all zero: int64."""
     heads = (bits >> bits.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
     return np.where(bits == 0, 0, heads + 1)
 
 
-def joint_symbols(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None) -> np.ndarray:
+def joint_symbols(bits: np.ndarray, dtype: DType, levels: np.ndarray | None) -> np.ndarray:
     """(head, level) as one number, 0 for zero: int64. ``levels``: uint8, None if there is one level only."""
     heads = heads_of(bits, dtype)
     if levels is None:
@@ -54,7 +54,7 @@ def joint_symbols(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None)
     return np.where(heads == 0, 0, heads + levels.astype(np.int64) * (dtype.head_mask + 1))
 
 
-def order0_bound(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None = None,
+def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = None,
                  ladder: Ladder = NO_DROPS) -> Bound:
     """The local order-0 bound of values as they are stored (rounded and pruned already).
 
@@ -73,7 +73,7 @@ def order0_bound(bits: np.ndarray, dtype: ValueType, levels: np.ndarray | None =
     return Bound(local_bits(joint_symbols(bits, dtype, levels)), stored)
 
 
-def paper_layout(bits: np.ndarray, dtype: ValueType, levels: np.ndarray, ladder: Ladder) -> Bound:
+def paper_layout(bits: np.ndarray, dtype: DType, levels: np.ndarray, ladder: Ladder) -> Bound:
     """The GComp paper's layout at its most favorable.
 
     That is an ideal code from one table of exponents for the whole dump, zeros and denormals pruned at the price of a

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from ..dtypes import BY_NAME, ValueType
+from ..dtypes import BY_NAME, DType
 from ..errors import InvalidArgument
 from ..format.ladders import FINE_LADDER, PAPER_LADDER
 from ..recorder import PARAM, Dump
@@ -49,7 +49,7 @@ class Input:
     shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def type(self) -> ValueType:
+    def type(self) -> DType:
         """The codec's description of the type."""
         return BY_NAME[self.dtype]
 

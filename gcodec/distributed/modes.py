@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import InvalidArgument, Unsupported
 from ..format import modes as schemes
 from ..format.ladders import FINE_LADDER, Ladder
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Lossless:
     """The result is the sum of all ranks' values in the order of ranks, bit for bit."""
 
-    def scheme(self, dtype: ValueType) -> Scheme:
+    def scheme(self, dtype: DType) -> Scheme:
         """Which bits frames of this type keep."""
         return schemes.lossless(dtype)
 
@@ -46,7 +46,7 @@ class FixedBits:
     def __post_init__(self) -> None:
         whole("mantissa_bits", self.mantissa_bits, 1)
 
-    def scheme(self, dtype: ValueType) -> Scheme:
+    def scheme(self, dtype: DType) -> Scheme:
         """Which bits frames of this type keep."""
         return schemes.fixed(dtype, min(self.mantissa_bits, dtype.mantissa_bits))
 
@@ -98,14 +98,14 @@ class NearLossless:
         """Those that an optimizer holds."""
         return [param for one in self.optimizers for group in one.param_groups for param in group["params"]]
 
-    def ladder_of(self, dtype: ValueType) -> Ladder:
+    def ladder_of(self, dtype: DType) -> Ladder:
         """The ladder for gradients of a type. Raises InvalidArgument where there is none."""
         ladder = self.ladder if isinstance(self.ladder, Ladder) else (self.ladder or FINE_LADDER).get(dtype.name)
         if ladder is None:
             raise InvalidArgument(f"no ladder for {dtype.name}")
         return ladder
 
-    def scheme(self, dtype: ValueType) -> Scheme:
+    def scheme(self, dtype: DType) -> Scheme:
         """Which bits frames of this type keep."""
         return schemes.ladder(dtype, self.ladder_of(dtype))
 

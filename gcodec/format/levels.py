@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import Corruption
 
 MAX_LEVELS, MAX_PLANES, MAX_PLANE_BITS = 16, 8, 56
@@ -18,12 +18,12 @@ class Level(NamedTuple):
     mask: int
 
 
-def kept_bits(dtype: ValueType, drop: int) -> int:
+def kept_bits(dtype: DType, drop: int) -> int:
     """Tail bits that remain when ``drop`` mantissa bits are dropped, sign included."""
     return dtype.tail_bits - min(drop, dtype.tail_bits - 1) if dtype.tail_bits else 0
 
 
-def check_levels(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> None:
+def check_levels(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> None:
     """The rules of "Planes and levels"; raises Corruption."""
     drops = [level.drop for level in levels]
     good = all(1 <= width <= MAX_PLANE_BITS for width in widths)

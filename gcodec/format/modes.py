@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..kernels.planes import dense
 from .ladders import Ladder
@@ -42,13 +42,13 @@ class Scheme:
 
 
 @lru_cache
-def lossless(dtype: ValueType) -> Scheme:
+def lossless(dtype: DType) -> Scheme:
     """Everything is kept, in planes that are fast to pack."""
     widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
     return Scheme(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
 
 
-def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
+def fixed(dtype: DType, mantissa_bits: int) -> Scheme:
     """``mantissa_bits`` mantissa bits are kept. Raises InvalidArgument.
 
     At least one: without any, a NaN could not be told from infinity.
@@ -66,7 +66,7 @@ def fixed(dtype: ValueType, mantissa_bits: int) -> Scheme:
 
 
 @lru_cache
-def _fixed(dtype: ValueType, drop: int) -> Scheme:
+def _fixed(dtype: DType, drop: int) -> Scheme:
     widths = _small_planes(kept_bits(dtype, drop)) if dtype.tail_bits <= 32 else (kept_bits(dtype, drop),)
     return Scheme(FIXED, widths, (Level(drop, (1 << len(widths)) - 1),), (drop,), True, False)
 
@@ -78,7 +78,7 @@ def _small_planes(kept: int) -> tuple[int, ...]:
 
 
 @lru_cache
-def ladder(dtype: ValueType, steps: Ladder) -> Scheme:
+def ladder(dtype: DType, steps: Ladder) -> Scheme:
     """Values keep as many bits as their level says. Raises InvalidArgument."""
     drops = steps.drops
     if dtype.tail_bits == 0:
@@ -112,7 +112,7 @@ def _nested_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]]:
 
 
 @lru_cache
-def layout_of(dtype: ValueType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> int:
+def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> int:
     """The fastest kernels that can handle these planes (``kernels.planes.LAYOUT_...``)."""
     whole = len(levels) == 1 and widths == (dtype.tail_bits,)
     if dtype.tail_bits == 0:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import BY_CODE, ValueType
+from ..dtypes import BY_CODE, DType
 from ..errors import Corruption, InsufficientData, Unsupported
 from .codebook import BY_ID, INLINE, Codebook, read_inline, read_residual, residual_record
 from .columns import ColumnReferences, read_column_references
@@ -41,7 +41,7 @@ TEMPLATE_COLUMNS = range(2, 1 << 24)
 
 
 class _Fields(NamedTuple):
-    dtype: ValueType
+    dtype: DType
     mode: int
     container: int
     shape: tuple[int, ...]

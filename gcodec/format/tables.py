@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..kernels.core.bundles import Books, Planes
 from ..kernels.core.direct import Direct
 from ..kernels.entropy import prefix_code
@@ -30,7 +30,7 @@ def stack(
     return kept(codebooks, widths, masks, tail_bits, decode)
 
 
-def residual_tables(dtype: ValueType, codebooks: tuple[Codebook, ...], decode: bool) -> Books:
+def residual_tables(dtype: DType, codebooks: tuple[Codebook, ...], decode: bool) -> Books:
     """The tables of a frame's residual codebooks, as in :func:`stack`."""
     books, _ = stack(codebooks, (), (0,) * (dtype.bits // 4), 0, decode)
     return books

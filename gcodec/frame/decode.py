@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import Corruption, InvalidArgument, Unsupported
 from ..format import prelude as fmt
 from ..format import shipped
@@ -40,7 +40,7 @@ _MESSAGES = {
 }
 
 
-def check_status(status: int, block: int, dtype: ValueType) -> None:
+def check_status(status: int, block: int, dtype: DType) -> None:
     """Raises what a kernel's status of a block stands for."""
     if status == header.IS_PREDICTED:
         raise Corruption(f"block {block}: predicted, which {dtype.name} never is")
@@ -198,7 +198,7 @@ class _Decoding(NamedTuple):
             begin,
             end,
             self.geometry,
-            dtype.usual.code,
+            dtype.narrow.code,
             self.base,
             np.concatenate([_NO_TEMPLATE, *templates]),
             np.stack([ends[:-1], ends[1:]], axis=1),

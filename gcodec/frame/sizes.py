@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..dtypes import BY_NAME, ValueType
+from ..dtypes import BY_NAME, DType
 from ..errors import InvalidArgument
 from ..format.levels import MAX_LEVELS, MAX_PLANES
 from ..format.prelude import HEADER_BYTES
@@ -13,7 +13,7 @@ from ..kernels.block import header
 from ..tensors import check_dimensions
 
 
-def block_log2(dtype: ValueType) -> int:
+def block_log2(dtype: DType) -> int:
     """log2 of the values per block that this encoder writes: at least 32 KiB of values."""
     return 15 if dtype.itemsize == 1 else 14
 
@@ -33,7 +33,7 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     return prelude + raw_bytes(n, BY_NAME[dtype], 1 << log2)
 
 
-def raw_bytes(n_values: int, dtype: ValueType, block: int) -> int:
+def raw_bytes(n_values: int, dtype: DType, block: int) -> int:
     """Bytes of the blocks of ``n_values`` values if all are stored raw."""
     last = n_values % block
     size = header.BLOCK_HEADER + block * dtype.itemsize

@@ -161,7 +161,7 @@ class Assembly(NamedTuple):
             self.values,
             None if len(template) else self.base,
             self.geometry,
-            dtype.usual.code,
+            dtype.narrow.code,
             begin,
             end,
             template,

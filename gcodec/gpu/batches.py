@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import InvalidArgument, LimitExceeded
 from ..format import modes as schemes
 from ..format.codebook import Codebook
@@ -27,7 +27,7 @@ from .tables import check_type
 
 def sources_of(
     memory: Memory, tensors: Sequence[Any], levels: Sequence[Any] | None
-) -> tuple[list[Source], ValueType]:
+) -> tuple[list[Source], DType]:
     """Tensors of one type, with a tensor of levels for each. Raises InvalidArgument."""
     if not tensors or (levels is not None and len(levels) != len(tensors)):
         raise InvalidArgument(f"{len(tensors)} tensors and {0 if levels is None else len(levels)} of levels")
@@ -43,7 +43,7 @@ def sources_of(
 
 
 def scheme_of(
-    dtype: ValueType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, coding: Coding
+    dtype: DType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, coding: Coding
 ) -> Scheme:
     """The scheme of some tensors, ``graded`` if there are levels. Raises InvalidArgument."""
     if graded and mantissa_bits is not None:
@@ -58,7 +58,7 @@ def scheme_of(
 def encode(
     memory: Memory,
     sources: Sequence[Source],
-    dtype: ValueType,
+    dtype: DType,
     scheme: Scheme,
     nearest: bool,
     codebook: SharedCodebook | None,
@@ -73,7 +73,7 @@ def encode(
     return encoder.encode(memory, sources, dtype, scheme, nearest, codebook, TORCH, target)
 
 
-def check_codebook(book: Codebook, dtype: ValueType, scheme: Scheme) -> None:
+def check_codebook(book: Codebook, dtype: DType, scheme: Scheme) -> None:
     """Raises InvalidArgument where a codebook is not for these values."""
     if book.head_bits != dtype.head_bits or len(book.ranges) != len(scheme.levels):
         raise InvalidArgument(
@@ -99,7 +99,7 @@ def decode(
     sizes = [frame.prelude.n_values * frame.prelude.dtype.itemsize for frame in parsed]
     if max_output_bytes is not None and sum(sizes) > max_output_bytes:
         raise LimitExceeded(f"the frames decode to {sum(sizes)} bytes, more than max_output_bytes={max_output_bytes}")
-    results = [memory.new(frame.prelude.dtype.usual, frame.prelude.shape) for frame in parsed]
+    results = [memory.new(frame.prelude.dtype.narrow, frame.prelude.shape) for frame in parsed]
     known = [i for i, frame in enumerate(parsed) if frame.decodable]
     for group in decoder.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
         for number in group.failures():

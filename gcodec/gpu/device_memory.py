@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..dtypes import BY_NAME, ValueType
+from ..dtypes import BY_NAME, DType
 from ..errors import InvalidArgument
 from ..tensors import check_dimensions, is_torch, kernel_view
 
@@ -41,7 +41,7 @@ class Memory(Protocol):
         """An array of this type (by width) from the lowest address of contiguous tensors on, and at which element each
         begins. Nothing but the tensors may be touched."""
 
-    def see(self, x: Any) -> tuple[Any, ValueType, tuple[int, ...]]:
+    def see(self, x: Any) -> tuple[Any, DType, tuple[int, ...]]:
         """A tensor's values as a contiguous tensor on the device (itself, if it is), their type and shape. Raises
         InvalidArgument, Unsupported."""
 
@@ -52,7 +52,7 @@ class Memory(Protocol):
         """A frame as a contiguous tensor of bytes on the device that begins at a multiple of 8: ``data`` itself, if it
         is one, or a copy; of a tensor, or of bytes of the host's. Raises InvalidArgument."""
 
-    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+    def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
         """An uninitialized tensor on the device."""
 
     def put(self, array: np.ndarray, target: Any) -> None:
@@ -134,7 +134,7 @@ class TorchMemory:
         array = _Array(None, -(-(end - lowest) // size), np.dtype(dtype), address=lowest)
         return array, [(address - lowest) // size for address in addresses]
 
-    def see(self, x: Any) -> tuple[Any, ValueType, tuple[int, ...]]:
+    def see(self, x: Any) -> tuple[Any, DType, tuple[int, ...]]:
         """See :class:`Memory`."""
         import torch
 
@@ -168,7 +168,7 @@ class TorchMemory:
             here = data.to(self.device).contiguous()
             return here.clone() if here.data_ptr() % 8 else here
 
-    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+    def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
         """See :class:`Memory`."""
         import torch
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.codebook import Codebook
 from ..format.modes import Scheme
@@ -75,7 +75,7 @@ class Batch:
         return [self.memory.part(self.target, at, at + size) for at, size in zip(self.places, self.sizes, strict=True)]
 
 
-def plan_of(dtype: ValueType, n_blocks: int, shared: SharedCodebook | None) -> Plan:
+def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Plan:
     """The plan with which encoding on the host gives the same bytes."""
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return Plan(
@@ -90,14 +90,14 @@ def plan_of(dtype: ValueType, n_blocks: int, shared: SharedCodebook | None) -> P
     )
 
 
-def max_frame_bytes(source: Source, dtype: ValueType, scheme: Scheme, container: int) -> int:
+def max_frame_bytes(source: Source, dtype: DType, scheme: Scheme, container: int) -> int:
     """Most bytes that a frame takes."""
     prelude = _prelude(source, dtype, scheme, container, None)
     return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
 
 
 def _prelude(
-    source: Source, dtype: ValueType, scheme: Scheme, container: int, shared: SharedCodebook | None
+    source: Source, dtype: DType, scheme: Scheme, container: int, shared: SharedCodebook | None
 ) -> Prelude:
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return Prelude(
@@ -124,7 +124,7 @@ class _Inputs(NamedTuple):
     n_blocks: int
 
 
-def _inputs(memory: Memory, sources: Sequence[Source], dtype: ValueType, shared: SharedCodebook | None) -> _Inputs:
+def _inputs(memory: Memory, sources: Sequence[Source], dtype: DType, shared: SharedCodebook | None) -> _Inputs:
     check_type(dtype)
     counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
     some = [source for source in sources if source.n]
@@ -144,7 +144,7 @@ def _inputs(memory: Memory, sources: Sequence[Source], dtype: ValueType, shared:
 
 
 def fresh_codebook(
-    memory: Memory, sources: Sequence[Source], dtype: ValueType, scheme: Scheme, coding: Coding
+    memory: Memory, sources: Sequence[Source], dtype: DType, scheme: Scheme, coding: Coding
 ) -> SharedCodebook | None:
     """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
     for the histogram."""
@@ -176,7 +176,7 @@ def fresh_codebook(
 def encode(
     memory: Memory,
     sources: Sequence[Source],
-    dtype: ValueType,
+    dtype: DType,
     scheme: Scheme,
     nearest: bool,
     shared: SharedCodebook | None,
@@ -226,7 +226,7 @@ def encode(
 
 
 def _assembly(
-    sources: Sequence[Source], dtype: ValueType, scheme: Scheme, shared: SharedCodebook | None, container: int
+    sources: Sequence[Source], dtype: DType, scheme: Scheme, shared: SharedCodebook | None, container: int
 ) -> tuple[np.ndarray, np.ndarray, list[int], int]:
     """By which frames are put together: the table of :func:`frames.seal_frames`, the starts of their preludes (uint32),
     the byte at which each frame begins, and how many they take in all."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..errors import Unsupported
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences, for_kernels
@@ -22,13 +22,13 @@ NAMES = ("float32", "bfloat16", "float16")  #: the types that are coded on a dev
 _ZERO = 16  #: level of the zero symbol in the kernels' tables: it owns nothing
 
 
-def check_type(dtype: ValueType) -> None:
+def check_type(dtype: DType) -> None:
     """Raises Unsupported for types that are not coded on a device."""
     if dtype.name not in NAMES:
         raise Unsupported(f"{', '.join(NAMES)} are coded on CUDA devices, not {dtype.name}: move it to the CPU")
 
 
-def form_of(dtype: ValueType, n_levels: int, n_planes: int, scheme: Scheme | None, nearest: bool) -> Form:
+def form_of(dtype: DType, n_levels: int, n_planes: int, scheme: Scheme | None, nearest: bool) -> Form:
     """A value type and how values of it are rounded; without a ``scheme`` they are not."""
     lossy, prune = (False, False) if scheme is None else (scheme.lossy, scheme.prune)
     numbers = (
@@ -52,7 +52,7 @@ def drops_of(scheme: Scheme) -> np.ndarray:
     return scheme.drop_table[:16].astype(np.uint32)
 
 
-def encode_tables(memory: Memory, dtype: ValueType, scheme: Scheme, books: Sequence[Codebook]) -> EncodeTables:
+def encode_tables(memory: Memory, dtype: DType, scheme: Scheme, books: Sequence[Codebook]) -> EncodeTables:
     """The tables of an encoder's codebooks, on the device."""
     codes, ranges = np.zeros((max(len(books), 1), 256), np.uint32), np.zeros((max(len(books), 1), 16, 3), np.uint32)
     escapes = np.zeros((max(len(books), 1), 2), np.uint32)
@@ -69,7 +69,7 @@ def encode_tables(memory: Memory, dtype: ValueType, scheme: Scheme, books: Seque
 
 def decode_tables(
     memory: Memory,
-    dtype: ValueType,
+    dtype: DType,
     widths: tuple[int, ...],
     levels: tuple[Level, ...],
     books: Sequence[Codebook],
@@ -89,7 +89,7 @@ def decode_tables(
 
 
 def _shared(
-    dtype: ValueType, widths: tuple[int, ...], levels: Sequence[Level], books: Sequence[Codebook]
+    dtype: DType, widths: tuple[int, ...], levels: Sequence[Level], books: Sequence[Codebook]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``widths``, ``shifts`` and ``infos`` of the kernels' tables."""
     marks, by_level = level_tables(widths, [level.mask for level in levels], dtype.tail_bits)

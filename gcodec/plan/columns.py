@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..format.columns import ColumnReferences
 from ..kernels.sample.columns import GROUP, find_heads, measure_columns
 from .prediction import Rows
@@ -19,7 +19,7 @@ _MARGIN = 0.002  #: least share of its size that they must promise to take off a
 _STEP_VARIANCE = 1 / 12  #: of what rounding to whole heads leaves out
 
 
-def fit_columns(values: np.ndarray, rows: Sequence[Rows], dtype: ValueType) -> tuple[ColumnReferences, ...]:
+def fit_columns(values: np.ndarray, rows: Sequence[Rows], dtype: DType) -> tuple[ColumnReferences, ...]:
     """Column references of the tensors that promise to gain by them. ``values``: uintW[n]; ``rows``: tensors in it.
 
     The gain is estimated as if heads were distributed normally: of a quarter of the variance, they take a bit less.
@@ -46,7 +46,7 @@ def fit_columns(values: np.ndarray, rows: Sequence[Rows], dtype: ValueType) -> t
     return _references(values, shapes[chosen], dtype)
 
 
-def _references(values: np.ndarray, shapes: np.ndarray, dtype: ValueType) -> tuple[ColumnReferences, ...]:
+def _references(values: np.ndarray, shapes: np.ndarray, dtype: DType) -> tuple[ColumnReferences, ...]:
     """The references of tensors: int64[n, 4] of first value, columns, group and last value."""
     if not len(shapes):
         return ()
@@ -63,7 +63,7 @@ def _references(values: np.ndarray, shapes: np.ndarray, dtype: ValueType) -> tup
     )
 
 
-def _scratch(tensors: np.ndarray, dtype: ValueType) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _scratch(tensors: np.ndarray, dtype: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What the kernels work in: a row of values, and of two sums for each."""
     most = int(tensors[:, 3].max()) + GROUP
     sums, numbers = np.empty((2, most), np.int32)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..format import shipped as prior
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     (int64); ``references``: whether sub-streams have references of their own; ``counts``: uint32[n_blocks, n_bins],
     what was counted; ``prediction``: which blocks are predicted, and from what; ``columns``: of coded ones."""
 
-    dtype: ValueType
+    dtype: DType
     stream_log2: int
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
@@ -57,7 +57,7 @@ class Given(NamedTuple):
     references: bool
 
 
-def no_plan(dtype: ValueType, n_blocks: int) -> Plan:
+def no_plan(dtype: DType, n_blocks: int) -> Plan:
     """All blocks raw, or constant."""
     nothing = np.zeros((n_blocks, 0), np.uint32)
     raw, bases = np.full(n_blocks, -1, np.int64), np.zeros(n_blocks, np.int64)
@@ -67,7 +67,7 @@ def no_plan(dtype: ValueType, n_blocks: int) -> Plan:
 def make_plan(
     values: np.ndarray,
     levels: np.ndarray,
-    dtype: ValueType,
+    dtype: DType,
     n_levels: int,
     block: int,
     lossy: bool,
@@ -177,7 +177,7 @@ def _expected_bits(
     costs: np.ndarray | None,
     choice: np.ndarray,
     counts: np.ndarray,
-    dtype: ValueType,
+    dtype: DType,
     every: int,
     stream: int,
     references: bool,
@@ -200,7 +200,7 @@ def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: n
 
 
 def _given_for(
-    counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, lossy: bool, references: bool, coding: Coding
+    counts: np.ndarray, dtype: DType, n_levels: int, every: int, lossy: bool, references: bool, coding: Coding
 ) -> Given:
     """Codebooks for blocks whose histograms are the rows of ``counts``: made, or where naming it is cheaper than
     carrying a made one, which it is for small arrays, one that comes with gcodec."""
@@ -226,7 +226,7 @@ class _Shipped(NamedTuple):
 
 
 @lru_cache(64)
-def _shipped(dtype: ValueType, n_levels: int) -> _Shipped:
+def _shipped(dtype: DType, n_levels: int) -> _Shipped:
     """Those for a value type."""
     found = [one for one in prior.fitting(dtype.name, n_levels) if one[1].head_bits == dtype.head_bits]
     books, records = tuple(book for _, book in found), tuple(book.reference(number) for number, book in found)
@@ -235,7 +235,7 @@ def _shipped(dtype: ValueType, n_levels: int) -> _Shipped:
 
 
 def _make_codebooks(
-    counts: np.ndarray, dtype: ValueType, n_levels: int, every: int, exact: bool, coding: Coding
+    counts: np.ndarray, dtype: DType, n_levels: int, every: int, exact: bool, coding: Coding
 ) -> tuple[Codebook, ...]:
     """Codebooks for blocks whose histograms are the rows of ``counts``."""
     _, center = window_of(n_levels)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..format.codebook import Codebook, limited_lengths, residual_codebook
 from ..format.prelude import TEMPLATE_COLUMNS
 from ..format.tables import digit_tables
@@ -72,7 +72,7 @@ class Prediction:
         for first, stop in pairwise(edges):
             yield begin + first, begin + stop, int(wanted[first])
 
-    def renewed(self, values: np.ndarray, dtype: ValueType, rows: Sequence[Rows]) -> Prediction:
+    def renewed(self, values: np.ndarray, dtype: DType, rows: Sequence[Rows]) -> Prediction:
         """The same for another array of the same tensors, with templates of its own. ``values``: uintW[n]; ``rows``:
         tensors in it; there must be no base."""
         tensors = {one.start: one for one in rows}
@@ -119,7 +119,7 @@ class Predictor:
     """
 
     def __init__(
-        self, values: np.ndarray, dtype: ValueType, rows: Sequence[Rows], base: np.ndarray | None, block: int
+        self, values: np.ndarray, dtype: DType, rows: Sequence[Rows], base: np.ndarray | None, block: int
     ) -> None:
         self._values, self._dtype, self._block = values, dtype, block
         self._rows, self._base = rows, base
@@ -171,7 +171,7 @@ class Predictor:
         limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
         promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
         seed, digit_bits = np.empty(kernels.PROBED, np.float32), digit_tables(self._dtype.bits // 4)[2]
-        form = self._dtype.usual.code
+        form = self._dtype.narrow.code
         kernels.probe_all(
             self._values, tensors, limits, form, _LOOK_STREAM, digit_bits, seed, scratch, counts, promising
         )
@@ -184,12 +184,12 @@ class Predictor:
         share = next((share for share, most in _SHARES if n_values <= most), _LEAST_SHARE)
         counts = np.zeros((end - begin, 256), np.uint32)
         geometry = Geometry(len(self._values), self._block, _LOOK_STREAM)
-        form = self._dtype.usual.code
+        form = self._dtype.narrow.code
         kernels.survey_residuals(self._values, source, geometry, form, begin, template, origin, share, scratch, counts)
         return _Candidate(begin, end, origin, template, counts, share)
 
 
-def template_of(values: np.ndarray, dtype: ValueType, tensor: Rows) -> np.ndarray:
+def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     """The row that the others of a tensor are predicted from: float32[n_columns]. ``values``: uintW[n]."""
     n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
     most = max(min(_MOST_MEDIAN, _MEDIAN_VALUES // n_columns), _LEAST_MEDIAN)
@@ -197,12 +197,12 @@ def template_of(values: np.ndarray, dtype: ValueType, tensor: Rows) -> np.ndarra
     room = 1 << (seen - 1).bit_length()
     template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
     some, sums = values[tensor.start : tensor.stop], np.empty(LANES, np.float32)
-    form = dtype.usual.code
+    form = dtype.narrow.code
     medians.median_row(some, n_columns, form, seen, n_rows // seen, template, rows[0], rows[1], sums)
     return template
 
 
-def _fit(counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
+def _fit(counts: np.ndarray, dtype: DType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
     """A codebook for the blocks that gain by being predicted, and what each block takes then: float64[n_blocks].
 
     ``counts``: residuals of each block; ``overhead``: bits that a block takes besides.
@@ -216,13 +216,13 @@ def _fit(counts: np.ndarray, dtype: ValueType, plain_bits: np.ndarray, overhead:
     return codebook, bits
 
 
-def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: ValueType) -> np.ndarray:
+def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: DType) -> np.ndarray:
     """What counted residuals take, given code lengths (zeros: digits alone), per row of ``counts``."""
     digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
     return counts @ (lengths + digits)
 
 
-def _codebook(counts: np.ndarray, dtype: ValueType) -> Codebook:
+def _codebook(counts: np.ndarray, dtype: DType) -> Codebook:
     """A code for all symbols, the ones not seen included."""
     n_symbols = 1 + 15 * (dtype.bits // 4)
     return residual_codebook(limited_lengths(counts[:n_symbols].astype(np.uint64) * 16 + 1))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import ValueType
+from ..dtypes import DType
 from ..format.columns import ColumnReferences, for_kernels
 from ..kernels.core.bundles import Look, Surveying
 from ..kernels.core.direct import Direct
@@ -59,7 +59,7 @@ def share_of(n_values: int) -> int:
 def take_survey(
     values: np.ndarray,
     levels: np.ndarray,
-    dtype: ValueType,
+    dtype: DType,
     n_levels: int,
     block: int,
     stream: int,
@@ -107,7 +107,7 @@ _count = Direct(count.survey)
 
 @lru_cache(256)
 def _look_for(
-    dtype: ValueType, n_levels: int, block: int, stream: int, every: int, step: int, references: bool | None
+    dtype: DType, n_levels: int, block: int, stream: int, every: int, step: int, references: bool | None
 ) -> tuple[Look, int]:
     """What :func:`take_survey` looks at, and the bins of a histogram."""
     window, center = window_of(n_levels)
@@ -117,7 +117,7 @@ def _look_for(
     return look, n_bins_of(n_levels)
 
 
-def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveying:
+def _scratch(dtype: DType, block: int, stream: int, n_bins: int) -> Surveying:
     n_streams = block // stream + 2
     return Surveying(
         np.empty(max(stream, count.PIECE), np.int8),
@@ -132,7 +132,7 @@ def _scratch(dtype: ValueType, block: int, stream: int, n_bins: int) -> Surveyin
     )
 
 
-def stream_lengths(dtype: ValueType, rows: Sequence[Rows], n_values: int) -> list[int]:
+def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int) -> list[int]:
     """log2 of the values per sub-stream that are worth a try. Shorter sub-streams cost bits for their lengths, but
     where they are whole rows each has its own reference, and rows of zeros vanish."""
     if n_values <= 1 << STREAM_LOG2:
@@ -150,7 +150,7 @@ class View(NamedTuple):
     ``columns``: column references; ``seen``: a count of some blocks; ``references``: whether sub-streams have
     references of their own; ``bits`` that what was counted takes, 0 if nobody asks."""
 
-    dtype: ValueType
+    dtype: DType
     stream_log2: int
     columns: tuple[ColumnReferences, ...]
     seen: Survey
@@ -164,7 +164,7 @@ def _priced(view: View) -> float:
 
 
 def _costs(
-    dtype: ValueType, seen: Survey, stream_log2: int, block: int, some: np.ndarray | None
+    dtype: DType, seen: Survey, stream_log2: int, block: int, some: np.ndarray | None
 ) -> tuple[float, float]:
     """What the blocks marked in ``some`` (bool[n_rows], None for all) take, in bits, where heads are relative to each
     block's mean, and where to each sub-stream's."""
@@ -194,7 +194,7 @@ class Looking(NamedTuple):
         return max(share_of(n_values), _FIXED_SHARE if self.fixed and n_values >= _FIXED_LEAST else 1)
 
     def view(
-        self, dtype: ValueType, stream_log2: int, columns: tuple[ColumnReferences, ...], alone: bool = False
+        self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], alone: bool = False
     ) -> View:
         """One way, from a count of some blocks. ``alone``: there is no other to compare it with."""
         if alone and self.fixed:
@@ -221,7 +221,7 @@ class Looking(NamedTuple):
         some = left[:: view.seen.step]
         return _costs(view.dtype, view.seen, view.stream_log2, self.block, some)[view.references]
 
-    def best(self, dtype: ValueType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
+    def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
         """The cheapest, over these lengths of sub-streams and with column references or without."""
         if len(lengths) == 1 and not columns:
             return self.view(dtype, lengths[0], columns, alone=True)
@@ -233,7 +233,7 @@ class Looking(NamedTuple):
 
     def _survey(
         self,
-        dtype: ValueType,
+        dtype: DType,
         stream_log2: int,
         columns: tuple[ColumnReferences, ...],
         step: int,

@@ -361,7 +361,7 @@ def as_type(bits, dtype):
 
 def named_in(frame, carried):
     """Codebooks that a frame names by id, out of the records that earlier ones carried."""
-    kind = reference.VALUE_TYPES[frame[5]]
+    kind = reference.DTYPES[frame[5]]
     hashes = {reference.checksum(record, kind.H): record for record in carried}
     names = [frame[at + 4 : at + 16] for at in range(48, len(frame) - 16) if frame[at : at + 4] == b"\x01\0\0\0"]
     found = ((int.from_bytes(name[:4], "little"), int.from_bytes(name[4:], "little")) for name in names)

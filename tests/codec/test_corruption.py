@@ -51,7 +51,7 @@ from tests.support.frame_builder import (
     sealed_block,
 )
 from tests.support.paths import ROOT
-from tests.support.reference import VALUE_TYPES, BlockKind, checksum
+from tests.support.reference import DTYPES, BlockKind, checksum
 
 BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
 
@@ -60,17 +60,17 @@ BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
 def small_frames() -> tuple[Built, ...]:
     """Frames of every type and kind of block, short enough to be spoilt in every way."""
     frames = []
-    for dtype in VALUE_TYPES:
+    for dtype in DTYPES:
         frames += [build_frame(Random(f"{dtype} {kind}"), dtype=dtype, n_values=150, block_log2=10, kinds=[kind])
-                   for kind in BLOCK_KINDS if VALUE_TYPES[dtype].predicted or kind != "predicted"]
+                   for kind in BLOCK_KINDS if DTYPES[dtype].predicted or kind != "predicted"]
         frames += [build_frame(Random(dtype), dtype=dtype, n_values=1100, block_log2=10, stream_log2=7, n_codebooks=2,
                                named=True)]
         frames += [build_frame(Random(seed), dtype=dtype, n_values=1100, block_log2=10, kinds=["predicted"],
-                               spare_bits=seed % 2 == 0) for seed in range(3 if VALUE_TYPES[dtype].predicted else 0)]
+                               spare_bits=seed % 2 == 0) for seed in range(3 if DTYPES[dtype].predicted else 0)]
         frames += [build_frame(Random(f"{dtype} base {n_values}"), dtype=dtype, n_values=n_values, block_log2=10,
                                kinds=["predicted"], with_base=True)
-                   for n_values in ((1, 7, 333, 1101) if VALUE_TYPES[dtype].predicted else ())]
-        for number, levels in enumerate(USUAL_PLANES.get(VALUE_TYPES[dtype].T, [])[:5]):
+                   for n_values in ((1, 7, 333, 1101) if DTYPES[dtype].predicted else ())]
+        for number, levels in enumerate(USUAL_PLANES.get(DTYPES[dtype].T, [])[:5]):
             frames += [build_frame(Random(f"{dtype} columns {number}"), dtype=dtype, n_values=[200, 1300][number % 2],
                                    block_log2=10, n_codebooks=1, levels=levels, kinds=["coded"], with_columns=True,
                                    spare_bits=number % 2 == 1)]
@@ -118,7 +118,7 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
             assert Draft.of(found[-1], laws.SHIPPED).columns
             wide = from_floats(kind, np.random.default_rng(kind.M).uniform(-0.75, 0.75, 4096))
             found.append(gcodec.encode(typed(dtype, wide), dtype=dtype))
-    assert {frame[5] for frame in found} == set(VALUE_TYPES)
+    assert {frame[5] for frame in found} == set(DTYPES)
     return tuple(found)
 
 

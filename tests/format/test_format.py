@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import errors
-from gcodec.dtypes import BY_NAME, VALUE_TYPES, WIDE
+from gcodec.dtypes import BY_NAME, DTYPES, WIDE_DTYPES
 from gcodec.format import codebook, modes
 from gcodec.format import levels as kept
 from gcodec.format import prelude as fmt
@@ -145,8 +145,8 @@ def rows_of(section: str) -> list[list[str]]:
 
 def test_value_types_are_those_of_the_page():
     rows = [row for row in rows_of("2. Value types") if row[0].isdigit()]
-    assert len(rows) == len(VALUE_TYPES) + len(WIDE)
-    for row, kind in zip(rows, (*VALUE_TYPES, *WIDE.values()), strict=True):
+    assert len(rows) == len(DTYPES) + len(WIDE_DTYPES)
+    for row, kind in zip(rows, (*DTYPES, *WIDE_DTYPES.values()), strict=True):
         numbers = [int(cell) for cell in (row[0], *row[2:6])]
         assert numbers == [kind.code, kind.bits, kind.head_bits, kind.tail_bits, kind.mantissa_bits]
         assert row[1] == kind.name
@@ -158,7 +158,7 @@ def test_value_types_are_those_of_the_page():
 def test_examples_of_planes_and_levels_are_what_the_encoder_writes():
     schemes = {
         "float32 lossless": modes.lossless(BY_NAME["float32"]),
-        "float32 lossless, with a wide head": modes.lossless(WIDE["float32"]),
+        "float32 lossless, with a wide head": modes.lossless(WIDE_DTYPES["float32"]),
         "float32, 9 mantissa bits kept": modes.fixed(BY_NAME["float32"], 9),
         "float32, ladder 0/6/12/18": modes.ladder(BY_NAME["float32"], gcodec.PAPER_LADDER["float32"]),
         "float32, ladder 0/3/…/21": modes.ladder(BY_NAME["float32"], gcodec.FINE_LADDER["float32"]),
@@ -203,15 +203,15 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 def test_fields_are_wide_enough_for_their_maxima():
     for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, kept.MAX_LEVELS,
                  kept.MAX_PLANES, kept.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(fmt.BLOCK_KINDS),
-                 max(kind.code for kind in VALUE_TYPES), max(kind.mantissa_bits for kind in VALUE_TYPES),
+                 max(kind.code for kind in DTYPES), max(kind.mantissa_bits for kind in DTYPES),
                  (1 << kept.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
         assert 0 <= most < 1 << 8
-    head = max(kind.head_bits for kind in VALUE_TYPES)
+    head = max(kind.head_bits for kind in DTYPES)
     longest = prefix_code.MAX_LENGTH + head
     stream = 1 << fmt.STREAM_LOG2[-1]
     block = 1 << fmt.BLOCK_LOG2[-1]
     assert prefix_code.MAX_LENGTH < 1 << 4                                  # code lengths
-    assert max(kind.tail_bits for kind in VALUE_TYPES) <= kept.MAX_PLANE_BITS
+    assert max(kind.tail_bits for kind in DTYPES) <= kept.MAX_PLANE_BITS
     assert head <= 16                                                       # base, first of a range
     assert stream * longest // 8 < 1 << 16                                  # min_stream_bytes, 16 bits of length
     assert block * (longest + 64) // 8 + 1024 < 1 << 32                     # block sizes, symbol_bytes, plane_bytes

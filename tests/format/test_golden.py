@@ -28,7 +28,7 @@ def test_golden_frames_decode(name):
     decoded = laws.decode_known(frame, codebooks, base=base)
     assert list(decoded.shape) == described["shape"]
     assert hashlib.sha256(laws.bits_of(decoded).tobytes()).hexdigest() == described["sha256"]
-    assert reference.VALUE_TYPES[frame[5]].name == described["dtype"]
+    assert reference.DTYPES[frame[5]].name == described["dtype"]
     assert frame[6:8] == bytes([described["mode"], described["container"]])
     other = reference.decode(frame, codebooks, base=base)
     assert other.kinds == described["blocks"]
@@ -77,7 +77,7 @@ def test_every_size_that_a_header_may_name_has_a_vector():
     drafts = [Draft.of(frame, as_known(VALID[name].get("codebooks", [])))
               for name, frame in zip(VALID, frames, strict=True)]
     kinds = {(draft.dtype, record[0]) for draft in drafts for record in draft.records}
-    assert kinds == {(code, kind) for code in reference.VALUE_TYPES for kind in (0, 1)}
+    assert kinds == {(code, kind) for code in reference.DTYPES for kind in (0, 1)}
     coded = [Coded.of(block, draft.stream_log2) for draft in drafts for block in draft.blocks if block[0] == 2]
     assert {bool(block.run_symbol) for block in coded if b"" in block.streams} == {False, True}
     assert {block.reference_width > 0 for block in coded} == {True, False}
@@ -103,7 +103,7 @@ def test_golden_frames_cover_types_modes_and_kinds_of_block():
     flags = {(draft.dtype, bool(draft.columns), Coded.of(block, draft.stream_log2).flags)
              for draft in found for block in draft.blocks if block[0] == 2}
     wanted = {(False, 0), (True, 0), (True, 1)}     # whether there are column references, and of use
-    assert flags == {(code, *of) for code, kind in reference.VALUE_TYPES.items() for of in wanted
+    assert flags == {(code, *of) for code, kind in reference.DTYPES.items() for of in wanted
                      if kind.T or not of[0]}
     with_a_base = [described["what"] for described in BROKEN.values() if "base" in described]
     assert {"a base of another last bit", "a base of another size"} <= set(with_a_base)

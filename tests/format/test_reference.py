@@ -26,11 +26,11 @@ from tests.support.frame_builder import (
     by_id,
     mutations,
 )
-from tests.support.reference import ESCAPE, VALUE_TYPES, Bits, BlockKind, Refused, base_hash, checksum, decode
+from tests.support.reference import DTYPES, ESCAPE, Bits, BlockKind, Refused, base_hash, checksum, decode
 
 KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
-PREDICTED = [code for code, kind in VALUE_TYPES.items() if kind.predicted]
-WITH_TAIL = [code for code, kind in VALUE_TYPES.items() if kind.T]
+PREDICTED = [code for code, kind in DTYPES.items() if kind.predicted]
+WITH_TAIL = [code for code, kind in DTYPES.items() if kind.T]
 
 
 def kind_of_refusal(
@@ -47,7 +47,7 @@ def kind_of_refusal(
 def corpus() -> tuple[Built, ...]:
     """Frames of all value types and kinds of block, small and not, and at random."""
     frames = []
-    for seed, (dtype, kind) in enumerate(itertools.product(VALUE_TYPES, KINDS)):
+    for seed, (dtype, kind) in enumerate(itertools.product(DTYPES, KINDS)):
         for n_values in 1 + seed, 1025 + 100 * seed:
             rng = Random(f"{dtype} {kind} {n_values}")
             frames.append(build_frame(rng, dtype=dtype, n_values=n_values, block_log2=10, kinds=[kind]))
@@ -61,7 +61,7 @@ def corpus() -> tuple[Built, ...]:
                            block_log2=10, kinds=["predicted"], spare_bits=seed % 2 == 0, with_base=True)
                for seed in range(30)]
     for seed, (dtype, usual) in enumerate(itertools.product(WITH_TAIL, range(2))):
-        for number, levels in enumerate(USUAL_PLANES[VALUE_TYPES[dtype].T], seed):
+        for number, levels in enumerate(USUAL_PLANES[DTYPES[dtype].T], seed):
             rng = Random(f"columns {dtype} {usual} {number}")
             frames.append(build_frame(rng, dtype=dtype, n_values=[300, 2500, 2060, 1100][number % 4], block_log2=10,
                                       n_codebooks=2, levels=levels if usual else None, spare_bits=number % 2 == 0,
@@ -253,9 +253,9 @@ def test_frames_reach_the_corners() -> None:
         "longest code 1", "longest code 12", "range around 2^H", "escape", "no runs", "some runs",
         "runs only", "length_width 0", "length_width above 0", "reference of H bits",
     }
-    expected |= {f"dtype {code}" for code in VALUE_TYPES}
+    expected |= {f"dtype {code}" for code in DTYPES}
     expected |= {f"dtype {code}, planes {tuple(planes)}, levels {tuple(levels)}" for code in WITH_TAIL
-                 for planes, levels in USUAL_PLANES[VALUE_TYPES[code].T]}
+                 for planes, levels in USUAL_PLANES[DTYPES[code].T]}
     expected |= {f"flags 1, dtype {code}" for code in WITH_TAIL} | {f"columns: width {n}" for n in range(9)}
     expected |= {f"columns: {corner}" for corner in (
         "one", "several", "255 templates and columns", "a gap", "no gap", "group 1", "a group", "one group",
@@ -265,7 +265,7 @@ def test_frames_reach_the_corners() -> None:
                  "columns, templates and a base", "flags 1 with some columns in the block",
                  "flags 1 with no columns in the block"}
     expected |= {f"stream_log2 {n}" for n in range(6, 13)} | {f"block kind {n}" for n in range(4)}
-    expected |= {f"predicted {kind.name}" for kind in VALUE_TYPES.values() if kind.predicted}
+    expected |= {f"predicted {kind.name}" for kind in DTYPES.values() if kind.predicted}
     expected |= {f"predicted: {corner}" for corner in (
         "two columns", "rows within a row", "rows", "first column", "last column", "column",
         "template larger than a block", "runs only", "some runs", "no runs", "length_width 0", "length_width above 0",
@@ -274,12 +274,12 @@ def test_frames_reach_the_corners() -> None:
     expected |= {"one base", "bases", "a base and templates", "no template but a base", "base in use", "base of no use",
                  "base of no values", "base of 16 bits and an odd number of values",
                  "base of 32 bits and an odd number of values"}
-    expected |= {f"{kind.name} from a base, {which} block" for kind in VALUE_TYPES.values() if kind.predicted
+    expected |= {f"{kind.name} from a base, {which} block" for kind in DTYPES.values() if kind.predicted
                  for which in ("first", "later")}
     assert sorted(expected - seen) == []
 
 
-@pytest.mark.parametrize("dtype", VALUE_TYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_large_frame(dtype: int) -> None:
     rng = Random(dtype)
     kinds: tuple[BlockKind, ...] = ("coded", "predicted")

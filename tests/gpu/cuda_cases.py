@@ -28,7 +28,7 @@ import numpy as np
 
 import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder
-from gcodec.dtypes import BY_NAME, ValueType
+from gcodec.dtypes import BY_NAME, DType
 from gcodec.format import modes as schemes
 from gcodec.format import shipped
 from gcodec.format.codebook import Codebook, read_inline
@@ -70,7 +70,7 @@ def cases(quick: bool, slow: tuple[str, ...], most: int) -> Iterator[Case]:
 def check_same_bytes(
     memory: HostMemory,
     arrays: list[Bits],
-    dtype: ValueType,
+    dtype: DType,
     scheme: Scheme,
     levels: list[Any] | None = None,
     nearest: bool = True,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.dtypes import BY_NAME, ValueType
+from gcodec.dtypes import BY_NAME, DType
 
 Wrap = Callable[[np.ndarray], Any]
 
@@ -58,7 +58,7 @@ class HostMemory:
         array = np.asarray(_At(lowest, -(-(end - lowest) // kind.itemsize), kind))
         return array, [(address - lowest) // kind.itemsize for address in addresses]
 
-    def see(self, x: np.ndarray) -> tuple[np.ndarray, ValueType, tuple[int, ...]]:
+    def see(self, x: np.ndarray) -> tuple[np.ndarray, DType, tuple[int, ...]]:
         return np.ascontiguousarray(x), BY_NAME[self.names.get(x.dtype.name, x.dtype.name)], x.shape
 
     def levels_of(self, levels: np.ndarray, n: int) -> np.ndarray:
@@ -70,7 +70,7 @@ class HostMemory:
         room[: len(data)] = np.frombuffer(data, np.uint8)
         return room[: len(data)]
 
-    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> np.ndarray:
+    def new(self, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
         array = np.empty(shape, dtype.uint)
         array.reshape(-1).view(np.uint8)[:] = 0x5A
         return array

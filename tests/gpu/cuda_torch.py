@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gcodec import gpu
-from gcodec.dtypes import ValueType
+from gcodec.dtypes import DType
 from gcodec.gpu import device_memory as seam
 from gcodec.kernels.cuda import grid
 
@@ -43,7 +43,7 @@ class TorchOnHost(seam.TorchMemory):
     def part(self, array: Any, begin: int, end: int) -> Any:
         return pretending(super().part(array, begin, end))
 
-    def new(self, dtype: ValueType, shape: tuple[int, ...]) -> Any:
+    def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
         return pretending(super().new(dtype, shape))
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:

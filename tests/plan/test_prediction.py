@@ -345,7 +345,7 @@ def test_without_the_base_there_is_no_array(dtype):
 
 @predictable
 def test_a_base_that_no_block_uses_is_needed_all_the_same(dtype):
-    code = next(code for code, kind in reference.VALUE_TYPES.items() if kind.name == dtype)
+    code = next(code for code, kind in reference.DTYPES.items() if kind.name == dtype)
     for n_values in (0, 50, 3000):
         built = build_frame(Random(n_values), dtype=code, n_values=n_values, kinds=["raw"], with_base=True)
         base = built.base

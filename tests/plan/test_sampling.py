@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.dtypes import BY_NAME, WIDE, ValueType
+from gcodec.dtypes import BY_NAME, WIDE_DTYPES, DType
 from gcodec.kernels.entropy import codebook_fit
 from gcodec.kernels.heads.means import mean_head
 from gcodec.kernels.sample import costs as survey
@@ -15,11 +15,11 @@ from gcodec.kernels.sample import count as counting
 from gcodec.plan.codebooks import window_of
 from gcodec.plan.sampling import take_survey
 
-TYPES = (*BY_NAME.values(), *WIDE.values())
+TYPES = (*BY_NAME.values(), *WIDE_DTYPES.values())
 BLOCK = 1 << 12
 
 
-def random_bits(dtype: ValueType, n: int, seed: int) -> np.ndarray:
+def random_bits(dtype: DType, n: int, seed: int) -> np.ndarray:
     """Heads near each other and a few far away, zeros single and in runs: uintW[n]."""
     rng = np.random.default_rng(seed)
     heads = rng.normal(dtype.head_mask // 3, 1 + seed % 7, n).astype(np.int64) & dtype.head_mask
@@ -32,7 +32,7 @@ def random_bits(dtype: ValueType, n: int, seed: int) -> np.ndarray:
     return bits.astype(dtype.uint)
 
 
-def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: ValueType, n_levels: int
+def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: DType, n_levels: int
                  ) -> np.ndarray:
     """The histogram of heads relative to ``origin`` as kernels.survey describes it: int64[n_bins]."""
     window, center = window_of(n_levels)
@@ -43,7 +43,7 @@ def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype
     return np.bincount(np.where(bits == 0, 0, bins), minlength=2 + n_levels * window)
 
 
-def plain_survey(bits: np.ndarray, levels: np.ndarray | None, dtype: ValueType, n_levels: int, stream: int, step: int,
+def plain_survey(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int,
                  every: int) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
     """Means, and histograms relative to blocks and to sub-streams, of the pieces that are looked at."""
     piece = max(stream, counting.PIECE)

@@ -21,7 +21,7 @@ import pytest
 from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, Ladder
 from gcodec.truncation.reference import round_to_levels
 from tests.support.paths import CORPUS
-from tests.support.reference import BY_NAME, ValueType
+from tests.support.reference import BY_NAME, DType
 
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
 Array: TypeAlias = npt.NDArray[Any]
@@ -32,7 +32,7 @@ BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 STREAM = 1 << 8     #: values per sub-stream, as this encoder writes them
 
 
-def block_of(kind: ValueType) -> int:
+def block_of(kind: DType) -> int:
     """Values per block, as this encoder writes them."""
     return 1 << (15 if kind.W == 8 else 14)
 
@@ -40,12 +40,12 @@ def block_of(kind: ValueType) -> int:
 # ------------------------------------------------------------------------------------------------- Bit patterns
 
 
-def infinity(kind: ValueType) -> int:
+def infinity(kind: DType) -> int:
     """Bits of a full exponent field over an empty mantissa: +inf, but for float8_e4m3fn, which has none."""
     return (1 << kind.W - 1) - (1 << kind.M)
 
 
-def from_floats(kind: ValueType, values: Array) -> Bits:
+def from_floats(kind: DType, values: Array) -> Bits:
     """The nearest, or nearly nearest, values of a type."""
     with np.errstate(over="ignore", under="ignore"):
         if kind.name not in BITS_ONLY:
@@ -60,7 +60,7 @@ def from_floats(kind: ValueType, values: Array) -> Bits:
     return (magnitude | (half >> 8 & 0x80)).astype(np.uint8)
 
 
-def to_floats(kind: ValueType, bits: Bits) -> Array:
+def to_floats(kind: DType, bits: Bits) -> Array:
     """Values as float64, exactly."""
     match kind.name:
         case "bfloat16":
@@ -78,13 +78,13 @@ def to_floats(kind: ValueType, bits: Bits) -> Array:
         return floats.astype(np.float64)
 
 
-def noise(kind: ValueType, rng: np.random.Generator, n: int) -> Bits:
+def noise(kind: DType, rng: np.random.Generator, n: int) -> Bits:
     """Bits that are 0 or 1 alike."""
     return rng.integers(0, 1 << kind.W, n, kind.container.type, endpoint=False) if kind.W < 64 else rng.integers(
         0, (1 << 64) - 1, n, np.uint64, endpoint=True)
 
 
-def specials(kind: ValueType) -> Bits:
+def specials(kind: DType) -> Bits:
     """Every corner of a type, with both signs."""
     one, inf, sign, quiet = 1 << kind.M, infinity(kind), 1 << kind.W - 1, 1 << kind.M - 1
     sizes = [0, 1, 2, one >> 1, one - 1, one, one + 1, 2 * one, inf >> 1, inf - 1, inf, inf + 1, inf + 2, inf | quiet,
@@ -94,7 +94,7 @@ def specials(kind: ValueType) -> Bits:
 
 # -------------------------------------------------------------------------------------------------------- Cases
 
-Maker: TypeAlias = Callable[[ValueType, np.random.Generator], Bits]
+Maker: TypeAlias = Callable[[DType, np.random.Generator], Bits]
 MAKERS: dict[str, Maker] = {}
 
 
@@ -119,7 +119,7 @@ class Case:
         return f"{self.dtype}, {self.name}"
 
     @property
-    def kind(self) -> ValueType:
+    def kind(self) -> DType:
         """The value type, as the page describes it."""
         return KINDS[self.dtype]
 
@@ -147,99 +147,99 @@ def pieces(*parts: Bits) -> Bits:
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
-def gaussian(kind: ValueType, rng: np.random.Generator, n: int, zeros: float = 0.0, scale: float = 0.01) -> Bits:
+def gaussian(kind: DType, rng: np.random.Generator, n: int, zeros: float = 0.0, scale: float = 0.01) -> Bits:
     """Like a gradient: normal values, a share of them zero."""
     values = rng.standard_normal(n) * scale * (rng.random(n) >= zeros)
     return from_floats(kind, values + 0.0)
 
 
 @case("empty")
-def _empty(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _empty(kind: DType, rng: np.random.Generator) -> Bits:
     return np.zeros(0, kind.container)
 
 
 @case("empty of three dimensions")
-def _empty_3d(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _empty_3d(kind: DType, rng: np.random.Generator) -> Bits:
     return np.zeros((3, 0, 2), kind.container)
 
 
 @case("0-d")
-def _scalar(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _scalar(kind: DType, rng: np.random.Generator) -> Bits:
     return gaussian(kind, rng, 1, scale=1.0).reshape(())
 
 
 @case("one value")
-def _one(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _one(kind: DType, rng: np.random.Generator) -> Bits:
     return noise(kind, rng, 1)
 
 
 @case("two values")
-def _two(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _two(kind: DType, rng: np.random.Generator) -> Bits:
     return np.array([0, 1 << kind.W - 1], kind.container)
 
 
 @case("three dimensions")
-def _three_dimensions(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _three_dimensions(kind: DType, rng: np.random.Generator) -> Bits:
     return gaussian(kind, rng, 7 * 11 * 13).reshape(7, 11, 13)
 
 
 @case("many dimensions")
-def _many_dimensions(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _many_dimensions(kind: DType, rng: np.random.Generator) -> Bits:
     return gaussian(kind, rng, 64).reshape((1, 2) * 6 + (1,) * 4)
 
 
 @case("every corner of the type")
-def _specials(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _specials(kind: DType, rng: np.random.Generator) -> Bits:
     return specials(kind)
 
 
 @case("corners among gaussian values")
-def _specials_among(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _specials_among(kind: DType, rng: np.random.Generator) -> Bits:
     bits = pieces(gaussian(kind, rng, 1500, zeros=0.2), np.repeat(specials(kind), 2))
     return rng.permutation(bits)
 
 
 @case("all zero")
-def _zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _zeros(kind: DType, rng: np.random.Generator) -> Bits:
     return np.zeros(block_of(kind) + 1, kind.container)
 
 
 @case("all minus zero")
-def _minus_zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _minus_zeros(kind: DType, rng: np.random.Generator) -> Bits:
     return np.full(300, 1 << kind.W - 1, kind.container)
 
 
 @case("zero and minus zero")
-def _both_zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _both_zeros(kind: DType, rng: np.random.Generator) -> Bits:
     return rng.choice([0, 1 << kind.W - 1], 700).astype(kind.container)
 
 
 @case("one constant")
-def _constant(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _constant(kind: DType, rng: np.random.Generator) -> Bits:
     return np.repeat(gaussian(kind, rng, 1, scale=1.0), 2 * block_of(kind))
 
 
 @case("a constant NaN")
-def _constant_nan(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _constant_nan(kind: DType, rng: np.random.Generator) -> Bits:
     return np.full(77, infinity(kind) + 1, kind.container)
 
 
 @case("all but one zero")
-def _all_but_one_zero(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _all_but_one_zero(kind: DType, rng: np.random.Generator) -> Bits:
     bits = np.zeros(block_of(kind) + 300, kind.container)
     bits[block_of(kind) - 1] = from_floats(kind, np.array([1.5]))[0]
     return bits
 
 
 @case("the last value differs")
-def _last_differs(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _last_differs(kind: DType, rng: np.random.Generator) -> Bits:
     bits = np.full(1000, infinity(kind) >> 1, kind.container)
     bits[-1] += 1
     return bits
 
 
 @case("one zero among many")
-def _one_zero(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _one_zero(kind: DType, rng: np.random.Generator) -> Bits:
     bits = gaussian(kind, rng, 2 * block_of(kind), scale=4.0)
     bits[bits == 0] += 1
     bits[777] = 0
@@ -247,55 +247,55 @@ def _one_zero(kind: ValueType, rng: np.random.Generator) -> Bits:
 
 
 @case("rows of zeros")
-def _sparse_rows(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _sparse_rows(kind: DType, rng: np.random.Generator) -> Bits:
     rows = gaussian(kind, rng, 60 * 96).reshape(60, 96)
     rows[rng.random(60) < 0.8] = 0
     return rows
 
 
 @case("blocks of zeros")
-def _zero_blocks(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _zero_blocks(kind: DType, rng: np.random.Generator) -> Bits:
     zeros = np.zeros(block_of(kind), kind.container)
     return pieces(zeros, gaussian(kind, rng, 700), zeros[700:], zeros)
 
 
 @case("noise")
-def _noise(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _noise(kind: DType, rng: np.random.Generator) -> Bits:
     return noise(kind, rng, 900)
 
 
 @case("a block and more of noise")
-def _block_of_noise(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _block_of_noise(kind: DType, rng: np.random.Generator) -> Bits:
     return noise(kind, rng, block_of(kind) + 100)
 
 
 @case("gaussian")
-def _gaussian(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _gaussian(kind: DType, rng: np.random.Generator) -> Bits:
     return gaussian(kind, rng, 3000)
 
 
 @case("gaussian, three in ten zero")
-def _gaussian_zeros(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _gaussian_zeros(kind: DType, rng: np.random.Generator) -> Bits:
     return gaussian(kind, rng, 3000, zeros=0.3)
 
 
 @case("uniform")
-def _uniform(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _uniform(kind: DType, rng: np.random.Generator) -> Bits:
     return from_floats(kind, rng.uniform(-1, 1, 1200))
 
 
 @case("sorted")
-def _sorted(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _sorted(kind: DType, rng: np.random.Generator) -> Bits:
     return from_floats(kind, np.sort(rng.standard_normal(2500)))
 
 
 @case("counting up")
-def _counting(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _counting(kind: DType, rng: np.random.Generator) -> Bits:
     return from_floats(kind, np.arange(1300.0))
 
 
 @case("every head")
-def _every_head(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _every_head(kind: DType, rng: np.random.Generator) -> Bits:
     heads = rng.permutation(np.arange(1 << kind.H, dtype=np.uint64))
     if kind.T == 0:
         return heads.astype(kind.container)
@@ -305,39 +305,39 @@ def _every_head(kind: ValueType, rng: np.random.Generator) -> Bits:
 
 
 @case("few far from the rest")
-def _outliers(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _outliers(kind: DType, rng: np.random.Generator) -> Bits:
     bits = gaussian(kind, rng, block_of(kind) + 1)
     far = rng.random(len(bits)) < 0.004
     return np.where(far, noise(kind, rng, len(bits)), bits).astype(kind.container)
 
 
 @case("scale by row")
-def _row_scales(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _row_scales(kind: DType, rng: np.random.Generator) -> Bits:
     reach = {5: 10, 4: 5}.get(kind.W - 1 - kind.M, 70)
     rows = rng.standard_normal((24, STREAM)) * np.exp2(rng.integers(-reach, reach, (24, 1)))
     return from_floats(kind, rows)
 
 
 @case("scale by block")
-def _block_scales(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _block_scales(kind: DType, rng: np.random.Generator) -> Bits:
     return pieces(gaussian(kind, rng, block_of(kind), scale=1e-3), gaussian(kind, rng, 1200, scale=8.0))
 
 
 @case("spread by block")
-def _block_spreads(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _block_spreads(kind: DType, rng: np.random.Generator) -> Bits:
     reach = {5: 8, 4: 4}.get(kind.W - 1 - kind.M, 25)
     wide = rng.standard_normal(block_of(kind)) * np.exp2(rng.uniform(-reach, reach, block_of(kind)))
     return pieces(gaussian(kind, rng, block_of(kind), zeros=0.4), from_floats(kind, wide), gaussian(kind, rng, 50))
 
 
 @case("denormal")
-def _denormals(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _denormals(kind: DType, rng: np.random.Generator) -> Bits:
     small = noise(kind, rng, 600) & kind.container.type((1 << kind.W - 1) | (1 << kind.M) - 1)
     return pieces(small, gaussian(kind, rng, 200))
 
 
 @case("runs of equal sub-streams")
-def _runs(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _runs(kind: DType, rng: np.random.Generator) -> Bits:
     rows = from_floats(kind, rng.uniform(1, 1.999, (12, STREAM)))
     rows[2:5], rows[7] = 0, from_floats(kind, rng.standard_normal(STREAM))
     rows[9, 3] = infinity(kind)
@@ -374,7 +374,7 @@ def recorded() -> dict[str, Array]:
 
 
 def _of_record(name: str) -> Maker:
-    def make(kind: ValueType, rng: np.random.Generator) -> Bits:
+    def make(kind: DType, rng: np.random.Generator) -> Bits:
         grad = recorded()[name]
         rows = max(1, 4000 // max(grad[0].size, 1)) if grad.ndim > 1 else len(grad)
         scale = 1.0 if kind.W - 1 - kind.M > 5 else 2.0 ** 12       # narrow types need loss scaling
@@ -400,12 +400,12 @@ SHORT = ("empty", "empty of three dimensions", "0-d", "one value", "two values",
 
 
 @case("gaussian of 17 blocks")
-def _large_gaussian(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _large_gaussian(kind: DType, rng: np.random.Generator) -> Bits:
     return gaussian(kind, rng, 17 * block_of(kind) + 77, zeros=0.2)
 
 
 @case("mixture of 17 blocks")
-def _large_mixture(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _large_mixture(kind: DType, rng: np.random.Generator) -> Bits:
     """Raw, constant and coded blocks of several scales, in no order."""
     n = block_of(kind)
     makers = [lambda: noise(kind, rng, n), lambda: np.zeros(n, kind.container), lambda: gaussian(kind, rng, n),
@@ -420,7 +420,7 @@ LARGE = tuple(Case(dtype, name) for dtype in KINDS for name in MAKERS if name.en
 
 
 def multiples(
-    kind: ValueType, rng: np.random.Generator, shape: tuple[int, ...], noise: float = 0.0, exponent: int = 0
+    kind: DType, rng: np.random.Generator, shape: tuple[int, ...], noise: float = 0.0, exponent: int = 0
 ) -> Bits:
     """Rows, of the last dimension: scales of 16 bits and both signs times one row, rounded to float32 and then to the
     type; each value changed by ``noise`` of itself. ``exponent``: of the products, about."""
@@ -434,27 +434,27 @@ def multiples(
 
 
 @case("multiples: 33 columns")
-def _multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _multiples(kind: DType, rng: np.random.Generator) -> Bits:
     return multiples(kind, rng, (300, 33))
 
 
 @case("multiples: 128 columns, three dimensions")
-def _multiples_3d(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _multiples_3d(kind: DType, rng: np.random.Generator) -> Bits:
     return multiples(kind, rng, (5, 33, 128))
 
 
 @case("multiples: 300 columns, nearly")
-def _near_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _near_multiples(kind: DType, rng: np.random.Generator) -> Bits:
     return multiples(kind, rng, (120, 300), noise=2.0 ** -(kind.M - 1))
 
 
 @case("multiples: 20000 columns, nearly")
-def _wide_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _wide_multiples(kind: DType, rng: np.random.Generator) -> Bits:
     return multiples(kind, rng, (33, 20_000), noise=2.0 ** -(kind.M - 1))
 
 
 @case("multiples: zero rows and corners among them")
-def _multiples_and_corners(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _multiples_and_corners(kind: DType, rng: np.random.Generator) -> Bits:
     bits = multiples(kind, rng, (300, 128))
     bits[rng.random(300) < 0.3] = 0
     odd = rng.random(bits.shape) < 0.002
@@ -463,24 +463,24 @@ def _multiples_and_corners(kind: ValueType, rng: np.random.Generator) -> Bits:
 
 
 @case("multiples: denormal products")
-def _tiny_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _tiny_multiples(kind: DType, rng: np.random.Generator) -> Bits:
     smallest = to_floats(kind, np.array([1 << kind.M], kind.container))[0]
     return multiples(kind, rng, (200, 128), exponent=math.frexp(smallest)[1])
 
 
 @case("multiples: at the end of the range")
-def _huge_multiples(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _huge_multiples(kind: DType, rng: np.random.Generator) -> Bits:
     largest = to_floats(kind, np.array([infinity(kind) - 1], kind.container))[0]
     return multiples(kind, rng, (200, 128), exponent=math.frexp(largest)[1] - 1)
 
 
 @case("multiples: all rows equal")
-def _equal_rows(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _equal_rows(kind: DType, rng: np.random.Generator) -> Bits:
     return np.repeat(multiples(kind, rng, (1, 500)), 70, axis=0)
 
 
 @case("multiples: blocks of noise among them")
-def _multiples_and_noise(kind: ValueType, rng: np.random.Generator) -> Bits:
+def _multiples_and_noise(kind: DType, rng: np.random.Generator) -> Bits:
     """Predicted, raw, constant and coded blocks in turn."""
     n, columns = block_of(kind), 64
     rows = multiples(kind, rng, (9 * n // columns, columns)).reshape(-1)
@@ -490,7 +490,7 @@ def _multiples_and_noise(kind: ValueType, rng: np.random.Generator) -> Bits:
 
 
 def scaled(
-    kind: ValueType, rng: np.random.Generator, shape: tuple[int, ...], reach: int = 3, channels: bool = False
+    kind: DType, rng: np.random.Generator, shape: tuple[int, ...], reach: int = 3, channels: bool = False
 ) -> Bits:
     """Like a gradient of a matrix: normal values, times a scale by row and one by column, which are powers of two up to
     ``reach`` either way; in the middle of the range. ``channels``: a convolution's, which all that lies behind the
@@ -509,7 +509,7 @@ MULTIPLES = tuple(Case(dtype, name) for dtype, kind in KINDS.items() if kind.pre
 
 # Pairs of an array and its base, such as a checkpoint and the one before it: not in CASES.
 
-PairMaker: TypeAlias = Callable[[ValueType, np.random.Generator], tuple[Bits, Bits]]
+PairMaker: TypeAlias = Callable[[DType, np.random.Generator], tuple[Bits, Bits]]
 PAIR_MAKERS: dict[str, PairMaker] = {}
 
 
@@ -534,7 +534,7 @@ class Pair:
         return f"{self.dtype}, {self.name}"
 
     @property
-    def kind(self) -> ValueType:
+    def kind(self) -> DType:
         """The value type, as the page describes it."""
         return KINDS[self.dtype]
 
@@ -572,7 +572,7 @@ def typed(dtype: str, bits: Bits) -> Array:
     return bits.copy() if dtype in BITS_ONLY else bits.copy().view(dtype)
 
 
-def stepped(kind: ValueType, base: Bits, steps: Array) -> Bits:
+def stepped(kind: DType, base: Bits, steps: Array) -> Bits:
     """Values so many steps from others, in the order of real numbers, around its ends: docs/format.md section 8."""
     half = 1 << kind.W - 1
     place = np.where(base < half, base.astype(np.int64), -1 - (base.astype(np.int64) - half)) + steps
@@ -580,7 +580,7 @@ def stepped(kind: ValueType, base: Bits, steps: Array) -> Bits:
     return np.where(place >= 0, place, half - 1 - place).astype(kind.container)
 
 
-def trained(kind: ValueType, rng: np.random.Generator, shape: tuple[int, ...], step: float) -> tuple[Bits, Bits]:
+def trained(kind: DType, rng: np.random.Generator, shape: tuple[int, ...], step: float) -> tuple[Bits, Bits]:
     """Values like those of parameters, and what they were before each changed by about ``step`` of itself."""
     values = rng.standard_normal(shape) * 0.05
     return from_floats(kind, values * (1 + step * rng.standard_normal(shape))), from_floats(kind, values)
@@ -608,13 +608,13 @@ PAIR_MAKERS |= {
 
 
 @pair("equal")
-def _equal(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _equal(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     bits = gaussian(kind, rng, 40_000, zeros=0.1)
     return bits, bits
 
 
 @pair("equal but for one value")
-def _equal_but_one(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _equal_but_one(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     base = gaussian(kind, rng, 1999)
     bits = base.copy()
     bits[1023] ^= 1
@@ -622,52 +622,52 @@ def _equal_but_one(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bit
 
 
 @pair("equal noise")
-def _equal_noise(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _equal_noise(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     bits = noise(kind, rng, 40_001)
     return bits, bits
 
 
 @pair("a few values changed")
-def _few_changed(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _few_changed(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     base = gaussian(kind, rng, 1800)
     return np.where(rng.random(1800) < 0.01, noise(kind, rng, 1800), base).astype(kind.container), base
 
 
 @pair("another order of dimensions")
-def _other_shape(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _other_shape(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Values meet by their place in row-major order, whatever the shapes."""
     bits, base = trained(kind, rng, (30, 51), 2.0**-9)
     return bits, base.reshape(3, 17, 30)
 
 
 @pair("far from its base")
-def _far(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _far(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     return gaussian(kind, rng, 1700), gaussian(kind, rng, 1700, scale=3.0)
 
 
 @pair("noise and noise")
-def _noises(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _noises(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     return noise(kind, rng, 900), noise(kind, rng, 900)
 
 
 @pair("noise, and a base of zeros")
-def _zero_base(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _zero_base(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     return gaussian(kind, rng, 900), np.zeros(900, kind.container)
 
 
 @pair("zeros, and a base of noise")
-def _zeros_now(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _zeros_now(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     return np.zeros(900, kind.container), noise(kind, rng, 900)
 
 
 @pair("all zeros")
-def _all_zeros(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _all_zeros(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     zeros = np.zeros(20_000, kind.container)
     return zeros, zeros
 
 
 @pair("corners against corners")
-def _corners(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _corners(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Every pair of NaNs, infinities, zeros of both signs and all others, among values that gain by the base."""
     special = specials(kind)
     bits, base = trained(kind, rng, (1500,), 2.0**-9)
@@ -677,7 +677,7 @@ def _corners(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
 
 
 @pair("a step from every corner")
-def _around_corners(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _around_corners(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Steps of 0 ... 15 and of each number of digits, also from -0 to 0 and around the ends of the order."""
     special = specials(kind)
     sizes = [*range(16), *(1 << i for i in range(4, kind.W)), *((1 << i) - 1 for i in range(5, kind.W))]
@@ -687,7 +687,7 @@ def _around_corners(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bi
 
 
 @pair("blocks of every kind")
-def _every_kind(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _every_kind(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Near, constant, noise, far, equal, and near again."""
     n = block_of(kind)
     bits, base = trained(kind, rng, (6 * n - 77,), 2.0**-9)
@@ -697,7 +697,7 @@ def _every_kind(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
 
 
 @pair("near, and rows that are multiples")
-def _base_and_template(kind: ValueType, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _base_and_template(kind: DType, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """The first half is better off with the base, the second with a template."""
     bits = multiples(kind, rng, (600, 128))
     base = gaussian(kind, rng, bits.size).reshape(bits.shape)
@@ -763,7 +763,7 @@ def modes(dtype: str) -> tuple[Mode, ...]:
     return (*codings, *lossy)
 
 
-def promised(kind: ValueType, bits: Bits, options: dict[str, Any]) -> Bits:
+def promised(kind: DType, bits: Bits, options: dict[str, Any]) -> Bits:
     """What decoding must return for values encoded with these keywords
     (``gcodec.truncation.reference.round_to_levels``)."""
     coding = options.get("coding") or Coding()

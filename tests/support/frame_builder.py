@@ -18,14 +18,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tests.support.reference import (
+    DTYPES,
     ESCAPE,
-    VALUE_TYPES,
     ZERO,
     Bits,
     BlockKind,
+    DType,
     Kind,
     Known,
-    ValueType,
     base_hash,
     checksum,
     packed_bytes,
@@ -111,8 +111,8 @@ class Draft:
                    levels, records, blocks, residuals, templates, columns)
 
     @property
-    def kind(self) -> ValueType:
-        return VALUE_TYPES[self.dtype]
+    def kind(self) -> DType:
+        return DTYPES[self.dtype]
 
     @property
     def all_inline(self) -> bool:
@@ -465,8 +465,8 @@ def build_frame(
     packed arrays and sub-streams, which readers ignore; `with_base`: whether templates stand for a base, of types
     that may have templates; `with_columns`: whether there are column references, of types with a tail.
     """
-    dtype = rng.choice(list(VALUE_TYPES)) if dtype is None else dtype
-    kind = VALUE_TYPES[dtype]
+    dtype = rng.choice(list(DTYPES)) if dtype is None else dtype
+    kind = DTYPES[dtype]
     if block_log2 is None:
         block_log2 = rng.choice([10, 10, 10, 11, rng.randint(10, 20)])
     if stream_log2 is None:
@@ -555,7 +555,7 @@ USUAL_PLANES: dict[int, list[tuple[list[int], list[LevelRow]]]] = {
 }
 
 
-def random_levels(rng: Random, kind: ValueType) -> tuple[list[int], list[LevelRow]]:
+def random_levels(rng: Random, kind: DType) -> tuple[list[int], list[LevelRow]]:
     """Planes, of which some may be in no level's mask, and 1 ... 16 levels (§4)."""
     if kind.T == 0:
         return [], [(0, 0)]
@@ -585,7 +585,7 @@ def random_levels(rng: Random, kind: ValueType) -> tuple[list[int], list[LevelRo
     return planes, [(drop, rng.choice(masks[kept_bits(kind, drop)])) for drop in chosen]
 
 
-def random_codebook(rng: Random, kind: ValueType, n_levels: int) -> Inline:
+def random_codebook(rng: Random, kind: DType, n_levels: int) -> Inline:
     """A codebook of 2 ... 256 symbols (§5)."""
     n_symbols = rng.choice([0, 1, 5, 254, rng.randrange(255), rng.randrange(40)])
     cuts = sorted(rng.randint(0, n_symbols) for _ in range(n_levels - 1))
@@ -595,7 +595,7 @@ def random_codebook(rng: Random, kind: ValueType, n_levels: int) -> Inline:
     return Inline(tuple(zip(firsts, counts, strict=True)), tuple(random_lengths(rng, 2 + n_symbols)))
 
 
-def random_residuals(rng: Random, kind: ValueType) -> list[Residual]:
+def random_residuals(rng: Random, kind: DType) -> list[Residual]:
     """Residual codebooks (§5), none for types that may have none."""
     if not kind.predicted:
         return []
@@ -603,12 +603,12 @@ def random_residuals(rng: Random, kind: ValueType) -> list[Residual]:
     return [random_residual(rng, kind) for _ in range(n)]
 
 
-def random_residual(rng: Random, kind: ValueType) -> Residual:
+def random_residual(rng: Random, kind: DType) -> Residual:
     """A residual codebook."""
     return Residual(tuple(random_lengths(rng, 1 + 15 * kind.W // 4)))
 
 
-def random_templates(rng: Random, kind: ValueType, block: int) -> list[list[int]]:
+def random_templates(rng: Random, kind: DType, block: int) -> list[list[int]]:
     """Templates (§4) as bits of float32: anything, what is special, and values like those of a row."""
     if not kind.predicted:
         return []
@@ -644,7 +644,7 @@ def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
     return found
 
 
-def random_base(rng: Random, kind: ValueType, n_values: int) -> list[int]:
+def random_base(rng: Random, kind: DType, n_values: int) -> list[int]:
     """Values of a base (§8): anything, or what lies at the seams of the order of real numbers."""
     if not kind.predicted:
         return []
@@ -690,7 +690,7 @@ class BlockWriter:
     """Draws blocks (§6) of a frame; each comes with its values. A template of no columns stands for the base."""
 
     rng: Random
-    kind: ValueType
+    kind: DType
     stream_log2: int
     planes: tuple[int, ...]
     levels: tuple[LevelRow, ...]
@@ -838,7 +838,7 @@ class BlockWriter:
         return sign << kind.W - 1 | head << kind.T - 1 | tail - (sign << kind.T - 1)
 
 
-def predict(kind: ValueType, scale: int, factor: int) -> int:
+def predict(kind: DType, scale: int, factor: int) -> int:
     """The prediction p (§8) from the bits of a scale and of a template's value, without float32 arithmetic."""
     if 0 in (scale >> 23 & 255, factor >> 23 & 255):
         return 0
@@ -873,7 +873,7 @@ def stepped(value: int, residual: int, W: int) -> int:
     return place if place >= 0 else half + (-1 - place)
 
 
-def kept_bits(kind: ValueType, drop: int) -> int:
+def kept_bits(kind: DType, drop: int) -> int:
     """k of a level (§4)."""
     return kind.T - min(drop, kind.T - 1)
 

@@ -147,7 +147,7 @@ def check_agreement(frame: bytes, codebooks: reference.Known | None = None, base
 
 def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
     """``encode`` writes the same bytes into a buffer of the caller's, be it ever so tight, and nothing behind them."""
-    dtype = reference.VALUE_TYPES[frame[5]].name
+    dtype = reference.DTYPES[frame[5]].name
     for size in (gcodec.max_encoded_size(tuple(x.shape), dtype), len(frame), len(frame) + 1000):
         out = bytearray(b"\xA5" * (size + 8))
         written = gcodec.encode(x, out=memoryview(out)[:size], **options)

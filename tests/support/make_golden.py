@@ -252,7 +252,7 @@ def golden_frames() -> Iterator[tuple[str, Built]]:
         yield f"hand-made-{seed:02}", build_frame(Random(f"golden {seed}"), n_values=[None, 200, 90][seed % 3],
                                                   named=seed % 4 == 0, spare_bits=seed % 5 == 0)
     for code in with_tail():
-        for number, levels in enumerate(USUAL_PLANES[reference.VALUE_TYPES[code].T]):
+        for number, levels in enumerate(USUAL_PLANES[reference.DTYPES[code].T]):
             yield f"hand-made-{code}-planes-{number}", build_frame(
                 Random(f"golden {code} {number}"), dtype=code, n_values=600, block_log2=10, n_codebooks=1,
                 levels=levels, kinds=["coded"], with_columns=number % 2 == 0)
@@ -274,7 +274,7 @@ CELLS: dict[str, reference.BlockKind] = {
 
 def cells() -> Iterator[tuple[int, int, str]]:
     """(code of the type, mode, kind of block): all that there are."""
-    for code, kind in reference.VALUE_TYPES.items():
+    for code, kind in reference.DTYPES.items():
         for name, of in CELLS.items():
             if kind.predicted or of != "predicted":
                 yield from ((code, mode, name) for mode in range(3))
@@ -285,7 +285,7 @@ def every_cell() -> Iterator[tuple[str, Built]]:
     for number, (code, mode, name) in enumerate(cells()):
         for attempt in range(1000):
             built = build_frame(Random(f"cell {code} {mode} {name} {attempt}"), dtype=code, n_values=130,
-                                block_log2=10 + number % 11, levels=levels_of_mode(reference.VALUE_TYPES[code].T, mode),
+                                block_log2=10 + number % 11, levels=levels_of_mode(reference.DTYPES[code].T, mode),
                                 n_codebooks=1, kinds=[CELLS[name]], named=mode == 1, with_base=name == "base")
             draft = Draft.of(built.frame, built.codebooks)
             (block,) = draft.blocks
@@ -333,7 +333,7 @@ def device_frames() -> Iterator[tuple[str, Built]]:
 
 def with_tail() -> list[int]:
     """Codes of the types that may have column references."""
-    return [code for code, kind in reference.VALUE_TYPES.items() if kind.T]
+    return [code for code, kind in reference.DTYPES.items() if kind.T]
 
 
 def columns_frame(code: int) -> Built:
@@ -357,12 +357,12 @@ def naming(number: int, dtype: str, n_levels: int, record: bytes) -> Built:
     rng = Random(number)
     writer = BlockWriter(rng, kind, 8, tuple(widths), tuple(rows_of(kind, widths, n_levels)), [inline], None)
     block, values = writer.block("coded", 600)
-    draft = Draft(next(code for code, one in reference.VALUE_TYPES.items() if one is kind), 0, 0, 14, 8, 600, (600,),
+    draft = Draft(next(code for code, one in reference.DTYPES.items() if one is kind), 0, 0, 14, 8, 600, (600,),
                   tuple(widths), writer.levels, (named,), (block,))
     return Built(draft.seal(), np.array(values, kind.container), known)
 
 
-def rows_of(kind: reference.ValueType, widths: tuple[int, ...], n_levels: int) -> Iterator[tuple[int, int]]:
+def rows_of(kind: reference.DType, widths: tuple[int, ...], n_levels: int) -> Iterator[tuple[int, int]]:
     """Levels that drop 0, 1, 2 ... bits: a plane of one bit less each."""
     for level in range(n_levels):
         yield level, (1 << len(widths)) - (1 << level)
@@ -410,9 +410,9 @@ def encoded(dtype: str, bits: Bits, mode: Mode, base: Bits | None = None) -> Bui
     return Built(frame, promised(kind_of(frame), bits, options).reshape(-1), named, base)
 
 
-def kind_of(frame: bytes) -> reference.ValueType:
+def kind_of(frame: bytes) -> reference.DType:
     """The value type of a frame."""
-    return reference.VALUE_TYPES[frame[5]]
+    return reference.DTYPES[frame[5]]
 
 
 def named_in(frame: bytes) -> list[tuple[int, int]]:

@@ -93,7 +93,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class ValueType:
+class DType:
     """A row of the table in §2: a value has W bits, H in the head, T in the tail; M are mantissa."""
 
     name: str
@@ -112,21 +112,21 @@ class ValueType:
         return self.name in ("float32", "bfloat16", "float16")
 
 
-VALUE_TYPES = {
-    1: ValueType("float32", 32, 8, 24, 23),
-    2: ValueType("bfloat16", 16, 8, 8, 7),
-    3: ValueType("float16", 16, 8, 8, 10),
-    4: ValueType("float64", 64, 11, 53, 52),
-    5: ValueType("float8_e4m3fn", 8, 8, 0, 3),
-    6: ValueType("float8_e5m2", 8, 8, 0, 2),
-    7: ValueType("bfloat16", 16, 9, 7, 7),
-    8: ValueType("float32", 32, 9, 23, 23),
+DTYPES = {
+    1: DType("float32", 32, 8, 24, 23),
+    2: DType("bfloat16", 16, 8, 8, 7),
+    3: DType("float16", 16, 8, 8, 10),
+    4: DType("float64", 64, 11, 53, 52),
+    5: DType("float8_e4m3fn", 8, 8, 0, 3),
+    6: DType("float8_e5m2", 8, 8, 0, 2),
+    7: DType("bfloat16", 16, 9, 7, 7),
+    8: DType("float32", 32, 9, 23, 23),
 }
 # Codes 7 and 8 are the values of codes 2 and 1, which keep the name.
-BY_NAME = {kind.name: kind for code, kind in VALUE_TYPES.items() if code not in (7, 8)}
+BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code not in (7, 8)}
 
 
-def join(kind: ValueType, head: U64, tail: U64) -> U64:
+def join(kind: DType, head: U64, tail: U64) -> U64:
     """Values from heads and tails (§2)."""
     if kind.T == 0:
         return head
@@ -164,7 +164,7 @@ class Level:
 class Prelude:
     """Everything before the blocks (§4), read and checked."""
 
-    kind: ValueType
+    kind: DType
     mode: int
     container: int
     block_log2: int
@@ -206,8 +206,8 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     prelude = data[:prelude_bytes]
     require(checksum(prelude, 0, own_words=(10, 11)) == stored, "checksum of the prelude")
 
-    require(dtype in VALUE_TYPES, "dtype is a code of section 2", "unsupported")
-    kind = VALUE_TYPES[dtype]
+    require(dtype in DTYPES, "dtype is a code of section 2", "unsupported")
+    kind = DTYPES[dtype]
     require(mode <= 2, "mode is 0 ... 2")
     require(container <= 1, "container is 0 or 1")
     require(ndim <= 32, "ndim is 0 ... 32")
@@ -255,7 +255,7 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
 
 
 def read_levels(
-    rest: Reader, kind: ValueType, n_planes: int, n_levels: int
+    rest: Reader, kind: DType, n_planes: int, n_levels: int
 ) -> tuple[tuple[int, ...], tuple[Level, ...]]:
     """Planes and levels (§4)."""
     planes = tuple(rest.u(8) for _ in range(n_planes))
@@ -300,7 +300,7 @@ class ColumnReferences:
 
 
 def read_templates(
-    rest: Reader, kind: ValueType, n_templates: int, n_values: int
+    rest: Reader, kind: DType, n_templates: int, n_values: int
 ) -> tuple[tuple[Template, ...], tuple[ColumnReferences, ...]]:
     """Templates, and the column references that come after them (§4)."""
     templates: list[Template] = []
@@ -355,7 +355,7 @@ class Codebook:
     codes: dict[str, int]                   # the bits of a code, lowest bit position first: symbol
 
 
-def read_codebook(rest: Reader, kind: ValueType, n_levels: int, known: Known) -> Codebook:
+def read_codebook(rest: Reader, kind: DType, n_levels: int, known: Known) -> Codebook:
     """A record of kind 0 or 1 (§5)."""
     start = rest.at
     match rest.u(8):
@@ -377,7 +377,7 @@ def read_codebook(rest: Reader, kind: ValueType, n_levels: int, known: Known) ->
             raise Refused("unsupported", "reserved kind of codebook, or one out of its place")
 
 
-def read_inline(data: bytes, kind: ValueType, n_levels: int) -> Codebook:
+def read_inline(data: bytes, kind: DType, n_levels: int) -> Codebook:
     """The inline record (§5) that `data` begins with."""
     record = Reader(data)
     require(record.u(8) == 0, "the kind of an inline record is 0")
@@ -407,7 +407,7 @@ class ResidualCodebook:
     codes: dict[str, int]                   # as in Codebook
 
 
-def read_residual(rest: Reader, kind: ValueType) -> ResidualCodebook:
+def read_residual(rest: Reader, kind: DType) -> ResidualCodebook:
     """A record of kind 2 (§5)."""
     record = Reader(rest.data[rest.at :])
     require(record.u(8) == 2, "the kind of a residual codebook is 2", "unsupported")
@@ -619,7 +619,7 @@ def read_predicted(
     return order(ordered, half)
 
 
-def predictions(kind: ValueType, template: U32, scale_bytes: U32, column: int, n_values: int) -> U64:
+def predictions(kind: DType, template: U32, scale_bytes: U32, column: int, n_values: int) -> U64:
     """Predictions p of a block's values from a template (§8); `scale_bytes` are three a row."""
     scales = scale_bytes[:, 0] << np.uint32(8) | scale_bytes[:, 1] << np.uint32(16) | scale_bytes[:, 2] << np.uint32(24)
     place = column + np.arange(n_values)
@@ -634,7 +634,7 @@ def zero_if_denormal(bits: U32) -> npt.NDArray[np.float32]:
     return np.where(bits >> np.uint32(23) & np.uint32(255) == 0, np.uint32(0), bits).view(np.float32)
 
 
-def prediction(kind: ValueType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def prediction(kind: DType, q: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Predictions p from the bits q of products (§8)."""
     exponent = q >> 23 & 255
     match kind.name:

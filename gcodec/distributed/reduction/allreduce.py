@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...dtypes import BY_NAME, ValueType
+from ...dtypes import BY_NAME, DType
 from ...errors import InvalidArgument, Unsupported
 from ...tensors import values_of
 from ..gradients import Gradients
@@ -94,7 +94,7 @@ def allreduce(
     return None
 
 
-def _checked(tensor: torch.Tensor, op: str) -> ValueType:
+def _checked(tensor: torch.Tensor, op: str) -> DType:
     if op not in ("sum", "avg"):
         raise InvalidArgument(f"op={op!r}; 'sum' or 'avg'")
     if not isinstance(tensor, torch.Tensor):
@@ -145,7 +145,7 @@ def compressed(
     lane: Lane,
     flat: torch.Tensor,
     result: torch.Tensor,
-    dtype: ValueType,
+    dtype: DType,
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ...dtypes import ValueType
+from ...dtypes import DType
 from ...errors import Corruption
 from ...format.modes import Scheme
 from ...frame.decode import Frame
@@ -55,7 +55,7 @@ class Coder:
 
     def __init__(
         self,
-        dtype: ValueType,
+        dtype: DType,
         scheme: Scheme,
         rule: Chooser | None,
         shared: Shared | None,
@@ -176,7 +176,7 @@ class Coder:
         start = perf_counter()
         frame = Frame(payload, None if self.shared is None else self.shared.codebooks.find)
         prelude = frame.prelude
-        if prelude.dtype.usual is not self.dtype or prelude.n_values != len(out):
+        if prelude.dtype.narrow is not self.dtype or prelude.n_values != len(out):
             raise Corruption(
                 f"a frame of {prelude.n_values} values of {prelude.dtype.name} instead of {len(out)} of "
                 f"{self.dtype.name}"

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 import numpy as np
 import torch
 
-from ...dtypes import ValueType
+from ...dtypes import DType
 from ..gradients import Gradients, Segment
 from ..modes import Mode
 from ..stats import Stats
@@ -37,7 +37,7 @@ class CommonBooks:
         self._seen: set[Hashable] = set()
         self._calls = 0
 
-    def shared(self, kind: Hashable, n_values: int, dtype: ValueType, mode: Mode) -> Shared | None:
+    def shared(self, kind: Hashable, n_values: int, dtype: DType, mode: Mode) -> Shared | None:
         """For the next collective, of so many values; None for one of a kind that has no codebook."""
         number = self._number(kind)
         if number is None:

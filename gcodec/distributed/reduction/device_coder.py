@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import gpu
-from ...dtypes import ValueType
+from ...dtypes import DType
 from ...errors import Corruption
 from ..modes import FixedBits, Mode, NearLossless
 from ..stats import Tally
@@ -100,7 +100,7 @@ class DeviceCoder:
     """Encodes and decodes parts of a buffer of one type on a device; ``rule`` chooses levels, where the mode has any;
     ``books``: codebooks that are kept, or None; ``tally`` takes times and bytes."""
 
-    dtype: ValueType
+    dtype: DType
     mode: Mode
     rule: DeviceRule | None
     books: DeviceBooks | None

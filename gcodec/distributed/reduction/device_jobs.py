@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...dtypes import ValueType
+from ...dtypes import DType
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
 from ..stats import Tally
@@ -77,7 +77,7 @@ def compressed_there(
     lane: Lane,
     flat: torch.Tensor,
     result: torch.Tensor,
-    dtype: ValueType,
+    dtype: DType,
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,
@@ -109,7 +109,7 @@ def allreduce_there(
     lane: Lane,
     tensor: torch.Tensor,
     dense: torch.Tensor,
-    dtype: ValueType | None,
+    dtype: DType | None,
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...dtypes import ValueType
+from ...dtypes import DType
 from ...truncation.formulas import OF_MANY, Policy, terms_of
 from ...truncation.optimizers import STATE, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
 from ..gradients import Gradients, Segment, flat_array
@@ -45,7 +45,7 @@ class Rule:
     (errors enter divided by the number of ranks, and so add up to the bound once), the number of ranks for a sum.
     """
 
-    def __init__(self, mode: NearLossless, gradients: Gradients, dtype: ValueType, ranks_share: float) -> None:
+    def __init__(self, mode: NearLossless, gradients: Gradients, dtype: DType, ranks_share: float) -> None:
         self.mode, self.gradients = mode, gradients
         ladder = mode.ladder_of(dtype)
         loss_scale = float(mode.loss_scale() if callable(mode.loss_scale) else mode.loss_scale)

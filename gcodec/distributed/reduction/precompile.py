@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ...codec import warmup
-from ...dtypes import ValueType
+from ...dtypes import DType
 from ...format.ladders import Ladder
 from ...format.modes import Scheme
 from ...truncation.formulas import OF_MANY, Formula, Policy, terms_of
@@ -32,7 +32,7 @@ class _AnyLevels:
         out[:] = np.arange(len(values)) % self.n_levels
 
 
-def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:
+def warm(dtype: DType, mode: Mode, refresh: Refresh | None) -> None:
     """Run what all-reduces of ``dtype`` under ``mode`` will run: seconds, or minutes on a fresh installation."""
     if refresh is None:
         warmup([dtype.name])
@@ -58,7 +58,7 @@ def warm(dtype: ValueType, mode: Mode, refresh: Refresh | None) -> None:
         _warm_rules(mode, mode.ladder_of(dtype), bits[:64])
 
 
-def rows_alike(dtype: ValueType, n_rows: int, n_columns: int) -> np.ndarray:
+def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
     """Rows that are multiples of one another, end to end: uintW[n_rows * n_columns]."""
     columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)
     values = rows[:n_rows, None] * columns[:n_columns]
@@ -68,7 +68,7 @@ def rows_alike(dtype: ValueType, n_rows: int, n_columns: int) -> np.ndarray:
     return bits
 
 
-def _warm_prediction(dtype: ValueType, scheme: Scheme, shared: Shared) -> None:
+def _warm_prediction(dtype: DType, scheme: Scheme, shared: Shared) -> None:
     """The trial of a piece with predicted rows, and what comes of it at the next step."""
     bits = rows_alike(dtype, *_ROWS)
     room = np.empty(16 * _VALUES, np.uint8)

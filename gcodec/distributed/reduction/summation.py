@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ...dtypes import ValueType
+from ...dtypes import DType
 
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the division
@@ -18,7 +18,7 @@ class Sum:
     sum once, at the end. A mean is the sum divided by the number of ranks, before it is rounded.
     """
 
-    def __init__(self, dtype: ValueType, most: int) -> None:
+    def __init__(self, dtype: DType, most: int) -> None:
         self.dtype = dtype
         self._memory = np.empty(most, "float32" if dtype.name in _NARROW else dtype.name)
         self._total: np.ndarray | None = None
