@@ -35,7 +35,8 @@ COLUMNS = ("model", "layer", "step", "batch", "codec", "original_bytes", "compre
 def without_prediction(data: Input) -> Task:
     """Lossless gcodec with every block coded by itself."""
     setting = lossless(data)
-    return dataclasses.replace(setting, options=setting.options | {"coding": gcodec.Coding(prediction=False)}).task()
+    unpredicted = {"options": gcodec.EncoderOptions(prediction=False)}
+    return dataclasses.replace(setting, options=setting.options | unpredicted).task()
 
 
 def contestants() -> list[Peer]:

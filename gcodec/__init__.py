@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .format.ladders import Ladder as Ladder
     from .frame.inspect import FrameInfo as FrameInfo
     from .options import LITERAL_GCOMP as LITERAL_GCOMP
-    from .options import Coding as Coding
+    from .options import EncoderOptions as EncoderOptions
     from .recorder import Recorder as Recorder
     from .stream import Decoder as Decoder
     from .stream import Encoder as Encoder
@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "archive": ("load_file", "save_file"),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
-    "options": ("LITERAL_GCOMP", "Coding"),
+    "options": ("LITERAL_GCOMP", "EncoderOptions"),
     "cycle": ("CodebookCycle",),
     "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "PeerError",
                "Unsupported"),

@@ -18,22 +18,22 @@ from .frame.decode import Frame
 from .frame.encode import encode_values, plan_for
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
-from .options import LADDERS, ROUNDINGS, Coding
+from .options import LADDERS, ROUNDINGS, EncoderOptions
 from .tensors import Values, is_torch, kernel_view, new_output, output_bits, values_of
 from .threads import n_threads
 from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
-_DEFAULT = Coding()
+_DEFAULT = EncoderOptions()
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
-def is_nearest(rounding: str | None, coding: Coding) -> bool:
-    """Whether to round to nearest even; ``rounding`` None: as ``coding`` says. Raises InvalidArgument."""
+def is_nearest(rounding: str | None, options: EncoderOptions) -> bool:
+    """Whether to round to nearest even; ``rounding`` None: as ``options`` says. Raises InvalidArgument."""
     if rounding is not None and rounding not in ROUNDINGS:
         raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
-    return (rounding or coding.rounding) == "nearest"
+    return (rounding or options.rounding) == "nearest"
 
 
 def scheme_for(
@@ -44,7 +44,7 @@ def scheme_for(
     ladder: Ladder | None,
     optimizer: Any,
     param: Any,
-    coding: Coding,
+    options: EncoderOptions,
 ) -> tuple[Scheme, np.ndarray]:
     """The scheme that encode's arguments ask for, and the level of every value."""
     near = levels is not None or optimizer is not None
@@ -56,7 +56,7 @@ def scheme_for(
         if mantissa_bits is None:
             return schemes.lossless(values.dtype), _EMPTY_LEVELS
         return schemes.fixed(values.dtype, mantissa_bits), _EMPTY_LEVELS
-    ladder = ladder or LADDERS[coding.ladder].get(values.dtype.name)
+    ladder = ladder or LADDERS[options.ladder].get(values.dtype.name)
     if ladder is None:
         raise InvalidArgument(f"{values.dtype.name} is lossless only")
     if optimizer is not None:
@@ -88,7 +88,7 @@ def encode(
     dtype: str | None = None,
     shapes: Sequence[Sequence[int]] | None = None,
     base: Any = None,
-    coding: Coding | None = None,
+    options: EncoderOptions | None = None,
     threads: int | None = None,
     out: Any = None,
     device: str | None = None,
@@ -104,7 +104,7 @@ def encode(
     tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of one tensor have in common
     is used (docs/format.md, section 8). ``base``: an earlier array of the same type and number of values, such as the
     same tensor of an earlier checkpoint: what is stored then is the difference, and decoding needs it again.
-    ``coding``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
+    ``options``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
     ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size``
     bytes. A CUDA tensor is encoded on its device (docs/gpu.md); ``device``: "cpu" to have its frame as bytes all the
     same.
@@ -112,23 +112,23 @@ def encode(
     Returns bytes, or with ``out`` the memoryview of the part of it that was written; of a CUDA tensor a tensor of uint8
     on its device, or all of ``out``. Raises InvalidArgument, Unsupported; then ``out`` may be partly written.
     """
-    coding = coding or _DEFAULT
+    options = options or _DEFAULT
     if is_torch(x) and x.is_cuda:
         if base is not None or dtype is not None:
             raise Unsupported("base and dtype are for the host: move the tensor to the CPU first")
         from . import gpu
 
-        return gpu.encode(x, mantissa_bits, levels, ladder, rounding, optimizer, param, coding, out, device)
+        return gpu.encode(x, mantissa_bits, levels, ladder, rounding, optimizer, param, options, out, device)
     if device not in (None, "cpu"):
         raise InvalidArgument(f"device={device!r}: a frame lies where its tensor lies, or on the host")
-    nearest = is_nearest(rounding, coding)
+    nearest = is_nearest(rounding, options)
     values = values_of(x, dtype)
-    scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, coding)
+    scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
     if earlier is not None and (scheme.lossy or not values.dtype.predictable):
         raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
     shapes = _check_shapes(shapes, values)
-    plan = plan_for(values, scheme, level_array, coding, threads, shapes=shapes, base=earlier, alone=True)
+    plan = plan_for(values, scheme, level_array, options, threads, shapes=shapes, base=earlier, alone=True)
     return encode_values(values, scheme, level_array, nearest, plan, threads, out, earlier)
 
 

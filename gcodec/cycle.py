@@ -17,7 +17,7 @@ import numpy as np
 from .errors import InvalidArgument
 from .format.codebook import Codebook
 from .kernels.sample import costs
-from .options import Coding
+from .options import EncoderOptions
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 
 
@@ -36,18 +36,24 @@ class CodebookCycle:
     """Versions of one codebook over the steps of a training run.
 
     ``head_bits``, ``n_levels``: of the frames it is for; ``interval``: steps after which a refresh is due (GComp:
-    50); ``trigger``: bits per symbol above what a fresh codebook would need that make one due earlier; ``coding``:
+    50); ``trigger``: bits per symbol above what a fresh codebook would need that make one due earlier; ``options``:
     how codebooks are built.
     """
 
     def __init__(
-        self, head_bits: int, n_levels: int, *, interval: int = 50, trigger: float = 0.1, coding: Coding | None = None
+        self,
+        head_bits: int,
+        n_levels: int,
+        *,
+        interval: int = 50,
+        trigger: float = 0.1,
+        options: EncoderOptions | None = None,
     ) -> None:
         if interval < 1 or trigger <= 0:
             raise InvalidArgument(f"interval={interval} and trigger={trigger} must be positive")
         self.head_bits, self.n_levels = head_bits, n_levels
         self.interval, self.trigger = interval, trigger
-        self.coding = coding or Coding()
+        self.options = options or EncoderOptions()
         _, self.center = window_of(n_levels)
         self.histogram = np.zeros(n_bins_of(n_levels), np.uint64)
         self.step = 0
@@ -111,8 +117,8 @@ class CodebookCycle:
             self.head_bits,
             self.n_levels,
             self.center,
-            max_length=self.coding.max_length,
-            escape_threshold=self.coding.escape_threshold,
+            max_length=self.options.max_length,
+            escape_threshold=self.options.escape_threshold,
         )
         version = Version(last.number + 1 if last else 1, step, book, references)
         self._coming.append(version)

@@ -13,7 +13,7 @@ LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
 
 
 @dataclass(frozen=True)
-class Coding:
+class EncoderOptions:
     """How codebooks are made, and what near-lossless encoding does where it is not told. The defaults are the best
     known; :data:`LITERAL_GCOMP` follows the paper.
 
@@ -50,7 +50,7 @@ class Coding:
 
 #: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper
 #: gives none), the four-level ladder, plain truncation.
-LITERAL_GCOMP = Coding(
+LITERAL_GCOMP = EncoderOptions(
     max_length=11,
     escape_threshold=11,
     max_codebooks=1,

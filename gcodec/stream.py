@@ -12,7 +12,7 @@ from .format.ladders import Ladder
 from .format.modes import Scheme
 from .frame.decode import Frame
 from .frame.encode import encode_values, plan_for
-from .options import Coding
+from .options import EncoderOptions
 from .plan.plan import Given
 from .tensors import Values, values_of
 
@@ -24,7 +24,7 @@ class Encoder:
 
     The first frame carries its codebook; later ones name it, until a refresh. Frames must be decoded by one
     :class:`Decoder`, in order. ``interval``, ``trigger``: when to refresh, see :class:`CodebookCycle`; ``rounding``,
-    ``coding``, ``threads``: as for ``encode``.
+    ``options``, ``threads``: as for ``encode``.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Encoder:
         interval: int = 50,
         trigger: float = 0.1,
         rounding: str | None = None,
-        coding: Coding | None = None,
+        options: EncoderOptions | None = None,
         threads: int | None = None,
     ) -> None:
         self.interval, self.trigger, self.threads = interval, trigger, threads
-        self.coding = coding or Coding()
-        self.nearest = is_nearest(rounding, self.coding)
+        self.options = options or EncoderOptions()
+        self.nearest = is_nearest(rounding, self.options)
         self.step = 0
         self.cycle: CodebookCycle | None = None
         self._form: tuple[Any, ...] = ()
@@ -58,7 +58,7 @@ class Encoder:
     ) -> Any:
         """The next frame; arguments and errors as for ``encode``. A change of dtype or ladder starts a new codebook."""
         values = values_of(x, dtype)
-        scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, self.coding)
+        scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, self.options)
         form = (values.dtype, scheme.widths, scheme.levels)
         if self.cycle is None or form != self._form:
             self._start(values, scheme)
@@ -67,7 +67,7 @@ class Encoder:
         assert cycle is not None
         version = cycle.advance(self.step)
         if version is None or cycle.due:
-            plan = plan_for(values, scheme, level_array, self.coding, self.threads)
+            plan = plan_for(values, scheme, level_array, self.options, self.threads)
             if not plan.histogram[2:].any():  # nothing but zeros: no codebook is needed, and none can be made
                 self.step += 1
                 return encode_values(values, scheme, level_array, self.nearest, plan, self.threads, out)
@@ -75,7 +75,7 @@ class Encoder:
             cycle.schedule(cycle.take(), self.step, plan.references)
             version = cycle.advance(self.step)
             assert version is not None
-        plan = plan_for(values, scheme, level_array, self.coding, self.threads, self._given(version))
+        plan = plan_for(values, scheme, level_array, self.options, self.threads, self._given(version))
         cycle.count(plan.histogram)
         frame = encode_values(values, scheme, level_array, self.nearest, plan, self.threads, out)
         self._sent = version.number if _carries(frame) else self._sent
@@ -84,7 +84,11 @@ class Encoder:
 
     def _start(self, values: Values, scheme: Scheme) -> None:
         self.cycle = CodebookCycle(
-            values.dtype.head_bits, len(scheme.levels), interval=self.interval, trigger=self.trigger, coding=self.coding
+            values.dtype.head_bits,
+            len(scheme.levels),
+            interval=self.interval,
+            trigger=self.trigger,
+            options=self.options,
         )
         self.step, self._sent = 0, 0
 

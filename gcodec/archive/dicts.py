@@ -52,7 +52,7 @@ def save_file(
             archive, or an open archive. Tensors of the same name, type and number of values are stored as the
             difference where that is smaller, and loading them needs the base again. Lossless only.
         threads: as many as the process may use if None.
-        encode_options: ``ladder``, ``rounding`` and ``coding`` as for :func:`gcodec.encode`, for ``levels``.
+        encode_options: ``ladder``, ``rounding`` and ``options`` as for :func:`gcodec.encode`, for ``levels``.
 
     Raises:
         InvalidArgument: a tensor or an option that has no meaning here.

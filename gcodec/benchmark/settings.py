@@ -97,7 +97,7 @@ def literal_gcomp(data: Input) -> Setting:
     """GComp as the paper has it, but in our format: its ladder, plain truncation, one codebook, an escape."""
     steps = LADDERS["paper"][data.dtype]
     result = round_to_levels(data.values, data.levels["paper"], steps, "truncate").view(data.bits.dtype)
-    options = {"rounding": "truncate", "coding": LITERAL_GCOMP}
+    options = {"rounding": "truncate", "options": LITERAL_GCOMP}
     return Setting(data, LITERAL, options, result, "paper", steps)
 
 

@@ -49,7 +49,7 @@ class DumpPolicy:
         self._ladders = PAPER_LADDER if literal or ladder == "paper" else FINE_LADDER
         self._more: dict[str, Any] = {"rounding": "truncate" if literal else rounding}
         if literal:
-            self._more["coding"] = LITERAL_GCOMP
+            self._more["options"] = LITERAL_GCOMP
         self._grads = {view.segment: name for name, view in self._gradients().items()}
         for hyper in groups:
             try:

@@ -12,7 +12,7 @@ from ..blank import Blank
 from ..errors import InvalidArgument
 from ..format.modes import Scheme, lossless
 from ..memory import give, take
-from ..options import Coding
+from ..options import EncoderOptions
 from ..plan.plan import Given, Plan, make_plan, no_plan
 from ..plan.prediction import rows_of
 from ..tensors import Values
@@ -29,7 +29,7 @@ def plan_for(
     values: Values,
     scheme: Scheme,
     levels: np.ndarray,
-    coding: Coding,
+    options: EncoderOptions,
     threads: int | None,
     given: Given | None = None,
     shapes: Sequence[Sequence[int]] = (),
@@ -48,12 +48,12 @@ def plan_for(
         len(scheme.levels),
         1 << block_log2(values.dtype),
         scheme.lossy,
-        coding,
+        options,
         n_threads(threads, len(values.bits)),
         given,
-        rows_of(shapes or (values.shape,)) if coding.prediction or coding.columns else (),
+        rows_of(shapes or (values.shape,)) if options.prediction or options.columns else (),
         base,
-        alone and coding.wide_heads,
+        alone and options.wide_heads,
     )
 
 

@@ -17,7 +17,7 @@ from ..errors import InvalidArgument, Unsupported
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
 from ..format.modes import Scheme
-from ..options import LADDERS, ROUNDINGS, Coding
+from ..options import LADDERS, ROUNDINGS, EncoderOptions
 from ..tensors import TORCH, is_torch
 from ..truncation.formulas import Policy
 
@@ -47,12 +47,12 @@ def start_batch(
     ladder: Ladder | None = None,
     rounding: str | None = None,
     codebook: SharedCodebook | None = None,
-    coding: Coding | None = None,
+    options: EncoderOptions | None = None,
     out: torch.Tensor | None = None,
 ) -> Batch:
     """Have a frame made of each of some CUDA tensors of one type: float32, bfloat16 or float16.
 
-    ``mantissa_bits``, ``ladder``, ``rounding``, ``coding``: as for ``gcodec.encode``; ``levels``: for each tensor one
+    ``mantissa_bits``, ``ladder``, ``rounding``, ``options``: as for ``gcodec.encode``; ``levels``: for each tensor one
     of uint8 on the same device. ``codebook``: of :func:`fresh_codebook`, of these or earlier tensors: with it, nothing
     here waits for the device; without, one is made. ``out``: for a batch of one, a flat, contiguous tensor of uint8 on
     the device, of at least :func:`max_frame_bytes`, to be filled; how long its frame is stands in the frame's header.
@@ -63,16 +63,16 @@ def start_batch(
     """
     from . import batches, encoder
 
-    coding = coding or Coding()
+    options = options or EncoderOptions()
     if rounding is not None and rounding not in ROUNDINGS:
         raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
     memory = _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
-    scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, coding)
-    nearest = (rounding or coding.rounding) == "nearest"
+    scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, options)
+    nearest = (rounding or options.rounding) == "nearest"
     if out is not None:
         _check_out(out, len(tensors), memory, encoder.max_frame_bytes(sources[0], dtype, scheme, TORCH))
-    return batches.encode(memory, sources, dtype, scheme, nearest, codebook, coding, out)
+    return batches.encode(memory, sources, dtype, scheme, nearest, codebook, options, out)
 
 
 def encode(
@@ -83,7 +83,7 @@ def encode(
     rounding: str | None,
     optimizer: Any,
     param: Any,
-    coding: Coding,
+    options: EncoderOptions,
     out: Any,
     device: str | None,
 ) -> Any:
@@ -96,13 +96,13 @@ def encode(
             raise InvalidArgument("give either levels, or an optimizer together with param")
         if mantissa_bits is not None:
             raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
-        ladder = ladder or LADDERS[coding.ladder].get(str(x.dtype).removeprefix("torch."))
+        ladder = ladder or LADDERS[options.ladder].get(str(x.dtype).removeprefix("torch."))
         (levels,) = levels_batch(optimizer, [param], [x], ladder=ladder)
     elif param is not None:
         raise InvalidArgument("param and ladder need an optimizer or levels")
     graded = None if levels is None else [levels]
-    options: Any = {"mantissa_bits": mantissa_bits, "levels": graded, "ladder": ladder, "rounding": rounding}
-    batch = start_batch([x], **options, coding=coding, out=out)
+    arguments: Any = {"mantissa_bits": mantissa_bits, "levels": graded, "ladder": ladder, "rounding": rounding}
+    batch = start_batch([x], **arguments, options=options, out=out)
     if out is not None:
         return out
     (frame,) = batch.frames
@@ -140,10 +140,10 @@ def levels_batch(
     return [own.view(grad.shape) for own, grad in zip(found, grads, strict=True)]
 
 
-def encode_batch(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
+def encode_batch(tensors: Sequence[torch.Tensor], **arguments: Any) -> list[torch.Tensor]:
     """The frames of some CUDA tensors, on their device. Arguments and errors as of :func:`start_batch`; waits for the
     frames' sizes."""
-    return list(start_batch(tensors, **options).frames)
+    return list(start_batch(tensors, **arguments).frames)
 
 
 def fresh_codebook(
@@ -152,15 +152,15 @@ def fresh_codebook(
     mantissa_bits: int | None = None,
     levels: Sequence[torch.Tensor] | None = None,
     ladder: Ladder | None = None,
-    coding: Coding | None = None,
+    options: EncoderOptions | None = None,
 ) -> SharedCodebook | None:
     """The codebook that suits some CUDA tensors together; None where they are all zero. Waits for their histogram."""
     from . import batches, encoder
 
-    coding, memory = coding or Coding(), _memory(tensors)
+    options, memory = options or EncoderOptions(), _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
-    scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, coding)
-    return encoder.fresh_codebook(memory, sources, dtype, scheme, coding)
+    scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, options)
+    return encoder.fresh_codebook(memory, sources, dtype, scheme, options)
 
 
 def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa_bits: int | None = None) -> int:
@@ -169,7 +169,7 @@ def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa
 
     memory = _memory([tensor])
     (source,), dtype = batches.sources_of(memory, [tensor], None)
-    scheme: Scheme = batches.scheme_of(dtype, mantissa_bits, ladder is not None, ladder, Coding())
+    scheme: Scheme = batches.scheme_of(dtype, mantissa_bits, ladder is not None, ladder, EncoderOptions())
     return encoder.max_frame_bytes(source, dtype, scheme, TORCH)
 
 

@@ -17,7 +17,7 @@ from ..format.modes import Scheme
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
 from ..frame.decode import Frame
-from ..options import LADDERS, Coding
+from ..options import LADDERS, EncoderOptions
 from ..tensors import TORCH
 from . import decoder, encoder
 from .device_memory import Memory
@@ -43,13 +43,13 @@ def sources_of(
 
 
 def scheme_of(
-    dtype: DType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, coding: Coding
+    dtype: DType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, options: EncoderOptions
 ) -> Scheme:
     """The scheme of some tensors, ``graded`` if there are levels. Raises InvalidArgument."""
     if graded and mantissa_bits is not None:
         raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
     if graded:
-        return schemes.ladder(dtype, ladder or LADDERS[coding.ladder][dtype.name])
+        return schemes.ladder(dtype, ladder or LADDERS[options.ladder][dtype.name])
     if ladder is not None:
         raise InvalidArgument("param and ladder need an optimizer or levels")
     return schemes.lossless(dtype) if mantissa_bits is None else schemes.fixed(dtype, mantissa_bits)
@@ -62,12 +62,12 @@ def encode(
     scheme: Scheme,
     nearest: bool,
     codebook: SharedCodebook | None,
-    coding: Coding,
+    options: EncoderOptions,
     target: Any = None,
 ) -> Batch:
     """Frames of tensors, with this codebook or a fresh one."""
     if codebook is None:
-        codebook = encoder.fresh_codebook(memory, sources, dtype, scheme, coding)
+        codebook = encoder.fresh_codebook(memory, sources, dtype, scheme, options)
     else:
         check_codebook(codebook.codebook, dtype, scheme)
     return encoder.encode(memory, sources, dtype, scheme, nearest, codebook, TORCH, target)

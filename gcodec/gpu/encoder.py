@@ -20,7 +20,7 @@ from ..kernels.cuda.encode import encode_blocks
 from ..kernels.cuda.frames import move_blocks, seal_frames
 from ..kernels.cuda.histogram import MOST_BINS, count_symbols
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
-from ..options import Coding
+from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
 from ..plan.plan import Plan
 from ..plan.sampling import STREAM_LOG2
@@ -144,7 +144,7 @@ def _inputs(memory: Memory, sources: Sequence[Source], dtype: DType, shared: Sha
 
 
 def fresh_codebook(
-    memory: Memory, sources: Sequence[Source], dtype: DType, scheme: Scheme, coding: Coding
+    memory: Memory, sources: Sequence[Source], dtype: DType, scheme: Scheme, options: EncoderOptions
 ) -> SharedCodebook | None:
     """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
     for the histogram."""
@@ -167,8 +167,8 @@ def fresh_codebook(
         n_levels,
         center,
         exact=not scheme.lossy,
-        max_length=coding.max_length,
-        escape_threshold=coding.escape_threshold,
+        max_length=options.max_length,
+        escape_threshold=options.escape_threshold,
     )
     return SharedCodebook(book, book.record)
 

@@ -14,7 +14,7 @@ from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import costs as survey
-from ..options import Coding
+from ..options import EncoderOptions
 from .codebooks import bin_costs, from_histograms, kept_costs, window_of
 from .columns import fit_columns
 from .prediction import Prediction, Predictor, Rows
@@ -71,7 +71,7 @@ def make_plan(
     n_levels: int,
     block: int,
     lossy: bool,
-    coding: Coding,
+    options: EncoderOptions,
     threads: int = 1,
     given: Given | None = None,
     rows: Sequence[Rows] = (),
@@ -84,9 +84,9 @@ def make_plan(
     so that others than these occur; ``rows``: tensors in it whose rows are known;
     ``base``: uintW[n], an earlier array of this kind, or None; ``wide``: consider a wide head.
     """
-    allowed = given.references if given is not None else coding.references
+    allowed = given.references if given is not None else options.references
     look = Looking(values, levels, n_levels, block, allowed, given is not None, threads)
-    columns = fit_columns(values, rows, dtype) if rows and coding.columns and given is None else ()
+    columns = fit_columns(values, rows, dtype) if rows and options.columns and given is None else ()
     lengths = stream_lengths(dtype, rows, len(values))
     view = look.best(dtype, lengths, columns)
     others: list[tuple[View, float]] = []  # and what they have to save
@@ -98,12 +98,12 @@ def make_plan(
         finer = fit_columns(values, some, dtype.wide) if some else ()
         others.append((look.best(dtype.wide, [view.stream_log2], finer), _WIDE_GAIN[dtype.name]))
     predictor = None
-    if coding.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
+    if options.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
     if others and predictor is None:  # what was counted decides; only predictions have to be weighed against a plan
         (other, gain), *others = others
         view = other if (1 + gain) * other.bits < view.bits else view
-    decide = partial(_plan_of, look, coding=coding, lossy=lossy, given=given, predictor=predictor)
+    decide = partial(_plan_of, look, options=options, lossy=lossy, given=given, predictor=predictor)
     plan, bits, coded_bits = decide(view, weigh=bool(others))
     left = None  # to column references and wide heads: all blocks but predicted ones
     if plan.prediction is not None:
@@ -123,7 +123,7 @@ def _plan_of(
     look: Looking,
     view: View,
     *,
-    coding: Coding,
+    options: EncoderOptions,
     lossy: bool,
     given: Given | None,
     predictor: Predictor | None,
@@ -134,7 +134,7 @@ def _plan_of(
     dtype, stream_log2, columns, _, references, _ = view
     stream, seen, again = 1 << stream_log2, look.whole(view), given is not None
     if given is None:
-        given = _given_for(seen.counts(references), dtype, look.n_levels, seen.every, lossy, references, coding)
+        given = _given_for(seen.counts(references), dtype, look.n_levels, seen.every, lossy, references, options)
     counts = seen.counts(given.references)
     costs = None
     if len(given.codebooks) > 1 or (given.codebooks and (predictor or weigh)):
@@ -151,7 +151,7 @@ def _plan_of(
             if not left.any():
                 given, choice = Given((), (), references), np.full_like(choice, -1)
             elif not again:  # predicted blocks have no say in the codebooks of the others
-                others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, coding)
+                others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, options)
                 if others.codebooks or seen.every == 1:  # else a look at a few has shown nothing but zeros
                     given, costs = others, bin_costs(others.codebooks) if others.codebooks else None
                     choice = _choose(given.codebooks, costs, counts)
@@ -200,11 +200,11 @@ def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: n
 
 
 def _given_for(
-    counts: np.ndarray, dtype: DType, n_levels: int, every: int, lossy: bool, references: bool, coding: Coding
+    counts: np.ndarray, dtype: DType, n_levels: int, every: int, lossy: bool, references: bool, options: EncoderOptions
 ) -> Given:
     """Codebooks for blocks whose histograms are the rows of ``counts``: made, or where naming it is cheaper than
     carrying a made one, which it is for small arrays, one that comes with gcodec."""
-    codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, coding)
+    codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, options)
     shipped = _shipped(dtype, n_levels)
     if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
         spent = codebook_fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
@@ -235,7 +235,7 @@ def _shipped(dtype: DType, n_levels: int) -> _Shipped:
 
 
 def _make_codebooks(
-    counts: np.ndarray, dtype: DType, n_levels: int, every: int, exact: bool, coding: Coding
+    counts: np.ndarray, dtype: DType, n_levels: int, every: int, exact: bool, options: EncoderOptions
 ) -> tuple[Codebook, ...]:
     """Codebooks for blocks whose histograms are the rows of ``counts``."""
     _, center = window_of(n_levels)
@@ -246,7 +246,7 @@ def _make_codebooks(
     if len(used) > MAX_SURVEYED:
         used = used[np.linspace(0, len(used) - 1, MAX_SURVEYED).astype(np.int64)]
         exact = False
-    most, share = min(coding.max_codebooks, len(used)), len(used) / len(counts) / every
+    most, share = min(options.max_codebooks, len(used)), len(used) / len(counts) / every
     groups = _groups(counts if len(used) == len(counts) else counts[used], most, share)
     if len(groups) > 1:
         groups = groups[groups.any(axis=1)]
@@ -256,8 +256,8 @@ def _make_codebooks(
         n_levels,
         center,
         exact=exact,
-        max_length=coding.max_length,
-        escape_threshold=coding.escape_threshold,
+        max_length=options.max_length,
+        escape_threshold=options.escape_threshold,
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, InvalidArgument, Ladder, LimitExceeded
+from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, EncoderOptions, InvalidArgument, Ladder, LimitExceeded
 from gcodec.format import modes as scheme
 from gcodec.frame import encode
 from gcodec.frame.encode import encode_values, plan_for
@@ -163,7 +163,7 @@ def test_predicted_cases_are_predicted():
 
 @every_multiple
 def test_prediction_can_be_turned_off(which):
-    with_it, without = (gcodec.encode(which.array(), coding=Coding(prediction=prediction), **which.options)
+    with_it, without = (gcodec.encode(which.array(), options=EncoderOptions(prediction=prediction), **which.options)
                         for prediction in (True, False))
     assert with_it == gcodec.encode(which.array(), **which.options)
     assert 3 not in kinds_of(without)
@@ -171,7 +171,8 @@ def test_prediction_can_be_turned_off(which):
     assert not Draft.of(without, laws.SHIPPED).templates
     laws.assert_same_bits(gcodec.decode(without), which.bits)
     # Of the same head: a wide one, which is slower, has to save a little more than prediction does.
-    usual = (gcodec.encode(which.array(), coding=Coding(prediction=prediction, wide_heads=False), **which.options)
+    usual = (gcodec.encode(which.array(), **which.options,
+                           options=EncoderOptions(prediction=prediction, wide_heads=False))
              for prediction in (True, False))
     assert len(next(usual)) <= len(next(usual))
     assert len(with_it) <= 1.008 * len(without)
@@ -331,9 +332,9 @@ def test_any_coding_decodes(seed, dtype, max_length, escape_threshold, max_codeb
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
     scales = np.exp2(rng.uniform(-30, 30, 8))
     bits = np.concatenate([gaussian(kind, rng, 250, zeros=rng.random(), scale=scale) for scale in scales])
-    coding = Coding(max_length, escape_threshold, max_codebooks, references)
+    options = EncoderOptions(max_length, escape_threshold, max_codebooks, references)
     x = bits if dtype in BITS_ONLY else bits.view(dtype)
-    frame = laws.check_round_trip(x, bits, coding=coding, dtype=dtype)
+    frame = laws.check_round_trip(x, bits, options=options, dtype=dtype)
     laws.check_agreement(frame)
     assert frame[11] <= max_codebooks
 
@@ -473,12 +474,12 @@ def test_streams_into_buffers_and_with_limits():
     assert gcodec.Decoder(max_output_bytes=4000, like="numpy").decode(bytes(written)).size == 1000
 
 
-def planned(bits: np.ndarray, dtype: str, coding: Coding | None = None,
+def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,
             given: Given | None = None) -> tuple[bytes, Plan]:
     """A lossless frame and the plan it was made by."""
     values = values_of(as_type(bits, dtype), dtype)
     steps, no_levels = scheme.lossless(values.dtype), np.zeros(0, np.uint8)
-    plan = plan_for(values, steps, no_levels, coding or Coding(), 1, given)
+    plan = plan_for(values, steps, no_levels, options or EncoderOptions(), 1, given)
     return encode_values(values, steps, no_levels, True, plan, 1), plan
 
 
@@ -655,20 +656,20 @@ def _view():
     lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder((0, 24))),
     lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder((23,))),
     lambda: gcodec.encode(X, levels=LEVELS, ladder=Ladder(tuple(range(9)))),        # needs more planes than there are
-    # coding, threads, out
+    # options, threads, out
     lambda: gcodec.encode(X, shapes=[]),
     lambda: gcodec.encode(X, shapes=[(2, 2)]),
     lambda: gcodec.encode(X, shapes=[(2, 3), (1,)]),
     lambda: gcodec.encode(X, shapes=[(-2, -3)]),
     lambda: gcodec.encode(X, shapes=[(8,), (-2, 1)]),
     lambda: gcodec.encode(X, shapes=[(2**32, 2**32), (6,)]),
-    lambda: Coding(max_length=1),
-    lambda: Coding(max_length=13),
-    lambda: Coding(max_codebooks=0),
-    lambda: Coding(max_codebooks=256),
-    lambda: Coding(escape_threshold=0),
-    lambda: Coding(ladder="steep"),
-    lambda: Coding(rounding="up"),
+    lambda: EncoderOptions(max_length=1),
+    lambda: EncoderOptions(max_length=13),
+    lambda: EncoderOptions(max_codebooks=0),
+    lambda: EncoderOptions(max_codebooks=256),
+    lambda: EncoderOptions(escape_threshold=0),
+    lambda: EncoderOptions(ladder="steep"),
+    lambda: EncoderOptions(rounding="up"),
     lambda: gcodec.encode(X, threads=0),
     lambda: gcodec.encode(X, threads=-1),
     lambda: gcodec.encode(X, out=bytearray(10)),
@@ -810,17 +811,17 @@ def test_warmup():
 def test_literal_gcomp_brings_its_ladder_and_truncates():
     x = gaussian(KINDS["float32"], np.random.default_rng(9), 5000).view(np.float32)
     levels = levels_at_random(x.view(np.uint32), 4)
-    frame = gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP)
-    assert frame == gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP, ladder=PAPER_LADDER["float32"],
+    frame = gcodec.encode(x, levels=levels, options=LITERAL_GCOMP)
+    assert frame == gcodec.encode(x, levels=levels, options=LITERAL_GCOMP, ladder=PAPER_LADDER["float32"],
                                   rounding="truncate")
-    assert gcodec.encode(x, mantissa_bits=5, coding=LITERAL_GCOMP) == gcodec.encode(
-        x, mantissa_bits=5, coding=LITERAL_GCOMP, rounding="truncate")
-    assert frame != gcodec.encode(x, levels=levels, coding=LITERAL_GCOMP, rounding="nearest")
+    assert gcodec.encode(x, mantissa_bits=5, options=LITERAL_GCOMP) == gcodec.encode(
+        x, mantissa_bits=5, options=LITERAL_GCOMP, rounding="truncate")
+    assert frame != gcodec.encode(x, levels=levels, options=LITERAL_GCOMP, rounding="nearest")
 
 
 def test_literal_gcomp_is_one_codebook_of_short_codes():
     x = np.concatenate([gaussian(KINDS["float32"], np.random.default_rng(n), 1 << 14, scale=10.0**n) for n in range(4)])
-    frame = gcodec.encode(x.view(np.float32), coding=LITERAL_GCOMP)
+    frame = gcodec.encode(x.view(np.float32), options=LITERAL_GCOMP)
     _, plan = planned(x, "float32", LITERAL_GCOMP)
     assert frame[11] == len(plan.codebooks) == 1
     assert max(plan.codebooks[0].lengths) <= 11

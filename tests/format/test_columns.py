@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import Coding
+from gcodec import EncoderOptions
 from tests.support import laws
 from tests.support.cases import (
     KINDS,
@@ -37,7 +37,7 @@ from tests.support.frame_builder import Coded, Columns, Draft, build_frame
 WITH_TAIL = [name for name, kind in KINDS.items() if kind.T]
 WIDE = {"float32": 8, "bfloat16": 7}            # codes of the types that have a wide head (docs/format.md, section 2)
 USUAL = {"float32": 1, "bfloat16": 2}
-NONE = Coding(columns=False)
+NONE = EncoderOptions(columns=False)
 
 every_type = pytest.mark.parametrize("dtype", WITH_TAIL)
 wide_types = pytest.mark.parametrize("dtype", WIDE)
@@ -101,7 +101,7 @@ def test_laws_of_rows_and_columns_of_scales(dtype, mode):
     if "ladder" in options:
         options["levels"] = levels_at_random(bits, len(options["ladder"].drops))
     frame = check(dtype, bits, **options)
-    allowed = options.get("coding", Coding()).columns
+    allowed = options.get("options", EncoderOptions()).columns
     if dtype == "float16" and "levels" in options:
         return                  # heads of float16 and levels are more than a codebook's symbols
     assert len(columns_of(frame)) == allowed
@@ -272,7 +272,7 @@ def test_column_references_save_what_columns_have_in_common(dtype, mantissa_bits
     by_both = by_row - np.round(by_row.mean(axis=0))
     options: dict[str, Any] = {} if mantissa_bits is None else {"mantissa_bits": mantissa_bits}
     with_them = encoded(dtype, bits, **options)
-    without = encoded(dtype, bits, coding=Coding(columns=False, wide_heads=False), **options)
+    without = encoded(dtype, bits, options=EncoderOptions(columns=False, wide_heads=False), **options)
     record = sum(map(len, parts(with_them).columns))
     saved = (entropy(by_row) - prefix_bits(by_both)) * bits.size / 8
     assert saved > 1000
@@ -281,7 +281,7 @@ def test_column_references_save_what_columns_have_in_common(dtype, mantissa_bits
 
 def sizes(dtype: str, bits: Bits, **options: Any) -> tuple[int, int]:
     """Bytes with column references and without."""
-    return len(encoded(dtype, bits, **options)), len(encoded(dtype, bits, coding=NONE, **options))
+    return len(encoded(dtype, bits, **options)), len(encoded(dtype, bits, options=NONE, **options))
 
 
 @every_type
@@ -320,7 +320,7 @@ def test_wide_heads_save_what_the_first_mantissa_bit_tells(dtype):
     n = 1 << 17
     bits = from_floats(KINDS[dtype], np.random.default_rng(8).uniform(-0.75, 0.75, n))
     frame = check(dtype, bits)
-    without = check(dtype, bits, coding=Coding(wide_heads=False))
+    without = check(dtype, bits, options=EncoderOptions(wide_heads=False))
     assert (frame[5], without[5]) == (WIDE[dtype], USUAL[dtype])
     assert len(frame) <= len(without) - 0.9 * n / 3 / 8
     assert gcodec.inspect(frame).planes == {"float32": (16, 7), "bfloat16": (7,)}[dtype]

@@ -27,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gcodec
-from gcodec import FINE_LADDER, PAPER_LADDER, Coding, Ladder
+from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, Ladder
 from gcodec.dtypes import BY_NAME, DType
 from gcodec.format import modes as schemes
 from gcodec.format import shipped
@@ -47,7 +47,7 @@ THREADS = 16
 TYPES = ("float32", "bfloat16", "float16")
 Law = Callable[[HostMemory, bool], None]
 LAWS: dict[str, Law] = {}
-CODING = Coding()
+CODING = EncoderOptions()
 
 
 def law(function: Law) -> Law:
@@ -322,7 +322,7 @@ def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
     """Frames that ``gcodec.encode`` makes of arrays on the host: wide heads, column references, predictions."""
     for case in cases(quick, SLOW_CASES[2:3], 300):
         levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
-        for options in ({}, {"coding": Coding(prediction=False)}, {"levels": levels}, {"mantissa_bits": 4}):
+        for options in ({}, {"options": EncoderOptions(prediction=False)}, {"levels": levels}, {"mantissa_bits": 4}):
             frame = gcodec.encode(case.array(), **case.options, **options)
             assert np.array_equal(outcome(memory, frame), laws.outcome(frame)), case
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec import Coding, InvalidArgument, Unsupported
+from gcodec import EncoderOptions, InvalidArgument, Unsupported
 from tests.support import laws, reference
 from tests.support.cases import (
     BITS_ONLY,
@@ -129,10 +129,10 @@ def test_what_is_near_is_predicted_and_what_is_not_needs_no_base():
 
 @every_pair
 def test_prediction_can_be_turned_off(which):
-    frame = encoded(which, coding=Coding(prediction=False))
+    frame = encoded(which, options=EncoderOptions(prediction=False))
     assert frame[14] == gcodec.inspect(frame).kinds["predicted"] == 0
     assert not draft_of(frame).bases
-    assert frame == gcodec.encode(which.array(), dtype=which.dtype, coding=Coding(prediction=False))
+    assert frame == gcodec.encode(which.array(), dtype=which.dtype, options=EncoderOptions(prediction=False))
 
 
 # What is near costs little

@@ -58,8 +58,8 @@ def test_scales_by_row_cost_less_than_their_entropy(dtype):
     scales = np.repeat(np.exp2(rng.integers(-20, 0, N // 256)), 256)
     bits = from_floats(kind, rng.standard_normal(len(scales)) * scales)
     assert size(dtype, bits) < 0.97 * laws.entropy_bound(dtype, bits)
-    plain = gcodec.Coding(references=False)
-    assert size(dtype, bits) < 0.97 * size(dtype, bits, coding=plain)
+    plain = gcodec.EncoderOptions(references=False)
+    assert size(dtype, bits) < 0.97 * size(dtype, bits, options=plain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -93,7 +93,7 @@ def test_a_second_codebook_is_worth_its_place():
     narrow = from_floats(kind, rng.uniform(1, 4, n))
     wide = from_floats(kind, rng.standard_normal(n) * np.exp2(rng.uniform(-30, 30, n)))
     bits = np.concatenate([narrow, wide])
-    assert size("float32", bits) < size("float32", bits, coding=gcodec.Coding(max_codebooks=1))
+    assert size("float32", bits) < size("float32", bits, options=gcodec.EncoderOptions(max_codebooks=1))
     assert size("float32", bits) <= 1.02 * laws.entropy_bound("float32", bits) + 512
 
 
@@ -170,4 +170,4 @@ def test_literal_gcomp_costs_more_than_the_default():
     for path in sorted(CORPUS.glob("*.safetensors")):
         for x in Dump.read(path).groups["grad"].values():
             if x.size > 2000:
-                assert len(gcodec.encode(x)) <= len(gcodec.encode(x, coding=LITERAL_GCOMP)) + 16
+                assert len(gcodec.encode(x)) <= len(gcodec.encode(x, options=LITERAL_GCOMP)) + 16

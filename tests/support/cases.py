@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, Coding, Ladder
+from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, EncoderOptions, Ladder
 from gcodec.truncation.reference import round_to_levels
 from tests.support.paths import CORPUS
 from tests.support.reference import BY_NAME, DType
@@ -744,8 +744,9 @@ LOSSLESS = Mode("lossless", {})
 def modes(dtype: str) -> tuple[Mode, ...]:
     """All modes of a type."""
     kind = KINDS[dtype]
-    codings = [LOSSLESS, Mode("lossless with GComp's code", {"coding": LITERAL_GCOMP}),
-               Mode("lossless with short codes", {"coding": Coding(max_length=4, max_codebooks=2, references=False)})]
+    codings = [LOSSLESS, Mode("lossless with GComp's code", {"options": LITERAL_GCOMP}),
+               Mode("lossless with short codes",
+                    {"options": EncoderOptions(max_length=4, max_codebooks=2, references=False)})]
     if kind.T == 0:
         return tuple(codings)
     half, M = kind.M // 2, kind.M
@@ -759,14 +760,14 @@ def modes(dtype: str) -> tuple[Mode, ...]:
              Mode("all mantissa bits", {"mantissa_bits": M}),
              *(Mode(name, {"ladder": ladder}) for name, ladder in ladders.items()),
              Mode("fine ladder, truncated", {"ladder": FINE_LADDER[dtype], "rounding": "truncate"}),
-             Mode("GComp", {"ladder": PAPER_LADDER[dtype], "rounding": "truncate", "coding": LITERAL_GCOMP})]
+             Mode("GComp", {"ladder": PAPER_LADDER[dtype], "rounding": "truncate", "options": LITERAL_GCOMP})]
     return (*codings, *lossy)
 
 
 def promised(kind: DType, bits: Bits, options: dict[str, Any]) -> Bits:
     """What decoding must return for values encoded with these keywords
     (``gcodec.truncation.reference.round_to_levels``)."""
-    coding = options.get("coding") or Coding()
+    coding = options.get("options") or EncoderOptions()
     rounding: Any = options.get("rounding") or coding.rounding
     if options.get("mantissa_bits") is not None:
         ladder, levels, prune = Ladder((kind.M - options["mantissa_bits"],)), np.zeros(bits.shape, np.uint8), False

@@ -123,7 +123,7 @@ def as_bfloat16(x: np.ndarray) -> np.ndarray:
 #: (name, frame of one tensor); the near-lossless ones are for gradients.
 ANY_GROUP: dict[str, Callable[[np.ndarray], bytes]] = {
     "float32 lossless": gcodec.encode,
-    "float32 lossless, GComp's code": lambda x: gcodec.encode(x, coding=LITERAL_GCOMP),
+    "float32 lossless, GComp's code": lambda x: gcodec.encode(x, options=LITERAL_GCOMP),
     "float32, 9 mantissa bits": lambda x: gcodec.encode(x, mantissa_bits=9),
     "bfloat16 lossless": lambda x: gcodec.encode(as_bfloat16(x), dtype="bfloat16"),
     "bfloat16, 3 mantissa bits": lambda x: gcodec.encode(as_bfloat16(x), dtype="bfloat16", mantissa_bits=3),
@@ -133,7 +133,7 @@ ANY_GROUP: dict[str, Callable[[np.ndarray], bytes]] = {
 }
 BY_LEVEL: dict[str, tuple[gcodec.Ladder | None, dict[str, Any]]] = {
     "float32 near-lossless": (None, {}),
-    "float32 near-lossless, GComp": (PAPER_LADDER["float32"], {"coding": LITERAL_GCOMP, "rounding": "truncate"}),
+    "float32 near-lossless, GComp": (PAPER_LADDER["float32"], {"options": LITERAL_GCOMP, "rounding": "truncate"}),
 }
 
 

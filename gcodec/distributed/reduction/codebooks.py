@@ -21,7 +21,7 @@ from ...format import shipped
 from ...format.codebook import Codebook, read_inline
 from ...kernels.entropy import codebook_fit
 from ...kernels.sample import costs
-from ...options import Coding
+from ...options import EncoderOptions
 from ...plan.codebooks import kept_costs, n_bins_of
 from ...plan.plan import Given, Plan
 from ..transport.message import agreement_of
@@ -83,7 +83,7 @@ class Codebooks:
     """
 
     def __init__(self, refresh: Refresh) -> None:
-        self.refresh, self.coding = refresh, Coding(columns=False, prediction=False, wide_heads=False)
+        self.refresh, self.options = refresh, EncoderOptions(columns=False, prediction=False, wide_heads=False)
         self.predicted = Predicted()
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0

@@ -16,7 +16,7 @@ from ...frame.encode import encode_values, plan_for
 from ...kernels.core.direct import Direct
 from ...kernels.levels.rounding import round_values
 from ...memory import give, kind_of, take
-from ...options import Coding
+from ...options import EncoderOptions
 from ...plan.plan import Plan
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
@@ -155,14 +155,14 @@ class Coder:
         shared = self.shared
         if shared is None:
             shapes = self._shapes(values, begin)
-            return plan_for(values, self.scheme, levels, Coding(), self.threads, shapes=shapes, alone=True)
-        coding, owners = shared.codebooks.coding, self._owners(values, begin)
+            return plan_for(values, self.scheme, levels, EncoderOptions(), self.threads, shapes=shapes, alone=True)
+        options, owners = shared.codebooks.options, self._owners(values, begin)
         given = shared.codebooks.given(owners)
-        plan = plan_for(values, self.scheme, levels, coding, self.threads, given or COUNTING)
+        plan = plan_for(values, self.scheme, levels, options, self.threads, given or COUNTING)
         suits = shared.codebooks.count(owners, plan)
         if given is not None and suits:
             return plan
-        return plan_for(values, self.scheme, levels, coding, self.threads, alone=True)
+        return plan_for(values, self.scheme, levels, options, self.threads, alone=True)
 
     def _shapes(self, values: Values, begin: int) -> list[tuple[int, ...]]:
         return shapes_within(self.shapes, begin, begin + len(values.bits))

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...format.modes import Scheme
 from ...frame.encode import encode_values, plan_for
-from ...options import Coding
+from ...options import EncoderOptions
 from ...plan.plan import Given, Plan
 from ...plan.prediction import Prediction, rows_of
 from ...tensors import Values
 
-_CODING = Coding(columns=False, wide_heads=False)
+_CODING = EncoderOptions(columns=False, wide_heads=False)
 _GAIN = 0.1  #: share of a frame that prediction must take off: with it, encoding and decoding take about twice as long
 _MOST = 1 << 12  #: pieces that are remembered
 _NO_LEVELS = np.zeros(0, np.uint8)
