@@ -79,7 +79,7 @@ def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, cho
         find_block_symbols(some, some_levels, n, stream, kind, choices.base[b], choices.references, c, books, scratch)
         if upto == 2:
             continue
-        streams_at = layouts.split(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
+        streams_at = layouts.split_planes(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
                                    scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general,
                                    scratch, out, at + header.CODED_HEADER)
         if upto == 3:
@@ -115,8 +115,8 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns
                        view(out, b * geometry.block, n))
         if upto == 2:
             continue
-        layouts.count(n, stream, books.mark_of[c], books.shift[c], books.narrow_head_of[c], shape, scratch.dense,
-                      scratch.lone, scratch.seven, scratch.items, scratch.general, scratch)
+        layouts.count_plane_items(n, stream, books.mark_of[c], books.shift[c], books.narrow_head_of[c], shape,
+                                  scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general, scratch)
     return bad
 
 

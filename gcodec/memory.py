@@ -12,7 +12,7 @@ from .dtypes import DType
 from .format.prelude import TEMPLATE_COLUMNS
 from .kernels.core.bundles import Kind, Residuals, Scratch
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
-from .kernels.planes import dense
+from .kernels.planes import whole_tail
 from .kernels.planes.class_tables import CLASS_BYTES
 
 _MOST = 4  #: of a kind that are kept: more threads than that have work enough to bear the allocation
@@ -38,9 +38,9 @@ def give(kind: Hashable, thing: Any) -> None:
 
 def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
     """The working memory of one thread."""
-    n_streams, more = -(-block // stream), dense.GROUP
+    n_streams, more = -(-block // stream), whole_tail.GROUP
     with_heads = dtype.bits == 32 and not decode
-    narrow, strided = layout == dense.LAYOUT_NARROW, n_streams * (stream + STREAM_PAD) + 2 * more
+    narrow, strided = layout == whole_tail.LAYOUT_NARROW, n_streams * (stream + STREAM_PAD) + 2 * more
 
     def array(wanted: bool, shape: Any, kind: Any) -> Any:
         return np.empty(shape, kind) if wanted else None
@@ -55,16 +55,16 @@ def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool
         shifted=np.empty(0 if decode else block, dtype.uint),
         heads=np.empty(block + more if with_heads else 0, np.uint8),
         others=np.empty(block // 64 + 1 if with_heads else 0, np.uint64),
-        words=array(narrow or layout == dense.LAYOUT_24, stream + more, np.uint32),
-        dense=array(layout == dense.LAYOUT_24, stream + more, np.uint32),
-        lone=array(layout == dense.LAYOUT_8, stream + more, np.uint8),
-        seven=array(layout in (dense.LAYOUT_7, dense.LAYOUT_23), block + more, np.uint8),
-        tails=array(layout in (dense.LAYOUT_7, dense.LAYOUT_23), stream + more, np.uint8),
+        words=array(narrow or layout == whole_tail.LAYOUT_24, stream + more, np.uint32),
+        dense=array(layout == whole_tail.LAYOUT_24, stream + more, np.uint32),
+        lone=array(layout == whole_tail.LAYOUT_8, stream + more, np.uint8),
+        seven=array(layout in (whole_tail.LAYOUT_7, whole_tail.LAYOUT_23), block + more, np.uint8),
+        tails=array(layout in (whole_tail.LAYOUT_7, whole_tail.LAYOUT_23), stream + more, np.uint8),
         bytes=array(narrow, 2 * (stream + more), np.uint8),
         marks=array(narrow, strided, np.uint8),
         items=array(narrow, (8, block + more), np.uint8),
-        general=array(layout == dense.LAYOUT_GENERAL, block if decode else 0, np.uint64),
-        bare=array(layout == dense.LAYOUT_NONE, 0, np.uint8),
+        general=array(layout == whole_tail.LAYOUT_GENERAL, block if decode else 0, np.uint64),
+        bare=array(layout == whole_tail.LAYOUT_NONE, 0, np.uint8),
         rounded=array(lossy, block, dtype.uint),
         starts=array(decode, n_streams, np.int64),
         bases=array(decode, n_streams, np.uint16),
@@ -85,14 +85,14 @@ def kind_of(dtype: DType) -> Kind:
 def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
     """The working memory of one thread for predicted blocks."""
     n_streams = -(-block // stream)
-    strided = n_streams * (stream + STREAM_PAD) + 2 * dense.GROUP
+    strided = n_streams * (stream + STREAM_PAD) + 2 * whole_tail.GROUP
     return Residuals(
         symbols=np.empty(strided, np.uint8),
         marks=np.empty(strided, np.uint8),
         predictions=np.empty(block, np.uint32),
         words=np.empty(block, np.uint32),
-        bytes=np.empty(2 * (stream + dense.GROUP), np.uint8),
-        items=np.empty((dtype.itemsize, block + dense.GROUP), np.uint8),
+        bytes=np.empty(2 * (stream + whole_tail.GROUP), np.uint8),
+        items=np.empty((dtype.itemsize, block + whole_tail.GROUP), np.uint8),
         n_items=np.zeros(8, np.int64),
         scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
         sums=np.empty(16, np.float32),

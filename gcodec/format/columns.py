@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import Corruption
 from ..kernels.core.bundles import Columns
 from ..kernels.core.direct import Direct
-from ..kernels.heads.columns import pack_heads, unpack_heads
+from ..kernels.heads.column_references import pack_heads, unpack_heads
 
 MARK = 1 << 31  #: what tells a record of column references from a template
 MAX_COLUMNS = (1 << 24) - 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import InvalidArgument
-from ..kernels.planes import dense
+from ..kernels.planes import whole_tail
 from .ladders import Ladder
 from .levels import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
 
@@ -116,15 +116,15 @@ def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) 
     """The fastest kernels that can handle these planes (``kernels.planes.LAYOUT_...``)."""
     whole = len(levels) == 1 and widths == (dtype.tail_bits,)
     if dtype.tail_bits == 0:
-        return dense.LAYOUT_NONE
+        return whole_tail.LAYOUT_NONE
     if whole and dtype.tail_bits == 24:
-        return dense.LAYOUT_24
+        return whole_tail.LAYOUT_24
     if whole and dtype.tail_bits == 8:
-        return dense.LAYOUT_8
+        return whole_tail.LAYOUT_8
     if whole and dtype.tail_bits == 7:
-        return dense.LAYOUT_7
+        return whole_tail.LAYOUT_7
     if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7) and levels[0].drop == 0:
-        return dense.LAYOUT_23
+        return whole_tail.LAYOUT_23
     if dtype.head_bits <= 8 and max(widths) <= 8:
-        return dense.LAYOUT_NARROW
-    return dense.LAYOUT_GENERAL
+        return whole_tail.LAYOUT_NARROW
+    return whole_tail.LAYOUT_GENERAL

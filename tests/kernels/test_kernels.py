@@ -25,7 +25,7 @@ from gcodec.frame import decode, writer
 from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.heads import means, symbols
-from gcodec.kernels.planes import dense
+from gcodec.kernels.planes import whole_tail
 from gcodec.kernels.predict import residuals
 from gcodec.truncation.reference import round_to_levels
 from tests.support import laws, reference
@@ -155,10 +155,10 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
     levels = rng.integers(0, 8, n + 64, np.uint8)[:n] if with_levels else None
     n_streams, strided = -(-n // stream), -(-n // stream) * (stream + encode_streams.STREAM_PAD) + 128
     heads, others = np.full(n + 64, 7, np.uint8), np.full(n // 64 + 1, 7, np.uint64)
-    from_heads.find_heads(values, n, heads, others)
+    from_heads.store_heads(values, n, heads, others)
     references, wanted = np.zeros((2, n_streams), np.uint32)
-    assert symbols.find_references_of(heads, others, n, stream, references) == (
-        symbols.find_references(values, n, stream, 23, 255, wanted))
+    assert symbols.find_references_from_heads(heads, others, n, stream, references) == (
+        symbols.find_references_from_values(values, n, stream, 23, 255, wanted))
     assert np.array_equal(references, wanted)
     assert from_heads.mean_of_heads(heads, others, 0, n) == means.mean_head(values, 23, 255)
     first, counts = rng.integers(-20, 3, 16), rng.integers(0, 25, 16)
@@ -168,10 +168,10 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
     coded[rng.random(256) < 0.2] = 255
     chunk, base = np.zeros(4 * (stream + 64), np.uint8), int(rng.integers(0, 256))
     found, plain = np.full((2, strided), 7, np.uint8)
-    from_heads.find_symbols_of(heads, others, levels, n, stream, base, references, first, counts, ranges, coded,
-                               with_gaps, chunk, found)
-    symbols.find_symbols(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255, first, counts,
-                         number, ranges, coded, with_gaps, chunk, plain)
+    from_heads.find_symbols_from_heads(heads, others, levels, n, stream, base, references, first, counts, ranges,
+                                       coded, with_gaps, chunk, found)
+    symbols.find_symbols_from_values(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255,
+                                     first, counts, number, ranges, coded, with_gaps, chunk, plain)
     assert np.array_equal(found, plain)
 
 
@@ -243,7 +243,7 @@ def test_compressing_and_expanding_are_inverse(bits, group):
 
 
 def test_looking_up_64_bytes():
-    look_up = vector_step(lambda table, src, i, dst, k: vector.lookup(table, 0, src, i, dst, k))
+    look_up = vector_step(lambda table, src, i, dst, k: vector.look_up_64(table, 0, src, i, dst, k))
     rng = np.random.default_rng(3)
     table, source = rng.integers(0, 256, 256, np.uint8), rng.permutation(np.arange(256, dtype=np.uint8))
     for i in (0, 1, 100, 192):
@@ -261,7 +261,7 @@ LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16"
 
 def use_general_layout(monkeypatch):
     for room in (writer, decode):
-        monkeypatch.setattr(room, "layout_of", lambda *any_planes: dense.LAYOUT_GENERAL)
+        monkeypatch.setattr(room, "layout_of", lambda *any_planes: whole_tail.LAYOUT_GENERAL)
 
 
 @pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)

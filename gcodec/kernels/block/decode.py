@@ -10,8 +10,8 @@ from ..core.unaligned import load_u16, load_u32, load_u64, load_value, view, wid
 from ..entropy.decode_streams import decode_streams
 from ..entropy.encode_streams import STREAM_PAD, checksum
 from ..entropy.prefix_code import ESCAPE
-from ..heads.columns import fill_columns, restore_columns
-from ..planes.layouts import count, merge
+from ..heads.column_references import fill_columns, restore_columns
+from ..planes.layouts import count_plane_items, merge_planes
 from .header import (
     BAD_CHECKSUM,
     BAD_FIELD,
@@ -108,7 +108,7 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
         if n_escapes < 0:
             status = BAD_STREAM
     if status == OK:
-        count(
+        count_plane_items(
             n,
             stream,
             books.mark_of[c],
@@ -128,7 +128,7 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
         if total != plane_bytes:
             status = BAD_PLANES
     if status == OK:
-        merge(
+        merge_planes(
             data,
             at + CODED_HEADER,
             n,

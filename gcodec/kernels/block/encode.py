@@ -9,10 +9,10 @@ from ..core.scalar import U8, U16, U32, U64
 from ..core.unaligned import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
 from ..entropy.encode_streams import checksum, encode_streams
 from ..entropy.prefix_code import ESCAPE
-from ..heads.columns import fill_columns, remove_columns
+from ..heads.column_references import fill_columns, remove_columns
 from ..heads.symbols import find_block_symbols
 from ..levels.rounding import round_values
-from ..planes.layouts import split
+from ..planes.layouts import split_planes
 from .header import BLOCK_HEADER, CODED, CODED_HEADER, CONSTANT, HAS_COLUMNS, RAW, SEED, is_constant, pack_numbers
 
 
@@ -26,7 +26,7 @@ def encode_coded(
     references, stream_bytes = scratch.references, scratch.stream_bytes
     base, width = find_block_symbols(shifted, levels, n, stream, kind, base, with_references, c, books, scratch)
     planes_at = at + CODED_HEADER
-    streams_at = split(
+    streams_at = split_planes(
         values,
         n,
         stream,

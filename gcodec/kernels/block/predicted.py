@@ -7,7 +7,7 @@ import numpy as np
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, U64
 from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value, view, width_of
-from ..core.vector import compress_8, expand_8, lookup
+from ..core.vector import compress_8, expand_8, look_up_64
 from ..entropy.decode_streams import decode_streams
 from ..entropy.encode_streams import STREAM_PAD, checksum, encode_streams
 from ..planes import narrow
@@ -89,13 +89,13 @@ def merge_digits(data, at, n, stream, n_planes, tables, scratch):
             else:
                 shift = view(own, len(own) >> 1, count)
                 for i in range(0, count, 64):
-                    lookup(tables[3], 0, symbols, place + i, own, (len(own) >> 1) + i)
+                    look_up_64(tables[3], 0, symbols, place + i, own, (len(own) >> 1) + i)
                 for i in range(count):
                     words[i] = U32(U32(words[i] << U32(shift[i])) | U32(own[i]))
         first, shift = view(own, 0, count), view(own, len(own) >> 1, count)
         for i in range(0, count, 64):
-            lookup(tables[1], 0, symbols, place + i, own, i)
-            lookup(tables[2], 0, symbols, place + i, own, (len(own) >> 1) + i)
+            look_up_64(tables[1], 0, symbols, place + i, own, i)
+            look_up_64(tables[2], 0, symbols, place + i, own, (len(own) >> 1) + i)
         for i in range(count):
             words[i] = U32(words[i] | U32(U32(first[i]) << U32(shift[i])))
 

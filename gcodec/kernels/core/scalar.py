@@ -58,7 +58,7 @@ def round_magnitude(bits, drop, infinity, nearest):
 
 
 @kernel
-def rounded(bits, drop, first, sign_bit, infinity, smallest_normal, nearest, prune):
+def round_value(bits, drop, first, sign_bit, infinity, smallest_normal, nearest, prune):
     """A value of at most 32 bits with ``drop`` mantissa bits rounded away, or ``first`` where it is not finite; all of
     them uint32. :func:`round_magnitude` on both signs, and denormals and -0 become +0 if ``prune``."""
     sign = U32(bits & sign_bit)

@@ -15,7 +15,7 @@ from numba.core import types
 
 from .intrinsics import HAS_AVX512, HAS_SSSE3, intrinsic_step
 from .jit import kernel
-from .simd import Lanes, load, move, pick_bits
+from .simd import Lanes, load, move, pick_bits, splat
 
 if HAS_SSSE3:
     from . import vector_ssse3
@@ -180,6 +180,26 @@ pack_64 = intrinsic_step(types.void, 5, _generate_pack_64)
 unpack_64 = intrinsic_step(types.void, 5, _generate_unpack_64)
 
 
+def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
+    marks = load(builder, at(0, 8), 8, 64)
+    return (marks & args[2]).compare("!=", 0).count()
+
+
+#: count_64(marks, j, bits) -> how many of 64 bytes have any of ``bits``.
+count_64 = intrinsic_step(types.intp, 3, _generate_count)
+
+
+def _clearer(bits: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> None:
+        (splat(builder, ir.Constant(_INDEX, 0), bits, 64)).store(at(0, bits))
+
+    return intrinsic_step(types.void, 2, generate)
+
+
+#: clear_32(out, i): 64 zeros of 32 bits; clear_16: of 16; clear_8: of 8.
+clear_32, clear_16, clear_8 = _clearer(32), _clearer(16), _clearer(8)
+
+
 def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
     """<n x i1>: which of n bytes have any of ``bits`` set."""
     kind = ir.VectorType(_BYTE, n)
@@ -236,8 +256,8 @@ if HAS_AVX512:
     #: The same for 16 words (uint32), the mask in bytes.
     compress_32 = _mover("compress", 32)
     expand_32 = _mover("expand", 32)
-    #: lookup(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
-    lookup = intrinsic_step(types.void, 6, _generate_lookup)
+    #: look_up_64(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
+    look_up_64 = intrinsic_step(types.void, 6, _generate_lookup)
 else:
 
     @kernel
@@ -260,7 +280,7 @@ else:
         return at - i
 
     @kernel
-    def lookup(table, zero, src, i, dst, k):
+    def look_up_64(table, zero, src, i, dst, k):
         """As above, in a loop."""
         for lane in range(64):
             dst[k + lane] = table[src[i + lane]]
@@ -271,7 +291,7 @@ if not HAS_AVX512 and HAS_SSSE3:
     pack_6, unpack_6 = vector_ssse3.pack_6, vector_ssse3.unpack_6
     look_up_level = vector_ssse3.look_up_16
 else:
-    look_up_level = lookup  #: the same where the bytes are levels, below 16
+    look_up_level = look_up_64  #: the same where the bytes are levels, below 16
 
 if not (HAS_AVX512 or HAS_SSSE3):
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..core.scalar import I32, U32, U64, rounded
+from ..core.scalar import I32, U32, U64, round_value
 from .grid import N, device, seed_of, weighed
 
 BLOCK_LOG2 = 14  #: values per block, for all types that are encoded here
@@ -21,7 +21,7 @@ def value_at(values, levels, at, level_at, i, form, drops):
     if form.lossy:
         drop, first = drops[level], drops[0]
         bits = U32(
-            rounded(bits, drop, first, form.sign, form.infinity, form.smallest_normal, form.nearest, form.prune)
+            round_value(bits, drop, first, form.sign, form.infinity, form.smallest_normal, form.nearest, form.prune)
         )
     return bits, level
 

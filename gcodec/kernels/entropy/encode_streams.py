@@ -16,13 +16,13 @@ from ..core.unaligned import load_u64, prefetch, store_u64, view, width_of
 from .prefix_code import NO_CODE
 
 if HAS_AVX512:
-    from ..core.groups_avx512 import encode_64
+    from .streams_avx512 import encode_64
 
 __all__ = ["CHUNK_BYTES", "STREAM_PAD", "checksum", "encode_streams"]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
 PART = 256  #: symbols looked up before any is written
-OCTETS = 3 * 64  #: bytes that :func:`groups_avx512.encode_64` writes
+OCTETS = 3 * 64  #: bytes that :func:`streams_avx512.encode_64` writes
 CHUNK_BYTES = 512 + PART // 64 * OCTETS  #: scratch of :func:`encode_streams`: tables, a part's codes
 
 
@@ -142,7 +142,7 @@ def _encode_some(
 
 @kernel
 def _byte_tables(table, chunk):
-    """The tables of :func:`groups_avx512.encode_64` from that of :func:`prefix_code.encode_table`."""
+    """The tables of :func:`streams_avx512.encode_64` from that of :func:`prefix_code.encode_table`."""
     for symbol in range(256):
         entry = U32(table[symbol])
         length = min(U32(entry & U32(255)), U32(15))
@@ -152,7 +152,7 @@ def _byte_tables(table, chunk):
 
 @kernel
 def _append_octets(chunk, n_groups, window, out, at):
-    """Write what :func:`groups_avx512.encode_64` has made of some groups; return what is in the last, unfinished
+    """Write what :func:`streams_avx512.encode_64` has made of some groups; return what is in the last, unfinished
     byte."""
     for begin in range(512, 512 + n_groups * OCTETS, OCTETS):
         for k in range(begin, begin + 64, 8):

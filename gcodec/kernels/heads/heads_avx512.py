@@ -9,12 +9,12 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from ..core.groups_avx512 import heads_of, look_up
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8, U32, U64
 from ..core.simd import INDEX, Lanes, call, load, mask_from, splat
-from ..core.vector import lookup
+from ..core.simd_avx512 import extract_heads, look_up_bytes
+from ..core.vector import look_up_64
 from ..entropy.encode_streams import STREAM_PAD
 
 GROUP = 64
@@ -22,7 +22,7 @@ GROUP = 64
 
 def _generate_take(builder: Any, args: list[Any], at: Any) -> None:
     values = load(builder, at(0, 32), 32, GROUP)
-    heads_of(values, 23).store(at(2, 8))
+    extract_heads(values, 23).store(at(2, 8))
     builder.store(values.compare("!=", 0).number(), builder.bitcast(at(4, 64), INDEX.as_pointer()))
 
 
@@ -66,25 +66,25 @@ def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
 _symbols = intrinsic_step(types.void, 8, _generate_symbols)
 
 
-def _generate_joint(builder: Any, args: list[Any], at: Any) -> None:
+def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     others = mask_from(builder, at(2, 64), GROUP)
     heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)
     levels = heads.compare("!=", 255).choose(levels, levels ^ levels)
     origin, count, number = (
-        look_up(builder, builder.gep(ranges, [ir.Constant(INDEX, 256 * k)]), levels, 64) for k in range(3)
+        look_up_bytes(builder, builder.gep(ranges, [ir.Constant(INDEX, 256 * k)]), levels, 64) for k in range(3)
     )
     offset = heads - args[10] - origin
     symbols = offset.compare("<", count).choose(offset + number, _escape(builder))
     others.choose(symbols, symbols ^ symbols).store(at(8, 8))
 
 
-#: _joint(heads, i, others, j, levels, k, ranges, 0, symbols, l, reference): of 64 values with levels; ``ranges``:
-#: uint8[3, 256] as in ``parameters.Books``. Infinities and NaNs are of level 0.
-_joint = intrinsic_step(types.void, 11, _generate_joint)
+#: _symbols_by_level(heads, i, others, j, levels, k, ranges, 0, symbols, l, reference): of 64 values with levels;
+#: ``ranges``: uint8[3, 256] as in ``bundles.Books``. Infinities and NaNs are of level 0.
+_symbols_by_level = intrinsic_step(types.void, 11, _generate_symbols_by_level)
 
 
 @kernel
-def find_heads(values, n, heads, others):
+def store_heads(values, n, heads, others):
     """Heads of float32 as bits, and which are not zero: ``heads``: uint8[n and up to 63 more], ``others``:
     uint64[n / 64, rounded up], a bit each, results. What lies behind the last value counts as zero."""
     whole = n & ~(GROUP - 1)
@@ -110,10 +110,11 @@ def mean_of_heads(heads, others, begin, n):
 
 
 @kernel
-def find_symbols_of(
+def find_symbols_from_heads(
     heads, others, levels, n, stream, base, references, first, count, ranges, coded, with_gaps, chunk, symbols
 ):
-    """:func:`symbols.find_symbols` of what :func:`find_heads` has found; ``stream`` is a multiple of 64."""
+    """Find the symbols of values whose heads :func:`store_heads` has stored; ``stream`` is a multiple of 64. Other
+    arguments as of :func:`symbols.find_symbols_from_values`."""
     for s in range((n + stream - 1) // stream):
         reference = base + np.int64(references[s])
         begin, place = s * stream, s * (stream + STREAM_PAD)
@@ -126,14 +127,14 @@ def find_symbols_of(
             whole = length & ~(GROUP - 1)
             for i in range(0, whole, GROUP):
                 at = begin + i
-                _joint(heads, at, others, at >> 6, levels, at, ranges, 0, symbols, place + i, reference)
+                _symbols_by_level(heads, at, others, at >> 6, levels, at, ranges, 0, symbols, place + i, reference)
             if whole < length:
                 for i in range(GROUP):
                     chunk[i] = levels[begin + whole + i] if whole + i < length else U8(0)
                 at = begin + whole
-                _joint(heads, at, others, at >> 6, chunk, 0, ranges, 0, symbols, place + whole, reference)
+                _symbols_by_level(heads, at, others, at >> 6, chunk, 0, ranges, 0, symbols, place + whole, reference)
         if with_gaps:
             for i in range(0, length, GROUP):
-                lookup(coded, 0, symbols, place + i, symbols, place + i)
+                look_up_64(coded, 0, symbols, place + i, symbols, place + i)
             for i in range(length, (length + GROUP - 1) & ~(GROUP - 1)):
                 symbols[place + i] = 0

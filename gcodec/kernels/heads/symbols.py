@@ -9,21 +9,20 @@ from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import inlined, kernel
 from ..core.scalar import NARROW, U8, U16, U32, U64
 from ..core.unaligned import view, width_of
-from ..core.vector import look_up_level, lookup
+from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
 from ..entropy.prefix_code import ESCAPE
 from .means import mean_head
 
 if HAS_AVX512:
-    from ..core.groups_avx512 import symbols_9, symbols_16, symbols_wide
-    from ..levels.groups_avx512 import joint_16
-    from .heads_avx512 import find_heads, find_symbols_of, mean_of_heads
+    from .heads_avx512 import find_symbols_from_heads, mean_of_heads, store_heads
+    from .symbols_avx512 import symbols_9, symbols_16, symbols_by_level_16, symbols_wide
 elif HAS_SSSE3:
-    from ..levels.groups_ssse3 import joint_16, joint_32
+    from .symbols_ssse3 import symbols_by_level_16, symbols_by_level_32
 
 
 @kernel
-def find_references(values, n, stream, head_shift, head_mask, references):
+def find_references_from_values(values, n, stream, head_shift, head_mask, references):
     """Mean head of each sub-stream's non-zero values, less the least of them, in ``references``: uint32[n_streams].
 
     Returns (the least, bits that the largest difference needs).
@@ -40,7 +39,8 @@ def find_references(values, n, stream, head_shift, head_mask, references):
 
 @kernel
 def _relative(least, most, n_streams, references):
-    """The rest of :func:`find_references`, from means: ``least``, ``most`` of those of sub-streams that have any."""
+    """Turn the means in ``references`` into differences from the least one; ``least``, ``most``: of sub-streams that
+    have values other than zero. Returns (the least, bits that the largest difference needs)."""
     if least > most:
         least = most
     for s in range(n_streams):
@@ -52,8 +52,8 @@ def _relative(least, most, n_streams, references):
 
 
 @kernel
-def find_references_of(heads, others, n, stream, references):
-    """:func:`find_references` of what :func:`heads_avx512.find_heads` has found."""
+def find_references_from_heads(heads, others, n, stream, references):
+    """:func:`find_references_from_values` of what :func:`heads_avx512.store_heads` has found."""
     n_streams = (n + stream - 1) // stream
     least, most = np.int64(1 << 30), np.int64(0)
     for s in range(n_streams):
@@ -72,16 +72,16 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
     base = U8(reference)
     if HAS_AVX512 and width == 16 and n & 63 == 0:
         for i in range(0, n, 64):
-            joint_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
+            symbols_by_level_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
         return
     whole = np.int64(0)
     if HAS_SSSE3 and not HAS_AVX512:
         whole = n & ~63
         for i in range(0, whole, 64):
             if width == 32:
-                joint_32(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 23, reference)
+                symbols_by_level_32(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 23, reference)
             else:
-                joint_16(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 7, reference)
+                symbols_by_level_16(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 7, reference)
     part, n = len(chunk) // 4, n - whole
     values, levels, result = view(values, whole, n), view(levels, whole, n), view(result, whole, n)
     own, origin = view(chunk, 0, n), view(chunk, part, n)
@@ -105,7 +105,7 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
 
 
 @kernel
-def find_symbols(
+def find_symbols_from_values(
     values,
     levels,
     n,
@@ -191,7 +191,7 @@ def find_symbols(
                     result[i] = symbol if bits else U8(0)
         if with_gaps:
             for i in range(0, length, 64):
-                lookup(coded, 0, result, i, result, i)
+                look_up_64(coded, 0, result, i, result, i)
         for i in range(length, len(result)):
             result[i] = 0
 
@@ -206,21 +206,21 @@ def find_block_symbols(values, levels, n, stream, kind, base, with_references, c
     if HAS_AVX512 and width_of(values) == 32:
         from_heads = kind.head_bits == 8 and stream & 63 == 0
         if from_heads:
-            find_heads(values, n, scratch.heads, scratch.others)
+            store_heads(values, n, scratch.heads, scratch.others)
             if with_references:
-                base, width = find_references_of(scratch.heads, scratch.others, n, stream, references)
+                base, width = find_references_from_heads(scratch.heads, scratch.others, n, stream, references)
             elif base < 0:
                 base, _ = mean_of_heads(scratch.heads, scratch.others, 0, n)
     if not from_heads:
         if with_references:
-            base, width = find_references(values, n, stream, kind.head_shift, head_mask, references)
+            base, width = find_references_from_values(values, n, stream, kind.head_shift, head_mask, references)
         elif base < 0:
             base, _ = mean_head(values, kind.head_shift, head_mask)
     if not with_references:
         for s in range((n + stream - 1) // stream):
             references[s] = 0
     if HAS_AVX512 and from_heads:
-        find_symbols_of(
+        find_symbols_from_heads(
             scratch.heads,
             scratch.others,
             levels,
@@ -237,7 +237,7 @@ def find_block_symbols(values, levels, n, stream, kind, base, with_references, c
             scratch.symbols,
         )
     else:
-        find_symbols(
+        find_symbols_from_values(
             values,
             levels,
             n,

@@ -6,14 +6,14 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
-from ..core.scalar import U32, U64, round_magnitude, rounded
+from ..core.scalar import U32, U64, round_magnitude, round_value
 from ..core.unaligned import prefetch, view, width_of
 from ..core.vector import look_up_level
 
 if HAS_AVX512:
-    from .groups_avx512 import round_16, round_32
+    from .rounding_avx512 import round_16, round_32
 elif HAS_SSSE3:
-    from .groups_ssse3 import fill_drops, round_16, round_32
+    from .rounding_ssse3 import fill_drops, round_16, round_32
 
 
 @kernel
@@ -55,7 +55,7 @@ def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, 
         if large:
             for k in range(64):
                 drop = U32(drops[own[place + k]])
-                out[i + k] = rounded(U32(values[i + k]), drop, first, sign_bit, top, least, nearest, prune)
+                out[i + k] = round_value(U32(values[i + k]), drop, first, sign_bit, top, least, nearest, prune)
 
 
 @kernel
@@ -109,4 +109,4 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
                 look_up_level(drops, 0, chunk, i, chunk, i)
         for i in range(count):
             drop = U32(chunk[i])
-            result[i] = rounded(U32(some[i]), drop, first, sign_bit, top, least, nearest, prune)
+            result[i] = round_value(U32(some[i]), drop, first, sign_bit, top, least, nearest, prune)

@@ -1,5 +1,5 @@
 """Fused steps on 64 float32 whose kept bits are chunks of the tail, for CPUs with AVX-512: ladders in steps of three or
-six bits, and half of the numbers of fixed bits. :mod:`groups_ssse3` is for CPUs without.
+six bits, and half of the numbers of fixed bits. :mod:`class_steps_ssse3` is for CPUs without.
 
 A value owns the first few of at most four **wide** planes, each of which holds the same chunk of every tail, and
 perhaps an item of the **half** plane, the upper half of the chunk after those. That way a value's items are four bytes,
@@ -14,9 +14,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from ..core.groups_avx512 import bytes_of, look_up, tail_of
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import Lanes, load, move, pick_bits, splat
+from ..core.simd_avx512 import deinterleave_bytes, extract_tails, look_up_bytes
 
 _INDEX = ir.IntType(64)
 WIDE = 4  #: planes
@@ -73,10 +73,10 @@ def _half_owners(chunks: _Chunks, marks: Lanes) -> Lanes:
 
 def _generate_split(builder: Any, args: list[Any], at: Any) -> None:
     chunks = _Chunks(builder, at(8, 64), at(2, 8), args[3], at(4, 8))
-    marks = look_up(builder, at(10, 8), load(builder, at(6, 8), 8, 64))
+    marks = look_up_bytes(builder, at(10, 8), load(builder, at(6, 8), 8, 64))
     picks = load(builder, builder.gep(at(8, 64), [_number(8 * PICKS)]), 8, 64)
-    tails = [tail_of(load(builder, builder.gep(at(0, 32), [_number(64 * k)]), 32, 16)) for k in range(4)]
-    parts = bytes_of([pick_bits(picks, tail.seen_as(8)) for tail in tails])
+    tails = [extract_tails(load(builder, builder.gep(at(0, 32), [_number(64 * k)]), 32, 16)) for k in range(4)]
+    parts = deinterleave_bytes([pick_bits(picks, tail.seen_as(8)) for tail in tails])
     owners, upper = _owners(chunks, marks), parts[0]
     for k, (part, mask) in enumerate(zip(parts, owners, strict=True)):
         with builder.if_then(builder.icmp_signed("<", _number(k), chunks.n_wide)):
@@ -116,7 +116,7 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
     marks, symbols = load(builder, at(10, 8), 8, 64), load(builder, at(6, 8), 8, 64)
     none = symbols ^ symbols
     # A zero has no items, so that without a head all its bits are 0.
-    head = symbols.compare("!=", 0).choose(look_up(builder, at(12, 8), symbols) + args[14], none)
+    head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(12, 8), symbols) + args[14], none)
     slot = cgutils.alloca_once_value(builder, none.value)
     with builder.if_then(chunks.has_half):
         count_at, place = chunks.plane(chunks.n_wide)

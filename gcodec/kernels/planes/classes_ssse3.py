@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.groups_avx512 import count_64
 from ..core.jit import kernel
 from ..core.unaligned import load_value, store_u64, store_value
+from ..core.vector import count_64
 from ..entropy.encode_streams import STREAM_PAD
-from .class_tables import DIGIT, LAST, LEFT, NO_DIGIT, NUMBER, OWNERS, PARTS, TABLE_BYTES, TAKEN
-from .groups_ssse3 import (
+from .class_steps_ssse3 import (
     classes_64,
     compress_owned,
     count_owners,
@@ -22,6 +21,7 @@ from .groups_ssse3 import (
     join_64,
     spread_64,
 )
+from .class_tables import DIGIT, LAST, LEFT, NO_DIGIT, NUMBER, OWNERS, PARTS, TABLE_BYTES, TAKEN
 from .narrow import pack_bytes, unpack_bytes
 
 REST = TABLE_BYTES // 4  #: where in ``tables``, in values, the last group lies if it has fewer than 64

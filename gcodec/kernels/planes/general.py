@@ -1,5 +1,5 @@
-"""Planes of any width, one value at a time: what the faster layouts do not cover, and float64. See :mod:`dense` for
-the terms."""
+"""Planes of any width, one value at a time: what the faster layouts do not cover, and float64. See :mod:`whole_tail`
+for the terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..entropy.encode_streams import STREAM_PAD
 
 
 @kernel
-def split_plane(values, symbols, n, stream, tail_bits, mark_of, bit, shift, width, out, at):
+def split_general_plane(values, symbols, n, stream, tail_bits, mark_of, bit, shift, width, out, at):
     """Plane number ``bit`` of any width up to 56 bits. ``out`` has 8 bytes of margin. Returns the end."""
     window = U64(0)
     filled = U64(0)
@@ -38,9 +38,9 @@ def split_plane(values, symbols, n, stream, tail_bits, mark_of, bit, shift, widt
 
 
 @kernel
-def merge_plane(data, at, symbols, n, stream, mark_of, bit, shift, width, tail):
-    """Inverse of :func:`split_plane`: ORs the plane's items into ``tail``: uint64[n]. ``data`` is readable 8 bytes
-    past the plane."""
+def merge_general_plane(data, at, symbols, n, stream, mark_of, bit, shift, width, tail):
+    """Inverse of :func:`split_general_plane`: ORs the plane's items into ``tail``: uint64[n]. ``data`` is readable 8
+    bytes past the plane."""
     mask = U64((1 << width) - 1)
     position = U64(at) << U64(3)
     for s in range((n + stream - 1) // stream):
@@ -55,7 +55,7 @@ def merge_plane(data, at, symbols, n, stream, mark_of, bit, shift, width, tail):
 
 
 @kernel
-def merge_values(tail, symbols, n, stream, heads, bases, head_shift, head_mask, tail_bits, out):
+def merge_general_values(tail, symbols, n, stream, heads, bases, head_shift, head_mask, tail_bits, out):
     """Heads, signs and tails into values. ``tail``: uint64[n], None where ``tail_bits`` is 0; ``heads``:
     uint16[256], relative; ``out``: uintW[n]."""
     rest = U64((1 << (tail_bits - 1)) - 1) if tail_bits else U64(0)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.groups_avx512 import clear_8, count_64
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32, U64
 from ..core.unaligned import view, width_of
+from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
-from . import dense as planes
 from . import general as planes_general
-from . import narrow, wide_head
+from . import narrow, whole_tail, wide_head
 
 if HAS_AVX512:
-    from ..levels.groups_avx512 import mark_64
+    from .narrow_steps_avx512 import mark_64
 
 if BY_CLASSES:
     from .class_tables import NUMBER, find_classes
@@ -35,11 +34,13 @@ def _has_classes(mark_of, shift, heads, shape, scratch):
 
 
 @kernel
-def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seven, items, general, scratch, out, at):
+def split_planes(
+    values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seven, items, general, scratch, out, at
+):
     """All planes of a block. Returns the end."""
     if general is not None:
         for p in range(shape.n):
-            at = planes_general.split_plane(
+            at = planes_general.split_general_plane(
                 values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at
             )
         return at
@@ -78,9 +79,9 @@ def split(values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seve
             at,
         )
     if dense is not None:
-        return planes.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
+        return whole_tail.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
     if lone is not None:
-        return planes.split_8(values, scratch.symbols, n, stream, lone, out, at)
+        return whole_tail.split_8(values, scratch.symbols, n, stream, lone, out, at)
     if seven is not None:
         if shape.n == 1:
             return wide_head.split_7(values, scratch.symbols, n, stream, seven, out, at)
@@ -128,14 +129,14 @@ def count_single(symbols, n, stream, n_items):
         count = min(stream, n - s * stream)
         for i in range(count, (count + 63) & ~63):
             symbols[place + i] = 0
-        total += planes.count_marked(symbols, place, count)
+        total += whole_tail.count_marked(symbols, place, count)
     n_items[0] = total
 
 
 @kernel
-def count(n, stream, mark_of, shift, narrow_head_of, shape, dense, lone, seven, items, general, scratch):
+def count_plane_items(n, stream, mark_of, shift, narrow_head_of, shape, dense, lone, seven, items, general, scratch):
     """Number of items of every plane into ``scratch.n_items``, by the layout's kernels; and what else those of
-    :func:`merge` want to find."""
+    :func:`merge_planes` want to find."""
     if dense is not None:
         count_single(scratch.symbols, n, stream, scratch.n_items)
     if lone is not None:
@@ -156,7 +157,7 @@ def count(n, stream, mark_of, shift, narrow_head_of, shape, dense, lone, seven, 
 
 
 @kernel
-def merge(
+def merge_planes(
     data,
     at,
     n,
@@ -183,9 +184,11 @@ def merge(
         for i in range(n):
             general[i] = U64(0)
         for p in range(shape.n):
-            planes_general.merge_plane(data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general)
+            planes_general.merge_general_plane(
+                data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general
+            )
             at += (n_items[p] * shape.widths[p] + 7) >> 3
-        planes_general.merge_values(
+        planes_general.merge_general_values(
             general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out
         )
     if items is not None:
@@ -227,9 +230,9 @@ def merge(
             out,
         )
     if dense is not None:
-        planes.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, scratch.words, dense, out)
+        whole_tail.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, scratch.words, dense, out)
     if lone is not None:
-        planes.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
+        whole_tail.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
     if seven is not None:
         first_head = np.int64(head_of[1])
         if shape.n == 1:
@@ -239,4 +242,6 @@ def merge(
         else:
             wide_head.merge_23(data, at, n_items[0], symbols, n, stream, first_head, bases, seven, out)
     if bare is not None:
-        planes_general.merge_values(None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out)
+        planes_general.merge_general_values(
+            None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out
+        )

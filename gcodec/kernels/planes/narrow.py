@@ -1,4 +1,4 @@
-"""Several planes of at most 8 bits: ladders and fixed bits. See :mod:`dense` for the terms."""
+"""Several planes of at most 8 bits: ladders and fixed bits. See :mod:`whole_tail` for the terms."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import view, width_of
-from ..core.vector import compress_8, expand_8, lookup, pack_6, pack_64, unpack_6, unpack_64
+from ..core.vector import compress_8, expand_8, look_up_64, pack_6, pack_64, unpack_6, unpack_64
 from ..entropy.encode_streams import STREAM_PAD
-from .dense import GROUP
+from .whole_tail import GROUP
 
 if HAS_AVX512:
     from .narrow_avx512 import merge_groups, split_groups
@@ -22,7 +22,7 @@ def find_marks(symbols, n, stream, mark_of, marks):
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
         for i in range(place, place + min(stream, n - s * stream), 64):
-            lookup(mark_of, 0, symbols, i, marks, i)
+            look_up_64(mark_of, 0, symbols, i, marks, i)
 
 
 @kernel
@@ -74,7 +74,7 @@ def split_narrow(
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - first)
         for i in range(place, place + count, 64):
-            lookup(mark_of, 0, symbols, i, marks, i)
+            look_up_64(mark_of, 0, symbols, i, marks, i)
         tails_32(values, first, count, words)
         for p in range(n_planes):
             if uniform[p] >= 0:
@@ -83,7 +83,7 @@ def split_narrow(
                     bytes_[i] = U8(U32(words[i]) >> right)
             else:
                 for i in range(0, count, 64):
-                    lookup(shift[p], 0, symbols, place + i, bytes_, i)
+                    look_up_64(shift[p], 0, symbols, place + i, bytes_, i)
                 for i in range(count):
                     bytes_[i] = U8(U32(words[i]) >> (U32(bytes_[i]) & U32(31)))
             k = n_items[p]
@@ -145,11 +145,11 @@ def merge_narrow(
             else:
                 own = view(bytes_, stream + GROUP, stream + GROUP)
                 for i in range(0, count, 64):
-                    lookup(shift[p], 0, symbols, place + i, own, i)
+                    look_up_64(shift[p], 0, symbols, place + i, own, i)
                 for i in range(count):
                     words[i] |= U32(bytes_[i]) << (U32(own[i]) & U32(31))
         for i in range(0, count, 64):
-            lookup(head_of, 0, symbols, place + i, bytes_, i)
+            look_up_64(head_of, 0, symbols, place + i, bytes_, i)
         base = U32(bases[s])
         some, result = view(symbols, place, count), view(out, first, count)
         if width_of(out) == 32:

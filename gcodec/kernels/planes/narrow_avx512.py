@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.groups_avx512 import clear_16, clear_32, count_64
 from ..core.jit import inlined, kernel
 from ..core.unaligned import load_value, store_value, width_of
+from ..core.vector import clear_16, clear_32, count_64
 from ..entropy.encode_streams import STREAM_PAD
-from ..levels.groups_avx512 import merge_narrow_16, merge_narrow_32, picks_for, split_narrow_16, split_narrow_32
 from .chunks_avx512 import N_WIDE, merge_chunks_32, split_chunks_32
+from .narrow_steps_avx512 import merge_narrow_16, merge_narrow_32, picks_for, split_narrow_16, split_narrow_32
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Planes where the head has a mantissa bit: 7 bits of bfloat16, 16 and 7 bits of float32; see :mod:`dense`."""
+"""Planes where the head has a mantissa bit: 7 bits of bfloat16, 16 and 7 bits of float32; see :mod:`whole_tail`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.vector import compress_8, expand_8, pack_7, unpack_7
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
-    from ..core.groups_avx512 import merge_7_64, merge_23_64, split_7_64, split_23_64
+    from .wide_head_avx512 import merge_7_64, merge_23_64, split_7_64, split_23_64
 
 
 @kernel

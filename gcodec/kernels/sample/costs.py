@@ -184,14 +184,6 @@ def compare_references(by_block, by_stream, some):
 
 
 @kernel
-def _first(row, start):
-    """The first bin from ``start`` on that counts anything, or their number."""
-    while start < len(row) and row[start] == 0:
-        start += 1
-    return start
-
-
-@kernel
 def _counts_any(row):
     """Whether any bin counts something."""
     found = U32(0)

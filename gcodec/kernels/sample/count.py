@@ -11,7 +11,7 @@ import numpy as np
 from ..core.jit import kernel
 from ..core.scalar import NARROW, U16, U32, U64
 from ..core.unaligned import fetch_values, view, view_if_any, width_of
-from ..heads.columns import fill_columns, remove_columns
+from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import mean_head
 
 PIECE = 512  #: values that are looked at together

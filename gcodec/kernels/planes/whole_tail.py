@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.groups_avx512 import count_64
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32
 from ..core.unaligned import view
-from ..core.vector import compress_8, compress_32, expand_8, expand_32, pack_24, unpack_24
+from ..core.vector import clear_32, compress_8, compress_32, count_64, expand_8, expand_32, pack_24, unpack_24
 from ..entropy.encode_streams import STREAM_PAD
 
 if HAS_AVX512:
-    from ..core.groups_avx512 import clear_32, merge_8_64, merge_24_64, split_8_64, split_24_64
+    from .whole_tail_avx512 import merge_8_64, merge_24_64, split_8_64, split_24_64
 
 LAYOUT_NONE, LAYOUT_24, LAYOUT_8, LAYOUT_23, LAYOUT_7, LAYOUT_NARROW, LAYOUT_GENERAL = range(7)
 GROUP = 64  #: bytes that the vector steps move at a time: the margin of every scratch array

@@ -1,4 +1,4 @@
-"""Fused steps on 64 values with levels, as :mod:`groups_avx512`: rounding, joint symbols, and several narrow planes."""
+"""Several narrow planes of 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`narrow_avx512`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from ..core.groups_avx512 import bytes_of, float_of, heads_of, look_up, permute, tail_of
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8
-from ..core.simd import Lanes, load, move, pick_bits, splat
+from ..core.simd import Lanes, load, move, pick_bits
+from ..core.simd_avx512 import deinterleave_bytes, extract_tails, join_values, look_up_bytes
 
 _INDEX = ir.IntType(64)
 
@@ -20,87 +20,12 @@ def _number(value: int) -> Any:
     return ir.Constant(_INDEX, value)
 
 
-def _finite(values: Lanes, infinity: Any) -> Lanes:
-    return (values & ((1 << (values.bits - 1)) - 1)).compare("<", infinity)
-
-
-def _round_all(builder: Any, args: list[Any], at: Any, bits: int) -> None:
-    """Rounding of any values."""
-    sign_bit = 1 << (bits - 1)
-    values, infinity = load(builder, at(0, bits), bits, 64), args[8]
-    levels = load(builder, at(2, 8), 8, 64)
-    magnitude = values & (sign_bit - 1)
-    finite = magnitude.compare("<", infinity)
-    drop = look_up(builder, at(4, 8), finite.choose(levels, levels ^ levels), 64).to(bits)
-    unit = splat(builder, _number(1), bits, 64) << drop
-    low = unit - 1
-    kept = magnitude - (magnitude & low)
-    bump = low.compare("!=", 0).choose((low >> 1) + ((magnitude >> drop) & 1), low)
-    rounded = magnitude + (bump & builder.neg(args[10]))
-    rounded = rounded - (rounded & low)
-    usable = Lanes(builder, builder.and_(finite.value, rounded.compare("<", infinity).value))
-    above = magnitude.compare(">", infinity).value
-    lost = Lanes(builder, builder.and_(above, kept.compare("==", infinity).value))
-    result = lost.choose(kept | unit, usable.choose(rounded, kept)) | (values & sign_bit)
-    magnitude.compare("<", args[9]).choose(result ^ result, result).store(at(6, bits))
-
-
-def _rounder(bits: int) -> Any:
-    n, sign_bit = 512 // bits, 1 << (bits - 1)
-
-    def generate(builder: Any, args: list[Any], at: Any) -> None:
-        unit = splat(builder, _number(1), bits, n) << load(builder, at(4, 8), 8, n).to(bits)
-        low, nearest = unit - 1, builder.neg(args[10])
-        # Where nothing is dropped there is no half to round up, nor a bit that would make it even.
-        half, odd, most = (low >> 1) & nearest, (unit & ~1) & nearest, unit ^ unit
-        for k in range(0, 64, n):
-            values = load(builder, builder.gep(at(0, bits), [_number(k * bits // 8)]), bits, n)
-            level = load(builder, builder.gep(at(2, 8), [_number(k)]), 8, n).to(bits)
-            magnitude = values & (sign_bit - 1)
-            bumped = values + permute(half, level)
-            bumped = (values & permute(odd, level)).compare("!=", 0).choose(bumped + 1, bumped)
-            result = bumped & (permute(low, level) ^ -1)
-            magnitude.compare(">=", args[9]).choose(result, result ^ result).store(
-                builder.gep(at(6, bits), [_number(k * bits // 8)])
-            )
-            most = magnitude.compare(">", most).choose(magnitude, most)
-        # A magnitude below this is finite, and so is what it is rounded to.
-        limit = builder.sub(args[8], builder.lshr(args[8], _number(5)))
-        large = most.compare(">=", limit).number()
-        with builder.if_then(builder.icmp_unsigned("!=", large, _number(0)), likely=False):
-            _round_all(builder, args, at, bits)
-
-    return intrinsic_step(types.void, 11, generate)
-
-
-#: round_32(values, i, levels, j, drops, 0, out, k, infinity, least, nearest): 64 float32 rounded by level; those below
-#: ``least`` become +0; ``nearest``: 1, or 0 to truncate. round_16: of 16 bits.
-round_32, round_16 = _rounder(32), _rounder(16)
-
-
-def _generate_joint(builder: Any, args: list[Any], at: Any) -> None:
-    values, levels, ranges = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
-    heads = heads_of(values, 7)
-    # Infinity has nothing but zeros below the head.
-    levels = heads.compare("<", builder.lshr(args[8], _number(7))).choose(levels, levels ^ levels)
-    origin, count, number = (look_up(builder, builder.gep(ranges, [_number(256 * k)]), levels, 64) for k in range(3))
-    offset = heads - args[9] - origin
-    escape = splat(builder, _number(255), 8, 64)
-    symbols = offset.compare("<", count).choose(offset + number, escape)
-    values.compare("==", 0).choose(0, symbols).store(at(6, 8))
-
-
-#: joint_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): symbols of 64 values with levels;
-#: ``ranges``: uint8[3, 256] as in ``parameters.Books``. Of float32 there is ``heads._joint``.
-joint_16 = intrinsic_step(types.void, 10, _generate_joint)
-
-
 def _masked(marks: Lanes, plane: Any) -> Lanes:
     return (marks & marks.builder.shl(_number(1), plane)).compare("!=", 0)
 
 
 def _generate_mark(builder: Any, args: list[Any], at: Any) -> None:
-    marks = look_up(builder, at(0, 8), load(builder, at(2, 8), 8, 64))
+    marks = look_up_bytes(builder, at(0, 8), load(builder, at(2, 8), 8, 64))
     marks.store(at(4, 8))
     for plane in range(7, -1, -1):  # the topmost bit of a byte is the fastest to ask for
         count_at = builder.bitcast(builder.gep(at(6, 64), [_number(8 * plane)]), _INDEX.as_pointer())
@@ -125,7 +50,7 @@ def _plane(builder: Any, args: list[Any], at: Any, plane: Any) -> tuple[Any, Any
 
 def _shifts(builder: Any, at: Any, plane: Any, symbols: Lanes) -> Lanes:
     table = builder.gep(at(8, 8), [builder.shl(plane, _number(8))])
-    return look_up(builder, table, symbols)
+    return look_up_bytes(builder, table, symbols)
 
 
 def _advance(builder: Any, count_at: Any, mask: Lanes) -> None:
@@ -155,17 +80,17 @@ def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Lanes, symbol
 def _splitter(bits: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         symbols = load(builder, at(6, 8), 8, 64)
-        marks = look_up(builder, at(12, 8), symbols)
+        marks = look_up_bytes(builder, at(12, 8), symbols)
         if bits == 16:
             values = load(builder, at(0, 16), 16, 64)
             tail, first = (values & 0x7F) | ((values >> 8) & 0x80), 0
         else:
             # Where they are the same for all values, items of the first four planes are picked from pairs of tails,
             # and their bytes sorted by planes, all four at once.
-            tail, first = tail_of(load(builder, at(0, 32), 32, 64)), _TOGETHER
+            tail, first = extract_tails(load(builder, at(0, 32), 32, 64)), _TOGETHER
             picks = load(builder, at(15, 8), 8, 64)
             quarters = [pick_bits(picks, tail.part(k, 16).seen_as(8)) for k in range(4)]
-            for k, items in enumerate(bytes_of(quarters)):
+            for k, items in enumerate(deinterleave_bytes(quarters)):
                 plane = _number(k)
                 with builder.if_then(builder.icmp_signed("<", plane, args[14])):
                     slot = cgutils.alloca_once(builder, items.value.type)
@@ -199,7 +124,7 @@ def _merger(bits: int) -> Any:
         symbols, marks = load(builder, at(6, 8), 8, 64), load(builder, at(12, 8), 8, 64)
         none = symbols ^ symbols
         # A zero has no items, so that without a head all its bits are 0.
-        head = symbols.compare("!=", 0).choose(look_up(builder, at(14, 8), symbols) + args[16], none)
+        head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(14, 8), symbols) + args[16], none)
         slot = cgutils.alloca_once(builder, none.to(bits).value.type)
         builder.store(none.to(bits).value, slot)
         with cgutils.for_range(builder, args[17]) as loop:
@@ -214,7 +139,7 @@ def _merger(bits: int) -> Any:
                     shifts = _shifts(builder, at, loop.index, symbols).to(bits)
                     builder.store((so_far | (item << shifts)).value, slot)
             _advance(builder, count_at, mask)
-        float_of(head.to(bits), Lanes(builder, builder.load(slot)), bits).store(at(0, bits))
+        join_values(head.to(bits), Lanes(builder, builder.load(slot)), bits).store(at(0, bits))
 
     return intrinsic_step(types.void, 18, generate)
 

@@ -1,8 +1,5 @@
-"""Fused steps on 64 values with levels for CPUs with SSSE3 but not AVX-512, as :mod:`groups_avx512`: sixteen at a time,
-what depends on the level by a shuffle of bytes, for there are neither shifts nor look-ups lane by lane.
-
-All of them read and write whole groups.
-"""
+"""Rounding 64 values by level, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`rounding`. Sixteen at a time,
+and what depends on the level by a shuffle of bytes, for there are neither shifts nor look-ups lane by lane."""
 
 from __future__ import annotations
 
@@ -78,27 +75,3 @@ def fill_drops(drops, tables, at):
         low = U32(U32(U32(1) << U32(drops[level])) - U32(1))
         for k in range(4):
             tables[at + 16 * k + level] = U8((low >> U32(8 * k)) & U32(255))
-
-
-def _joint(bits: int, head_shift: int) -> Any:
-    def generate(builder: Any, args: list[Any], at: Any) -> None:
-        reference, top = splat(builder, args[9], 8, 16), splat(builder, args[8], 8, 16)
-        tables = [load(builder, _address(builder, at(4, 8), 256 * k), 8, 16) for k in range(3)]
-        for k in range(0, 64, 16):
-            values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
-            head = (values >> head_shift).to(8)
-            finite = head.compare("<", top).widened(8)
-            levels = load(builder, _address(builder, at(2, 8), k), 8, 16) & finite
-            origin, count, number = (shuffle(table, levels) for table in tables)
-            offset = head - reference - origin
-            outside = offset.compare(">=", count).widened(8)
-            zero = values.compare("==", 0).widened(8)
-            symbols = ((offset + number) | outside) & (zero ^ -1)
-            symbols.store(_address(builder, at(6, 8), k))
-
-    return intrinsic_step(types.void, 10, generate)
-
-
-#: joint_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): symbols of 64 float32 with levels; ``ranges``:
-#: uint8[3, 256] as in ``parameters.Books``; ``top``: head of infinity. joint_16: of 16 bits.
-joint_32, joint_16 = _joint(32, 23), _joint(16, 7)

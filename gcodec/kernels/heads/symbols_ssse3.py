@@ -1,0 +1,43 @@
+"""Symbols of 64 values with levels, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`symbols`. Sixteen at a
+time, and what depends on the level by a shuffle of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from ..core.intrinsics import intrinsic_step
+from ..core.simd import load, splat
+from ..core.vector_ssse3 import shuffle
+
+_INDEX = ir.IntType(64)
+
+
+def _address(builder: Any, start: Any, offset: int) -> Any:
+    return builder.gep(start, [ir.Constant(_INDEX, offset)])
+
+
+def _symbols_by_level(bits: int, head_shift: int) -> Any:
+    def generate(builder: Any, args: list[Any], at: Any) -> None:
+        reference, top = splat(builder, args[9], 8, 16), splat(builder, args[8], 8, 16)
+        tables = [load(builder, _address(builder, at(4, 8), 256 * k), 8, 16) for k in range(3)]
+        for k in range(0, 64, 16):
+            values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
+            head = (values >> head_shift).to(8)
+            finite = head.compare("<", top).widened(8)
+            levels = load(builder, _address(builder, at(2, 8), k), 8, 16) & finite
+            origin, count, number = (shuffle(table, levels) for table in tables)
+            offset = head - reference - origin
+            outside = offset.compare(">=", count).widened(8)
+            zero = values.compare("==", 0).widened(8)
+            symbols = ((offset + number) | outside) & (zero ^ -1)
+            symbols.store(_address(builder, at(6, 8), k))
+
+    return intrinsic_step(types.void, 10, generate)
+
+
+#: symbols_by_level_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): symbols of 64 float32 with levels;
+#: ``ranges``: uint8[3, 256] as in ``bundles.Books``; ``top``: head of infinity. symbols_by_level_16: of 16 bits.
+symbols_by_level_32, symbols_by_level_16 = _symbols_by_level(32, 23), _symbols_by_level(16, 7)

@@ -1,0 +1,56 @@
+"""Planes behind wide heads, 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`wide_head`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from ..core.intrinsics import intrinsic_step
+from ..core.simd import load, move
+from ..core.simd_avx512 import extract_tails, join_values
+from .whole_tail_avx512 import merger, splitter
+
+_INDEX = ir.IntType(64)
+_TWO = ir.Constant(_INDEX, 2)
+
+
+def _generate_split_23(builder: Any, args: list[Any], at: Any) -> Any:
+    values, mask = load(builder, at(0, 32), 32, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
+    tail = extract_tails(values, 22)
+    upper, total = (tail >> 7).to(16), ir.Constant(_INDEX, 0)
+    for k in range(2):
+        half = mask.part(k, 32)
+        move("compress", upper.part(k, 32), half).store(builder.gep(at(4, 8), [builder.mul(total, _TWO)]))
+        total = builder.add(total, half.count())
+    move("compress", (tail & 127).to(8), mask).store(at(6, 8))
+    return total
+
+
+def _generate_merge_23(builder: Any, args: list[Any], at: Any) -> Any:
+    symbols, total, upper = load(builder, at(4, 8), 8, 64), ir.Constant(_INDEX, 0), []
+    mask = symbols.compare("!=", 0)
+    for k in range(2):
+        half = mask.part(k, 32)
+        packed = load(builder, builder.gep(at(0, 8), [builder.mul(total, _TWO)]), 16, 32)
+        upper.append(move("expand", packed, half))
+        total = builder.add(total, half.count())
+    lower = move("expand", load(builder, at(2, 8), 8, 64), mask)
+    tail = (upper[0].pick(list(range(64)), upper[1]).to(32) << 7) | lower.to(32)
+    value = join_values(symbols.to(32) + args[8], tail, 32, 22)
+    mask.choose(value, tail).store(at(6, 32))
+    return total
+
+
+#: split_23_64(values, i, symbols, j, out, at, seven, k) -> how many: of each of 64 float32 whose symbol is not 0 the
+#: tail of 23 bits: the upper 16 to ``out`` (bytes), the lower 7 to ``seven``.
+split_23_64 = intrinsic_step(types.intp, 8, _generate_split_23)
+#: merge_23_64(data, at, seven, k, symbols, j, out, i, origin) -> how many: inverse; ``origin``: head of symbol 0.
+merge_23_64 = intrinsic_step(types.intp, 9, _generate_merge_23)
+
+#: split_7_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 with a head of 9 bits whose
+#: symbol is not 0, seven bits in a byte each.
+split_7_64 = splitter(6)
+#: merge_7_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+merge_7_64 = merger(6)
