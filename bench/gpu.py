@@ -92,11 +92,11 @@ def verify(x: Any, dtype: str, mode: str, options: dict[str, Any], book: Any, fr
     if x.nbytes > VERIFIED:
         return
     kind = BY_NAME[dtype]
-    scheme = {"lossless": lossless(kind), "fixed 6": fixed(kind, 6), "ladder": ladder(kind, FINE_LADDER[dtype])}[mode]
+    bit_layout = {"lossless": lossless(kind), "fixed 6": fixed(kind, 6), "ladder": ladder(kind, FINE_LADDER[dtype])}[mode]
     levels = options["levels"][0].cpu().numpy() if "levels" in options else np.zeros(0, np.uint8)
     values = values_of(x.cpu())
     plan = plan_of(kind, -(-len(values.bits) >> 14), book)
-    assert encode_values(values, scheme, levels, True, plan, None) == bytes(frame.cpu().numpy()), "bytes differ"
+    assert encode_values(values, bit_layout, levels, True, plan, None) == bytes(frame.cpu().numpy()), "bytes differ"
     assert torch.equal(result.cpu().view(torch.uint8), decode(bytes(frame.cpu().numpy())).view(torch.uint8))
 
 

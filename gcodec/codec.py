@@ -10,9 +10,9 @@ import numpy as np
 
 from .dtypes import BY_NAME, DType
 from .errors import InvalidArgument, LimitExceeded, Unsupported
-from .format import modes as schemes
+from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, Ladder
-from .format.modes import Scheme
+from .format.modes import BitLayout
 from .format.prelude import Prelude
 from .frame.decode import Frame
 from .frame.encode import encode_values, plan_for
@@ -36,7 +36,7 @@ def is_nearest(rounding: str | None, options: EncoderOptions) -> bool:
     return (rounding or options.rounding) == "nearest"
 
 
-def scheme_for(
+def bit_layout_for(
     x: Any,
     values: Values,
     mantissa_bits: int | None,
@@ -45,8 +45,8 @@ def scheme_for(
     optimizer: Any,
     param: Any,
     options: EncoderOptions,
-) -> tuple[Scheme, np.ndarray]:
-    """The scheme that encode's arguments ask for, and the level of every value."""
+) -> tuple[BitLayout, np.ndarray]:
+    """The bit_layout that encode's arguments ask for, and the level of every value."""
     near = levels is not None or optimizer is not None
     if mantissa_bits is not None and near:
         raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
@@ -54,8 +54,8 @@ def scheme_for(
         if param is not None or ladder is not None:
             raise InvalidArgument("param and ladder need an optimizer or levels")
         if mantissa_bits is None:
-            return schemes.lossless(values.dtype), _EMPTY_LEVELS
-        return schemes.fixed(values.dtype, mantissa_bits), _EMPTY_LEVELS
+            return bit_layouts.lossless(values.dtype), _EMPTY_LEVELS
+        return bit_layouts.fixed(values.dtype, mantissa_bits), _EMPTY_LEVELS
     ladder = ladder or LADDERS[options.ladder].get(values.dtype.name)
     if ladder is None:
         raise InvalidArgument(f"{values.dtype.name} is lossless only")
@@ -63,7 +63,7 @@ def scheme_for(
         if levels is not None or param is None:
             raise InvalidArgument("give either levels, or an optimizer together with param")
         levels = levels_for(optimizer, param, x, ladder=ladder)
-    return schemes.ladder(values.dtype, ladder), _check_levels(levels, len(values.bits), len(ladder.drops))
+    return bit_layouts.ladder(values.dtype, ladder), _check_levels(levels, len(values.bits), len(ladder.drops))
 
 
 def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
@@ -123,13 +123,13 @@ def encode(
         raise InvalidArgument(f"device={device!r}: a frame lies where its tensor lies, or on the host")
     nearest = is_nearest(rounding, options)
     values = values_of(x, dtype)
-    scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, options)
+    bit_layout, level_array = bit_layout_for(x, values, mantissa_bits, levels, ladder, optimizer, param, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
-    if earlier is not None and (scheme.lossy or not values.dtype.predictable):
+    if earlier is not None and (bit_layout.lossy or not values.dtype.predictable):
         raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
     shapes = _check_shapes(shapes, values)
-    plan = plan_for(values, scheme, level_array, options, threads, shapes=shapes, base=earlier, alone=True)
-    return encode_values(values, scheme, level_array, nearest, plan, threads, out, earlier)
+    plan = plan_for(values, bit_layout, level_array, options, threads, shapes=shapes, base=earlier, alone=True)
+    return encode_values(values, bit_layout, level_array, nearest, plan, threads, out, earlier)
 
 
 def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .codec import decode_frame, is_nearest, scheme_for
+from .codec import bit_layout_for, decode_frame, is_nearest
 from .cycle import CodebookCycle, Version
 from .format import shipped
 from .format.codebook import Codebook
 from .format.ladders import Ladder
-from .format.modes import Scheme
+from .format.modes import BitLayout
 from .frame.decode import Frame
 from .frame.encode import encode_values, plan_for
 from .options import EncoderOptions
@@ -58,34 +58,34 @@ class Encoder:
     ) -> Any:
         """The next frame; arguments and errors as for ``encode``. A change of dtype or ladder starts a new codebook."""
         values = values_of(x, dtype)
-        scheme, level_array = scheme_for(x, values, mantissa_bits, levels, ladder, optimizer, param, self.options)
-        form = (values.dtype, scheme.widths, scheme.levels)
+        bit_layout, level_array = bit_layout_for(x, values, mantissa_bits, levels, ladder, optimizer, param, self.options)
+        form = (values.dtype, bit_layout.widths, bit_layout.levels)
         if self.cycle is None or form != self._form:
-            self._start(values, scheme)
+            self._start(values, bit_layout)
             self._form = form
         cycle = self.cycle
         assert cycle is not None
         version = cycle.advance(self.step)
         if version is None or cycle.due:
-            plan = plan_for(values, scheme, level_array, self.options, self.threads)
+            plan = plan_for(values, bit_layout, level_array, self.options, self.threads)
             if not plan.histogram[2:].any():  # nothing but zeros: no codebook is needed, and none can be made
                 self.step += 1
-                return encode_values(values, scheme, level_array, self.nearest, plan, self.threads, out)
+                return encode_values(values, bit_layout, level_array, self.nearest, plan, self.threads, out)
             cycle.count(plan.histogram)
             cycle.schedule(cycle.take(), self.step, plan.references)
             version = cycle.advance(self.step)
             assert version is not None
-        plan = plan_for(values, scheme, level_array, self.options, self.threads, self._given(version))
+        plan = plan_for(values, bit_layout, level_array, self.options, self.threads, self._given(version))
         cycle.count(plan.histogram)
-        frame = encode_values(values, scheme, level_array, self.nearest, plan, self.threads, out)
+        frame = encode_values(values, bit_layout, level_array, self.nearest, plan, self.threads, out)
         self._sent = version.number if _carries(frame) else self._sent
         self.step += 1
         return frame
 
-    def _start(self, values: Values, scheme: Scheme) -> None:
+    def _start(self, values: Values, bit_layout: BitLayout) -> None:
         self.cycle = CodebookCycle(
             values.dtype.head_bits,
-            len(scheme.levels),
+            len(bit_layout.levels),
             interval=self.interval,
             trigger=self.trigger,
             options=self.options,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DType
 from ..errors import InvalidArgument, Unsupported
-from ..format import modes as schemes
+from ..format import modes as bit_layouts
 from ..format.ladders import FINE_LADDER, Ladder
-from ..format.modes import Scheme
+from ..format.modes import BitLayout
 from ..truncation.optimizers import ADVICE, stock_name
 from .transport.arguments import whole
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Lossless:
     """The result is the sum of all ranks' values in the order of ranks, bit for bit."""
 
-    def scheme(self, dtype: DType) -> Scheme:
+    def bit_layout(self, dtype: DType) -> BitLayout:
         """Which bits frames of this type keep."""
-        return schemes.lossless(dtype)
+        return bit_layouts.lossless(dtype)
 
     @property
     def terms(self) -> tuple[Any, ...]:
@@ -46,9 +46,9 @@ class FixedBits:
     def __post_init__(self) -> None:
         whole("mantissa_bits", self.mantissa_bits, 1)
 
-    def scheme(self, dtype: DType) -> Scheme:
+    def bit_layout(self, dtype: DType) -> BitLayout:
         """Which bits frames of this type keep."""
-        return schemes.fixed(dtype, min(self.mantissa_bits, dtype.mantissa_bits))
+        return bit_layouts.fixed(dtype, min(self.mantissa_bits, dtype.mantissa_bits))
 
     @property
     def terms(self) -> tuple[Any, ...]:
@@ -105,9 +105,9 @@ class NearLossless:
             raise InvalidArgument(f"no ladder for {dtype.name}")
         return ladder
 
-    def scheme(self, dtype: DType) -> Scheme:
+    def bit_layout(self, dtype: DType) -> BitLayout:
         """Which bits frames of this type keep."""
-        return schemes.ladder(dtype, self.ladder_of(dtype))
+        return bit_layouts.ladder(dtype, self.ladder_of(dtype))
 
     @property
     def terms(self) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header
 
 
 @dataclass(frozen=True)
-class Scheme:
+class BitLayout:
     """``widths`` and ``levels`` as in the frame header; ``drops``: mantissa bits the encoder rounds away, per level;
     ``lossy``: whether it rounds at all; ``prune``: denormals and -0 become +0."""
 
@@ -42,13 +42,13 @@ class Scheme:
 
 
 @lru_cache
-def lossless(dtype: DType) -> Scheme:
+def lossless(dtype: DType) -> BitLayout:
     """Everything is kept, in planes that are fast to pack."""
     widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
-    return Scheme(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
+    return BitLayout(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
 
 
-def fixed(dtype: DType, mantissa_bits: int) -> Scheme:
+def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:
     """``mantissa_bits`` mantissa bits are kept. Raises InvalidArgument.
 
     At least one: without any, a NaN could not be told from infinity.
@@ -66,9 +66,9 @@ def fixed(dtype: DType, mantissa_bits: int) -> Scheme:
 
 
 @lru_cache
-def _fixed(dtype: DType, drop: int) -> Scheme:
+def _fixed(dtype: DType, drop: int) -> BitLayout:
     widths = _small_planes(kept_bits(dtype, drop)) if dtype.tail_bits <= 32 else (kept_bits(dtype, drop),)
-    return Scheme(FIXED, widths, (Level(drop, (1 << len(widths)) - 1),), (drop,), True, False)
+    return BitLayout(FIXED, widths, (Level(drop, (1 << len(widths)) - 1),), (drop,), True, False)
 
 
 def _small_planes(kept: int) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def _small_planes(kept: int) -> tuple[int, ...]:
 
 
 @lru_cache
-def ladder(dtype: DType, steps: Ladder) -> Scheme:
+def ladder(dtype: DType, steps: Ladder) -> BitLayout:
     """Values keep as many bits as their level says. Raises InvalidArgument."""
     drops = steps.drops
     if dtype.tail_bits == 0:
@@ -88,7 +88,7 @@ def ladder(dtype: DType, steps: Ladder) -> Scheme:
     kept = [kept_bits(dtype, drop) for drop in drops]
     widths, masks = _even_planes(kept) or _nested_planes(kept)
     levels = tuple(Level(drop, mask) for drop, mask in zip(drops, masks, strict=True))
-    return Scheme(NEAR_LOSSLESS, widths, levels, drops, True, True)
+    return BitLayout(NEAR_LOSSLESS, widths, levels, drops, True, True)
 
 
 def _even_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]] | None:

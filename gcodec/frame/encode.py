@@ -10,7 +10,7 @@ import numpy as np
 
 from ..blank import Blank
 from ..errors import InvalidArgument
-from ..format.modes import Scheme, lossless
+from ..format.modes import BitLayout, lossless
 from ..memory import give, take
 from ..options import EncoderOptions
 from ..plan.plan import Given, Plan, make_plan, no_plan
@@ -27,7 +27,7 @@ _FEW_BITS, _LEAST_BITS = 2048, 200
 
 def plan_for(
     values: Values,
-    scheme: Scheme,
+    bit_layout: BitLayout,
     levels: np.ndarray,
     options: EncoderOptions,
     threads: int | None,
@@ -39,15 +39,15 @@ def plan_for(
     """What :func:`encode_values` needs to know beforehand. ``shapes``: of the tensors that the array holds end to end;
     ``base``: uintW[n_values], an earlier array of this kind, or None; ``alone``: the frame is not one of a stream that
     shares its codebook."""
-    if alone and (values.bits.nbytes <= _TINY or _is_too_few(values, scheme)):
+    if alone and (values.bits.nbytes <= _TINY or _is_too_few(values, bit_layout)):
         return no_plan(values.dtype, -(-len(values.bits) >> block_log2(values.dtype)))
     return make_plan(
         values.bits,
         levels,
         values.dtype,
-        len(scheme.levels),
+        len(bit_layout.levels),
         1 << block_log2(values.dtype),
-        scheme.lossy,
+        bit_layout.lossy,
         options,
         n_threads(threads, len(values.bits)),
         given,
@@ -57,11 +57,11 @@ def plan_for(
     )
 
 
-def _is_too_few(values: Values, scheme: Scheme) -> bool:
+def _is_too_few(values: Values, bit_layout: BitLayout) -> bool:
     """Whether coding saves less than a coded block and the shortest codebook take, though it took all bits of zeros and
     all heads of others away."""
     bits, dtype = values.bits, values.dtype
-    if scheme.lossy or len(bits) * dtype.bits > _FEW_BITS:
+    if bit_layout.lossy or len(bits) * dtype.bits > _FEW_BITS:
         return False
     others = int(np.count_nonzero(bits))
     return (len(bits) - others) * dtype.bits + others * dtype.head_bits <= _LEAST_BITS
@@ -69,7 +69,7 @@ def _is_too_few(values: Values, scheme: Scheme) -> bool:
 
 def encode_values(
     values: Values,
-    scheme: Scheme,
+    bit_layout: BitLayout,
     levels: np.ndarray,
     nearest: bool,
     plan: Plan,
@@ -80,22 +80,22 @@ def encode_values(
 ) -> Any:
     """One frame: bytes, or the memoryview of the part of ``out`` that was written.
 
-    ``levels``: uint8[n_values], or empty where the scheme has one level; ``nearest``: round to nearest even, else
+    ``levels``: uint8[n_values], or empty where the bit_layout has one level; ``nearest``: round to nearest even, else
     truncate; ``base``: as given to :func:`plan_for`; ``rounded``: uintW[n_values], takes what decoding will return
-    if the scheme is lossy.
+    if the bit_layout is lossy.
     """
     target = None if out is None else _target(out)
     if plan.dtype is not values.dtype:
-        values, scheme = values._replace(dtype=plan.dtype), lossless(plan.dtype)
+        values, bit_layout = values._replace(dtype=plan.dtype), lossless(plan.dtype)
     n_workers = n_threads(threads, len(values.bits))
-    job = Assembly.of(values, scheme, levels, nearest, plan, base, rounded)
+    job = Assembly.of(values, bit_layout, levels, nearest, plan, base, rounded)
     try:
         return _frame(job, n_workers, target)
     except FullError:
         if (plan.codebooks or plan.prediction) and (target is None or len(target) >= job.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
             raw = no_plan(plan.dtype, len(plan.choice))
-            return _frame(Assembly.of(values, scheme, levels, nearest, raw, None, rounded), n_workers, target)
+            return _frame(Assembly.of(values, bit_layout, levels, nearest, raw, None, rounded), n_workers, target)
         assert target is not None
         raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from ..format.columns import for_kernels
-from ..format.modes import Scheme, layout_of
+from ..format.modes import BitLayout, layout_of
 from ..format.prelude import Prelude
 from ..format.tables import digit_tables, residual_tables, stack
 from ..kernels.block import encode as kernels
@@ -61,7 +61,7 @@ class Assembly(NamedTuple):
     def of(
         cls,
         values: Values,
-        scheme: Scheme,
+        bit_layout: BitLayout,
         levels: np.ndarray,
         nearest: bool,
         plan: Plan,
@@ -70,18 +70,18 @@ class Assembly(NamedTuple):
     ) -> Assembly:
         """The same from the arguments of :func:`encode_values`."""
         bits, dtype, dimensions, container = values
-        widths, log2 = scheme.widths, block_log2(dtype)
+        widths, log2 = bit_layout.widths, block_log2(dtype)
         block = 1 << log2
         found = plan.prediction
         prelude = Prelude(
             dtype,
-            scheme.mode,
+            bit_layout.mode,
             container,
             dimensions,
             log2,
             plan.stream_log2,
             widths,
-            scheme.levels,
+            bit_layout.levels,
             plan.records,
             plan.codebooks,
             () if found is None else found.codebooks,
@@ -91,16 +91,16 @@ class Assembly(NamedTuple):
         )
         return cls(
             bits,
-            levels if len(scheme.levels) > 1 else None,
+            levels if len(bit_layout.levels) > 1 else None,
             prelude,
             Geometry(len(bits), block, 1 << plan.stream_log2),
             kind_of(dtype),
-            Rounding(scheme.drop_table, len(scheme.levels), nearest, scheme.prune),
+            Rounding(bit_layout.drop_table, len(bit_layout.levels), nearest, bit_layout.prune),
             Choices(plan.choice, plan.bases, plan.references),
             for_kernels(plan.columns),
-            *stack(plan.codebooks, widths, scheme.masks, dtype.tail_bits, False),
-            layout_of(dtype, widths, scheme.levels),
-            scheme.lossy,
+            *stack(plan.codebooks, widths, bit_layout.masks, dtype.tail_bits, False),
+            layout_of(dtype, widths, bit_layout.levels),
+            bit_layout.lossy,
             np.empty(len(plan.choice), np.uint32),
             prelude.bare_bytes + raw_bytes(len(bits), dtype, block),
             header.BLOCK_HEADER + block * dtype.itemsize,
@@ -108,7 +108,7 @@ class Assembly(NamedTuple):
             found,
             None if found is None else residual_tables(dtype, found.codebooks, False).table,
             base,
-            rounded if scheme.lossy else None,
+            rounded if bit_layout.lossy else None,
         )
 
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:

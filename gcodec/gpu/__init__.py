@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument, Unsupported
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
-from ..format.modes import Scheme
+from ..format.modes import BitLayout
 from ..options import LADDERS, ROUNDINGS, EncoderOptions
 from ..tensors import TORCH, is_torch
 from ..truncation.formulas import Policy
@@ -68,11 +68,11 @@ def start_batch(
         raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
     memory = _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
-    scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, options)
+    bit_layout = batches.bit_layout_of(dtype, mantissa_bits, levels is not None, ladder, options)
     nearest = (rounding or options.rounding) == "nearest"
     if out is not None:
-        _check_out(out, len(tensors), memory, encoder.max_frame_bytes(sources[0], dtype, scheme, TORCH))
-    return batches.encode(memory, sources, dtype, scheme, nearest, codebook, options, out)
+        _check_out(out, len(tensors), memory, encoder.max_frame_bytes(sources[0], dtype, bit_layout, TORCH))
+    return batches.encode(memory, sources, dtype, bit_layout, nearest, codebook, options, out)
 
 
 def encode(
@@ -159,8 +159,8 @@ def fresh_codebook(
 
     options, memory = options or EncoderOptions(), _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
-    scheme = batches.scheme_of(dtype, mantissa_bits, levels is not None, ladder, options)
-    return encoder.fresh_codebook(memory, sources, dtype, scheme, options)
+    bit_layout = batches.bit_layout_of(dtype, mantissa_bits, levels is not None, ladder, options)
+    return encoder.fresh_codebook(memory, sources, dtype, bit_layout, options)
 
 
 def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa_bits: int | None = None) -> int:
@@ -169,8 +169,8 @@ def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa
 
     memory = _memory([tensor])
     (source,), dtype = batches.sources_of(memory, [tensor], None)
-    scheme: Scheme = batches.scheme_of(dtype, mantissa_bits, ladder is not None, ladder, EncoderOptions())
-    return encoder.max_frame_bytes(source, dtype, scheme, TORCH)
+    bit_layout: BitLayout = batches.bit_layout_of(dtype, mantissa_bits, ladder is not None, ladder, EncoderOptions())
+    return encoder.max_frame_bytes(source, dtype, bit_layout, TORCH)
 
 
 def decode_batch(

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import InvalidArgument, LimitExceeded
-from ..format import modes as schemes
+from ..format import modes as bit_layouts
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
-from ..format.modes import Scheme
+from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
 from ..frame.decode import Frame
@@ -42,24 +42,24 @@ def sources_of(
     return sources, dtype
 
 
-def scheme_of(
+def bit_layout_of(
     dtype: DType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, options: EncoderOptions
-) -> Scheme:
-    """The scheme of some tensors, ``graded`` if there are levels. Raises InvalidArgument."""
+) -> BitLayout:
+    """The bit_layout of some tensors, ``graded`` if there are levels. Raises InvalidArgument."""
     if graded and mantissa_bits is not None:
         raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
     if graded:
-        return schemes.ladder(dtype, ladder or LADDERS[options.ladder][dtype.name])
+        return bit_layouts.ladder(dtype, ladder or LADDERS[options.ladder][dtype.name])
     if ladder is not None:
         raise InvalidArgument("param and ladder need an optimizer or levels")
-    return schemes.lossless(dtype) if mantissa_bits is None else schemes.fixed(dtype, mantissa_bits)
+    return bit_layouts.lossless(dtype) if mantissa_bits is None else bit_layouts.fixed(dtype, mantissa_bits)
 
 
 def encode(
     memory: Memory,
     sources: Sequence[Source],
     dtype: DType,
-    scheme: Scheme,
+    bit_layout: BitLayout,
     nearest: bool,
     codebook: SharedCodebook | None,
     options: EncoderOptions,
@@ -67,18 +67,18 @@ def encode(
 ) -> Batch:
     """Frames of tensors, with this codebook or a fresh one."""
     if codebook is None:
-        codebook = encoder.fresh_codebook(memory, sources, dtype, scheme, options)
+        codebook = encoder.fresh_codebook(memory, sources, dtype, bit_layout, options)
     else:
-        check_codebook(codebook.codebook, dtype, scheme)
-    return encoder.encode(memory, sources, dtype, scheme, nearest, codebook, TORCH, target)
+        check_codebook(codebook.codebook, dtype, bit_layout)
+    return encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, TORCH, target)
 
 
-def check_codebook(book: Codebook, dtype: DType, scheme: Scheme) -> None:
+def check_codebook(book: Codebook, dtype: DType, bit_layout: BitLayout) -> None:
     """Raises InvalidArgument where a codebook is not for these values."""
-    if book.head_bits != dtype.head_bits or len(book.ranges) != len(scheme.levels):
+    if book.head_bits != dtype.head_bits or len(book.ranges) != len(bit_layout.levels):
         raise InvalidArgument(
             f"a codebook for heads of {book.head_bits} bits and {len(book.ranges)} levels does not suit {dtype.name} "
-            f"of {len(scheme.levels)}"
+            f"of {len(bit_layout.levels)}"
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.codebook import Codebook
-from ..format.modes import Scheme
+from ..format.modes import BitLayout
 from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
 from ..kernels.cuda.bundles import Output
@@ -90,25 +90,25 @@ def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Plan:
     )
 
 
-def max_frame_bytes(source: Source, dtype: DType, scheme: Scheme, container: int) -> int:
+def max_frame_bytes(source: Source, dtype: DType, bit_layout: BitLayout, container: int) -> int:
     """Most bytes that a frame takes."""
-    prelude = _prelude(source, dtype, scheme, container, None)
+    prelude = _prelude(source, dtype, bit_layout, container, None)
     return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
 
 
 def _prelude(
-    source: Source, dtype: DType, scheme: Scheme, container: int, shared: SharedCodebook | None
+    source: Source, dtype: DType, bit_layout: BitLayout, container: int, shared: SharedCodebook | None
 ) -> Prelude:
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return Prelude(
         dtype,
-        scheme.mode,
+        bit_layout.mode,
         container,
         source.shape,
         BLOCK_LOG2,
         STREAM_LOG2,
-        scheme.widths,
-        scheme.levels,
+        bit_layout.widths,
+        bit_layout.levels,
         records,
         books,
     )
@@ -144,18 +144,18 @@ def _inputs(memory: Memory, sources: Sequence[Source], dtype: DType, shared: Sha
 
 
 def fresh_codebook(
-    memory: Memory, sources: Sequence[Source], dtype: DType, scheme: Scheme, options: EncoderOptions
+    memory: Memory, sources: Sequence[Source], dtype: DType, bit_layout: BitLayout, options: EncoderOptions
 ) -> SharedCodebook | None:
     """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
     for the histogram."""
     inputs = _inputs(memory, sources, dtype, None)
-    n_levels = len(scheme.levels)
+    n_levels = len(bit_layout.levels)
     window, center = window_of(n_levels)
     n_bins = 2 + n_levels * window
     assert n_bins <= MOST_BINS
     counts = memory.send(np.zeros((len(sources), n_bins), np.uint32))
-    form = form_of(dtype, n_levels, len(scheme.widths), None, False)
-    drops = memory.send(drops_of(scheme))
+    form = form_of(dtype, n_levels, len(bit_layout.widths), None, False)
+    drops = memory.send(drops_of(bit_layout))
     bounds = np.uint32(window), np.uint32(center)
     memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
@@ -166,7 +166,7 @@ def fresh_codebook(
         dtype.head_bits,
         n_levels,
         center,
-        exact=not scheme.lossy,
+        exact=not bit_layout.lossy,
         max_length=options.max_length,
         escape_threshold=options.escape_threshold,
     )
@@ -177,7 +177,7 @@ def encode(
     memory: Memory,
     sources: Sequence[Source],
     dtype: DType,
-    scheme: Scheme,
+    bit_layout: BitLayout,
     nearest: bool,
     shared: SharedCodebook | None,
     container: int,
@@ -185,14 +185,14 @@ def encode(
 ) -> Batch:
     """Have a frame made of each tensor. Waits for nothing.
 
-    ``dtype``, ``scheme``: of all of them; ``shared``: their codebook, None to store blocks raw; ``target``: a
+    ``dtype``, ``bit_layout``: of all of them; ``shared``: their codebook, None to store blocks raw; ``target``: a
     contiguous tensor of bytes on the device, at a multiple of 8, for the one frame of a batch of one.
     """
     inputs = _inputs(memory, sources, dtype, shared)
     n, n_blocks = len(sources), inputs.n_blocks
-    form = form_of(dtype, len(scheme.levels), len(scheme.widths), scheme, nearest)
-    tables = encode_tables(memory, dtype, scheme, (shared.codebook,) if shared else ())
-    parts, starts, places, size = _assembly(sources, dtype, scheme, shared, container)
+    form = form_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest)
+    tables = encode_tables(memory, dtype, bit_layout, (shared.codebook,) if shared else ())
+    parts, starts, places, size = _assembly(sources, dtype, bit_layout, shared, container)
     if target is None:
         frames = memory.empty(size // 4, "uint32")
         goal: Any = frames
@@ -226,13 +226,13 @@ def encode(
 
 
 def _assembly(
-    sources: Sequence[Source], dtype: DType, scheme: Scheme, shared: SharedCodebook | None, container: int
+    sources: Sequence[Source], dtype: DType, bit_layout: BitLayout, shared: SharedCodebook | None, container: int
 ) -> tuple[np.ndarray, np.ndarray, list[int], int]:
     """By which frames are put together: the table of :func:`frames.seal_frames`, the starts of their preludes (uint32),
     the byte at which each frame begins, and how many they take in all."""
     parts, starts, places, at, n_words = np.zeros((len(sources), 8), np.int64), [], [], 0, 0
     for row, source in zip(parts, sources, strict=True):
-        full = _prelude(source, dtype, scheme, container, shared)
+        full = _prelude(source, dtype, bit_layout, container, shared)
         bare = full._replace(records=(), codebooks=())
         limit = bare.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
         length = full.index_at

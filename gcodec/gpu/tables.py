@@ -1,4 +1,4 @@
-"""Value types, schemes and codebooks as the CUDA kernels take them."""
+"""Value types, bit_layouts and codebooks as the CUDA kernels take them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import Unsupported
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences, for_kernels
 from ..format.levels import Level
-from ..format.modes import Scheme
+from ..format.modes import BitLayout
 from ..format.tables import level_tables
 from ..kernels.cuda.bundles import DecodeTables, EncodeTables, Form, info_of
 from ..kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
@@ -28,9 +28,9 @@ def check_type(dtype: DType) -> None:
         raise Unsupported(f"{', '.join(NAMES)} are coded on CUDA devices, not {dtype.name}: move it to the CPU")
 
 
-def form_of(dtype: DType, n_levels: int, n_planes: int, scheme: Scheme | None, nearest: bool) -> Form:
-    """A value type and how values of it are rounded; without a ``scheme`` they are not."""
-    lossy, prune = (False, False) if scheme is None else (scheme.lossy, scheme.prune)
+def form_of(dtype: DType, n_levels: int, n_planes: int, bit_layout: BitLayout | None, nearest: bool) -> Form:
+    """A value type and how values of it are rounded; without a ``bit_layout`` they are not."""
+    lossy, prune = (False, False) if bit_layout is None else (bit_layout.lossy, bit_layout.prune)
     numbers = (
         dtype.bits,
         dtype.head_bits,
@@ -47,12 +47,12 @@ def form_of(dtype: DType, n_levels: int, n_planes: int, scheme: Scheme | None, n
     return Form(*map(np.uint32, numbers))
 
 
-def drops_of(scheme: Scheme) -> np.ndarray:
+def drops_of(bit_layout: BitLayout) -> np.ndarray:
     """Mantissa bits that each level loses: uint32[16]."""
-    return scheme.drop_table[:16].astype(np.uint32)
+    return bit_layout.drop_table[:16].astype(np.uint32)
 
 
-def encode_tables(memory: Memory, dtype: DType, scheme: Scheme, books: Sequence[Codebook]) -> EncodeTables:
+def encode_tables(memory: Memory, dtype: DType, bit_layout: BitLayout, books: Sequence[Codebook]) -> EncodeTables:
     """The tables of an encoder's codebooks, on the device."""
     codes, ranges = np.zeros((max(len(books), 1), 256), np.uint32), np.zeros((max(len(books), 1), 16, 3), np.uint32)
     escapes = np.zeros((max(len(books), 1), 2), np.uint32)
@@ -63,8 +63,8 @@ def encode_tables(memory: Memory, dtype: DType, scheme: Scheme, books: Sequence[
             ranges[k, level] = first, count, number
             number += count
         escapes[k] = book.codes[ESCAPE], book.lengths[ESCAPE]
-    widths, shifts, infos = _shared(dtype, scheme.widths, scheme.levels, books)
-    return EncodeTables(*map(memory.send, (drops_of(scheme), widths, shifts, codes, infos, ranges, escapes)))
+    widths, shifts, infos = _shared(dtype, bit_layout.widths, bit_layout.levels, books)
+    return EncodeTables(*map(memory.send, (drops_of(bit_layout), widths, shifts, codes, infos, ranges, escapes)))
 
 
 def decode_tables(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, EncoderOptions, InvalidArgument, Ladder, LimitExceeded
-from gcodec.format import modes as scheme
+from gcodec.format import modes as bit_layouts
 from gcodec.frame import encode
 from gcodec.frame.encode import encode_values, plan_for
 from gcodec.plan.plan import Given, Plan
@@ -478,7 +478,7 @@ def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,
             given: Given | None = None) -> tuple[bytes, Plan]:
     """A lossless frame and the plan it was made by."""
     values = values_of(as_type(bits, dtype), dtype)
-    steps, no_levels = scheme.lossless(values.dtype), np.zeros(0, np.uint8)
+    steps, no_levels = bit_layouts.lossless(values.dtype), np.zeros(0, np.uint8)
     plan = plan_for(values, steps, no_levels, options or EncoderOptions(), 1, given)
     return encode_values(values, steps, no_levels, True, plan, 1), plan
 

@@ -116,7 +116,7 @@ books.prepare([0], dtype.head_bits, 1)
 shared = Shared(books, Gradients([Segment(0, len(bits), torch.empty(0), (1,))]), np.zeros(1, np.int64))
 sizes = []
 for step in range(1, 5):
-    coder = Coder(dtype, Lossless().scheme(dtype), None, shared, [shape], 1, Tally())
+    coder = Coder(dtype, Lossless().bit_layout(dtype), None, shared, [shape], 1, Tally())
     sizes.append(coder.encode(bits, 0, 0, room))
     coder.decode(room[:sizes[-1]], np.empty_like(bits))
     books.end_step()

@@ -42,7 +42,7 @@ class Rank:
         self.step = 0
 
     def coder(self) -> Coder:
-        return Coder(FLOAT32, gd.Lossless().scheme(FLOAT32), None, self.shared, self.gradients.shapes, 1, Tally())
+        return Coder(FLOAT32, gd.Lossless().bit_layout(FLOAT32), None, self.shared, self.gradients.shapes, 1, Tally())
 
     def send(self, values: np.ndarray, begin: int = 0) -> int:
         """The bytes of a frame, which has been decoded again."""

@@ -156,7 +156,7 @@ def test_value_types_are_those_of_the_page():
 
 
 def test_examples_of_planes_and_levels_are_what_the_encoder_writes():
-    schemes = {
+    bit_layouts = {
         "float32 lossless": modes.lossless(BY_NAME["float32"]),
         "float32 lossless, with a wide head": modes.lossless(WIDE_DTYPES["float32"]),
         "float32, 9 mantissa bits kept": modes.fixed(BY_NAME["float32"], 9),
@@ -164,9 +164,9 @@ def test_examples_of_planes_and_levels_are_what_the_encoder_writes():
         "float32, ladder 0/3/…/21": modes.ladder(BY_NAME["float32"], gcodec.FINE_LADDER["float32"]),
         "bfloat16, ladder 0/2/4/6": modes.ladder(BY_NAME["bfloat16"], gcodec.PAPER_LADDER["bfloat16"]),
     }
-    rows = {row[0]: row for row in rows_of("4. Frame") if row[0] in schemes}
-    assert rows.keys() == schemes.keys()
-    for name, made in schemes.items():
+    rows = {row[0]: row for row in rows_of("4. Frame") if row[0] in bit_layouts}
+    assert rows.keys() == bit_layouts.keys()
+    for name, made in bit_layouts.items():
         _, planes, levels = rows[name]
         assert tuple(int(width) for width in planes.split()) == made.widths, name
         pairs = [pair.split(": ") for pair in levels.replace("₂", "").split(" · ")]

@@ -29,10 +29,10 @@ import numpy as np
 import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, Ladder
 from gcodec.dtypes import BY_NAME, DType
-from gcodec.format import modes as schemes
+from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.format.codebook import Codebook, read_inline
-from gcodec.format.modes import Scheme
+from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
 from gcodec.plan.sampling import take_survey
 from gcodec.tensors import Values, kernel_view
@@ -71,7 +71,7 @@ def check_same_bytes(
     memory: HostMemory,
     arrays: list[Bits],
     dtype: DType,
-    scheme: Scheme,
+    bit_layout: BitLayout,
     levels: list[Any] | None = None,
     nearest: bool = True,
     codebook: Any = None,
@@ -82,9 +82,9 @@ def check_same_bytes(
     graded = levels or [None] * len(arrays)
     sources = [encoder.Source(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
     if codebook is None:
-        codebook = encoder.fresh_codebook(memory, sources, dtype, scheme, CODING)
+        codebook = encoder.fresh_codebook(memory, sources, dtype, bit_layout, CODING)
     waited = memory.waited
-    batch = encoder.encode(memory, sources, dtype, scheme, nearest, codebook, 0)
+    batch = encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, 0)
     assert memory.waited == waited, "encoding with a codebook waited for the device"
     frames = [bytes(frame) for frame in batch.frames]
     for array, own, frame in zip(arrays, graded, frames, strict=True):
@@ -92,8 +92,8 @@ def check_same_bytes(
         plan = encoder.plan_of(dtype, -(-array.size >> 14), codebook)
         empty = np.zeros(0, np.uint8)
         values = Values(bits, dtype, array.shape, 0)
-        expected = encode_values(values, scheme, empty if own is None else own, nearest, plan, 1)
-        assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {scheme}"
+        expected = encode_values(values, bit_layout, empty if own is None else own, nearest, plan, 1)
+        assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {bit_layout}"
     return frames
 
 
@@ -125,7 +125,7 @@ def lossless(memory: HostMemory, quick: bool) -> None:
     """Bytes are the host's, and both decode them."""
     for case in cases(quick, SLOW_CASES, 320):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
-        (frame,) = check_same_bytes(memory, [bits], dtype, schemes.lossless(dtype))
+        (frame,) = check_same_bytes(memory, [bits], dtype, bit_layouts.lossless(dtype))
         assert np.array_equal(outcome(memory, frame), bits.reshape(-1)), case
         assert np.array_equal(laws.outcome(frame), bits.reshape(-1)), case
 
@@ -136,7 +136,7 @@ def fixed_bits(memory: HostMemory, quick: bool) -> None:
     for case in cases(quick, SLOW_CASES[:1], 300):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         for kept, nearest in ((3, True), (5, False)):
-            (frame,) = check_same_bytes(memory, [bits], dtype, schemes.fixed(dtype, kept), nearest=nearest)
+            (frame,) = check_same_bytes(memory, [bits], dtype, bit_layouts.fixed(dtype, kept), nearest=nearest)
             rounding = "nearest" if nearest else "truncate"
             whole = gcodec.encode(case.array(), mantissa_bits=kept, rounding=rounding, **case.options)
             assert np.array_equal(outcome(memory, frame), laws.outcome(whole)), case
@@ -150,8 +150,8 @@ def ladders(memory: HostMemory, quick: bool) -> None:
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         for ladder in (FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], uneven[case.dtype])[: 3 if quick else 1]:
             levels = levels_at_random(bits, len(ladder.drops))
-            scheme = schemes.ladder(dtype, ladder)
-            (frame,) = check_same_bytes(memory, [bits], dtype, scheme, [levels.reshape(-1).copy()])
+            bit_layout = bit_layouts.ladder(dtype, ladder)
+            (frame,) = check_same_bytes(memory, [bits], dtype, bit_layout, [levels.reshape(-1).copy()])
             whole = gcodec.encode(case.array(), levels=levels, ladder=ladder, **case.options)
             assert np.array_equal(outcome(memory, frame), laws.outcome(whole)), case
 
@@ -179,7 +179,7 @@ def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
                 for record in (book.record, book.reference(300)):
                     shared = SharedCodebook(book, record, references)
                     frames = check_same_bytes(memory, [few, *some] if quick else [few[:300]], dtype,
-                                              schemes.lossless(dtype), codebook=shared)
+                                              bit_layouts.lossless(dtype), codebook=shared)
                     for frame, bits in zip(frames, [few, *some], strict=False):
                         assert np.array_equal(outcome(memory, frame, books=[book]), bits if quick else few[:300])
 
@@ -194,7 +194,7 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
         arrays = [Case(name, case).bits.copy() for case in cases_of]
         if not quick:
             arrays = [array.reshape(-1)[:200].copy() for array in arrays[:6]]
-        frames = check_same_bytes(memory, arrays, dtype, schemes.lossless(dtype))
+        frames = check_same_bytes(memory, arrays, dtype, bit_layouts.lossless(dtype))
         from gcodec.gpu import batches
 
         for array, result in zip(arrays, batches.decode(memory, frames), strict=True):
@@ -212,14 +212,14 @@ def histograms(memory: HostMemory, quick: bool) -> None:
     for case in cases(quick, SLOW_CASES[:1], 300):
         dtype, bits = BY_NAME[case.dtype], case.bits.reshape(-1).copy()
         ladder = FINE_LADDER[case.dtype]
-        for scheme, n in ((schemes.lossless(dtype), 1), (schemes.ladder(dtype, ladder), len(ladder.drops))):
+        for bit_layout, n in ((bit_layouts.lossless(dtype), 1), (bit_layouts.ladder(dtype, ladder), len(ladder.drops))):
             levels = levels_at_random(bits, n) if n > 1 else None
             source = encoder.Source(bits, bits.size, bits.shape, levels)
             inputs = encoder._inputs(memory, [source], dtype, None)
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
-            form = forms.form_of(dtype, n, len(scheme.widths), None, False)
-            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(scheme), np.uint32(window),
+            form = forms.form_of(dtype, n, len(bit_layout.widths), None, False)
+            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(bit_layout), np.uint32(window),
                           np.uint32(center), counts)
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels
@@ -235,10 +235,10 @@ def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
     dtype, ladder = BY_NAME["float32"], PAPER_LADDER["float32"]
     bits, levels = Case("float32", "gaussian").bits.reshape(-1)[:300].copy(), np.zeros(300, np.uint8)
     levels[77] = 4
-    scheme = schemes.ladder(dtype, ladder)
+    bit_layout = bit_layouts.ladder(dtype, ladder)
     source = encoder.Source(bits, 300, (300,), levels)
-    shared = encoder.fresh_codebook(memory, [source], dtype, scheme, CODING)
-    batch = encoder.encode(memory, [source], dtype, scheme, True, shared, 0)
+    shared = encoder.fresh_codebook(memory, [source], dtype, bit_layout, CODING)
+    batch = encoder.encode(memory, [source], dtype, bit_layout, True, shared, 0)
     laws.with_refusal(gcodec.InvalidArgument, lambda: batch.sizes)
     assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
 
@@ -382,7 +382,7 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
     places = [room[0:700], room[far : far + 700]]
     for place in places:
         place[:] = some[:700]
-    frames = check_same_bytes(memory, places, dtype, schemes.lossless(dtype))
+    frames = check_same_bytes(memory, places, dtype, bit_layouts.lossless(dtype))
     data = [room[begin : begin + len(frame) // 2].view(np.uint8)
             for begin, frame in zip((1 << 16, far + (1 << 16)), frames, strict=True)]
     for place, own, frame in zip(places, data, frames, strict=True):
@@ -405,20 +405,20 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     from gcodec.kernels.cuda.encode import encode_blocks
 
     dtype, n, first, words = BY_NAME["bfloat16"], 20_000, -(far >> 14), 4 + (1 << 13)
-    scheme, own = schemes.lossless(dtype), room[far : far + n]
+    bit_layout, own = bit_layouts.lossless(dtype), room[far : far + n]
     own[:] = np.resize(Case("bfloat16", "gaussian").bits.reshape(-1), n)
     wanted, owner = own.copy(), np.zeros(2, np.int32)
-    shared = encoder.fresh_codebook(memory, [encoder.Source(own, n, (n,))], dtype, scheme, CODING)
+    shared = encoder.fresh_codebook(memory, [encoder.Source(own, n, (n,))], dtype, bit_layout, CODING)
     assert shared is not None
-    form = forms.form_of(dtype, 1, len(scheme.widths), scheme, True)
+    form = forms.form_of(dtype, 1, len(bit_layout.widths), bit_layout, True)
     out = Output(np.zeros(2 * words, np.uint32), np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.zeros(1, np.uint32))
     rows = np.array([[0, 0, far + n, first, 0, 8, 1, first * words]], np.int64)
-    tables = forms.encode_tables(memory, dtype, scheme, [shared.codebook])
+    tables = forms.encode_tables(memory, dtype, bit_layout, [shared.codebook])
     memory.launch(encode_blocks, 2, room, np.zeros(1, np.uint8), rows, owner, form, tables, out)
     assert (out.kinds == 2).all() and (out.sizes < 4 * words).all()
     own[:] = 0
     rows = np.array([[0, 0, far + n, first, 14, 8, 0, 1, 0, 0]], np.int64)
-    lookups = forms.decode_tables(memory, dtype, scheme.widths, scheme.levels, [shared.codebook], [])
+    lookups = forms.decode_tables(memory, dtype, bit_layout.widths, bit_layout.levels, [shared.codebook], [])
     statuses = np.full(2, -1, np.int32)
     memory.launch(decode_blocks, 2, out.slots, rows, owner, np.array([0, 4 * words]), out.sizes.astype(np.int64), form,
                   lookups, room, statuses)

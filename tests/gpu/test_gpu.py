@@ -16,8 +16,8 @@ import pytest
 import gcodec
 from gcodec import FINE_LADDER, PAPER_LADDER, gpu
 from gcodec.dtypes import BY_NAME
-from gcodec.format import modes as schemes
-from gcodec.format.modes import Scheme
+from gcodec.format import modes as bit_layouts
+from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
@@ -54,18 +54,18 @@ def tensor_of(case: Case) -> Any:
     return torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
 
 
-def host_frame(x: Any, scheme: Scheme, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
+def host_frame(x: Any, bit_layout: BitLayout, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
     """What the host makes of a tensor by the plan of the device."""
     from gcodec.gpu.encoder import plan_of
 
     values = values_of(x)
     plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)
     graded = np.zeros(0, np.uint8) if levels is None else levels.reshape(-1)
-    frame: bytes = encode_values(values, scheme, graded, nearest, plan, 1)
+    frame: bytes = encode_values(values, bit_layout, graded, nearest, plan, 1)
     return frame
 
 
-def check_case(x: Any, scheme: Scheme, promised: Bits, levels: Any = None, **options: Any) -> None:
+def check_case(x: Any, bit_layout: BitLayout, promised: Bits, levels: Any = None, **options: Any) -> None:
     """Bytes are the host's, a codebook that was made earlier included; either side decodes them."""
     there = x.cuda()
     graded = None if levels is None else [torch.from_numpy(levels).cuda()]
@@ -74,7 +74,7 @@ def check_case(x: Any, scheme: Scheme, promised: Bits, levels: Any = None, **opt
     nearest = options.get("rounding") != "truncate"
     if book is not None or not x.numel():
         (frame,) = gpu.encode_batch([there], levels=graded, codebook=book, **options)
-        assert bytes(frame.cpu().numpy()) == host_frame(x, scheme, levels, book, nearest)
+        assert bytes(frame.cpu().numpy()) == host_frame(x, bit_layout, levels, book, nearest)
     else:
         (frame,) = gpu.encode_batch([there], levels=graded, **options)
     laws.assert_same_bits(gcodec.decode(frame).cpu(), promised)
@@ -83,7 +83,7 @@ def check_case(x: Any, scheme: Scheme, promised: Bits, levels: Any = None, **opt
 
 @every_case
 def test_lossless(case):
-    check_case(tensor_of(case), schemes.lossless(BY_NAME[case.dtype]), case.bits)
+    check_case(tensor_of(case), bit_layouts.lossless(BY_NAME[case.dtype]), case.bits)
 
 
 @every_case
@@ -91,7 +91,7 @@ def test_lossless(case):
 def test_fixed_bits(case, rounding):
     x = tensor_of(case)
     promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding)))
-    check_case(x, schemes.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
+    check_case(x, bit_layouts.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
                rounding=rounding)
 
 
@@ -101,7 +101,7 @@ def test_ladders(case, ladders):
     x, ladder = tensor_of(case), ladders[case.dtype]
     levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
     promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder)))
-    check_case(x, schemes.ladder(BY_NAME[case.dtype], ladder), promised.reshape(case.bits.shape), levels, ladder=ladder)
+    check_case(x, bit_layouts.ladder(BY_NAME[case.dtype], ladder), promised.reshape(case.bits.shape), levels, ladder=ladder)
 
 
 @every_case
@@ -123,7 +123,7 @@ def test_a_batch_is_its_tensors(dtype):
     book = gpu.fresh_codebook(some)
     frames = gpu.encode_batch(some, codebook=book)
     for x, frame, result in zip(some, frames, gpu.decode_batch(frames), strict=True):
-        assert bytes(frame.cpu().numpy()) == host_frame(x.cpu(), schemes.lossless(BY_NAME[dtype]), None, book)
+        assert bytes(frame.cpu().numpy()) == host_frame(x.cpu(), bit_layouts.lossless(BY_NAME[dtype]), None, book)
         laws.assert_same_bits(result.cpu(), laws.bits_of(x.cpu()).reshape(tuple(x.shape)))
 
 

@@ -28,7 +28,7 @@ from safetensors import safe_open
 
 import gcodec
 from gcodec import LITERAL_GCOMP, PAPER_LADDER
-from gcodec.format import modes as schemes
+from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.support import reference
@@ -319,15 +319,15 @@ def device_frames() -> Iterator[tuple[str, Built]]:
         dtype, ladder = BY_NAME[name], gcodec.FINE_LADDER[name]
         bits = golden_values(name, np.random.default_rng(dtype.bits + 1), 900)
         graded = (np.arange(900) // 7 * 5 % 8).astype(np.uint8)
-        for mode, scheme, levels in (("lossless", schemes.lossless(dtype), graded[:0]),
-                                     ("4-mantissa-bits", schemes.fixed(dtype, 4), graded[:0]),
-                                     ("fine-ladder", schemes.ladder(dtype, ladder), graded)):
-            n_levels = len(scheme.levels)
+        for mode, bit_layout, levels in (("lossless", bit_layouts.lossless(dtype), graded[:0]),
+                                     ("4-mantissa-bits", bit_layouts.fixed(dtype, 4), graded[:0]),
+                                     ("fine-ladder", bit_layouts.ladder(dtype, ladder), graded)):
+            n_levels = len(bit_layout.levels)
             counts = take_survey(bits, levels, dtype, n_levels, 1 << 14, 256, 1, every=1).by_stream.sum(axis=0)
             book = from_histogram(counts.astype(np.uint64), dtype.head_bits, n_levels, window_of(n_levels)[1],
-                                  exact=not scheme.lossy)
+                                  exact=not bit_layout.lossy)
             plan = plan_of(dtype, 1, SharedCodebook(book, book.record))
-            frame = encode_values(Values(bits, dtype, (900,), 1), scheme, levels, True, plan, 1)
+            frame = encode_values(Values(bits, dtype, (900,), 1), bit_layout, levels, True, plan, 1)
             yield f"device-{name}-{mode}", Built(frame, reference.decode(frame, {}).bits, {})
 
 

@@ -174,7 +174,7 @@ class CompressedAllreduce:
                 flat = ended(flat)
             else:
                 if shared is not None:
-                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.scheme(dtype).levels))
+                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.bit_layout(dtype).levels))
                 flat = coded.run()
             return flat if gate is None else then(flat, noted)
 

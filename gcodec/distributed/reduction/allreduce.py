@@ -67,7 +67,7 @@ def allreduce(
     8; docs/algorithms.md.
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
-    mode.scheme(dtype)  # it may have no ladder for the type
+    mode.bit_layout(dtype)  # it may have no ladder for the type
     smallest, threads = whole("smallest", smallest), whole_or_none("threads", threads)
     lane = lane_of(group, duration_or_none("timeout", timeout))
     dense = tensor.detach().contiguous().view(-1)
@@ -162,7 +162,7 @@ def compressed(
             assert gradients is not None
             rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
         shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
-        coder = Coder(dtype, mode.scheme(dtype), rule, shared, shapes, threads, tally)
+        coder = Coder(dtype, mode.bit_layout(dtype), rule, shared, shapes, threads, tally)
         terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
 

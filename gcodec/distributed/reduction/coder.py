@@ -10,7 +10,7 @@ import numpy as np
 
 from ...dtypes import DType
 from ...errors import Corruption
-from ...format.modes import Scheme
+from ...format.modes import BitLayout
 from ...frame.decode import Frame
 from ...frame.encode import encode_values, plan_for
 from ...kernels.core.direct import Direct
@@ -49,27 +49,27 @@ class Chooser(Protocol):
 class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
-    ``rule``: chooses levels, where the scheme has any; ``shared``: codebooks, or None for frames that carry their own;
+    ``rule``: chooses levels, where the bit_layout has any; ``shared``: codebooks, or None for frames that carry their own;
     ``shapes``: of the tensors in the buffer; ``tally`` takes times and bytes.
     """
 
     def __init__(
         self,
         dtype: DType,
-        scheme: Scheme,
+        bit_layout: BitLayout,
         rule: Chooser | None,
         shared: Shared | None,
         shapes: Sequence[Sequence[int]],
         threads: int | None,
         tally: Tally,
     ) -> None:
-        self.dtype, self.scheme, self.rule, self.shared = dtype, scheme, rule, shared
+        self.dtype, self.bit_layout, self.rule, self.shared = dtype, bit_layout, rule, shared
         self.shapes, self.threads, self.tally = shapes, threads, tally
 
     @property
     def exact(self) -> bool:
         """Whether decoding returns what was encoded."""
-        return not self.scheme.lossy
+        return not self.bit_layout.lossy
 
     def encode(
         self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
@@ -80,10 +80,10 @@ class Coder:
         """
         start = perf_counter()
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
-        if self.scheme.lossy:
+        if self.bit_layout.lossy:
             levels = self._levels(bits, begin, kind)
             plan = self._plan(values, levels, begin)
-            n_bytes = len(encode_values(values, self.scheme, levels, True, plan, self.threads, out, None, rounded))
+            n_bytes = len(encode_values(values, self.bit_layout, levels, True, plan, self.threads, out, None, rounded))
             self._give_back(levels)
         else:
             n_bytes = self._lossless(values, begin, kind, out)
@@ -94,16 +94,16 @@ class Coder:
         return n_bytes
 
     def _lossless(self, values: Values, begin: int, kind: int, out: np.ndarray) -> int:
-        scheme, shared = self.scheme, self.shared
+        bit_layout, shared = self.bit_layout, self.shared
         if shared is None:
             plan = self._plan(values, _NO_LEVELS, begin)
-            return len(encode_values(values, scheme, _NO_LEVELS, True, plan, self.threads, out))
+            return len(encode_values(values, bit_layout, _NO_LEVELS, True, plan, self.threads, out))
         key = begin, kind, shared.numbers.tobytes()
         given = shared.codebooks.given(self._owners(values, begin))
         piece = Piece(
             key,
             values,
-            scheme,
+            bit_layout,
             lambda: self._shapes(values, begin),
             given,
             self.threads,
@@ -114,8 +114,8 @@ class Coder:
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
         start = perf_counter()
-        scheme, kind = self.scheme, kind_of(self.dtype)
-        if not scheme.lossy:
+        bit_layout, kind = self.bit_layout, kind_of(self.dtype)
+        if not bit_layout.lossy:
             out[:] = bits
             return
         levels = self._levels(bits, begin, 0)
@@ -124,11 +124,11 @@ class Coder:
             bits,
             levels if len(levels) else None,
             len(bits),
-            scheme.drop_table,
+            bit_layout.drop_table,
             kind.infinity,
             kind.smallest_normal,
             True,
-            scheme.prune,
+            bit_layout.prune,
             np.empty(_CHUNK, np.uint8),
             None,  # nothing else is wanted next
             out,
@@ -155,14 +155,14 @@ class Coder:
         shared = self.shared
         if shared is None:
             shapes = self._shapes(values, begin)
-            return plan_for(values, self.scheme, levels, EncoderOptions(), self.threads, shapes=shapes, alone=True)
+            return plan_for(values, self.bit_layout, levels, EncoderOptions(), self.threads, shapes=shapes, alone=True)
         options, owners = shared.codebooks.options, self._owners(values, begin)
         given = shared.codebooks.given(owners)
-        plan = plan_for(values, self.scheme, levels, options, self.threads, given or COUNTING)
+        plan = plan_for(values, self.bit_layout, levels, options, self.threads, given or COUNTING)
         suits = shared.codebooks.count(owners, plan)
         if given is not None and suits:
             return plan
-        return plan_for(values, self.scheme, levels, options, self.threads, alone=True)
+        return plan_for(values, self.bit_layout, levels, options, self.threads, alone=True)
 
     def _shapes(self, values: Values, begin: int) -> list[tuple[int, ...]]:
         return shapes_within(self.shapes, begin, begin + len(values.bits))

@@ -42,7 +42,7 @@ class CommonBooks:
         number = self._number(kind)
         if number is None:
             return None
-        self._codebooks.prepare([number], dtype.head_bits, len(mode.scheme(dtype).levels))
+        self._codebooks.prepare([number], dtype.head_bits, len(mode.bit_layout(dtype).levels))
         whole = Gradients([Segment(0, n_values, torch.empty(0), (1,))])
         return Shared(self._codebooks, whole, np.array([number], np.int64))
 

@@ -109,7 +109,7 @@ class DeviceCoder:
     @property
     def lossy(self) -> bool:
         """Whether decoding returns other values than were encoded."""
-        return bool(self.mode.scheme(self.dtype).lossy)
+        return bool(self.mode.bit_layout(self.dtype).lossy)
 
     def encode(self, parts: Sequence[Part], kind: int) -> list[torch.Tensor]:
         """A frame (uint8) of each part; ``kind``: 0 for this rank's own values, 1 for results. Waits for their sizes,

@@ -8,7 +8,7 @@ import torch
 from ...codec import warmup
 from ...dtypes import DType
 from ...format.ladders import Ladder
-from ...format.modes import Scheme
+from ...format.modes import BitLayout
 from ...truncation.formulas import OF_MANY, Formula, Policy, terms_of
 from ...truncation.optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
 from ..gradients import Gradients, Segment
@@ -38,22 +38,22 @@ def warm(dtype: DType, mode: Mode, refresh: Refresh | None) -> None:
         warmup([dtype.name])
     exponents = np.random.default_rng(0).integers(1, 12, _VALUES).astype(np.uint64) << np.uint64(dtype.head_shift)
     bits = (exponents | np.arange(_VALUES, dtype=np.uint64) % np.uint64(1 << dtype.mantissa_bits)).astype(dtype.uint)
-    scheme = mode.scheme(dtype)
-    rule = _AnyLevels(len(scheme.levels)) if isinstance(mode, NearLossless) else None
+    bit_layout = mode.bit_layout(dtype)
+    rule = _AnyLevels(len(bit_layout.levels)) if isinstance(mode, NearLossless) else None
     codebooks = Codebooks(refresh or Refresh())
-    codebooks.prepare([0], dtype.head_bits, len(scheme.levels))
+    codebooks.prepare([0], dtype.head_bits, len(bit_layout.levels))
     shared = Shared(codebooks, Gradients([Segment(0, _VALUES, torch.empty(0), (1,))]), np.zeros(1, np.int64))
     room = np.empty(_VALUES * 16, np.uint8)
     for books in (None, shared, shared):
-        coder = Coder(dtype, scheme, rule, books, [(_VALUES,)], 1, Tally())
+        coder = Coder(dtype, bit_layout, rule, books, [(_VALUES,)], 1, Tally())
         size = coder.encode(bits, 0, 0, room)
         coder.decode(room[:size], np.empty_like(bits))
         coder.round(bits, 0, np.empty_like(bits))
         if books is not None:
             codebooks.end_step()
             codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)
-    if dtype.predictable and not scheme.lossy:
-        _warm_prediction(dtype, scheme, shared)
+    if dtype.predictable and not bit_layout.lossy:
+        _warm_prediction(dtype, bit_layout, shared)
     if isinstance(mode, NearLossless):
         _warm_rules(mode, mode.ladder_of(dtype), bits[:64])
 
@@ -68,12 +68,12 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
     return bits
 
 
-def _warm_prediction(dtype: DType, scheme: Scheme, shared: Shared) -> None:
+def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: Shared) -> None:
     """The trial of a piece with predicted rows, and what comes of it at the next step."""
     bits = rows_alike(dtype, *_ROWS)
     room = np.empty(16 * _VALUES, np.uint8)
     for _ in range(2):
-        coder = Coder(dtype, scheme, None, shared, [_ROWS], 1, Tally())
+        coder = Coder(dtype, bit_layout, None, shared, [_ROWS], 1, Tally())
         size = coder.encode(bits, 0, 0, room)
         coder.decode(room[:size], np.empty_like(bits))
 

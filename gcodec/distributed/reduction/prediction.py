@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...format.modes import Scheme
+from ...format.modes import BitLayout
 from ...frame.encode import encode_values, plan_for
 from ...options import EncoderOptions
 from ...plan.plan import Given, Plan
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
     key: Hashable
     values: Values
-    scheme: Scheme
+    bit_layout: BitLayout
     shapes: Callable[[], Sequence[Sequence[int]]]
     given: Given | None
     threads: int | None
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
     def encode(self, plan: Plan, out: np.ndarray) -> int:
         """A frame at the start of ``out``; its size, bytes."""
-        return len(encode_values(self.values, self.scheme, _NO_LEVELS, True, plan, self.threads, out))
+        return len(encode_values(self.values, self.bit_layout, _NO_LEVELS, True, plan, self.threads, out))
 
 
 class _Tried(NamedTuple):
@@ -85,8 +85,8 @@ class Predicted:
         if len(self._tried) >= _MOST:
             self._tried.clear()
         self._tried[piece.key] = None
-        values, scheme, threads = piece.values, piece.scheme, piece.threads
-        plan = plan_for(values, scheme, _NO_LEVELS, _CODING, threads, piece.given, shapes=piece.shapes())
+        values, bit_layout, threads = piece.values, piece.bit_layout, piece.threads
+        plan = plan_for(values, bit_layout, _NO_LEVELS, _CODING, threads, piece.given, shapes=piece.shapes())
         if plan.prediction is None:
             return usual
         frame = np.empty(len(out), np.uint8)

@@ -81,7 +81,7 @@ def scattered(
 
     def scatter() -> Scatter:
         dtype = TYPES[flat.dtype]
-        coder = Coder(dtype, mode.scheme(dtype), None, shared, [(flat.numel(),)], threads, tally)
+        coder = Coder(dtype, mode.bit_layout(dtype), None, shared, [(flat.numel(),)], threads, tally)
         values, result = values_of(flat).bits, values_of(own).bits
         terms = (*mode.terms, digest_of(shared))
         return Scatter(lane, coder, values, result, mean=mean, terms=terms, label=label)
