@@ -73,7 +73,7 @@ class CodebookCycle:
         return self.current
 
     def count(self, histogram: np.ndarray) -> None:
-        """Add what an encoding saw: integers[n_bins], as in ``planning.Plan.histogram``."""
+        """Add what an encoding saw: integers[n_bins], as in ``plan.FramePlan.histogram``."""
         self._last = histogram.astype(np.uint64)
         self.histogram += self._last
 

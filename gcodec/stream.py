@@ -13,7 +13,7 @@ from .format.modes import BitLayout
 from .frame.decode import Frame
 from .frame.encode import encode_values, plan_for
 from .options import EncoderOptions
-from .plan.plan import Given
+from .plan.plan import FixedCodebooks
 from .tensors import Values, values_of
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
@@ -75,7 +75,7 @@ class Encoder:
             cycle.schedule(cycle.take(), self.step, plan.references)
             version = cycle.advance(self.step)
             assert version is not None
-        plan = plan_for(values, bit_layout, level_array, self.options, self.threads, self._given(version))
+        plan = plan_for(values, bit_layout, level_array, self.options, self.threads, self._fixed_codebooks(version))
         cycle.count(plan.histogram)
         frame = encode_values(values, bit_layout, level_array, self.nearest, plan, self.threads, out)
         self._sent = version.number if _carries(frame) else self._sent
@@ -92,10 +92,10 @@ class Encoder:
         )
         self.step, self._sent = 0, 0
 
-    def _given(self, version: Version) -> Given:
+    def _fixed_codebooks(self, version: Version) -> FixedCodebooks:
         book = version.codebook
         record = book.reference(_FIRST_ID + version.number) if self._sent == version.number else book.record
-        return Given((book,), (record,), version.references)
+        return FixedCodebooks((book,), (record,), version.references)
 
 
 def _carries(frame: Any) -> bool:

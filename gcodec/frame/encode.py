@@ -13,7 +13,7 @@ from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
 from ..memory import give, take
 from ..options import EncoderOptions
-from ..plan.plan import Given, Plan, make_plan, no_plan
+from ..plan.plan import FixedCodebooks, FramePlan, make_plan, no_plan
 from ..plan.prediction import rows_of
 from ..tensors import Values
 from ..threads import n_threads
@@ -31,11 +31,11 @@ def plan_for(
     levels: np.ndarray,
     options: EncoderOptions,
     threads: int | None,
-    given: Given | None = None,
+    fixed: FixedCodebooks | None = None,
     shapes: Sequence[Sequence[int]] = (),
     base: np.ndarray | None = None,
     alone: bool = False,
-) -> Plan:
+) -> FramePlan:
     """What :func:`encode_values` needs to know beforehand. ``shapes``: of the tensors that the array holds end to end;
     ``base``: uintW[n_values], an earlier array of this kind, or None; ``alone``: the frame is not one of a stream that
     shares its codebook."""
@@ -50,7 +50,7 @@ def plan_for(
         bit_layout.lossy,
         options,
         n_threads(threads, len(values.bits)),
-        given,
+        fixed,
         rows_of(shapes or (values.shape,)) if options.prediction or options.columns else (),
         base,
         alone and options.wide_heads,
@@ -72,7 +72,7 @@ def encode_values(
     bit_layout: BitLayout,
     levels: np.ndarray,
     nearest: bool,
-    plan: Plan,
+    plan: FramePlan,
     threads: int | None,
     out: Any = None,
     base: np.ndarray | None = None,
@@ -81,7 +81,7 @@ def encode_values(
     """One frame: bytes, or the memoryview of the part of ``out`` that was written.
 
     ``levels``: uint8[n_values], or empty where the bit_layout has one level; ``nearest``: round to nearest even, else
-    truncate; ``base``: as given to :func:`plan_for`; ``rounded``: uintW[n_values], takes what decoding will return
+    truncate; ``base``: as fixed to :func:`plan_for`; ``rounded``: uintW[n_values], takes what decoding will return
     if the bit_layout is lossy.
     """
     target = None if out is None else _target(out)

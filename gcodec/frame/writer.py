@@ -18,7 +18,7 @@ from ..kernels.block.prelude import seal_prelude
 from ..kernels.core.bundles import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
 from ..kernels.core.direct import Direct
 from ..memory import give, kind_of, residual_scratch_for, scratch_for, take
-from ..plan.plan import Plan
+from ..plan.plan import FramePlan
 from ..plan.prediction import Prediction
 from ..tensors import Values, hash_of
 from ..threads import Relay, together
@@ -64,7 +64,7 @@ class Assembly(NamedTuple):
         bit_layout: BitLayout,
         levels: np.ndarray,
         nearest: bool,
-        plan: Plan,
+        plan: FramePlan,
         base: np.ndarray | None = None,
         rounded: np.ndarray | None = None,
     ) -> Assembly:

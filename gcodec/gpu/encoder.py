@@ -22,7 +22,7 @@ from ..kernels.cuda.histogram import MOST_BINS, count_symbols
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
-from ..plan.plan import Plan
+from ..plan.plan import FramePlan
 from ..plan.sampling import STREAM_LOG2
 from .device_memory import Memory
 from .tables import check_type, drops_of, encode_tables, form_of
@@ -75,10 +75,10 @@ class Batch:
         return [self.memory.part(self.target, at, at + size) for at, size in zip(self.places, self.sizes, strict=True)]
 
 
-def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Plan:
+def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> FramePlan:
     """The plan with which encoding on the host gives the same bytes."""
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
-    return Plan(
+    return FramePlan(
         dtype,
         STREAM_LOG2,
         books,

@@ -25,7 +25,7 @@ _WIDE_VALUES = 1 << 12  #: values from which one may
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
-class Plan(NamedTuple):
+class FramePlan(NamedTuple):
     """``dtype``: the value type, perhaps with a wide head; ``stream_log2``: values per sub-stream; ``codebooks`` of the
     frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for raw) and ``bases``
     (int64); ``references``: whether sub-streams have references of their own; ``counts``: uint32[n_blocks, n_bins],
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         return self.counts.sum(axis=0, dtype=np.uint64)
 
 
-class Given(NamedTuple):
+class FixedCodebooks(NamedTuple):
     """Codebooks to choose from instead of making new ones, and their ``records``; ``references``: they are meant for
     heads relative to each sub-stream's mean, not to each block's."""
 
@@ -57,11 +57,11 @@ class Given(NamedTuple):
     references: bool
 
 
-def no_plan(dtype: DType, n_blocks: int) -> Plan:
+def no_plan(dtype: DType, n_blocks: int) -> FramePlan:
     """All blocks raw, or constant."""
     nothing = np.zeros((n_blocks, 0), np.uint32)
     raw, bases = np.full(n_blocks, -1, np.int64), np.zeros(n_blocks, np.int64)
-    return Plan(dtype, STREAM_LOG2, (), (), raw, bases, False, nothing)
+    return FramePlan(dtype, STREAM_LOG2, (), (), raw, bases, False, nothing)
 
 
 def make_plan(
@@ -73,20 +73,20 @@ def make_plan(
     lossy: bool,
     options: EncoderOptions,
     threads: int = 1,
-    given: Given | None = None,
+    fixed: FixedCodebooks | None = None,
     rows: Sequence[Rows] = (),
     base: np.ndarray | None = None,
     wide: bool = False,
-) -> Plan:
+) -> FramePlan:
     """Decide sub-streams, codebooks, references and predictions for an array.
 
     ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``: values per block; ``lossy``: values will be rounded,
     so that others than these occur; ``rows``: tensors in it whose rows are known;
     ``base``: uintW[n], an earlier array of this kind, or None; ``wide``: consider a wide head.
     """
-    allowed = given.references if given is not None else options.references
-    look = Looking(values, levels, n_levels, block, allowed, given is not None, threads)
-    columns = fit_columns(values, rows, dtype) if rows and options.columns and given is None else ()
+    allowed = fixed.references if fixed is not None else options.references
+    look = Looking(values, levels, n_levels, block, allowed, fixed is not None, threads)
+    columns = fit_columns(values, rows, dtype) if rows and options.columns and fixed is None else ()
     lengths = stream_lengths(dtype, rows, len(values))
     view = look.best(dtype, lengths, columns)
     others: list[tuple[View, float]] = []  # and what they have to save
@@ -103,7 +103,7 @@ def make_plan(
     if others and predictor is None:  # what was counted decides; only predictions have to be weighed against a plan
         (other, gain), *others = others
         view = other if (1 + gain) * other.bits < view.bits else view
-    decide = partial(_plan_of, look, options=options, lossy=lossy, given=given, predictor=predictor)
+    decide = partial(_plan_of, look, options=options, lossy=lossy, fixed=fixed, predictor=predictor)
     plan, bits, coded_bits = decide(view, weigh=bool(others))
     left = None  # to column references and wide heads: all blocks but predicted ones
     if plan.prediction is not None:
@@ -125,21 +125,21 @@ def _plan_of(
     *,
     options: EncoderOptions,
     lossy: bool,
-    given: Given | None,
+    fixed: FixedCodebooks | None,
     predictor: Predictor | None,
     weigh: bool,
-) -> tuple[Plan, float, float]:
+) -> tuple[FramePlan, float, float]:
     """The rest of :func:`make_plan`, and about what all blocks take, and would if none were predicted: if there is a
     predictor or to ``weigh``."""
     dtype, stream_log2, columns, _, references, _ = view
-    stream, seen, again = 1 << stream_log2, look.whole(view), given is not None
-    if given is None:
-        given = _given_for(seen.counts(references), dtype, look.n_levels, seen.every, lossy, references, options)
-    counts = seen.counts(given.references)
+    stream, seen, again = 1 << stream_log2, look.whole(view), fixed is not None
+    if fixed is None:
+        fixed = _given_for(seen.counts(references), dtype, look.n_levels, seen.every, lossy, references, options)
+    counts = seen.counts(fixed.references)
     costs = None
-    if len(given.codebooks) > 1 or (given.codebooks and (predictor or weigh)):
-        costs = kept_costs(given.codebooks) if again else bin_costs(given.codebooks)
-    choice = _choose(given.codebooks, costs, counts)
+    if len(fixed.codebooks) > 1 or (fixed.codebooks and (predictor or weigh)):
+        costs = kept_costs(fixed.codebooks) if again else bin_costs(fixed.codebooks)
+    choice = _choose(fixed.codebooks, costs, counts)
     prediction, bits, coded_bits = None, 0.0, 0.0
     if predictor or weigh:
         expected = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
@@ -149,26 +149,26 @@ def _plan_of(
         if prediction is not None:
             bits, left = prediction.bits, prediction.choice < 0
             if not left.any():
-                given, choice = Given((), (), references), np.full_like(choice, -1)
+                fixed, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
             elif not again:  # predicted blocks have no say in the codebooks of the others
                 others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, options)
                 if others.codebooks or seen.every == 1:  # else a look at a few has shown nothing but zeros
-                    given, costs = others, bin_costs(others.codebooks) if others.codebooks else None
-                    choice = _choose(given.codebooks, costs, counts)
+                    fixed, costs = others, bin_costs(others.codebooks) if others.codebooks else None
+                    choice = _choose(fixed.codebooks, costs, counts)
                     after = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
                     bits += float((after - expected)[left].sum())
-    bits += 8 * sum(map(len, given.records))
-    plan = Plan(
+    bits += 8 * sum(map(len, fixed.records))
+    plan = FramePlan(
         dtype,
         stream_log2,
-        given.codebooks,
-        given.records,
+        fixed.codebooks,
+        fixed.records,
         choice,
         seen.bases,
-        given.references,
+        fixed.references,
         counts,
         prediction,
-        columns if given.codebooks else (),
+        columns if fixed.codebooks else (),
     )
     return plan, bits, coded_bits
 
@@ -201,7 +201,7 @@ def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: n
 
 def _given_for(
     counts: np.ndarray, dtype: DType, n_levels: int, every: int, lossy: bool, references: bool, options: EncoderOptions
-) -> Given:
+) -> FixedCodebooks:
     """Codebooks for blocks whose histograms are the rows of ``counts``: made, or where naming it is cheaper than
     carrying a made one, which it is for small arrays, one that comes with gcodec."""
     codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, options)
@@ -211,8 +211,8 @@ def _given_for(
         spent[0] += 8 * codebooks[0].record_bytes
         best = int(spent.argmin())
         if best:
-            return Given((shipped.codebooks[best - 1],), (shipped.records[best - 1],), False)
-    return Given(codebooks, tuple(codebook.record for codebook in codebooks), references)
+            return FixedCodebooks((shipped.codebooks[best - 1],), (shipped.records[best - 1],), False)
+    return FixedCodebooks(codebooks, tuple(codebook.record for codebook in codebooks), references)
 
 
 class _Shipped(NamedTuple):

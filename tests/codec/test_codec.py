@@ -21,7 +21,7 @@ from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, EncoderOptions, Inv
 from gcodec.format import modes as bit_layouts
 from gcodec.frame import encode
 from gcodec.frame.encode import encode_values, plan_for
-from gcodec.plan.plan import Given, Plan
+from gcodec.plan.plan import FixedCodebooks, FramePlan
 from gcodec.tensors import values_of
 from tests.support import laws, reference
 from tests.support.cases import (
@@ -475,7 +475,7 @@ def test_streams_into_buffers_and_with_limits():
 
 
 def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,
-            given: Given | None = None) -> tuple[bytes, Plan]:
+            given: FixedCodebooks | None = None) -> tuple[bytes, FramePlan]:
     """A lossless frame and the plan it was made by."""
     values = values_of(as_type(bits, dtype), dtype)
     steps, no_levels = bit_layouts.lossless(values.dtype), np.zeros(0, np.uint8)
@@ -491,7 +491,7 @@ def test_a_codebook_without_escape_falls_back_to_raw_blocks():
     _, plan = planned(few, "float32")
     assert plan.codebooks
     assert not any(codebook.has_escape for codebook in plan.codebooks)      # all values were seen
-    given = Given(plan.codebooks, plan.records, plan.references)
+    given = FixedCodebooks(plan.codebooks, plan.records, plan.references)
     other = np.concatenate([few, gaussian(kind, rng, 100, scale=1e10)])
     frame, _ = planned(other, "float32", given=given)
     laws.assert_same_bits(gcodec.decode(frame), other)

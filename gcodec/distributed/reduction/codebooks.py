@@ -23,14 +23,14 @@ from ...kernels.entropy import codebook_fit
 from ...kernels.sample import costs
 from ...options import EncoderOptions
 from ...plan.codebooks import kept_costs, n_bins_of
-from ...plan.plan import Given, Plan
+from ...plan.plan import FixedCodebooks, FramePlan
 from ..transport.message import agreement_of
 from .prediction import Predicted
 
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
 _MOST = 8  #: codebooks in a frame
 _MISFIT = 0.5  #: bits per symbol beyond the entropy from which a frame has a codebook of its own
-COUNTING = Given((), (), True)  #: plans without codebooks, for their counts
+COUNTING = FixedCodebooks((), (), True)  #: plans without codebooks, for their counts
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Codebooks:
         self._by_hash: dict[int, Codebook] = {}
         self.unmade = False  #: whether there are layers that have not been counted for a codebook yet
         self._taken: dict[int, tuple[int, int]] = {}  #: forms of the layers whose histograms are being summed
-        self._given: dict[bytes, Given | None] = {}  #: by owners, as long as the codebooks hold
+        self._given: dict[bytes, FixedCodebooks | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
         """There are parameters with these numbers, whose frames have this form."""
@@ -101,7 +101,7 @@ class Codebooks:
                 self.layers[number], self.unmade = Layer(head_bits, n_levels, self.refresh), True
                 self._given.clear()
 
-    def given(self, owners: np.ndarray) -> Given | None:
+    def given(self, owners: np.ndarray) -> FixedCodebooks | None:
         """The codebooks for a frame whose blocks belong to ``owners`` (parameter numbers, int64[n_blocks]); None where
         there are none yet."""
         key = owners.tobytes()
@@ -109,7 +109,7 @@ class Codebooks:
             self._given[key] = self._gather(owners)
         return self._given[key]
 
-    def _gather(self, owners: np.ndarray) -> Given | None:
+    def _gather(self, owners: np.ndarray) -> FixedCodebooks | None:
         numbers, counts = np.unique(owners, return_counts=True)
         ranked = sorted(zip(-counts, numbers.tolist(), strict=True))
         versions = [(number, self.layers[number].cycle.current) for _, number in ranked]
@@ -117,13 +117,13 @@ class Codebooks:
         if not held:
             return None
         records = tuple(book.reference(FIRST_ID + number) for number, book in held)
-        return Given(tuple(book for _, book in held), records, True)
+        return FixedCodebooks(tuple(book for _, book in held), records, True)
 
     def find(self, codebook_id: int, digest: int) -> Codebook | None:
         """The codebook that a frame names."""
         return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
 
-    def count(self, owners: np.ndarray, plan: Plan) -> bool:
+    def count(self, owners: np.ndarray, plan: FramePlan) -> bool:
         """Add what a plan has counted; returns whether its codebooks suit it."""
         whole, numbers = plan.histogram, set(owners.tolist())
         for number in numbers:

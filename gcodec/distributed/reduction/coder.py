@@ -17,7 +17,7 @@ from ...kernels.core.direct import Direct
 from ...kernels.levels.rounding import round_values
 from ...memory import give, kind_of, take
 from ...options import EncoderOptions
-from ...plan.plan import Plan
+from ...plan.plan import FramePlan
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
 from ..gradients import Gradients
@@ -151,7 +151,7 @@ class Coder:
         if len(levels):
             give(("levels", len(levels)), levels)
 
-    def _plan(self, values: Values, levels: np.ndarray, begin: int) -> Plan:
+    def _plan(self, values: Values, levels: np.ndarray, begin: int) -> FramePlan:
         shared = self.shared
         if shared is None:
             shapes = self._shapes(values, begin)

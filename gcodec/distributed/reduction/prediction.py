@@ -16,7 +16,7 @@ import numpy as np
 from ...format.modes import BitLayout
 from ...frame.encode import encode_values, plan_for
 from ...options import EncoderOptions
-from ...plan.plan import Given, Plan
+from ...plan.plan import FixedCodebooks, FramePlan
 from ...plan.prediction import Prediction, rows_of
 from ...tensors import Values
 
@@ -37,11 +37,11 @@ class Piece(NamedTuple):
     values: Values
     bit_layout: BitLayout
     shapes: Callable[[], Sequence[Sequence[int]]]
-    given: Given | None
+    given: FixedCodebooks | None
     threads: int | None
-    plan: Callable[[], Plan]
+    plan: Callable[[], FramePlan]
 
-    def encode(self, plan: Plan, out: np.ndarray) -> int:
+    def encode(self, plan: FramePlan, out: np.ndarray) -> int:
         """A frame at the start of ``out``; its size, bytes."""
         return len(encode_values(self.values, self.bit_layout, _NO_LEVELS, True, plan, self.threads, out))
 
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 class _Tried(NamedTuple):
     """A plan whose frames are smaller by what it predicts, and a frame's bytes without."""
 
-    plan: Plan
+    plan: FramePlan
     prediction: Prediction
     usual: int
 
