@@ -14,7 +14,7 @@ from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
 from .format.prelude import Prelude
-from .frame.decode import Frame
+from .frame.decode import FrameReader
 from .frame.encode import encode_values, plan_for
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
@@ -184,7 +184,7 @@ def decode(
     if (device is None and not on_device) or str(device) == "cpu":
         if on_device:
             data = data.cpu().numpy()
-        return decode_frame(Frame(data), out, like, threads, max_output_bytes, base)
+        return decode_frame(FrameReader(data), out, like, threads, max_output_bytes, base)
     if base is not None or out is not None or like == "numpy":
         raise Unsupported("base, out and numpy arrays are for the host: decode with device='cpu'")
     from . import gpu
@@ -194,7 +194,7 @@ def decode(
 
 
 def decode_frame(
-    frame: Frame, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None, base: Any = None
+    frame: FrameReader, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None, base: Any = None
 ) -> Any:
     """:func:`decode` of a parsed frame."""
     prelude = frame.prelude
@@ -239,7 +239,7 @@ def decode_range(
 
     Arguments as in :func:`decode`; 0 <= start <= stop <= number of values, else InvalidArgument.
     """
-    frame = Frame(data)
+    frame = FrameReader(data)
     prelude = frame.prelude
     if not 0 <= start <= stop <= prelude.n_values:
         raise InvalidArgument(f"range {start} ... {stop} of {prelude.n_values} values")

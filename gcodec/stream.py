@@ -10,7 +10,7 @@ from .format import shipped
 from .format.codebook import Codebook
 from .format.ladders import Ladder
 from .format.modes import BitLayout
-from .frame.decode import Frame
+from .frame.decode import FrameReader
 from .frame.encode import encode_values, plan_for
 from .options import EncoderOptions
 from .plan.plan import FixedCodebooks
@@ -117,7 +117,7 @@ class Decoder:
 
     def decode(self, data: Any, *, out: Any = None) -> Any:
         """The next array; errors as for ``decode``."""
-        frame = Frame(data, self._find)
+        frame = FrameReader(data, self._find)
         result = decode_frame(frame, out, self.like, self.threads, self.max_output_bytes)
         self._books.update((book.hash, book) for book in frame.prelude.codebooks)
         return result

@@ -18,7 +18,7 @@ from .entries import Chunk
 from .layout import FRAME, MIN_FRAME, STORED, ZSTD
 
 if TYPE_CHECKING:
-    from ..frame.decode import Frame
+    from ..frame.decode import FrameReader
 
 #: Level of Zstandard for what is not floating-point numbers.
 ZSTD_LEVEL = 3
@@ -87,13 +87,13 @@ def _packed_frame(
     data: Bytes, dtype: str, options: Mapping[str, Any], n_columns: int, base: Bytes | None
 ) -> Packed:
     from .. import codec
-    from ..frame.decode import Frame
+    from ..frame.decode import FrameReader
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
     in_rows = n_columns and bits.size % n_columns == 0
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, **options)
-    needs_base = earlier is not None and _refers_to_base(Frame(frame))
+    needs_base = earlier is not None and _refers_to_base(FrameReader(frame))
     if needs_base:  # not every block that looks better against a base is: rows may predict each other as well
         alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(frame) > (1 - WORTH_A_BASE) * len(alone):
@@ -119,12 +119,12 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
 
 def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None) -> Bytes:
     from .. import codec
-    from ..frame.decode import Frame
+    from ..frame.decode import FrameReader
 
     stated = int.from_bytes(payload[16:24].tobytes(), "little")
     if stated != chunk.stored:
         raise Corruption(f"a frame of {stated} bytes in a chunk of {chunk.stored}")
-    frame, earlier = Frame(payload), None
+    frame, earlier = FrameReader(payload), None
     if base is not None and _refers_to_base(frame):
         dtype = frame.prelude.dtype
         if frame.prelude.n_values * dtype.itemsize != chunk.size:  # before a base of another size is blamed for it
@@ -133,7 +133,7 @@ def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | No
     return _as_bytes(codec.decode_frame(frame, None, "numpy", 1, chunk.size, earlier))
 
 
-def _refers_to_base(frame: Frame) -> bool:
+def _refers_to_base(frame: FrameReader) -> bool:
     """A template of no columns stands for the base (docs/format.md, section 8)."""
     return not all(map(len, frame.prelude.templates))
 

@@ -69,7 +69,7 @@ def read_start(
     return prelude, sizes, offsets
 
 
-class Frame:
+class FrameReader:
     """A parsed frame: the prelude checked, the blocks not yet looked at. ``sizes``, ``offsets``: int64[n_blocks]."""
 
     def __init__(self, data: Any, find: FindCodebook | None = None) -> None:
@@ -123,7 +123,7 @@ class _Decoding(NamedTuple):
     """What all blocks of a frame have in common. ``out`` begins with value ``out_first`` of the frame; ``margin``:
     bytes past a block that must be readable; ``base``: uintW[n_values] or None."""
 
-    frame: Frame
+    frame: FrameReader
     geometry: Geometry
     layout: int
     columns: Columns

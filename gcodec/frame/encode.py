@@ -18,7 +18,7 @@ from ..plan.prediction import rows_of
 from ..tensors import Values
 from ..threads import n_threads
 from .sizes import block_log2
-from .writer import Assembly, FullError
+from .writer import FrameWriter, FullError
 
 _TINY = 32  #: bytes of values up to which they are stored as they are
 #: Up to so many bits of values a look tells whether coding can save what it takes itself, at the least.
@@ -88,14 +88,14 @@ def encode_values(
     if plan.dtype is not values.dtype:
         values, bit_layout = values._replace(dtype=plan.dtype), lossless(plan.dtype)
     n_workers = n_threads(threads, len(values.bits))
-    job = Assembly.of(values, bit_layout, levels, nearest, plan, base, rounded)
+    job = FrameWriter.of(values, bit_layout, levels, nearest, plan, base, rounded)
     try:
         return _frame(job, n_workers, target)
     except FullError:
         if (plan.codebooks or plan.prediction) and (target is None or len(target) >= job.limit):
             # Nearly every block is raw, and the codebooks are not worth their place.
             raw = no_plan(plan.dtype, len(plan.choice))
-            return _frame(Assembly.of(values, bit_layout, levels, nearest, raw, None, rounded), n_workers, target)
+            return _frame(FrameWriter.of(values, bit_layout, levels, nearest, raw, None, rounded), n_workers, target)
         assert target is not None
         raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None
 
@@ -113,7 +113,7 @@ def _target(out: Any) -> np.ndarray:
 _SMALL = 1 << 20  #: bytes up to which a frame is made in memory that is kept, and then copied
 
 
-def _frame(job: Assembly, n_workers: int, target: np.ndarray | None) -> Any:
+def _frame(job: FrameWriter, n_workers: int, target: np.ndarray | None) -> Any:
     """The frame as encode returns it. Raises FullError."""
     limit = job.limit
     if target is not None and (limit > _SMALL or len(target) >= limit + job.trial):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..format.prelude import BLOCK_KINDS, CONTAINERS, MODES
-from .decode import Frame
+from .decode import FrameReader
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def inspect(data: Any) -> FrameInfo:
 
     ``data``: bytes-like, one frame. Raises as :func:`decode` does.
     """
-    frame = Frame(data)
+    frame = FrameReader(data)
     prelude = frame.prelude
     count = (
         np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS))

@@ -29,7 +29,7 @@ class FullError(Exception):
     """A frame is longer than the room for it."""
 
 
-class Assembly(NamedTuple):
+class FrameWriter(NamedTuple):
     """What all blocks of a frame have in common. ``limit``: most bytes that its frame may take; ``raw``: most that a
     block takes; ``trial``: most that it takes while it is tried, before it is stored raw; ``sizes``:
     uint32[n_blocks], what they took; ``prediction``: of some blocks, ``residuals``: its codebooks'
@@ -67,7 +67,7 @@ class Assembly(NamedTuple):
         plan: FramePlan,
         base: np.ndarray | None = None,
         rounded: np.ndarray | None = None,
-    ) -> Assembly:
+    ) -> FrameWriter:
         """The same from the arguments of :func:`encode_values`."""
         bits, dtype, dimensions, container = values
         widths, log2 = bit_layout.widths, block_log2(dtype)

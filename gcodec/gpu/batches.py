@@ -16,7 +16,7 @@ from ..format.ladders import Ladder
 from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
-from ..frame.decode import Frame
+from ..frame.decode import FrameReader
 from ..options import LADDERS, EncoderOptions
 from ..tensors import TORCH
 from . import decoder, encoder
@@ -115,7 +115,7 @@ def decode(
 def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook) -> None:
     """A frame on the device decoded by the host's kernels, to where its values belong."""
     (held,) = memory.heads([data], [len(data)])
-    frame = Frame(np.ascontiguousarray(held), find)
+    frame = FrameReader(np.ascontiguousarray(held), find)
     prelude = frame.prelude
     bits = np.empty(prelude.n_values, prelude.dtype.uint)
     frame.decode_blocks(0, prelude.n_blocks, bits, 1)

@@ -15,7 +15,7 @@ import gcodec
 from gcodec import codec
 from gcodec.format import shipped
 from gcodec.format.codebook import Codebook, read_inline
-from gcodec.frame.decode import Frame
+from gcodec.frame.decode import FrameReader
 from tests.support import reference
 from tests.support.cases import KINDS, Array, Bits, infinity, to_floats
 
@@ -75,7 +75,7 @@ def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: 
         head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
         return read_inline(record, 0, record[1], head_bits)[0]
 
-    return codec.decode_frame(Frame(frame, find), out, "numpy", 1, 1 << 28, base)
+    return codec.decode_frame(FrameReader(frame, find), out, "numpy", 1, 1 << 28, base)
 
 
 def outcome(

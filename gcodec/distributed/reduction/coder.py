@@ -11,7 +11,7 @@ import numpy as np
 from ...dtypes import DType
 from ...errors import Corruption
 from ...format.modes import BitLayout
-from ...frame.decode import Frame
+from ...frame.decode import FrameReader
 from ...frame.encode import encode_values, plan_for
 from ...kernels.core.direct import Direct
 from ...kernels.levels.rounding import round_values
@@ -174,7 +174,7 @@ class Coder:
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
         """A frame's values into ``out``, uintW[n]. Raises Corruption, Unsupported."""
         start = perf_counter()
-        frame = Frame(payload, None if self.shared is None else self.shared.codebooks.find)
+        frame = FrameReader(payload, None if self.shared is None else self.shared.codebooks.find)
         prelude = frame.prelude
         if prelude.dtype.narrow is not self.dtype or prelude.n_values != len(out):
             raise Corruption(
