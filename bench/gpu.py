@@ -92,7 +92,8 @@ def verify(x: Any, dtype: str, mode: str, options: dict[str, Any], book: Any, fr
     if x.nbytes > VERIFIED:
         return
     kind = BY_NAME[dtype]
-    bit_layout = {"lossless": lossless(kind), "fixed 6": fixed(kind, 6), "ladder": ladder(kind, FINE_LADDER[dtype])}[mode]
+    layouts = {"lossless": lossless(kind), "fixed 6": fixed(kind, 6), "ladder": ladder(kind, FINE_LADDER[dtype])}
+    bit_layout = layouts[mode]
     levels = options["levels"][0].cpu().numpy() if "levels" in options else np.zeros(0, np.uint8)
     values = values_of(x.cpu())
     plan = plan_of(kind, -(-len(values.bits) >> 14), book)

@@ -46,7 +46,7 @@ def bit_layout_for(
     param: Any,
     options: EncoderOptions,
 ) -> tuple[BitLayout, np.ndarray]:
-    """The bit_layout that encode's arguments ask for, and the level of every value."""
+    """The bit layout that encode's arguments ask for, and the level of every value."""
     near = levels is not None or optimizer is not None
     if mantissa_bits is not None and near:
         raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")

@@ -58,7 +58,9 @@ class Encoder:
     ) -> Any:
         """The next frame; arguments and errors as for ``encode``. A change of dtype or ladder starts a new codebook."""
         values = values_of(x, dtype)
-        bit_layout, level_array = bit_layout_for(x, values, mantissa_bits, levels, ladder, optimizer, param, self.options)
+        bit_layout, level_array = bit_layout_for(
+            x, values, mantissa_bits, levels, ladder, optimizer, param, self.options
+        )
         form = (values.dtype, bit_layout.widths, bit_layout.levels)
         if self.cycle is None or form != self._form:
             self._start(values, bit_layout)

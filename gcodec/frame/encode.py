@@ -80,9 +80,9 @@ def encode_values(
 ) -> Any:
     """One frame: bytes, or the memoryview of the part of ``out`` that was written.
 
-    ``levels``: uint8[n_values], or empty where the bit_layout has one level; ``nearest``: round to nearest even, else
+    ``levels``: uint8[n_values], or empty where there is one level; ``nearest``: round to nearest even, else
     truncate; ``base``: as fixed to :func:`plan_for`; ``rounded``: uintW[n_values], takes what decoding will return
-    if the bit_layout is lossy.
+    if encoding is lossy.
     """
     target = None if out is None else _target(out)
     if plan.dtype is not values.dtype:

@@ -219,8 +219,8 @@ def histograms(memory: HostMemory, quick: bool) -> None:
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = forms.form_of(dtype, n, len(bit_layout.widths), None, False)
-            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(bit_layout), np.uint32(window),
-                          np.uint32(center), counts)
+            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(bit_layout),
+                          np.uint32(window), np.uint32(center), counts)
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels
                 seen = take_survey(kernel_view(bits), graded, dtype, n, 1 << 14, 256, 1, every=1)

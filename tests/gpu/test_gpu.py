@@ -101,7 +101,8 @@ def test_ladders(case, ladders):
     x, ladder = tensor_of(case), ladders[case.dtype]
     levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
     promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder)))
-    check_case(x, bit_layouts.ladder(BY_NAME[case.dtype], ladder), promised.reshape(case.bits.shape), levels, ladder=ladder)
+    bit_layout = bit_layouts.ladder(BY_NAME[case.dtype], ladder)
+    check_case(x, bit_layout, promised.reshape(case.bits.shape), levels, ladder=ladder)
 
 
 @every_case

@@ -174,7 +174,8 @@ class CompressedAllreduce:
                 flat = ended(flat)
             else:
                 if shared is not None:
-                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, len(mode.bit_layout(dtype).levels))
+                    n_levels = len(mode.bit_layout(dtype).levels)
+                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, n_levels)
                 flat = coded.run()
             return flat if gate is None else then(flat, noted)
 

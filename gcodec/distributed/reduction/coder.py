@@ -49,7 +49,7 @@ class Chooser(Protocol):
 class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
-    ``rule``: chooses levels, where the bit_layout has any; ``shared``: codebooks, or None for frames that carry their own;
+    ``rule``: chooses levels, where there are any; ``shared``: codebooks, or None for frames that carry their own;
     ``shapes``: of the tensors in the buffer; ``tally`` takes times and bytes.
     """
 
