@@ -16,7 +16,7 @@ import numpy as np
 
 from .errors import InvalidArgument
 from .format.codebook import Codebook
-from .kernels.sample import costs
+from .kernels.sample import code_costs
 from .options import EncoderOptions
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 
@@ -90,7 +90,7 @@ class CodebookCycle:
             self._costs = bin_costs([self.current.codebook])[0].astype(np.uint64)
             self._costs_of = self.current
         cost = int(self._last @ self._costs)
-        return (cost - int(costs.entropy_bits(self._last)) / 256) / total
+        return (cost - int(code_costs.entropy_fixed(self._last)) / 256) / total
 
     @property
     def due(self) -> bool:

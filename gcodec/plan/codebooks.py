@@ -1,6 +1,6 @@
 """From counted symbols to the codebook that suits them, and what a codebook would cost on counted symbols.
 
-Symbols are counted in bins (``kernels.survey``): zero, everything outside the window, then one bin per (level,
+Symbols are counted in bins (``kernels.sample``): zero, everything outside the window, then one bin per (level,
 relative head).
 """
 
@@ -16,12 +16,14 @@ from ..errors import InvalidArgument
 from ..format.codebook import MAX_SYMBOLS, Codebook, huffman_lengths
 from ..kernels.entropy import codebook_fit
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
-from ..kernels.sample import costs as survey
+from ..kernels.sample import code_costs
 
 
 def window_of(n_levels: int) -> tuple[int, int]:
     """(window, center) of survey histograms."""
-    return (survey.WINDOW, survey.CENTER) if n_levels == 1 else (survey.LADDER_WINDOW, survey.LADDER_CENTER)
+    if n_levels == 1:
+        return code_costs.WINDOW, code_costs.CENTER
+    return code_costs.LADDER_WINDOW, code_costs.LADDER_CENTER
 
 
 def n_bins_of(n_levels: int) -> int:
@@ -88,7 +90,7 @@ def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
     ranges = np.array([codebook.range_array for codebook in codebooks])
     lengths = np.frombuffer(b"".join(codebook.lengths for codebook in codebooks), np.uint8).reshape(-1, ESCAPE + 1)
     costs = np.empty((len(ranges), 2 + ranges.shape[1] * window), np.uint32)
-    codebook_fit.bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)
+    codebook_fit.fill_bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)
     return costs
 
 

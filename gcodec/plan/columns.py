@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..format.columns import ColumnReferences
-from ..kernels.sample.columns import GROUP, find_heads, measure_columns
+from ..kernels.sample.column_means import GROUP, find_column_heads, measure_columns
 from .prediction import Rows
 
 _LOOK_ROWS, _LOOK_COLUMNS = 64, 64  #: of each tensor, so many are looked at to choose tensors, and
@@ -55,7 +55,7 @@ def _references(values: np.ndarray, shapes: np.ndarray, dtype: DType) -> tuple[C
     every = np.maximum(n_rows // np.maximum(_LEAST_ROWS, _FIT_VALUES // n_columns), 1)
     tensors = np.column_stack([start, n_columns, group, n_columns, n_rows // every, every])
     heads = np.empty(int((n_columns // group).sum()), np.int8)
-    find_heads(values, tensors, dtype.head_shift, dtype.head_mask, *_scratch(tensors, dtype), heads)
+    find_column_heads(values, tensors, dtype.head_shift, dtype.head_mask, *_scratch(tensors, dtype), heads)
     ends = np.cumsum(n_columns // group).tolist()
     return tuple(
         ColumnReferences(first, last, columns, together, heads[end - columns // together : end])

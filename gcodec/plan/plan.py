@@ -13,7 +13,7 @@ from ..format import shipped as prior
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
 from ..kernels.entropy import codebook_fit
-from ..kernels.sample import costs as survey
+from ..kernels.sample import code_costs
 from ..options import EncoderOptions
 from .codebooks import bin_costs, from_histograms, kept_costs, window_of
 from .columns import fit_columns
@@ -195,7 +195,7 @@ def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: n
     needed where there are several."""
     choice = np.full(len(counts), 0 if codebooks else -1, np.int64)
     if len(codebooks) > 1:
-        survey.choose(counts, costs, choice)
+        code_costs.choose_codebooks(counts, costs, choice)
     return choice
 
 
@@ -240,7 +240,7 @@ def _make_codebooks(
     """Codebooks for blocks whose histograms are the rows of ``counts``."""
     _, center = window_of(n_levels)
     used = np.empty(len(counts), np.int64)
-    used = used[: survey.rows_in_use(counts, used)]  # all-zero blocks need no codebook
+    used = used[: code_costs.rows_in_use(counts, used)]  # all-zero blocks need no codebook
     if not len(used):
         return ()
     if len(used) > MAX_SURVEYED:
@@ -268,4 +268,4 @@ def _groups(rows: np.ndarray, most: int, share: float) -> np.ndarray:
         return rows
     if most == 1:
         return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
-    return survey.cluster(rows, most, np.uint64(_TABLE_BITS * 256 * share))
+    return code_costs.cluster(rows, most, np.uint64(_TABLE_BITS * 256 * share))

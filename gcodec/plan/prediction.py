@@ -170,9 +170,9 @@ class Predictor:
         n_values = np.minimum(end * self._block, len(self._values)) - begin * self._block
         limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
         promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
-        seed, digit_bits = np.empty(kernels.PROBED, np.float32), digit_tables(self._dtype.bits // 4)[2]
+        seed, digit_bits = np.empty(kernels.QUICK_COLUMNS, np.float32), digit_tables(self._dtype.bits // 4)[2]
         form = self._dtype.narrow.code
-        kernels.probe_all(
+        kernels.find_promising(
             self._values, tensors, limits, form, _LOOK_STREAM, digit_bits, seed, scratch, counts, promising
         )
         return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
@@ -185,7 +185,9 @@ class Predictor:
         counts = np.zeros((end - begin, 256), np.uint32)
         geometry = Geometry(len(self._values), self._block, _LOOK_STREAM)
         form = self._dtype.narrow.code
-        kernels.survey_residuals(self._values, source, geometry, form, begin, template, origin, share, scratch, counts)
+        kernels.count_residual_sample(
+            self._values, source, geometry, form, begin, template, origin, share, scratch, counts
+        )
         return _Candidate(begin, end, origin, template, counts, share)
 
 

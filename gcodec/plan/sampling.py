@@ -10,9 +10,9 @@ import numpy as np
 
 from ..dtypes import DType
 from ..format.columns import ColumnReferences, for_kernels
-from ..kernels.core.bundles import Look, Surveying
+from ..kernels.core.bundles import SampleScratch, SampleSpec
 from ..kernels.core.direct import Direct
-from ..kernels.sample import costs, count
+from ..kernels.sample import code_costs, count
 from ..memory import give, take
 from ..threads import run
 from .codebooks import n_bins_of, window_of
@@ -102,24 +102,25 @@ def take_survey(
     return Survey(bases, by_block, by_stream, every, step)
 
 
-_count = Direct(count.survey)
+_count = Direct(count.count_sample)
 
 
 @lru_cache(256)
 def _look_for(
     dtype: DType, n_levels: int, block: int, stream: int, every: int, step: int, references: bool | None
-) -> tuple[Look, int]:
+) -> tuple[SampleSpec, int]:
     """What :func:`take_survey` looks at, and the bins of a histogram."""
     window, center = window_of(n_levels)
     infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
     piece, wanted = max(stream, count.PIECE), (references is not True, references is not False)
-    look = Look(block, stream, piece, every, step, dtype.head_shift, dtype.head_mask, window, center, infinity, *wanted)
+    head = dtype.head_shift, dtype.head_mask
+    look = SampleSpec(block, stream, piece, every, step, *head, window, center, infinity, *wanted)
     return look, n_bins_of(n_levels)
 
 
-def _scratch(dtype: DType, block: int, stream: int, n_bins: int) -> Surveying:
+def _scratch(dtype: DType, block: int, stream: int, n_bins: int) -> SampleScratch:
     n_streams = block // stream + 2
-    return Surveying(
+    return SampleScratch(
         np.empty(max(stream, count.PIECE), np.int8),
         np.empty(block + max(stream, count.PIECE), dtype.uint),
         np.empty(n_streams, np.int64),
@@ -168,7 +169,7 @@ def _costs(
 ) -> tuple[float, float]:
     """What the blocks marked in ``some`` (bool[n_rows], None for all) take, in bits, where heads are relative to each
     block's mean, and where to each sub-stream's."""
-    n_rows, plain, relative, n_heads, n_tails = costs.compare_references(seen.by_block, seen.by_stream, some)
+    n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(seen.by_block, seen.by_stream, some)
     n_streams = n_heads >> stream_log2
     n_empty = max(n_rows * (block // seen.every >> stream_log2) - n_streams, 0)
     others = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * n_tails
@@ -212,7 +213,7 @@ class Looking(NamedTuple):
         dtype, stream_log2, columns, seen, references, _ = view
         if seen.step > 1 or seen.every != self.share:
             seen = self._survey(dtype, stream_log2, columns, 1, self.share, references)
-        if seen.every > 1 and not costs.has_others(seen.counts(references)):
+        if seen.every > 1 and not code_costs.has_others(seen.counts(references)):
             seen = self._survey(dtype, stream_log2, columns, 1, 1, references)
         return seen
 

@@ -93,7 +93,7 @@ class Formula(NamedTuple):
     constants: tuple[float, ...]
 
 
-def run(formula: Formula, arrays: Sequence[Array | None], policy: Policy, out: Levels | None) -> Levels:
+def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy, out: Levels | None) -> Levels:
     """Levels by a formula from (param, grad, state ...), the arrays that its kernel takes; the last may be missing."""
     function, rate, constants = formula
     arrays = (*arrays, *(None,) * (_TAKES[function] - len(arrays)))
@@ -258,7 +258,7 @@ def sgd_levels(
     """
     buf = buf if momentum else None
     hyper = (lr, momentum, dampening, weight_decay, nesterov)
-    return run(sgd_formula(*hyper, policy=policy, started=buf is not None), (param, grad, buf), policy, out)
+    return run_formula(sgd_formula(*hyper, policy=policy, started=buf is not None), (param, grad, buf), policy, out)
 
 
 def sgd_formula(
@@ -304,7 +304,7 @@ def adagrad_levels(
     takes the least |N| over all of them.
     """
     formula = adagrad_formula(step, lr, lr_decay, eps, weight_decay, maximize, policy=policy, grad=dtype_name(grad))
-    return run(formula, (param, grad, square_sum), policy, out)
+    return run_formula(formula, (param, grad, square_sum), policy, out)
 
 
 def adagrad_formula(
@@ -348,7 +348,7 @@ def rmsprop_levels(
     """
     hyper = (lr, alpha, eps, weight_decay, momentum, maximize)
     formula = rmsprop_formula(*hyper, policy=policy, grad=dtype_name(grad))
-    return run(formula, (param, grad, square_avg, buf if momentum else None), policy, out)
+    return run_formula(formula, (param, grad, square_avg, buf if momentum else None), policy, out)
 
 
 def rmsprop_formula(
@@ -408,7 +408,7 @@ def adam_levels(
     """
     hyper = (step, lr, betas, eps, weight_decay, decoupled, maximize)
     formula = adam_formula(*hyper, policy=policy, grad=dtype_name(grad))
-    return run(formula, (param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq), policy, out)
+    return run_formula(formula, (param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq), policy, out)
 
 
 def adam_formula(

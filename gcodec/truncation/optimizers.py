@@ -73,7 +73,7 @@ class OptimizerView:
     state: Mapping[str, Array | float]
 
 
-def view(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView:
+def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView:
     """The view of ``param``, one of ``optimizer``'s, before the optimizer's next step.
 
     Raises:
@@ -86,8 +86,8 @@ def view(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView
 def held_by(
     optimizer: torch.optim.Optimizer, param: torch.Tensor
 ) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
-    """The optimizer's name, and ``param``'s group and state in it, as they are. Errors as :func:`view`, but that the
-    state may be anywhere."""
+    """The optimizer's name, and ``param``'s group and state in it, as they are. Errors as
+    :func:`view_from_optimizer`, but that the state may be anywhere."""
     name = stock_name(optimizer)
     for group in optimizer.param_groups:
         if any(param is held for held in group["params"]):
@@ -169,12 +169,12 @@ def levels_for(
         Unsupported: no rule for this optimizer (centered RMSprop too), or a tensor that is not dense CPU memory.
         InvalidArgument: sizes, types or ranges that have no meaning.
     """
-    known = source if isinstance(source, OptimizerView) else view(source, param)
+    known = source if isinstance(source, OptimizerView) else view_from_optimizer(source, param)
     policy = Policy(ladder, in_group, scale, loss_scale)
     param, grad = _array(param), _array(grad)
     formula = formula_for(known, policy, dtype_name(grad))
     state = [_state_or(initial, known, key, param) for key, initial in arrays_of(known)]
-    return formulas.run(formula, (param, grad, *state), policy, out)
+    return formulas.run_formula(formula, (param, grad, *state), policy, out)
 
 
 def formula_for(known: OptimizerView, policy: Policy, grad: str) -> Formula:

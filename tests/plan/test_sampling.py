@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gcodec.dtypes import BY_NAME, WIDE_DTYPES, DType
 from gcodec.kernels.entropy import codebook_fit
 from gcodec.kernels.heads.means import mean_head
-from gcodec.kernels.sample import costs as survey
-from gcodec.kernels.sample import count as counting
+from gcodec.kernels.sample import code_costs
+from gcodec.kernels.sample.count import PIECE
 from gcodec.plan.codebooks import window_of
 from gcodec.plan.sampling import take_survey
 
@@ -34,7 +34,7 @@ def random_bits(dtype: DType, n: int, seed: int) -> np.ndarray:
 
 def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: DType, n_levels: int
                  ) -> np.ndarray:
-    """The histogram of heads relative to ``origin`` as kernels.survey describes it: int64[n_bins]."""
+    """The histogram of heads relative to ``origin`` as kernels.sample describes it: int64[n_bins]."""
     window, center = window_of(n_levels)
     half = (dtype.head_mask + 1) >> 1
     heads = (bits.astype(np.uint64) >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
@@ -46,7 +46,7 @@ def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype
 def plain_survey(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int,
                  every: int) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
     """Means, and histograms relative to blocks and to sub-streams, of the pieces that are looked at."""
-    piece = max(stream, counting.PIECE)
+    piece = max(stream, PIECE)
     bases, by_block, by_stream = [], [], []
     for block in range(0, -(-len(bits) // BLOCK), step):
         first, end = block * BLOCK + block % every * piece, min((block + 1) * BLOCK, len(bits))
@@ -100,20 +100,20 @@ def test_codebooks_of_blocks_are_the_cheapest(seed, n_rows, n_bins, n_codebooks)
     costs = np.random.default_rng(seed).integers(1, 30, (n_codebooks, n_bins)).astype(np.uint32)
     spent = counts.astype(np.int64) @ costs.astype(np.int64).T
     choice = np.empty(n_rows, np.int64)
-    survey.choose(counts, costs, choice)
+    code_costs.choose_codebooks(counts, costs, choice)
     assert np.array_equal(choice, spent.argmin(axis=1))
     assert np.array_equal(codebook_fit.spent(counts, costs), spent.sum(axis=0).astype(np.uint64))
     used = np.empty(n_rows, np.int64)
-    n_used = survey.rows_in_use(counts, used)
+    n_used = code_costs.rows_in_use(counts, used)
     assert np.array_equal(used[:n_used], np.flatnonzero(counts[:, 2:].any(axis=1)))
-    assert survey.has_others(counts) == counts[:, 1:].any()
+    assert code_costs.has_others(counts) == counts[:, 1:].any()
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([258, 514]), st.integers(2, 8),
        st.sampled_from([0, 1 << 12, 1 << 40]))
 def test_groups_of_blocks_hold_every_block_once(seed, n_rows, n_bins, most, table_cost):
     counts = histograms(seed, n_rows, n_bins)
-    groups = survey.cluster(counts, most, np.uint64(table_cost))
+    groups = code_costs.cluster(counts, most, np.uint64(table_cost))
     assert 1 <= len(groups) <= min(most, n_rows)
     assert np.array_equal(groups.sum(axis=0), counts.sum(axis=0))
     assert len(groups) == 1 or table_cost < 1 << 40

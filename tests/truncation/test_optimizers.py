@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
 from gcodec.truncation.formulas import Policy
-from gcodec.truncation.optimizers import OptimizerView, levels_for, view, view_from_dump
+from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump, view_from_optimizer
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 from tests.support.paths import ROOT
 
@@ -344,7 +344,7 @@ LIVE = [
 @pytest.mark.parametrize(("kind", "hyper"), LIVE, ids=[kind.__name__ for kind, _ in LIVE])
 def test_a_live_optimizer_reads_like_its_dump(kind, hyper, steps):
     param, optimizer = stepped(kind, steps, **hyper)
-    live = view(optimizer, param)
+    live = view_from_optimizer(optimizer, param)
     plain = {key: value for key, value in optimizer.param_groups[1].items() if key not in ("params", "foreach")}
     state = {key: value.numpy() for key, value in optimizer.state.get(param, {}).items() if value is not None}
     dumped = view_from_dump(kind.__name__, plain, state)
@@ -361,7 +361,7 @@ def test_a_live_optimizer_reads_like_its_dump(kind, hyper, steps):
 def test_the_state_is_a_view_not_a_copy():
     param, optimizer = stepped(torch.optim.SGD, momentum=0.9)
     buffer = optimizer.state[param]["momentum_buffer"]
-    known = view(optimizer, param).state["momentum_buffer"]
+    known = view_from_optimizer(optimizer, param).state["momentum_buffer"]
     buffer.zero_()
     assert not np.any(known)
 
@@ -377,7 +377,7 @@ def test_a_missing_accumulator_is_the_initial_one():
 
 def test_a_bfloat16_model_is_read_as_bits():
     param, optimizer = stepped(torch.optim.AdamW, dtype=torch.bfloat16)
-    known = view(optimizer, param)
+    known = view_from_optimizer(optimizer, param)
     assert np.asarray(known.state["exp_avg"]).dtype == np.uint16
     wide = {key: value.float().numpy() for key, value in optimizer.state[param].items()}
     same = view_from_dump("AdamW", optimizer.param_groups[1], wide)
@@ -388,8 +388,8 @@ def test_memory_formats_do_not_matter():
     param, optimizer = stepped(torch.optim.Adam, shape=(2, 3, 4, 5))
     want = levels_for(optimizer, param, param.grad)
     turned = [x.contiguous(memory_format=torch.channels_last) for x in (param.detach(), param.grad)]
-    assert np.array_equal(levels_for(view(optimizer, param), *turned), want)
-    flat = levels_for(view(optimizer, param), param, param.grad.reshape(-1))
+    assert np.array_equal(levels_for(view_from_optimizer(optimizer, param), *turned), want)
+    flat = levels_for(view_from_optimizer(optimizer, param), param, param.grad.reshape(-1))
     assert np.array_equal(flat, want.reshape(-1))
 
 
@@ -412,7 +412,7 @@ def test_wrapped_and_inherited_steps_are_torch_s():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5)
-    known = view(optimizer, param)
+    known = view_from_optimizer(optimizer, param)
     assert known.name == "SGD"
     assert known.hyper["lr"] == pytest.approx(0.005)
 
@@ -456,7 +456,7 @@ def test_tensors_that_cannot_be_read_are_unsupported(grad):
 
 
 @pytest.mark.parametrize("call", [
-    lambda param, optimizer: view(optimizer, torch.nn.Parameter(torch.ones(2))),
+    lambda param, optimizer: view_from_optimizer(optimizer, torch.nn.Parameter(torch.ones(2))),
     lambda param, optimizer: view_from_dump("SGD", {}, {}),
     lambda param, optimizer: view_from_dump("SGD", {"lr": "fast"}, {}),
     lambda param, optimizer: view_from_dump("Adam", {"lr": 0.1, "betas": 0.9}, {}),

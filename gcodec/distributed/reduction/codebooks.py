@@ -20,7 +20,7 @@ from ...errors import InvalidArgument
 from ...format import shipped
 from ...format.codebook import Codebook, read_inline
 from ...kernels.entropy import codebook_fit
-from ...kernels.sample import costs
+from ...kernels.sample import code_costs
 from ...options import EncoderOptions
 from ...plan.codebooks import kept_costs, n_bins_of
 from ...plan.plan import FixedCodebooks, FramePlan
@@ -135,13 +135,13 @@ class Codebooks:
         codebook_fit.add_costs(plan.counts, kept_costs(plan.codebooks), plan.choice, 0, bits, n_symbols)
         paid = int(bits.sum())
         self.paid += paid
-        return paid - int(costs.entropy_bits(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
+        return paid - int(code_costs.entropy_fixed(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
 
     def end_step(self) -> Spent:
         """What this step's symbols took; what was counted goes into the histograms."""
         entropy = symbols = 0.0
         for layer in self.layers.values():
-            entropy += int(costs.entropy_bits(layer.recent)) / 256
+            entropy += int(code_costs.entropy_fixed(layer.recent)) / 256
             symbols += float(layer.recent.sum())
             layer.cycle.histogram >>= np.uint64(2)  # the past fades, so that a change soon shows
             layer.cycle.count(layer.recent)

@@ -84,7 +84,7 @@ class Columns(NamedTuple):
     heads: np.ndarray
 
 
-class Look(NamedTuple):
+class SampleSpec(NamedTuple):
     """What is looked at before an array is coded: of every ``step``-th block one in ``every`` pieces; values per
     ``block``, sub-``stream`` and ``piece``; how heads lie in values, and where bins lie in histograms; which of these
     are wanted: of heads relative to the mean of their block (``by_block``), of their sub-stream (``by_stream``)."""
@@ -103,19 +103,19 @@ class Look(NamedTuple):
     by_stream: bool
 
 
-class Surveying(NamedTuple):
+class SampleScratch(NamedTuple):
     """Working memory of one thread for counting what is looked at of one block at a time."""
 
-    own: np.ndarray  #: int8[piece], of stream or counting.PIECE values, whichever is more
+    own: np.ndarray  #: int8[piece], of stream or count.PIECE values, whichever is more
     shifted: np.ndarray  #: uintW[block + piece]
     means: np.ndarray  #: int64[n_streams]
     numbers: np.ndarray  #: int64[n_streams]
     moved: np.ndarray  #: bool[n_streams]
     bins: np.ndarray  #: uint16[stream]
-    counts: np.ndarray  #: uint32[counting.BOTH, n_bins]
-    parts: np.ndarray  #: uint16[4 * counting.PART], zeros
-    counted: np.ndarray  #: uint32[counting.PART]
-    whole: np.ndarray  #: uint32[counting.PART]
+    counts: np.ndarray  #: uint32[count.BOTH, n_bins]
+    parts: np.ndarray  #: uint16[4 * count.PART], zeros
+    counted: np.ndarray  #: uint32[count.PART]
+    whole: np.ndarray  #: uint32[count.PART]
 
 
 class Scratch(NamedTuple):

@@ -17,7 +17,7 @@ MOST_BINS = 2 + 16 * 64
 @kernel
 def count_symbols(values, levels, frames, owner, form, drops, window, center, counts):
     """Add a block of the grid's block of a frame to its histogram of heads relative to each sub-stream's mean. Of a
-    sub-stream of zeros one value is counted, as :func:`costs.survey` does.
+    sub-stream of zeros one value is counted, as :func:`count.count_sample` does.
 
     ``window``, ``center``: uint32, see :mod:`costs`; ``form``: that of a lossless frame: what there is before rounding
     counts; ``counts``: uint32[n_frames, 2 + n_levels * window], result, zeroed; other arguments as of

@@ -10,7 +10,7 @@ import numpy as np
 from ..core.jit import allocating, kernel
 from ..core.scalar import U8, U16, U32
 from ..core.unaligned import store_u16, view
-from ..sample.costs import cost_of
+from ..sample.code_costs import cost_of
 from .prefix_code import ESCAPE, package_merge
 
 RECORD_BYTES = 4 + 4 * 16 + 128  #: most that an inline record takes
@@ -148,7 +148,7 @@ def write_records(spans, lengths, center, head_mask, ranges, records, ends):
 
 
 @kernel
-def bin_costs(ranges, lengths, head_bits, window, center, costs):
+def fill_bin_costs(ranges, lengths, head_bits, window, center, costs):
     """Bits that each bin costs under codebooks, :data:`NO_COST` where one has no code.
 
     ``ranges``: int64[n, n_levels, 2] of (first, count); ``lengths``: uint8[n, 256]; ``costs``: uint32[n, n_bins],
@@ -175,7 +175,7 @@ def bin_costs(ranges, lengths, head_bits, window, center, costs):
 @allocating
 def spent(histograms, costs):
     """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost under each codebook: uint64[n_codebooks].
-    ``costs``: uint32[n_codebooks, n_bins], by :func:`bin_costs`."""
+    ``costs``: uint32[n_codebooks, n_bins], by :func:`fill_bin_costs`."""
     n_codebooks, n_bins = costs.shape
     totals = np.zeros(n_codebooks, np.uint64)
     for b in range(histograms.shape[0]):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.unaligned import view
-from .residuals import LANES, as_float, kept, product
+from .residuals import LANES, as_float, flush_tiny, flushed_product
 
 
 @kernel
@@ -23,12 +23,12 @@ def _dot(a, b, n, sums):
     for i in range(0, whole, LANES):
         x, y = view(a, i, LANES), view(b, i, LANES)
         for lane in range(LANES):
-            sums[lane] = kept(np.float32(sums[lane] + product(x[lane], y[lane])))
+            sums[lane] = flush_tiny(np.float32(sums[lane] + flushed_product(x[lane], y[lane])))
     total = np.float32(0)
     for i in range(whole, n):
-        total = kept(np.float32(total + product(a[i], b[i])))
+        total = flush_tiny(np.float32(total + flushed_product(a[i], b[i])))
     for lane in range(LANES):
-        total = kept(np.float32(total + sums[lane]))
+        total = flush_tiny(np.float32(total + sums[lane]))
     return total
 
 
@@ -63,17 +63,17 @@ def _unit_row(values, n_columns, form, row, sums):
     ends of the range."""
     greatest = np.float32(0)
     for i in range(n_columns):
-        row[i] = kept(as_float(values[i], form))
+        row[i] = flush_tiny(as_float(values[i], form))
         size = abs(row[i])
         greatest = size if size > greatest or size != size else greatest
     if not np.float32(1e-30) < greatest < np.float32(1e30):
         return 0
     factor = np.float32(np.float32(1) / greatest)  # first, so that no square of a small row vanishes
     for i in range(n_columns):
-        row[i] = kept(np.float32(row[i] * factor))
+        row[i] = flush_tiny(np.float32(row[i] * factor))
     factor = np.float32(np.float32(1) / np.float32(math.sqrt(_dot(row, row, n_columns, sums))))
     for i in range(n_columns):
-        row[i] = kept(np.float32(row[i] * factor))
+        row[i] = flush_tiny(np.float32(row[i] * factor))
     return 1
 
 
@@ -109,4 +109,4 @@ def median_row(values, n_columns, form, n_rows, every, template, rows, ordered, 
             _sort(ordered, size, n_columns)
             low, high = ordered[(n_some - 1) // 2], ordered[n_some // 2]
             for i in range(n_columns):
-                template[i] = kept(np.float32(np.float32(low[i] + high[i]) * np.float32(0.5)))
+                template[i] = flush_tiny(np.float32(np.float32(low[i] + high[i]) * np.float32(0.5)))

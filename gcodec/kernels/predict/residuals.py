@@ -54,14 +54,14 @@ def as_float(bits, form):
 
 
 @kernel
-def _factor(value):
+def _flush_denormal(value):
     """The value, 0 where it is denormal: processors that take denormals for zero would, and others would not."""
     bits = bits_of(value)
     return float_of(bits if bits & U32(0x7F800000) else U32(0))
 
 
 @kernel
-def kept(value):
+def flush_tiny(value):
     """The value, 0 where that depends on the processor's mode: where it is denormal, and where rounding may have made
     the smallest normal number of it."""
     bits = bits_of(value)
@@ -69,18 +69,18 @@ def kept(value):
 
 
 @kernel
-def product(a, b):
+def flushed_product(a, b):
     """The product, 0 where that depends on the processor's mode."""
-    return kept(np.float32(_factor(a) * _factor(b)))
+    return flush_tiny(np.float32(_flush_denormal(a) * _flush_denormal(b)))
 
 
 @kernel
 def predict(scale, template, start, n, form, predictions):
     """Bits of ``scale * template[start + i]`` in the format ``form``, in ``predictions``: uint32[n]."""
     some = view(template, start, n)
-    scale = _factor(np.float32(scale))
+    scale = _flush_denormal(np.float32(scale))
     for i in range(n):
-        bits = bits_of(np.float32(scale * _factor(some[i])))
+        bits = bits_of(np.float32(scale * _flush_denormal(some[i])))
         exponent = U32(U32(bits >> U32(23)) & U32(255))
         # Products this small may have been flushed to zero, depending on the processor's mode.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
@@ -144,10 +144,10 @@ def _add_products(values, template, n, form, lanes):
     for at in range(0, whole, LANES):
         some, column = view(values, at, LANES), view(template, at, LANES)
         for i in range(LANES):
-            lanes[i] = _factor(np.float32(lanes[i] + product(as_float(some[i], form), column[i])))
+            lanes[i] = _flush_denormal(np.float32(lanes[i] + flushed_product(as_float(some[i], form), column[i])))
     for i in range(n - whole):
         value = as_float(values[whole + i], form)
-        lanes[i] = _factor(np.float32(lanes[i] + product(value, template[whole + i])))
+        lanes[i] = _flush_denormal(np.float32(lanes[i] + flushed_product(value, template[whole + i])))
 
 
 @kernel
@@ -164,7 +164,7 @@ def sum_products(values, template, n, form, lanes):
         _add_products(values, template, n, FLOAT16, lanes)
     total = np.float32(0)
     for i in range(LANES):
-        total = _factor(np.float32(total + lanes[i]))
+        total = _flush_denormal(np.float32(total + lanes[i]))
     return total
 
 
@@ -175,7 +175,7 @@ def sum_squares(template, n, lanes):
         lanes[i] = np.float32(0)
     for at in range(0, n, LANES):
         for i in range(min(LANES, n - at)):
-            lanes[i] = np.float32(lanes[i] + product(template[at + i], template[at + i]))
+            lanes[i] = np.float32(lanes[i] + flushed_product(template[at + i], template[at + i]))
     total = np.float32(0)
     for i in range(LANES):
         total = np.float32(total + lanes[i])
@@ -219,7 +219,7 @@ def nearby_scale(values, template, n, scale):
     s, a, b, c, d = float_of(scale), float_of(first), float_of(second), float_of(third), float_of(fourth)
     n_s, n_a, n_b, n_c, n_d = U32(0), U32(0), U32(0), U32(0), U32(0)
     for i in range(n):
-        word, factor = U32(U32(values[i]) << U32(16)), _factor(template[i])
+        word, factor = U32(U32(values[i]) << U32(16)), _flush_denormal(template[i])
         # What no finite product rounds to.
         word = word if U32(word & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0x7FFF0000)
         n_s += _is_exact(np.float32(s * factor), word)

@@ -10,7 +10,7 @@ from ..core.jit import kernel
 from ..core.scalar import U32
 from ..core.unaligned import fetch_values, float_of, view
 from ..entropy.encode_streams import STREAM_PAD
-from ..sample.costs import entropy_bits
+from ..sample.code_costs import entropy_fixed
 from ..sample.count import PIECE
 from .residuals import (
     BFLOAT16,
@@ -24,7 +24,7 @@ from .residuals import (
     sum_squares,
 )
 
-PROBED, PROBED_ROWS = 128, 16  #: columns and rows that a first look is at
+QUICK_COLUMNS, QUICK_ROWS = 128, 16  #: columns and rows that a first look is at
 #: Bits, in 1/256, beyond what is promising, times rows: after so many rows or more no other is looked at.
 HOPELESS, HOPELESS_ROWS = 768, 2
 FETCHED_ROWS = 4  #: of the next tensor
@@ -104,26 +104,26 @@ def count_digits(values, base, start, n, stream, template, column, form, scratch
 @kernel
 def residual_bits(counts, digit_bits):
     """What counted symbols take with a code of their own, in 1/256 bits."""
-    bits = np.int64(entropy_bits(counts))
+    bits = np.int64(entropy_fixed(counts))
     for symbol in range(len(counts)):
         bits += np.int64(counts[symbol]) * np.int64(digit_bits[symbol]) * 256
     return bits
 
 
 @kernel
-def _probed(n_values, n_columns, k):
+def _quick_row(n_values, n_columns, k):
     """Where the row begins that is looked at as number ``k``."""
-    return (k + PROBED_ROWS // 2) % PROBED_ROWS * (n_values // n_columns // PROBED_ROWS) * n_columns
+    return (k + QUICK_ROWS // 2) % QUICK_ROWS * (n_values // n_columns // QUICK_ROWS) * n_columns
 
 
 @kernel
-def _probe(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
+def _count_quick_sample(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
     """A first look: predict the first columns of a few rows, spread over an array, from those of the row in their
-    middle. ``limit``: bits per value, in 1/256, beyond which it gives up; ``template``: float32[PROBED], scratch;
-    ``counts``: uint32[256], result. Returns the number of values looked at, 0 where there is nothing to see."""
-    count, seen, found = min(n_columns, PROBED), 0, False
-    for k in range(PROBED_ROWS):
-        some = view(values, _probed(len(values), n_columns, k), count)
+    middle. ``limit``: bits per value, in 1/256, beyond which it gives up; ``template``: float32[QUICK_COLUMNS],
+    scratch; ``counts``: uint32[256], result. Returns the number of values counted, 0 where there are none."""
+    count, seen, found = min(n_columns, QUICK_COLUMNS), 0, False
+    for k in range(QUICK_ROWS):
+        some = view(values, _quick_row(len(values), n_columns, k), count)
         others = 0
         for i in range(count):
             others += some[i] != 0
@@ -142,25 +142,25 @@ def _probe(values, n_columns, limit, form, stream, digit_bits, template, scratch
 
 
 @kernel
-def probe_all(values, tensors, limits, form, stream, digit_bits, template, scratch, counts, promising):
+def find_promising(values, tensors, limits, form, stream, digit_bits, template, scratch, counts, promising):
     """Whether rows of tensors are near to multiples of one: ``promising``: bool[n], result. ``tensors``: int64[n, 3],
     of each first value, columns and rows; ``limits``: int64[n], bits per value, in 1/256, that predicting must not
-    exceed; ``digit_bits``: uint8[256], what a symbol's digits take; ``template``: float32[PROBED], ``counts``:
+    exceed; ``digit_bits``: uint8[256], what a symbol's digits take; ``template``: float32[QUICK_COLUMNS], ``counts``:
     uint32[256], scratch."""
     for t in range(len(tensors)):
         n_columns = tensors[t, 1]
         counts[:] = U32(0)
         after = min(t + 1, len(tensors) - 1)
         for k in range(FETCHED_ROWS):  # rows lie too far apart for the processor to guess
-            place = _probed(tensors[after, 1] * tensors[after, 2], tensors[after, 1], k)
-            fetch_values(values, tensors[after, 0] + place, min(tensors[after, 1], PROBED))
+            place = _quick_row(tensors[after, 1] * tensors[after, 2], tensors[after, 1], k)
+            fetch_values(values, tensors[after, 0] + place, min(tensors[after, 1], QUICK_COLUMNS))
         some = view(values, tensors[t, 0], n_columns * tensors[t, 2])
-        seen = _probe(some, n_columns, limits[t], form, stream, digit_bits, template, scratch, counts)
+        seen = _count_quick_sample(some, n_columns, limits[t], form, stream, digit_bits, template, scratch, counts)
         promising[t] = seen > 0 and residual_bits(counts, digit_bits) <= limits[t] * seen
 
 
 @kernel
-def survey_residuals(values, base, geometry, form, begin, template, origin, share, scratch, counts):
+def count_residual_sample(values, base, geometry, form, begin, template, origin, share, scratch, counts):
     """Histograms of residuals of one in ``share`` pieces of blocks from ``begin`` on: ``counts``: uint32[n, 256],
     result. ``base``: uintW[n_values] to predict from, or None; ``origin``: where in ``values`` a row begins."""
     piece = PIECE if share > 1 else geometry.block

@@ -9,7 +9,7 @@ from ..core.scalar import I8, I32, NARROW, U32, U64
 from ..core.unaligned import fetch_values, view, width_of
 from ..heads.means import mean_head
 
-MOST_HEAD = 100  #: a reference's greatest size
+MAX_REFERENCE = 100  #: a reference's greatest size
 GROUP = 64  #: columns that are added up together
 FETCHED = 512  #: values that are fetched ahead: rows lie too far apart for the processor to guess
 
@@ -104,7 +104,7 @@ def measure_columns(values, tensors, head_shift, head_mask, row, sums, numbers, 
 
 
 @kernel
-def find_heads(values, tensors, head_shift, head_mask, row, sums, numbers, heads):
+def find_column_heads(values, tensors, head_shift, head_mask, row, sums, numbers, heads):
     """Column references of tensors: mean head of every ``group`` columns less that of the row, rounded.
 
     ``tensors``, ``row``, ``sums``, ``numbers``: as in :func:`measure_columns`, all columns looked at; ``heads``: int8,
@@ -122,5 +122,5 @@ def find_heads(values, tensors, head_shift, head_mask, row, sums, numbers, heads
                 total += sums[j]
                 number += numbers[j]
             mean = (2 * total + number) // max(2 * number, 1)
-            heads[place] = I8(min(max(mean, -MOST_HEAD), MOST_HEAD))
+            heads[place] = I8(min(max(mean, -MAX_REFERENCE), MAX_REFERENCE))
             place += 1

@@ -19,7 +19,7 @@ LADDER_WINDOW, LADDER_CENTER = 64, 44
 
 
 @kernel
-def entropy_bits(histogram):
+def entropy_fixed(histogram):
     """Total bits, in 1/256, of coding a histogram's events at its own entropy."""
     total = U64(0)
     bits = U64(0)
@@ -85,7 +85,7 @@ def _cluster(histograms, max_clusters, table_cost, sums):
     choice, own = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
     cost = np.empty((max_clusters + 1, n_bins), np.uint32)
     for b in range(n_blocks):
-        own[b] = entropy_bits(histograms[b])
+        own[b] = entropy_fixed(histograms[b])
     n = np.int64(1)  # typed: a literal would compile what it is passed to once more
     _sum_clusters(histograms, n, choice, sums)
     _cost_table(sums[0], cost[0])
@@ -172,8 +172,8 @@ def compare_references(by_block, by_stream, some):
     for b in range(by_block.shape[0]):
         if some is None or some[b]:
             row = view(by_block, b * n_bins, n_bins)
-            plain += entropy_bits(row)
-            relative += entropy_bits(view(by_stream, b * n_bins, n_bins))
+            plain += entropy_fixed(row)
+            relative += entropy_fixed(view(by_stream, b * n_bins, n_bins))
             counted = U64(0)
             for i in range(1, n_bins):
                 counted += U64(row[i])
@@ -214,7 +214,7 @@ def rows_in_use(counts, used):
 
 
 @allocating
-def choose(histograms, costs, choice):
+def choose_codebooks(histograms, costs, choice):
     """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
     int64[n_blocks], result."""
     n_codebooks, n_bins = costs.shape
