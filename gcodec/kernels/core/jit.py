@@ -17,9 +17,9 @@ _SHARED = sorted(Path(__file__).parents[1].rglob("*.py"))
 
 
 @cache
-def _stamp(path: str) -> bytes:
+def _stamp(path: str) -> str:
     """Digest of the file a kernel is in and of all files whose functions it may call."""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in (*_SHARED, Path(path)))).digest()
+    return hashlib.sha256(b"".join(file.read_bytes() for file in (*_SHARED, Path(path)))).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -43,5 +43,7 @@ def inlined(function: Callable[..., Any]) -> Any:
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     dispatcher = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy", **options)(function)
     if hasattr(dispatcher, "_cache"):  # absent under NUMBA_DISABLE_JIT
-        dispatcher._cache._cache_file._source_stamp = _stamp(function.__code__.co_filename)
+        # In numba's version, not in its stamp of the source: an index of another version is not unpickled, and one that
+        # names a bundle that has been renamed since cannot be.
+        dispatcher._cache._cache_file._version += _stamp(function.__code__.co_filename)
     return dispatcher
