@@ -13,8 +13,7 @@ from ..kernels.core.floats import BFLOAT16, HALF, WIDE
 from ..kernels.cuda import levels as kernels
 from ..kernels.cuda.levels import THRESHOLDS, Kinds
 from ..kernels.cuda.values import BLOCK_LOG2
-from ..kernels.levels import rules as rules
-from ..truncation.formulas import Policy, float32_terms
+from ..truncation.formulas import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
 from ..truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 from .device_memory import Memory
 
@@ -22,11 +21,12 @@ if TYPE_CHECKING:
     import torch
 
 _KINDS = {"float32": WIDE, "bfloat16": BFLOAT16, "float16": HALF}
+#: The device's kernel for each of the host's.
 _KERNELS = {
-    rules.linear: (kernels.choose_linear, 11),
-    rules.accumulator: (kernels.choose_accumulator, 17),
-    rules.adam: (kernels.choose_adam, 22),
-}  #: of a rule on the host: the one on the device, and how many constants it has
+    LINEAR: kernels.choose_linear,
+    ACCUMULATOR: kernels.choose_accumulator,
+    ADAM: kernels.choose_adam,
+}
 _ROLES = 5  #: gradient, parameter, three of state
 
 Terms = tuple[tuple[Any, ...], tuple[int, ...]]
@@ -108,7 +108,6 @@ def _see(memory: Memory, asked: Asked, policy: Policy) -> _Seen:
 def _launch(
     memory: Memory, rule: Any, types: tuple[str, ...], seen: Sequence[_Seen], starts: Sequence[int], out: Any
 ) -> None:
-    kernel, n_constants = _KERNELS[rule]
     rows = np.full((len(seen), 10), -1, np.int64)
     arrays = []
     for role, name in enumerate(types):
@@ -119,7 +118,7 @@ def _launch(
             rows[some, role] = places
         arrays.append(array if some else memory.empty(1, "uint32"))
     counts = [-(-one.n >> BLOCK_LOG2) for one in seen]
-    constants, thresholds, which = _tables([one.terms for one in seen], n_constants)
+    constants, thresholds, which = _tables([one.terms for one in seen], rule.n_constants)
     rows[:, kernels.COUNT] = [one.n for one in seen]
     rows[:, kernels.BLOCK_AT] = np.cumsum([0, *counts[:-1]])
     rows[:, kernels.WHICH], rows[:, kernels.OUT] = which, starts
@@ -127,7 +126,7 @@ def _launch(
     owner = np.repeat(np.arange(len(seen), dtype=np.int32), counts)
     tables = (memory.send(array) for array in (rows, owner, constants, thresholds))
     kinds = Kinds(*(np.uint32(_KINDS[name]) for name in types))
-    memory.launch(kernel, len(owner), *arrays, kinds, *tables, out)
+    memory.launch(_KERNELS[rule], len(owner), *arrays, kinds, *tables, out)
 
 
 def _tables(terms: Sequence[Terms | None], n_constants: int) -> tuple[np.ndarray, np.ndarray, list[int]]:

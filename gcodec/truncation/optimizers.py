@@ -1,4 +1,4 @@
-"""Reads a torch optimizer, live or recorded, into what truncation needs, and chooses levels for one parameter.
+"""Read a torch optimizer, live or recorded, into what truncation needs, and choose levels for one parameter.
 
 Only torch's own SGD, Adagrad, RMSprop (not centered), Adam and AdamW have a rule (``gcodec.truncation.formulas``). For
 any other optimizer (Muon, Adafactor, Lion, NAdam ...), and for a subclass with a ``step`` of its own, the answer is
@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,44 +25,12 @@ if TYPE_CHECKING:
 
 ADVICE = "use lossless or mantissa_bits instead"
 
-_ADAM: dict[str, Any] = {
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "amsgrad": False,
-    "maximize": False,
-    "decoupled_weight_decay": False,
-}
-# The hyperparameters that a step's arithmetic depends on, with torch's defaults (lr must be given). The rest of a
-# parameter group (foreach, fused, capturable, differentiable, initial_lr ...) does not matter here.
-HYPERPARAMETERS: dict[str, dict[str, Any]] = {
-    "SGD": {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False},
-    "Adagrad": {
-        "lr_decay": 0.0,
-        "weight_decay": 0.0,
-        "eps": 1e-10,
-        "initial_accumulator_value": 0.0,
-        "maximize": False,
-    },
-    "RMSprop": {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False, "maximize": False},
-    "AdamW": _ADAM | {"weight_decay": 0.01, "decoupled_weight_decay": True},
-    "Adam": _ADAM,
-}
-STATE = {
-    "SGD": ("momentum_buffer",),
-    "Adagrad": ("step", "sum"),
-    "RMSprop": ("step", "square_avg", "momentum_buffer"),
-    "AdamW": ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
-    "Adam": ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
-}
-
-
 @dataclass(frozen=True, eq=False)
 class OptimizerView:
-    """What truncation needs to know about one parameter's next step.
+    """The facts about one parameter's next step that truncation needs.
 
     Attributes:
-        name: torch's class name, a key of ``HYPERPARAMETERS``.
+        name: torch's class name, a key of ``RULES``.
         hyper: hyperparameters under torch's names; numbers are floats, flags bools, betas a pair.
         state: arrays under torch's names (bfloat16 as uint16 bits), and ``"step"``, the number of steps done, as a
             float; before the first step some or all are absent. Arrays share memory with what they were read from.
@@ -74,7 +42,11 @@ class OptimizerView:
 
 
 def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> OptimizerView:
-    """The view of ``param``, one of ``optimizer``'s, before the optimizer's next step.
+    """Return the view of a parameter before its optimizer's next step.
+
+    Args:
+        optimizer: one of torch's own, live.
+        param: one of its parameters.
 
     Raises:
         Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
@@ -86,8 +58,12 @@ def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -
 def held_by(
     optimizer: torch.optim.Optimizer, param: torch.Tensor
 ) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
-    """The optimizer's name, and ``param``'s group and state in it, as they are. Errors as
-    :func:`view_from_optimizer`, but that the state may be anywhere."""
+    """Return the optimizer's name, and ``param``'s group and state in it, as they are.
+
+    Raises:
+        Unsupported: an optimizer without a rule.
+        InvalidArgument: the optimizer does not hold ``param``.
+    """
     name = stock_name(optimizer)
     for group in optimizer.param_groups:
         if any(param is held for held in group["params"]):
@@ -96,21 +72,21 @@ def held_by(
 
 
 def counted(steps: Sequence[Any]) -> list[float]:
-    """Numbers of steps, as optimizers keep them. Waits once for all that are on a CUDA device (``fused``,
-    ``capturable``)."""
-    found = list(steps)
-    there = [number for number, step in enumerate(found) if getattr(step, "is_cuda", False)]
-    if there:
+    """Return numbers of steps, as optimizers keep them, as floats. Waits once for all that are on a CUDA device
+    (``fused``, ``capturable``)."""
+    numbers = list(steps)
+    on_device = [i for i, step in enumerate(numbers) if getattr(step, "is_cuda", False)]
+    if on_device:
         import torch
 
-        numbers = torch.stack([found[number].reshape(()) for number in there]).tolist()
-        for number, step in zip(there, numbers, strict=True):
-            found[number] = step
-    return [float(step) for step in found]
+        copies = torch.stack([numbers[i].reshape(()) for i in on_device]).tolist()
+        for i, step in zip(on_device, copies, strict=True):
+            numbers[i] = step
+    return [float(step) for step in numbers]
 
 
 def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]) -> OptimizerView:
-    """The view from a dump's (or anyone's) optimizer name, hyperparameters and state.
+    """Return the view for an optimizer's name, hyperparameters and state, a dump's or anyone's.
 
     Args:
         name: torch's class name.
@@ -123,19 +99,27 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
         InvalidArgument: no ``lr``, or values of the wrong type.
     """
     read = hyper_from(name, hyper)
-    kept = {key: state[key] for key in STATE[name] if state.get(key) is not None}
+    kept = {key: state[key] for key in RULES[name].state if state.get(key) is not None}
     arrays = {key: float(value) if key == "step" else _array(value) for key, value in kept.items()}
     return OptimizerView(name, read, arrays)
 
 
 def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyperparameters of a view, from a dump's or an optimizer's parameter group. Errors as
-    :func:`view_from_dump`."""
-    if name not in HYPERPARAMETERS:
+    """Return the hyperparameters of a view.
+
+    Args:
+        name: torch's class name.
+        hyper: a dump's or an optimizer's parameter group.
+
+    Raises:
+        Unsupported: an optimizer without a rule.
+        InvalidArgument: no ``lr``, or values of the wrong type.
+    """
+    if name not in RULES:
         raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
     if "lr" not in hyper:
         raise InvalidArgument("hyperparameters lack lr")
-    known = {"lr": 0.0} | HYPERPARAMETERS[name]
+    known = {"lr": 0.0, **RULES[name].hyper}
     return {key: _like(default, hyper.get(key, default), key) for key, default in known.items()}
 
 
@@ -150,7 +134,7 @@ def levels_for(
     scale: float = 1.0,
     out: Levels | None = None,
 ) -> Levels:
-    """The level of every value of ``grad``, for the step that ``source`` will take on ``param`` next.
+    """Return the level of every value of ``grad``, for the step that ``source`` will take on ``param`` next.
 
     Args:
         source: a view, or the live optimizer that holds ``param``.
@@ -178,23 +162,16 @@ def levels_for(
 
 
 def formula_for(known: OptimizerView, policy: Policy, grad: str) -> Formula:
-    """The rule of a view for gradients of the type ``grad``. Errors as :func:`levels_for`."""
-    if known.name not in _FORMULAS:
+    """Return the formula of a view for gradients of the type ``grad`` (a name). Raises as :func:`levels_for`."""
+    if known.name not in RULES:
         raise Unsupported(f"no truncation rule for the optimizer {known.name}: {ADVICE}")
-    return _FORMULAS[known.name](known, policy, grad)
+    return RULES[known.name].formula(known, policy, grad)
 
 
 def arrays_of(known: OptimizerView) -> list[tuple[str, float | None]]:
-    """The state arrays that a view's rule reads, in order, and what they are before the first step."""
-    hyper = known.hyper
-    momentum: list[tuple[str, float | None]] = [("momentum_buffer", None)] if hyper.get("momentum") else []
-    if known.name == "SGD":
-        return momentum
-    if known.name == "Adagrad":
-        return [("sum", hyper["initial_accumulator_value"])]
-    if known.name == "RMSprop":
-        return [("square_avg", 0.0), *momentum]
-    return [("exp_avg", 0.0), ("exp_avg_sq", 0.0), *([("max_exp_avg_sq", 0.0)] if hyper["amsgrad"] else [])]
+    """Return the state arrays that a view's rule reads, in order, and what they are before the first step (None: the
+    rule does without them)."""
+    return RULES[known.name].arrays(known.hyper)
 
 
 def _sgd(known: OptimizerView, policy: Policy, grad: str) -> Formula:
@@ -221,12 +198,69 @@ def _adam(known: OptimizerView, policy: Policy, grad: str) -> Formula:
     return formulas.adam_formula(_next_step(known), **hyper, decoupled=decoupled, policy=policy, grad=grad)
 
 
-_FORMULAS: dict[str, Callable[[OptimizerView, Policy, str], Formula]] = {
-    "SGD": _sgd,
-    "Adagrad": _adagrad,
-    "RMSprop": _rmsprop,
-    "Adam": _adam,
-    "AdamW": _adam,
+def _momentum(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
+    """Return the momentum buffer's row of ``arrays``, if there is momentum."""
+    return [("momentum_buffer", None)] if hyper["momentum"] else []
+
+
+def _adam_arrays(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
+    names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if hyper["amsgrad"] else ()))
+    return [(name, 0.0) for name in names]
+
+
+class OptimizerRule(NamedTuple):
+    """A row of ``RULES``: what is read of one of torch's optimizers, and by which formula.
+
+    Attributes:
+        hyper: the hyperparameters, besides lr, that a step's arithmetic depends on, with torch's defaults. The rest of
+            a parameter group (foreach, fused, capturable, differentiable, initial_lr ...) does not matter here.
+        state: the keys of its state that are read.
+        arrays: from hyperparameters, what :func:`arrays_of` returns.
+        formula: from (view, policy, name of the gradient's type), the formula.
+    """
+
+    hyper: Mapping[str, Any]
+    state: tuple[str, ...]
+    arrays: Callable[[Mapping[str, Any]], list[tuple[str, float | None]]]
+    formula: Callable[[OptimizerView, Policy, str], Formula]
+
+
+_ADAM = OptimizerRule(
+    {
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "amsgrad": False,
+        "maximize": False,
+        "decoupled_weight_decay": False,
+    },
+    ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+    _adam_arrays,
+    _adam,
+)
+#: By torch's class name; AdamW before Adam, its base. A new optimizer whose rule has the terms of one of the kernels is
+#: a formula in :mod:`gcodec.truncation.formulas` and a row here.
+RULES: dict[str, OptimizerRule] = {
+    "SGD": OptimizerRule(
+        {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False},
+        ("momentum_buffer",),
+        _momentum,
+        _sgd,
+    ),
+    "Adagrad": OptimizerRule(
+        {"lr_decay": 0.0, "weight_decay": 0.0, "eps": 1e-10, "initial_accumulator_value": 0.0, "maximize": False},
+        ("step", "sum"),
+        lambda hyper: [("sum", hyper["initial_accumulator_value"])],
+        _adagrad,
+    ),
+    "RMSprop": OptimizerRule(
+        {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False, "maximize": False},
+        ("step", "square_avg", "momentum_buffer"),
+        lambda hyper: [("square_avg", 0.0), *_momentum(hyper)],
+        _rmsprop,
+    ),
+    "AdamW": _ADAM._replace(hyper={**_ADAM.hyper, "weight_decay": 0.01, "decoupled_weight_decay": True}),
+    "Adam": _ADAM,
 }
 
 
@@ -239,13 +273,13 @@ def _next_step(known: OptimizerView) -> int:
 
 
 def _state_or(initial: float | None, known: OptimizerView, key: str, param: Array) -> Array | None:
-    """A state array, or what torch will make of it in the first step."""
+    """Return a state array, or what torch will make of it in the first step."""
     array: Any = known.state.get(key)
     return np.full(param.shape, initial, np.float32) if array is None and initial is not None else array
 
 
 def _like(default: Any, value: Any, key: str) -> Any:
-    """A hyperparameter (a tensor, perhaps) in the type of its default."""
+    """Return a hyperparameter (a tensor, perhaps) in the type of its default."""
     try:
         if isinstance(default, tuple):
             first, second = value
@@ -256,10 +290,11 @@ def _like(default: Any, value: Any, key: str) -> Any:
 
 
 def stock_name(optimizer: torch.optim.Optimizer) -> str:
-    """The name of torch's own class whose step ``optimizer`` runs, wrapped (schedulers, profiler) or not."""
+    """Return the name of torch's own class whose step ``optimizer`` runs, wrapped (schedulers, profiler) or not. Raises
+    Unsupported if it has no rule."""
     import torch
 
-    for name in HYPERPARAMETERS:  # AdamW before Adam, its base
+    for name in RULES:
         stock: Any = getattr(torch.optim, name)
         if isinstance(optimizer, stock) and _unwrapped(optimizer.step) is _unwrapped(stock.step):
             return name
@@ -271,7 +306,7 @@ def _unwrapped(function: Any) -> Any:
 
 
 def _array(values: Any) -> Array:
-    """A numpy array over the memory of an array or tensor; bfloat16 as its uint16 bits."""
+    """Return a numpy array over the memory of an array or tensor; bfloat16 as its uint16 bits."""
     if isinstance(values, np.ndarray):
         return values
     if not hasattr(values, "detach"):
@@ -280,8 +315,8 @@ def _array(values: Any) -> Array:
 
     if hasattr(values, "to_local") or values.layout != torch.strided or values.device.type != "cpu":
         raise Unsupported(
-            "levels are chosen here for dense tensors in CPU memory: pass the local part, on the CPU; those of CUDA "
-            "tensors are gcodec.gpu.levels_batch's"
+            "levels_for takes dense tensors in CPU memory: pass the local part, on the CPU; gcodec.gpu.levels_batch "
+            "takes CUDA tensors"
         )
     if values.is_complex():
         raise Unsupported(f"no truncation rule for complex numbers: {ADVICE}")

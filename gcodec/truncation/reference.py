@@ -1,4 +1,8 @@
-"""Rounding at levels, in numpy: the law that the codec's own rounding is tested against; and distances in ulps."""
+"""Rounding at levels, in numpy, and distances in ulps.
+
+This is the law that the codec's own rounding is tested against. It is in the package, and not among the tests, because
+``gcodec bench`` verifies by it what the codec returns before it times anything.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ def round_to_levels(
     rounding: str = "nearest",
     prune: bool = True,
 ) -> Array:
-    """What decoding returns for ``x`` encoded at ``levels``: the law that the codec is tested against.
+    """Return what decoding gives for ``x`` encoded at ``levels``.
 
     A level's drop n zeroes the low n mantissa bits: rounded to nearest, ties to even, as an integer addition whose
     carry may reach the exponent; or cut off. A carry to infinity is not made: that value is cut off. Infinities stay.
@@ -27,9 +31,15 @@ def round_to_levels(
     Args:
         x: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
         levels: integer array that broadcasts to x's shape, or one level for all.
+        ladder: mantissa bits to drop, by level.
+        rounding: "nearest" or "truncate".
+        prune: whether denormals and -0 become +0.
 
     Returns:
-        A new array of x's dtype and shape. InvalidArgument for a level or rounding that does not exist.
+        A new array of x's dtype and shape.
+
+    Raises:
+        InvalidArgument: a level or rounding that does not exist, or a ladder that drops more bits than there are.
     """
     if rounding not in ("nearest", "truncate"):
         raise InvalidArgument(f'rounding is "nearest" or "truncate", not {rounding!r}')
@@ -45,15 +55,17 @@ def round_to_levels(
 
 
 def _round_bits(bits: Array, drop: Array, layout: FloatLayout, word: Any, nearest: bool, prune: bool) -> Array:
+    """Return the bits of values rounded, each by its own ``drop``; both unsigned integers of type ``word``."""
     one, smallest = word(1), word(1 << layout.mantissa_bits)
     size = bits & word((1 << (layout.exponent_bits + layout.mantissa_bits)) - 1)
     infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
     cut = size >> drop << drop
     result = cut
     if nearest:
-        some = (drop > 0).astype(word)
+        # Half a unit, less 1 where the lowest kept bit is 0: ties go to even. Where nothing is dropped, add nothing.
+        drops = (drop > 0).astype(word)
         half = (one << drop) >> one
-        up = (size + half - some + ((size >> drop) & some)) >> drop << drop
+        up = (size + half - drops + ((size >> drop) & drops)) >> drop << drop
         result = np.where(up < infinity, up, cut)
     spared = one << np.minimum(drop, word(layout.mantissa_bits - 1))
     nan = np.where(cut == infinity, cut | spared, cut)
@@ -62,16 +74,26 @@ def _round_bits(bits: Array, drop: Array, layout: FloatLayout, word: Any, neares
 
 
 def _word(x: Array) -> Any:
-    """The unsigned integer type as wide as x's."""
+    """Return the unsigned integer type as wide as x's."""
     return np.dtype(f"u{x.dtype.itemsize}").type
 
 
 def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
-    """How many values of ``a`` and ``b`` are 0, 1, ... ``limit`` and (key ``limit + 1``) more ulps apart.
+    """Count how many values of ``a`` and ``b`` are 0, 1, ... ``limit`` and more ulps apart.
 
     The distance counts the steps from one value to the other through all of the type's values, +0 and -0 being one.
-    Two NaNs count as equal, a NaN and a number as far apart. a, b: same dtype and shape, types as everywhere here;
-    all keys are always there. InvalidArgument when a and b do not match or limit is not in 0 .. 1000.
+    Two NaNs count as equal, a NaN and a number as far apart.
+
+    Args:
+        a: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
+        b: an array of the same dtype and shape.
+        limit: the greatest distance with a key of its own, 0 to 1000.
+
+    Returns:
+        Distances to counts, all keys from 0 to ``limit + 1`` (everything farther apart).
+
+    Raises:
+        InvalidArgument: a and b do not match, or ``limit`` is out of range.
     """
     if a.dtype != b.dtype or a.shape != b.shape or not 0 <= limit <= 1000:
         raise InvalidArgument(f"cannot compare {a.dtype}{a.shape} with {b.dtype}{b.shape} up to {limit}")

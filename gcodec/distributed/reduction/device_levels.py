@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ... import gpu
-from ...truncation.optimizers import STATE, OptimizerView, counted
+from ...truncation.optimizers import RULES, OptimizerView, counted
 from ..gradients import Segment, flat_tensor
 from .levels import Held, Many, Rule
 
@@ -52,7 +52,7 @@ class DeviceRule(Rule):
         """A parameter, and what its optimizer knows, flat in the order of the gradient's memory."""
         seen: Any = self._views.get(segment.begin)
         if seen is None:
-            known = {key: held.state[key] for key in STATE[held.name] if held.state.get(key) is not None}
+            known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
             state: dict[str, Any] = {
                 key: self._steps[segment.begin] if key == "step" else flat_tensor(one, segment.stride)
                 for key, one in known.items()

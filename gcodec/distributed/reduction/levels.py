@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ...dtypes import DType
-from ...truncation.formulas import OF_MANY, Policy, terms_of
-from ...truncation.optimizers import STATE, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
+from ...truncation.formulas import Policy, terms_of
+from ...truncation.optimizers import RULES, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
 from ..gradients import Gradients, Segment, flat_array
 from ..modes import NearLossless
 
@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 
 class Many(NamedTuple):
-    """Tensors whose levels one call of a kernel of ``OF_MANY`` finds: its ``table`` in the order of the buffer, their
+    """Tensors whose levels one call of a kernel's ``of_many`` finds: its ``table`` in the order of the buffer, their
     ``ends`` in it, and its other arguments by kind, as in :meth:`Rule.levels`."""
 
     kernel: Any
@@ -161,12 +161,12 @@ def _addresses(segment: Segment, held: Held) -> tuple[list[int], list[torch.Tens
 def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> Many:
     table = np.array(rows, np.int64)
     by_kind = [(np.array([k for k, *_ in kind], np.float32), *kind[0][1:]) for kind in terms]
-    return Many(OF_MANY[kernel], table, table[:, 1].copy(), tuple(by_kind))
+    return Many(kernel.of_many, table, table[:, 1].copy(), tuple(by_kind))
 
 
 def _view(segment: Segment, held: Held) -> tuple[OptimizerView, np.ndarray]:
     """What a tensor's optimizer knows, and the parameter, in the order of the gradient's memory."""
-    known = {key: held.state[key] for key in STATE[held.name] if held.state.get(key) is not None}
+    known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
     stride = segment.stride
     state = {key: float(value) if key == "step" else flat_array(value, stride) for key, value in known.items()}
     return OptimizerView(held.name, held.hyper, state), flat_array(segment.param, stride)

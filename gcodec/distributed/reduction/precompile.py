@@ -9,8 +9,8 @@ from ...codec import warmup
 from ...dtypes import DType
 from ...format.ladders import Ladder
 from ...format.modes import BitLayout
-from ...truncation.formulas import OF_MANY, Formula, Policy, terms_of
-from ...truncation.optimizers import STATE, formula_for, levels_for, stock_name, view_from_dump
+from ...truncation.formulas import Formula, Policy, terms_of
+from ...truncation.optimizers import RULES, formula_for, levels_for, stock_name, view_from_dump
 from ..gradients import Gradients, Segment
 from ..modes import Mode, NearLossless
 from ..stats import Tally
@@ -84,7 +84,7 @@ def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
     ones = np.ones(len(bits), np.float32)
     for optimizer in mode.optimizers:
         name = stock_name(optimizer)
-        later = {key: 1.0 if key == "step" else ones for key in STATE[name]}
+        later = {key: 1.0 if key == "step" else ones for key in RULES[name].state}
         for group in optimizer.param_groups:
             for state in ({}, later):
                 known = view_from_dump(name, group, state)
@@ -99,4 +99,4 @@ def _warm_many(formula: Formula, policy: Policy, floats: np.ndarray) -> None:
     if terms is not None:
         k, *others = terms
         none, out = np.empty((0, 7), np.int64), np.empty(len(floats), np.uint8)
-        OF_MANY[formula.kernel](out, floats, 0, none, np.array([k], np.float32), *others)
+        formula.kernel.of_many(out, floats, 0, none, np.array([k], np.float32), *others)

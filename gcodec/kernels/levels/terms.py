@@ -1,9 +1,12 @@
-"""The two sides of the rules of optimizer-aware truncation, for one value: how large its gradient's term is, U, and
-what the parameter would be without it, N; compiled for CPUs and for CUDA.
+"""The two sides of the rules of optimizer-aware truncation for one value, compiled for CPUs and for CUDA: the size of
+the gradient's term, U, and what the parameter would be without it, N.
 
 :mod:`gcodec.truncation.formulas` has the formulas, their derivations and the rule that turns N and U into a level.
 ``k`` are its constants, of the working type (float32 or float64), as are all other arguments; what may be missing is
-None. U and N are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of
+None. In ``k``, a rule's own constants (:class:`LinearConstants`, :class:`AccumulatorConstants`,
+:class:`AdamConstants`) stand before those that all rules have (:class:`Limits`), as one flat tuple, so that a table of
+them is a matrix; each function takes it apart in one line, which does not compile if their number is another. U and N
+are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of
 the loops over them.
 
 Rounding. A U below ``floor`` (2**-100 in float32) counts as ``floor`` and a second moment below it as 0, which keeps
@@ -19,6 +22,8 @@ gradients (zeros) and such momentum all the time. So a gradient counts as ``leas
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..core.floats import minus, over, plus, root, times
@@ -28,9 +33,104 @@ U_MARGIN = 1 + 2.0**-18
 N_MARGIN = 2.0**-20
 
 
+class LinearConstants(NamedTuple):
+    """Constants of :func:`linear_terms`: N = keep * theta - carry * b, U = slope * |g|."""
+
+    keep: float
+    carry: float
+    slope: float
+
+
+class AccumulatorConstants(NamedTuple):
+    """Constants of :func:`accumulator_terms`: N = theta - carry * b - drift * theta / D, U = slope * |g| / D, where
+    D = sqrt(old * square + new * h**2) + eps and h = sign * g + decay * theta.
+
+    Attributes:
+        carry: what momentum adds to the parameter, per unit.
+        drift: what coupled weight decay takes off it, per unit of the parameter and of 1 / D.
+        slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
+        sign: the gradient's gain, negative where the optimizer maximizes.
+        decay: coupled weight decay.
+        reach: the farthest that rounding moves a gradient of 1.
+        old, new: shares of the old accumulator and of h**2 in the new one; ``new`` is 0 in a group.
+        eps: the optimizer's own.
+    """
+
+    carry: float
+    drift: float
+    slope: float
+    sign: float
+    decay: float
+    reach: float
+    old: float
+    new: float
+    eps: float
+
+
+class AdamConstants(NamedTuple):
+    """Constants of :func:`adam_terms`, with a, b1, b2, c, q and D of ``gcodec.truncation.formulas.adam_levels``.
+
+    Attributes:
+        keep: what decoupled weight decay leaves of the parameter.
+        carry: c * b1, what the old mean adds, per unit of it and of 1 / D.
+        drift, slope, sign, decay, reach: as of :class:`AccumulatorConstants`; ``slope`` is c times the gain.
+        share: a = 1 - b1.
+        spread: q * b1.
+        quarter: 1 / (4 * a).
+        old, new: b2, and 1 - b2, or 0 in a group.
+        unbias: 1 / sqrt(1 - b2**t).
+        eps: the optimizer's own.
+    """
+
+    keep: float
+    carry: float
+    drift: float
+    slope: float
+    share: float
+    spread: float
+    quarter: float
+    sign: float
+    decay: float
+    reach: float
+    old: float
+    new: float
+    unbias: float
+    eps: float
+
+
+class Limits(NamedTuple):
+    """Constants that all rules have, of the working type.
+
+    Attributes:
+        floor: the least that decides; a smaller U counts as this much.
+        least: the least size of a gradient that counts, whose U is about ``floor``.
+        double: likewise for the adaptive rules: a denormal gradient counts as two of the smallest normal value.
+        faint: momentum below this counts as 0 in N.
+        lost: how much of N that may be.
+        margin: ``N_MARGIN``.
+        zero, one: of the working type.
+    """
+
+    floor: float
+    least: float
+    double: float
+    faint: float
+    lost: float
+    margin: float
+    zero: float
+    one: float
+
+
+#: Lengths of ``k``.
+N_LINEAR, N_ACCUMULATOR, N_ADAM = (
+    len(constants._fields) + len(Limits._fields)
+    for constants in (LinearConstants, AccumulatorConstants, AdamConstants)
+)
+
+
 @kernel
 def passed(u, n, t):
-    """How many thresholds u passes: uint8."""
+    """Return how many thresholds u passes, as uint8."""
     level = np.uint8(0)
     for j in range(len(t)):
         level += np.uint8(times(t[j], u) <= n)
@@ -39,7 +139,7 @@ def passed(u, n, t):
 
 @kernel
 def _least(a, b):
-    """The least |x| over x from a to b, not positive if 0 lies between. NaN if b is."""
+    """Return the least |x| over x from a to b; it is not positive if 0 lies between, and NaN if b is."""
     low = a if a < b else b
     high = b if a < b else a
     return low if low > -high else -high
@@ -47,7 +147,7 @@ def _least(a, b):
 
 @kernel
 def _least_square(g, size, decay, sign, reach, margin, zero):
-    """A lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
+    """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
     low = minus(abs(plus(times(sign, g), decay)), plus(times(reach, size), times(margin, abs(decay))))
     low = zero if low < zero else low
     return times(low, low)
@@ -55,7 +155,7 @@ def _least_square(g, size, decay, sign, reach, margin, zero):
 
 @kernel
 def linear_terms(theta, g, b, k):
-    """U = slope * |g|, N = keep * theta - carry * b: ``sgd_levels``."""
+    """Return U = slope * |g| and N = keep * theta - carry * b, as of ``sgd_levels``."""
     keep, carry, slope, floor, least, _, faint, lost, margin, zero, _ = k
     x = times(keep, theta)
     n = minus(abs(x), times(margin, abs(x)))
@@ -69,7 +169,8 @@ def linear_terms(theta, g, b, k):
 
 @kernel
 def accumulator_terms(theta, g, square, b, k):
-    """U = slope * |g| / D, N = theta - carry * b - drift * theta / D, both times D: ``adagrad_levels``."""
+    """Return U = slope * |g| / D and N = theta - carry * b - drift * theta / D, both times D, as of
+    ``adagrad_levels``."""
     carry, drift, slope, sign, decay, reach, old, new, eps, floor, least, double, faint, lost, margin, zero, _ = k
     a = abs(g)
     size = double if a < least else a
@@ -94,9 +195,11 @@ def accumulator_terms(theta, g, square, b, k):
 
 @kernel
 def adam_terms(theta, g, mean, square, most, k):
-    """N = keep * theta - (carry * m + drift * theta) / D and U of ``adam_levels``, both times D**2."""
-    keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps = k[:14]
-    floor, least, double, faint, lost, margin, zero, one = k[14:]
+    """Return U of ``adam_levels`` and N = keep * theta - (carry * m + drift * theta) / D, both times D**2."""
+    (
+        keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps,
+        floor, least, double, faint, lost, margin, zero, one,
+    ) = k  # fmt: skip
     a = abs(g)
     size = double if a < least else a
     v = times(old, square)
