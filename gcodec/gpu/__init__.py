@@ -19,7 +19,7 @@ from ..format.ladders import Ladder
 from ..format.modes import BitLayout
 from ..options import LADDERS, ROUNDINGS, EncoderOptions
 from ..tensors import TORCH, is_torch
-from ..truncation.formulas import Policy
+from ..truncation.evaluate import Policy
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from ..kernels.core.floats import BFLOAT16, HALF, WIDE
 from ..kernels.cuda import levels as kernels
 from ..kernels.cuda.levels import THRESHOLDS, Kinds
 from ..kernels.cuda.values import BLOCK_LOG2
-from ..truncation.formulas import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
+from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
 from ..truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
 from .device_memory import Memory
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import Array, Ladder, Levels, dtype_name
 from . import formulas
-from .formulas import Formula, Policy
+from .evaluate import Formula, Policy, run_formula
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +141,7 @@ def levels_for(
         param: the parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
             float64: the one the optimizer updates, so the master weight where there is one.
         grad: as many values, of any of these types; element i in row-major order belongs to element i of ``param``.
-        ladder, loss_scale, in_group, scale: see :class:`gcodec.truncation.formulas.Policy`. Choose levels from the
+        ladder, loss_scale, in_group, scale: see :class:`gcodec.truncation.evaluate.Policy`. Choose levels from the
             undivided gradient. ``in_group=False`` promises that the step will see this very gradient: not clipped, not
             added to.
         out: uint8, C-contiguous, the size of ``grad``; allocated if None.
@@ -158,7 +158,7 @@ def levels_for(
     param, grad = _array(param), _array(grad)
     formula = formula_for(known, policy, dtype_name(grad))
     state = [_state_or(initial, known, key, param) for key, initial in arrays_of(known)]
-    return formulas.run_formula(formula, (param, grad, *state), policy, out)
+    return run_formula(formula, (param, grad, *state), policy, out)
 
 
 def formula_for(known: OptimizerView, policy: Policy, grad: str) -> Formula:

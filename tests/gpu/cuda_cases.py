@@ -36,7 +36,7 @@ from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
 from gcodec.plan.sampling import take_survey
 from gcodec.tensors import Values, kernel_view
-from gcodec.truncation.formulas import Policy
+from gcodec.truncation.evaluate import Policy
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.gpu.cuda_memory import HostMemory
 from tests.support import laws, reference

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
-from gcodec.truncation.formulas import Policy
+from gcodec.truncation.evaluate import Policy
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump, view_from_optimizer
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 from tests.support.paths import ROOT

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder, dtype_name
-from gcodec.truncation import formulas
-from gcodec.truncation.formulas import Policy, adagrad_levels, adam_levels, rmsprop_levels, sgd_levels
+from gcodec.truncation import evaluate
+from gcodec.truncation.evaluate import Policy
+from gcodec.truncation.formulas import adagrad_levels, adam_levels, rmsprop_levels, sgd_levels
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 
 WORDS = {"float32": np.uint32, "bfloat16": np.uint16, "float16": np.uint16, "float64": np.uint64}
@@ -176,7 +177,7 @@ def test_a_ladder_of_sixteen_levels_is_one_of_four_refined():
     assert len(np.unique(steps)) == 16
 
 
-def all_rules(theta, g, s, m, *, policy=formulas.DEFAULT, lr=0.01):
+def all_rules(theta, g, s, m, *, policy=evaluate.DEFAULT, lr=0.01):
     """Levels by every rule, for state arrays s (squares) and m."""
     return {
         "sgd": sgd_levels(theta, g, lr=lr, policy=policy),
@@ -213,7 +214,7 @@ def test_gradients_that_are_not_finite_have_level_0_at_any_parameter(param_type,
     sign = 1 << (31 if grad_type == "float32" else 15)
     one, uneven = np.ones(len(theta), np.float32), Policy(Ladder((0, 3, 4, 7)))
     for pattern, policy in product((bits | some for bits in patterns[grad_type] for some in (0, sign)),
-                                   (formulas.DEFAULT, uneven)):
+                                   (evaluate.DEFAULT, uneven)):
         g = np.repeat(from_bits(grad_type, [pattern]), len(theta))
         with np.errstate(invalid="ignore"):
             for rule, levels in all_rules(theta, g, one, one, policy=policy).items():
@@ -423,7 +424,7 @@ def test_evenly_spaced_thresholds_are_counted_by_a_division(monkeypatch, ladder,
         return adam_levels(theta, grad, state, square, step=7, lr=1e-2, policy=policy)
 
     divided = levels()
-    monkeypatch.setattr(formulas, "_evenly", lambda exponents: None)
+    monkeypatch.setattr(evaluate, "_evenly", lambda exponents: None)
     counted = levels()
     np.testing.assert_array_equal(divided, counted)
     assert len(np.unique(divided)) == len(ladder.drops)

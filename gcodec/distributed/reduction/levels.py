@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...dtypes import DType
-from ...truncation.formulas import Policy, terms_of
+from ...truncation.evaluate import Policy, terms_of
 from ...truncation.optimizers import RULES, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
 from ..gradients import Gradients, Segment, flat_array
 from ..modes import NearLossless

@@ -9,7 +9,7 @@ from ...codec import warmup
 from ...dtypes import DType
 from ...format.ladders import Ladder
 from ...format.modes import BitLayout
-from ...truncation.formulas import Formula, Policy, terms_of
+from ...truncation.evaluate import Formula, Policy, terms_of
 from ...truncation.optimizers import RULES, formula_for, levels_for, stock_name, view_from_dump
 from ..gradients import Gradients, Segment
 from ..modes import Mode, NearLossless

@@ -1,0 +1,285 @@
+"""Evaluate a formula of :mod:`gcodec.truncation.formulas` on arrays: the binding of the kernels of rules.
+
+Narrow types are widened in pieces that stay in cache. Constants outside of the range in which the kernels' margins hold
+move the work to float64, and beyond that leave level 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidArgument, Unsupported
+from ..format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
+from ..kernels.levels import rules as kernels
+from ..kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT, Thresholds
+from ..kernels.levels.terms import (
+    N_ACCUMULATOR,
+    N_ADAM,
+    N_LINEAR,
+    N_MARGIN,
+    U_MARGIN,
+    AccumulatorConstants,
+    AdamConstants,
+    Limits,
+    LinearConstants,
+)
+
+#: Sizes of constants for which the kernels' margins hold: from the reciprocal of this to this.
+_RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
+_FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds to the parameter and is left out
+_PIECE = 1 << 16  #: values that are widened at a time
+
+Constants = LinearConstants | AccumulatorConstants | AdamConstants
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The assumptions that a rule may make about the gradient it is shown.
+
+    Attributes:
+        ladder: drops per level; None for ``FINE_LADDER`` of the gradient's type.
+        in_group: other workers' gradients will join this one before the step. An adaptive method's new second moment is
+            then unknown, and bounded below by the old one. False says that this is the gradient the optimizer will see.
+        scale: the rule counts |grad| * scale / loss_scale as this worker's gradient. 1 suits a mean over W workers,
+            where each shows its own *undivided* gradient: their errors enter divided by W, and so add up to the bound
+            once. W suits a sum over W workers, and a mean whose terms were divided by W before they came here.
+        loss_scale: the factor on the loss (mixed precision) that is still in ``grad`` and that the step divides by.
+    """
+
+    ladder: Ladder | None = None
+    in_group: bool = True
+    scale: float = 1.0
+    loss_scale: float = 1.0
+
+    @property
+    def gain(self) -> float:
+        """Return scale / loss_scale. Raises InvalidArgument unless both are positive and finite."""
+        if not (0 < self.scale < math.inf and 0 < self.loss_scale < math.inf):
+            raise InvalidArgument(f"scale and loss_scale must be positive: {self.scale}, {self.loss_scale}")
+        return self.scale / self.loss_scale
+
+    def ladder_for(self, name: str) -> Ladder:
+        """Return the ladder for gradients of this type. Raises InvalidArgument if it drops more bits than there are."""
+        ladder = FINE_LADDER[name] if self.ladder is None else self.ladder
+        ladder.check_fits(name)
+        return ladder
+
+
+DEFAULT = Policy()
+
+
+class RuleKernel(NamedTuple):
+    """The kernels of one kind of rule: an optimizer whose rule has these terms needs a formula, and no kernel.
+
+    Attributes:
+        of_one: levels of one tensor, float32 or float64.
+        of_many: levels of many float32 tensors that lie in one buffer.
+        n_constants: the length of ``k``, see :mod:`gcodec.kernels.levels.terms`.
+        n_arrays: the arrays that ``of_one`` takes: param, grad and state; the last of the state may be missing.
+    """
+
+    of_one: Callable[..., None]
+    of_many: Callable[..., None]
+    n_constants: int
+    n_arrays: int
+
+
+LINEAR = RuleKernel(kernels.linear, kernels.linear_of_many, N_LINEAR, 3)
+ACCUMULATOR = RuleKernel(kernels.accumulator, kernels.accumulator_of_many, N_ACCUMULATOR, 4)
+ADAM = RuleKernel(kernels.adam, kernels.adam_of_many, N_ADAM, 5)
+
+
+class Formula(NamedTuple):
+    """A rule with its hyperparameters filled in.
+
+    Attributes:
+        kernel: the terms that it has.
+        rate: the learning rate; where it is 0, all levels are 0.
+        constants: the rule's own constants, in float64.
+    """
+
+    kernel: RuleKernel
+    rate: float
+    constants: Constants
+
+
+def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy, out: Levels | None) -> Levels:
+    """Choose levels by a formula.
+
+    Args:
+        formula: made by one of the functions of :mod:`gcodec.truncation.formulas`.
+        arrays: (param, grad, state ...) as its kernel takes them; the last of the state may be missing or None.
+        policy: what the rule may assume.
+        out: an optional uint8 array of the gradient's size.
+
+    Returns:
+        Level indices, uint8, in the gradient's shape.
+
+    Raises:
+        InvalidArgument: arrays of different sizes, of a type without a ladder, or an ``out`` that does not fit.
+    """
+    kernel, rate, constants = formula
+    arrays = (*arrays, *(None,) * (kernel.n_arrays - len(arrays)))
+    param, grad = arrays[0], arrays[1]
+    assert param is not None and grad is not None
+    out = _checked_out(arrays, grad, out)
+    wide = "float64" in [dtype_name(a) for a in arrays if a is not None]
+    work = _working_type(wide, constants)
+    if rate == 0 or work is None:
+        out.fill(0)
+        return out
+    types = (dtype_name(param), dtype_name(grad))
+    k, exponents = _prepared(work, constants, policy.ladder_for(types[1]), *types)
+    flat = [None if a is None else _readonly(a) for a in arrays]
+    piece = _PIECE if any(a is not None and a.dtype != work for a in flat) else max(grad.size, 1)
+    for start in range(0, grad.size, piece):
+        part = [None if a is None else _widened(a[start : start + piece], work) for a in flat]
+        _count_levels(kernel.of_one, out.reshape(-1)[start : start + piece], part, k, exponents, work)
+    return out
+
+
+def terms_of(formula: Formula, policy: Policy) -> tuple[tuple[Any, ...], Any, Any] | None:
+    """Return a formula's arguments for its kernel for many tensors.
+
+    Returns:
+        A row of ``constants``, ``even`` and ``top`` of :mod:`gcodec.kernels.levels.rules`. None where that kernel will
+        not do: unevenly spaced thresholds, constants beyond float32's range, a learning rate of 0.
+    """
+    if formula.rate == 0 or _working_type(False, formula.constants) is not np.float32:
+        return None
+    k, exponents = _prepared(np.float32, formula.constants, policy.ladder_for("float32"), "float32", "float32")
+    even = _evenly(exponents)
+    return None if even is None else (k, even, np.uint8(len(exponents)))
+
+
+def float32_terms(
+    formula: Formula, policy: Policy, param: str, grad: str
+) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
+    """Return a formula's constants in float32 and the exponents of its thresholds.
+
+    Args:
+        formula: made by one of the functions of :mod:`gcodec.truncation.formulas`.
+        policy: what the rule may assume.
+        param: name of the parameter's type.
+        grad: name of the gradient's type.
+
+    Returns:
+        ``k`` and the exponents; None where all levels are 0.
+
+    Raises:
+        Unsupported: constants beyond float32's range.
+    """
+    if formula.rate == 0 or _working_type(False, formula.constants) is None:
+        return None
+    if _working_type(False, formula.constants) is not np.float32:
+        raise Unsupported(f"constants beyond float32's range, {formula.constants}: choose the levels on the host")
+    ladder = policy.ladder_for(grad)
+    return _prepared(np.float32, formula.constants, ladder, param, grad)
+
+
+@lru_cache(256)
+def _prepared(
+    work: Any, constants: Constants, ladder: Ladder, param: str, grad: str
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return a kernel's ``k`` and the exponents of the thresholds for types by name. Cached: a step has many tensors of
+    few rules."""
+    shift, floor = MANTISSA_BITS[param] - MANTISSA_BITS[grad], 1 / _RANGE[work]
+    carry, slope = constants.carry, constants.slope
+    normal, tiny = float(np.finfo(work).tiny), LAYOUTS[grad].smallest_normal
+    felt = floor / slope * U_MARGIN if slope else 0.0
+    faint = max(_FAINT * floor / carry, normal) if carry else normal
+    limits = Limits(
+        floor=floor,
+        least=max(tiny, felt),
+        double=max(2 * tiny, felt),
+        faint=faint,
+        lost=abs(carry) * faint * U_MARGIN,
+        margin=N_MARGIN,
+        zero=0.0,
+        one=1.0,
+    )
+    k = tuple(work(c) for c in (*constants, *limits))
+    return k, tuple(n + shift for n in ladder.drops[1:])
+
+
+def _count_levels(
+    function: Callable[..., None],
+    out: Levels,
+    part: Sequence[Array | None],
+    k: tuple[Any, ...],
+    exponents: tuple[int, ...],
+    work: Any,
+) -> None:
+    """Fill ``out`` with the number of thresholds passed: by a division where they are evenly spaced, else counted seven
+    at a time, ladders of 9 to 16 levels in two or three passes."""
+    even = _evenly(exponents) if work is np.float32 else None
+    if even is not None:
+        function(out, *part, k, Thresholds(NO_THRESHOLDS, even, np.uint8(len(exponents))))
+        return
+    for first in range(0, max(len(exponents), 1), PASS):
+        real = [math.ldexp(1.0, e) for e in exponents[first : first + PASS]]
+        t = tuple(work(x) for x in (*real, *(math.inf,) * (PASS - len(real))))
+        target = np.empty_like(out) if first else out
+        function(target, *part, k, Thresholds(t, UNEVEN, np.uint8(len(real))))
+        if first:
+            out += target
+
+
+@lru_cache(64)
+def _evenly(exponents: tuple[int, ...]) -> tuple[np.int32, np.int32] | None:
+    """Return ``even`` of :mod:`gcodec.kernels.levels.rules` for evenly spaced exponents, None for others. None, too,
+    where one is negative, as a narrow parameter's are: infinity and NaN count as a little greater than all other
+    numbers there, and must pass none."""
+    spaces = {b - a for a, b in pairwise(exponents)} or {1}
+    if not exponents or exponents[0] < 0 or len(spaces) > 1:
+        return None
+    (space,) = spaces
+    return np.int32(exponents[0] - space), np.int32(UNIT // space + 1)
+
+
+def _checked_out(arrays: Sequence[Array | None], grad: Array, out: Levels | None) -> Levels:
+    """Return ``out``, or a new array in its place. Raises InvalidArgument unless all sizes agree."""
+    if any(a is not None and a.size != grad.size for a in arrays):
+        raise InvalidArgument(f"param, grad and state differ in size: {[a.size for a in arrays if a is not None]}")
+    if out is None:
+        return np.empty(grad.shape, np.uint8)
+    if out.dtype != np.uint8 or out.size != grad.size or not out.flags.c_contiguous or not out.flags.writeable:
+        raise InvalidArgument("out must be a writable, C-contiguous uint8 array of the gradient's size")
+    return out
+
+
+def _working_type(wide: bool, constants: Sequence[float]) -> Any:
+    """Return the narrowest float type whose margins hold for these constants; None if float64's do not. ``wide``: an
+    array is float64."""
+    for work in (np.float64,) if wide else (np.float32, np.float64):
+        if all(c == 0 or 1 / _RANGE[work] <= abs(c) <= _RANGE[work] for c in constants):
+            return work
+    return None
+
+
+def _readonly(array: Array) -> Array:
+    """Return an array flat, aligned and read-only, without a copy where possible: one numba type, so one
+    compilation."""
+    fit = array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned
+    flat = array[:] if fit else np.require(array, requirements=["C", "A"]).reshape(-1)[:]
+    flat.setflags(write=False)
+    return flat
+
+
+def _widened(array: Array, work: Any) -> Array:
+    """Return an array in the working type, its exact values."""
+    if array.dtype == work:
+        return array
+    if array.dtype == np.uint16:
+        array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(invalid="ignore"):  # a signaling NaN
+        wide = array.astype(work, copy=False)
+    wide.setflags(write=False)
+    return wide
