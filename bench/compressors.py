@@ -33,7 +33,7 @@ from bench.codec import RESULTS
 from bench.hooks import WrongResultError as WrongResultError
 from gcodec.benchmark.tables import write_table
 from gcodec.compressors import ACPSGD, DGC, QSGD, Compressor, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
-from gcodec.compressors.batching import bytes_of
+from gcodec.compressors.batching import request_bytes
 from gcodec.compressors.contract import Memory, alone
 from gcodec.compressors.lowrank import LowRank
 from gcodec.compressors.sparse import Sparsifier, unpack_sparse
@@ -123,7 +123,7 @@ def messages(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object
     sizes = {}
     for name, method in methods.items():
         request = method()
-        sizes[name] = request.nbytes if name == HALF else bytes_of(request, 0)
+        sizes[name] = request.nbytes if name == HALF else request_bytes(request, 0)
         if name in sparsifiers(DENSITIES[0]):
             where, values = unpack_sparse(request.payload, flat)
             if not torch.equal(flat[where], values):

@@ -32,7 +32,7 @@ from bench.compressors import WrongResultError, seconds_of
 from gcodec.adaptive import Bytes, Range
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.knapsack import discretized, solve
-from gcodec.adaptive.multilevel import Chosen, Level, levels
+from gcodec.adaptive.multilevel import Chosen, ProbeResult, probe_settings
 from gcodec.benchmark.tables import write_table
 from gcodec.compressors import DGC, QSGD, Compressor, Place, PowerSGD, RandomK, RedSync, TopK
 
@@ -101,7 +101,7 @@ def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> It
                    f"{took / PERIOD:.6f}", f"{1 - sent / uniform:.4f}"]
 
 
-def chosen(level: Level) -> torch.Tensor:
+def chosen(level: ProbeResult) -> torch.Tensor:
     """Indices."""
     assert isinstance(level.compressor, Chosen)
     return level.compressor.indices
@@ -116,7 +116,7 @@ def two_levels(n_values: int, rounds: int, threads: int) -> Iterator[list[object
     for name, family in families.items():
         settings = [family.at(1 / factor) for factor in FACTORS]
         methods: dict[str, Callable[[], Any]] = {
-            method: partial(levels, flat, settings, {}, Place(), nested)
+            method: partial(probe_settings, flat, settings, {}, Place(), nested)
             for method, nested in (("direct", False), ("nested", True))}
         first, second = (method()[1] for method in methods.values())
         if name == "Top-k" and not torch.equal(chosen(first), chosen(second)):

@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 import gcodec.distributed as gd
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.compressors import ACPSGD, DGC, QSGD, Cast, Compressor, GradZip, PowerSGD, RandomK, RedSync, TopK
 
 PYTORCH, HALF = "PyTorch PowerSGD hook", "PyTorch fp16 hook"
@@ -90,7 +90,7 @@ def one_rank() -> Iterator[None]:
 
 
 def ours(
-    model: torch.nn.Module, settings: Mapping[str, Compressor | Plan]
+    model: torch.nn.Module, settings: Mapping[str, Compressor | CompressionPlan]
 ) -> tuple[dict[str, gd.CompressedGradients], dict[str, Hook]]:
     """Our hook's states for compressors, and what the hook does with each."""
     states = {name: gd.CompressedGradients(model, setting) for name, setting in settings.items()}
@@ -157,7 +157,7 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
         for rank in ranks:
             yield from low_rank("hook", model, bucket, gradient, rounds, rank)
         states, hooks = ours(model, {
-            "cast to float16": Cast("float16"), "the same without feedback": Plan(Cast("float16"), None),
+            "cast to float16": Cast("float16"), "the same without feedback": CompressionPlan(Cast("float16"), None),
             "QSGD, 4 bits": QSGD(4), "Top-k, sampled": TopK(DENSITY, sample=0.01), "DGC": DGC(DENSITY),
             "RedSync": RedSync(DENSITY), "Random-k": RandomK(DENSITY)})
         hooks = {HALF: pytorch_half, **hooks}

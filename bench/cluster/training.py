@@ -41,7 +41,7 @@ from bench.experiments.gradzip import Setting, of_ratio
 from bench.experiments.gravac_methods import METHODS as GRAVAC
 from bench.experiments.gravac_methods import Method
 from bench.record import PLANS, QUICK_PLANS
-from gcodec.averaging.averager import Plan as Compression
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
@@ -165,7 +165,7 @@ def register(
     if name in plain:
         ddp.register_comm_hook(None, plain[name])
     if name in COMPRESSORS:
-        compressed = CompressedGradients(ddp, Compression(Dense(), ErrorFeedback()))
+        compressed = CompressedGradients(ddp, CompressionPlan(Dense(), ErrorFeedback()))
         for parameter_name, parameter in ddp.module.named_parameters():
             compressed.compressors[parameter_name] = COMPRESSORS[name](tuple(parameter.shape))
         ddp.register_comm_hook(compressed, hook)

@@ -26,7 +26,7 @@ from bench.experiments.pool import Job, fill
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.trial import run
 from bench.markdown import markdown, source
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.benchmark.tables import read_table
 from gcodec.compressors import Cast, Compressor, Dense, GradNA, GradZip, SparCML, TopK
@@ -68,7 +68,7 @@ def trained(job: Job, steps: int, width: int) -> list[object]:
     """Accuracy on held-out images, mean loss of the last tenth of the steps, and the two ratios."""
     method, variant = _NAMES[job[1]]
     problem = replace(PROBLEMS["cnn"], model=lambda: DigitNet(width=width), rate=RATE, batch=BATCH)
-    plan = Plan(Dense(), ErrorFeedback() if FED in variant else None)
+    plan = CompressionPlan(Dense(), ErrorFeedback() if FED in variant else None)
     trial = run(problem, plan, job[2], steps, lambda name, shape: METHODS[method, variant](tuple(shape)))
     return [method, variant, job[2], steps, f"{trial.quality / 100:.4f}",
             f"{np.mean(trial.losses[-max(steps // 10, 1) :]):.4f}", f"{trial.sent.float_ratio:.2f}",

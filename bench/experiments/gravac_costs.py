@@ -19,7 +19,7 @@ from bench.experiments.gravac_methods import COMPRESSORS, Method
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW
 from bench.experiments.trial import Gradients, run
-from gcodec.adaptive.multilevel import Chosen, Level, levels
+from gcodec.adaptive.multilevel import Chosen, ProbeResult, probe_settings
 from gcodec.compressors import DGC, Compressor, Place
 
 Tables = dict[str, tuple[tuple[str, ...], list[list[object]]]]
@@ -87,9 +87,9 @@ def levels_of(data: str, gradients: Gradients, rounds: int) -> Iterator[list[obj
         yield [data, n_values, len(gradients), name, *(f"{np.quantile(speedups, q):.3f}" for q in (0.5, 0.25, 0.75))]
 
 
-def every(gradients: Gradients, settings: list[Compressor], nested: bool) -> dict[str, list[Level]]:
+def every(gradients: Gradients, settings: list[Compressor], nested: bool) -> dict[str, list[ProbeResult]]:
     """Both levels of each tensor."""
-    return {name: levels(tensor, settings, {}, Place(name=name), nested) for name, tensor in gradients.items()}
+    return {name: probe_settings(tensor, settings, {}, Place(name=name), nested) for name, tensor in gradients.items()}
 
 
 def verify(name: str, gradients: Gradients, settings: list[Compressor]) -> None:

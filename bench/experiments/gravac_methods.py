@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench.experiments.pool import Job
 from bench.experiments.traffic import LINK, SLOW, Link
 from gcodec.adaptive import Accordion, Controller, Exponential, Geometric, GraVAC
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, Feedback
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, RandomK, RedSync, TopK
 
@@ -34,9 +34,9 @@ class Method:
     link: Link = SLOW
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CompressionPlan:
         """Every tensor is compressed, biases too, as in the authors' code: in small models they are not few."""
-        return Plan(self.compressor, self.feedback, smallest=0, vectors=True)
+        return CompressionPlan(self.compressor, self.feedback, smallest=0, vectors=True)
 
 
 def window(steps: int, checks: int = CHECKS) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gcodec.compressors.contract import Exchange, Gather, Reduce, Request
+from gcodec.compressors.contract import AllGather, AllReduce, AllToAll, Request
 
 
 class Link(NamedTuple):
@@ -59,12 +59,12 @@ class Traffic:
 
     def _count(self, request: Request, answer: Any, size: int) -> None:
         match request:
-            case Reduce():
+            case AllReduce():
                 self.messages += 2 * (size - 1)
                 self.wire_bytes += 2 * (size - 1) / size * answer.nbytes
-            case Gather():
+            case AllGather():
                 self.messages += size - 1
                 self.wire_bytes += sum(map(len, answer)) * (size - 1) / size
-            case Exchange():
+            case AllToAll():
                 self.messages += size - 1
                 self.wire_bytes += sum(map(len, answer)) * (size - 1) / size

@@ -13,8 +13,8 @@ import torch
 from bench.experiments.problems import Problem
 from bench.experiments.traffic import LINK, Link, Traffic
 from gcodec.adaptive import Adaptive, Controller
-from gcodec.averaging.averager import Averager, Count, Plan
-from gcodec.averaging.simulate import converse
+from gcodec.averaging.averager import Averager, CompressionPlan, Count
+from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import Compressor
 from gcodec.compressors.contract import Outcome
 
@@ -60,7 +60,7 @@ class Clock:
 
 def run(
     problem: Problem,
-    plan: Plan,
+    plan: CompressionPlan,
     seed: int,
     steps: int,
     choose: Choose | None = None,
@@ -110,7 +110,9 @@ def run(
 class Group:
     """The ranks: their averagers, a controller of each if there is any, and what they say to each other."""
 
-    def __init__(self, problem: Problem, plan: Plan, size: int, controller: Controller | None, link: Link) -> None:
+    def __init__(
+        self, problem: Problem, plan: CompressionPlan, size: int, controller: Controller | None, link: Link
+    ) -> None:
         self.averagers = [Averager(plan, rank, size) for rank in range(size)]
         self.traffic, self.counted = Traffic(), Traffic()
         self.clock, self.samples = Clock(problem.seconds, link, self.traffic), problem.batch
@@ -139,7 +141,7 @@ class Group:
             conversations = [averager.average(own, params)
                              for averager, own in zip(self.averagers, gradients, strict=True)]
         conversations[0] = self.traffic.metered(conversations[0], len(gradients))
-        averages: Gradients = converse(conversations)[0]
+        averages: Gradients = run_conversations(conversations)[0]
         self.clock.steps += 1
         return averages
 

@@ -3,7 +3,7 @@
 Like the averaging itself this is a conversation, so that it runs in one process as well as on real ranks:
 
     ranks = adaptive.ranks(4, TopK(0.01), GraVAC(TopK(0.01)))
-    averages = converse([rank.average(own) for rank, own in zip(ranks, gradients)])
+    averages = run_conversations([rank.average(own) for rank, own in zip(ranks, gradients)])
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from ..averaging.averager import Averager, Plan
+from ..averaging.averager import Averager, CompressionPlan
 from ..averaging.feedback import Carried
-from ..compressors.contract import Compressor, Place, Reduce, Request, wide
+from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
 from .contract import Controller, Measured, Planner, Selector, Shapes
 from .losses import square
-from .multilevel import Level, levels
+from .multilevel import ProbeResult, probe_settings
 
 _DECIDES = 0  #: the rank that looks at a planner's tensors
 
@@ -135,17 +135,17 @@ class Adaptive:
     ) -> Generator[Request, Any, float]:
         """Try the controller's probes, and let the one it chooses be sent. Returns the seconds it took."""
         begun, probes = self.clock(), controller.probes()
-        sums, tried = torch.zeros(5 + len(probes), dtype=torch.float64), dict[str, list[Level]]()
+        sums, tried = torch.zeros(5 + len(probes), dtype=torch.float64), dict[str, list[ProbeResult]]()
         for name in self._shapes or {}:
             gradient, place = gradients[name].detach(), self._place(name, params)
             fed, memory = self._fed(gradient, place), self.averager.memories.setdefault(name, {})
-            tried[name] = levels(fed, [probe[name] for probe in probes], memory, place, controller.nested)
+            tried[name] = probe_settings(fed, [probe[name] for probe in probes], memory, place, controller.nested)
             kept = [level.kept for level in tried[name]]
             sums += torch.tensor([square(gradient), square(fed), 0, 0, 0, *kept], dtype=torch.float64)
         took = self.clock() - begun
         size = self.averager.size
         sums[2:5] = torch.tensor([self._seconds / size, self._measuring / size, self._samples])
-        raw, whole, seconds, measuring, samples, *left = (yield Reduce(sums)).tolist()
+        raw, whole, seconds, measuring, samples, *left = (yield AllReduce(sums)).tolist()
         choice = controller.choose(Measured(raw, whole, tuple(left), seconds, measuring, samples))
         for name, found in tried.items():
             self.averager.compressors[name] = controller.fallback if choice is None else found[choice].compressor
@@ -177,12 +177,12 @@ class Adaptive:
         sums, n_steps = self._sums, self._n_summed
         if controller.source == "reduced":
             for name in self._shapes or {}:
-                total = yield Reduce(sums[name])
+                total = yield AllReduce(sums[name])
                 sums[name] = total / self.averager.size
         numbers = torch.zeros(controller.n_numbers, dtype=torch.float64)
         if self.averager.rank == _DECIDES:
             numbers += torch.tensor(controller.decide({name: x / n_steps for name, x in sums.items()}))
-        told = yield Reduce(numbers)
+        told = yield AllReduce(numbers)
         controller.apply(told.tolist())
         self._sums, self._n_summed = {}, 0
 
@@ -233,8 +233,9 @@ def _change(names: Iterable[str]) -> InvalidArgument:
 
 
 def ranks(
-    size: int, plan: Plan | Compressor, controller: Controller, clock: Callable[[], float] = perf_counter
+    size: int, plan: CompressionPlan | Compressor, controller: Controller, clock: Callable[[], float] = perf_counter
 ) -> list[Adaptive]:
-    """``size`` ranks in one process (``gcodec.averaging.simulate.converse``), each with a controller of its own."""
-    plan = plan if isinstance(plan, Plan) else Plan(plan)
+    """Return ``size`` ranks in one process, each with a controller of its own, for
+    :func:`~gcodec.averaging.simulate.run_conversations`."""
+    plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
     return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]

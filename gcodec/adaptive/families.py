@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from ..compressors import QSGD, Compressor, Frames, RandomK
-from ..compressors.contract import check_whole, kept, random_of, wide
+from ..compressors.contract import check_whole, n_kept, random_of, wide
 from ..compressors.lowrank import LowRank, matrix_shape, orthonormal
 from ..compressors.sparse import Sparsifier
 from ..errors import InvalidArgument
 from .losses import loss, square, whole_values
-from .passes import cut, left_out, quantized, values_of
+from .passes import cut, flat_values, left_out, quantized
 from .thresholds import HardThreshold
 
 METHODS = ("auto", "svd", "power")
@@ -83,13 +83,13 @@ def errors_of(
         alike: list[Any] = [settings[number] for number in numbers]
         if group == "sparse":
             n = tensor.numel()
-            found[numbers] = left_out(values_of(tensor), [kept(n, setting.value) for setting in alike])
+            found[numbers] = left_out(flat_values(tensor), [n_kept(n, setting.value) for setting in alike])
         elif group == "ranks":
             found[numbers] = _ranks_left_out(alike, tensor, method, steps)
         elif group.startswith("QSGD"):
-            found[numbers] = quantized(values_of(tensor), alike)
+            found[numbers] = quantized(flat_values(tensor), alike)
         elif group == "bits":
-            found[numbers] = cut(values_of(tensor), [setting.bits for setting in alike])
+            found[numbers] = cut(flat_values(tensor), [setting.bits for setting in alike])
         else:
             found[numbers] = [_single(setting, tensor) for setting in alike]
     return found
@@ -115,7 +115,7 @@ def _single(setting: Compressor, tensor: torch.Tensor) -> float:
         return 0.0
     if isinstance(setting, RandomK):
         n = max(tensor.numel(), 1)
-        share = kept(n, setting.density) / n
+        share = n_kept(n, setting.density) / n
         return square(tensor) * ((1 / share - 1) if setting.unbiased else (1 - share))
     return loss(setting, tensor)
 

@@ -14,7 +14,7 @@ from ..compressors.dense import Dense
 from ..errors import InvalidArgument
 from .contract import Measured, Selector, Settings, Shapes
 from .losses import at_factor
-from .policies import Exponential, Listed, Policy
+from .policies import Exponential, Listed, ScalingPolicy
 
 DENOMINATORS = ("fed", "raw")
 METRICS = ("squared", "plain")
@@ -46,7 +46,7 @@ class GraVAC(Selector):
     epsilon: float = 0.7
     window: int = 500
     omega: float = 0.01
-    policy: Policy = Exponential()  # noqa: RUF009 - frozen
+    policy: ScalingPolicy = Exponential()  # noqa: RUF009 - frozen
     weight: float | None = None
     denominator: str = "fed"
     metric: str = "squared"

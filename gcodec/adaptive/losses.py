@@ -11,7 +11,7 @@ import torch
 from ..compressors import Compressor, Dense, Frames
 from ..compressors.contract import Memory, wide
 from ..errors import InvalidArgument
-from .passes import cut, values_of
+from .passes import cut, flat_values
 
 _SLACK = 1 + 1e-9
 
@@ -28,13 +28,13 @@ def loss(setting: Compressor, tensor: torch.Tensor, memory: Memory | None = None
         if setting.bits is None:
             return 0.0
         if tensor.dtype == torch.float32:
-            return float(cut(values_of(tensor), [setting.bits])[0])
-        return square(tensor - rounded(tensor, setting.bits))
+            return float(cut(flat_values(tensor), [setting.bits])[0])
+        return square(tensor - rounded_to_bits(tensor, setting.bits))
     outcome = setting.decompressed(tensor, memory=copy.copy(memory))
     return square(tensor - outcome.contribution)
 
 
-def rounded(tensor: torch.Tensor, bits: int) -> torch.Tensor:
+def rounded_to_bits(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     """A tensor with ``bits`` mantissa bits of each value, to nearest, ties to even: what :class:`Frames` sends, but for
     denormals and a second rounding of the average."""
     mantissa, exponent = torch.frexp(tensor.to(wide(tensor.dtype)))

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import torch
 
 from ..compressors import Compressor, Dense, RandomK, Sparsifier
-from ..compressors.contract import Conversation, Memory, Outcome, Place, kept, key_of, mean_of, tick
-from ..compressors.outcome import Values
+from ..compressors.contract import Conversation, Memory, Outcome, Place, all_reduce_mean, key_of, n_kept, tick
+from ..compressors.outcome import SparseValues
 from ..compressors.randomk import random_subset
 from .losses import loss, square
 
 
-class Level(NamedTuple):
+class ProbeResult(NamedTuple):
     """A setting tried: what ``compressor`` sends it, and the squared norm of what it has ``kept``
     (``contract.Measured``)."""
 
@@ -43,33 +43,33 @@ class Chosen(Compressor):
             return (yield from self.setting.send(gradient, self.indices, place))
         flat = gradient.reshape(-1)
         own = flat[self.indices]
-        mean = yield from mean_of(own.clone(), place.size)
+        mean = yield from all_reduce_mean(own.clone(), place.size)
         average = torch.zeros_like(flat)
         average[self.indices] = mean
-        return Outcome(average.view(gradient.shape), Values(self.indices, own), own.numel())
+        return Outcome(average.view(gradient.shape), SparseValues(self.indices, own), own.numel())
 
     def floats(self, shape: Sequence[int]) -> float:
         return self.setting.floats(shape)
 
 
-def levels(
+def probe_settings(
     fed: torch.Tensor, settings: Sequence[Compressor], memory: Memory, place: Place, nested: bool = True
-) -> list[Level]:
+) -> list[ProbeResult]:
     """What settings, from mild to harsh, leave of a tensor. ``memory`` counts the random draws, and nothing else in it
     changes; ``nested=False`` chooses anew for each."""
-    found: list[Level] = []
-    chosen: Values | None = None
+    found: list[ProbeResult] = []
+    chosen: SparseValues | None = None
     flat = fed.reshape(-1)
     for setting in settings:
         if isinstance(setting, Dense):
-            found.append(Level(setting, square(fed)))
+            found.append(ProbeResult(setting, square(fed)))
         elif isinstance(setting, Sparsifier | RandomK) and chooses(setting):
             chosen = _choice(setting, flat, chosen if nested else None, memory, place)
-            found.append(Level(Chosen(setting, chosen.indices), square(chosen.values)))
+            found.append(ProbeResult(Chosen(setting, chosen.indices), square(chosen.values)))
         else:
             whole = square(fed)
             lost = loss(setting, fed, memory)
-            found.append(Level(setting, whole - lost if lost < whole or math.isnan(lost) else 0.0))
+            found.append(ProbeResult(setting, whole - lost if lost < whole or math.isnan(lost) else 0.0))
     return found
 
 
@@ -79,26 +79,26 @@ def chooses(setting: Sparsifier | RandomK) -> bool:
 
 
 def _choice(
-    setting: Sparsifier | RandomK, flat: torch.Tensor, among: Values | None, memory: Memory, place: Place
-) -> Values:
+    setting: Sparsifier | RandomK, flat: torch.Tensor, among: SparseValues | None, memory: Memory, place: Place
+) -> SparseValues:
     """The values that a setting keeps, ``among`` those of a milder one, or of all: a later choice among these reads
     nothing of the tensor."""
     if isinstance(setting, Sparsifier) and among is not None:
         return setting.refine(among, flat.numel(), memory, place)
     if isinstance(setting, Sparsifier):
         indices = setting.chosen(flat, memory, place)
-        return Values(indices, flat[indices])
+        return SparseValues(indices, flat[indices])
     return _random_choice(setting, flat, among, memory, place)
 
 
 def _random_choice(
-    setting: RandomK, flat: torch.Tensor, among: Values | None, memory: Memory, place: Place
-) -> Values:
-    k = kept(flat.numel(), setting.density) if flat.numel() else 0
+    setting: RandomK, flat: torch.Tensor, among: SparseValues | None, memory: Memory, place: Place
+) -> SparseValues:
+    k = n_kept(flat.numel(), setting.density) if flat.numel() else 0
     key = key_of("random-k", setting.seed, place.name, tick(memory))
     if among is None:
         indices = random_subset(flat.numel(), k, key).to(flat.device)
-        return Values(indices, flat[indices])
+        return SparseValues(indices, flat[indices])
     n = among.indices.numel()
     at = random_subset(n, min(k, n), key).to(flat.device)
-    return Values(among.indices[at], among.values[at])
+    return SparseValues(among.indices[at], among.values[at])

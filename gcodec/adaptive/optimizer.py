@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..averaging.state import pack, unpack
+from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import Request
 from ..errors import InvalidArgument
 from .driver import Adaptive
@@ -20,7 +20,7 @@ Communicate = Callable[[Generator[Request, Any, Any]], Any]
 class AdaptiveOptimizer(torch.optim.Optimizer):
     """Averages the gradients over ranks, compressed as the controller of ``adaptive`` says, and steps ``optimizer``.
 
-        adaptive = Adaptive(Averager(Plan(TopK(0.1)), rank, size), GraVAC(TopK(0.1)))
+        adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1)), rank, size), GraVAC(TopK(0.1)))
         optimizer = AdaptiveOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
                                       adaptive, communicate)
 
@@ -80,8 +80,8 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         of its own to see what there is.)
         """
         inner = self.optimizer.state_dict()
-        state = {name: pack(inner["state"].get(number)) for number, name in enumerate(self._stepped)}
-        whole = {"groups": pack(inner["param_groups"]), "state": state}
+        state = {name: pack_state(inner["state"].get(number)) for number, name in enumerate(self._stepped)}
+        whole = {"groups": pack_state(inner["param_groups"]), "state": state}
         return {"version": 1, "optimizer": whole, self._own: packed(self.adaptive, self._params)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -94,10 +94,10 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
                 f"a state of version {state_dict.get('version')} with {list(state_dict)}, of {names}: "
                 f"this is version 1, {self._own}, of {self._stepped}"
             )
-        groups = unpack(inner["groups"])
+        groups = unpack_state(inner["groups"])
         for group, now in zip(groups, self.optimizer.param_groups, strict=False):
             group |= {key: tuple(group[key]) for key, one in now.items() if isinstance(one, tuple) and key in group}
-        known = {number: unpack(inner["state"][name]) for number, name in enumerate(self._stepped)}
+        known = {number: unpack_state(inner["state"][name]) for number, name in enumerate(self._stepped)}
         load_packed(self.adaptive, own, self._params)
         self.optimizer.load_state_dict(
             {"state": {number: one for number, one in known.items() if one is not None}, "param_groups": groups}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..averaging.state import pack, unpack
+from ..averaging.state import pack_state, unpack_state
 from ..errors import InvalidArgument
 from .driver import Adaptive
 
@@ -21,10 +21,10 @@ def packed(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
     averager, sums = state.pop("averager"), state.pop("sums")
     tensors = averager.pop("tensors")
     return {
-        "averager": pack(averager),
-        "tensors": {name: pack(tensors.get(name, {})) for name in names},
-        "adaptive": pack(state),
-        "sums": {name: pack(sums.get(name)) for name in names},
+        "averager": pack_state(averager),
+        "tensors": {name: pack_state(tensors.get(name, {})) for name in names},
+        "adaptive": pack_state(state),
+        "sums": {name: pack_state(sums.get(name)) for name in names},
     }
 
 
@@ -34,8 +34,8 @@ def load_packed(adaptive: Adaptive, state: Mapping[str, Any], params: Mapping[st
     if not state.keys() >= _ENTRIES:
         raise InvalidArgument(f"a state without a controller's {sorted(_ENTRIES - state.keys())}")
     devices = {name: param.device for name, param in params.items()}
-    tensors = {name: unpack(text, devices.get(name)) for name, text in state["tensors"].items()}
-    sums = {name: unpack(text, devices.get(name)) for name, text in state["sums"].items()}
+    tensors = {name: unpack_state(text, devices.get(name)) for name, text in state["tensors"].items()}
+    sums = {name: unpack_state(text, devices.get(name)) for name, text in state["sums"].items()}
     sums = {name: found for name, found in sums.items() if found is not None}
-    averager = {**unpack(state["averager"]), "tensors": tensors}
-    adaptive.load_state_dict({**unpack(state["adaptive"]), "averager": averager, "sums": sums})
+    averager = {**unpack_state(state["averager"]), "tensors": tensors}
+    adaptive.load_state_dict({**unpack_state(state["adaptive"]), "averager": averager, "sums": sums})

@@ -17,7 +17,7 @@ _BINS = 1 << 31 - _SHIFT
 _ULPS = np.append(2.0 ** (np.maximum(np.arange(255), 1) - 150.0), np.nan)  #: the last is of infinity and NaN
 
 
-def values_of(tensor: torch.Tensor) -> np.ndarray:
+def flat_values(tensor: torch.Tensor) -> np.ndarray:
     """A tensor's values as the kernels take them, float32[n]."""
     return kernel_view(tensor.detach().cpu().float().contiguous().reshape(-1).numpy())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import InvalidArgument
 
 
-class Policy(ABC):
+class ScalingPolicy(ABC):
     """A rule that gives the candidates, in the order in which they are tried."""
 
     @abstractmethod
@@ -21,7 +21,7 @@ class Policy(ABC):
 
 
 @dataclass(frozen=True)
-class Exponential(Policy):
+class Exponential(ScalingPolicy):
     """``least`` times ``base`` to the power of 1, 2, 4, 8 ...: 10, 20, 40, 160, 1000."""
 
     base: float = 2.0
@@ -39,7 +39,7 @@ class Exponential(Policy):
 
 
 @dataclass(frozen=True)
-class Geometric(Policy):
+class Geometric(ScalingPolicy):
     """``least`` times powers of ``ratio``: 10, 20, 40, 80 ..."""
 
     ratio: float = 2.0
@@ -56,7 +56,7 @@ class Geometric(Policy):
 
 
 @dataclass(frozen=True)
-class Listed(Policy):
+class Listed(ScalingPolicy):
     """These factors, which rise."""
 
     values: tuple[float, ...]

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import torch
 
-from ..compressors.contract import Memory, Place, check_share, check_whole, kept
-from ..compressors.selection import above, sizes_of
+from ..compressors.contract import Memory, Place, check_share, check_whole, n_kept
+from ..compressors.selection import above, magnitudes_of
 from ..compressors.sparse import Sparsifier
 from ..errors import InvalidArgument
 from .contract import Planner, Settings, check_source
@@ -35,7 +35,7 @@ class HardThreshold(Sparsifier):
 
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         indices = above(flat, self.threshold)
-        return indices if indices.numel() or not flat.numel() else sizes_of(flat).argmax().view(1)
+        return indices if indices.numel() or not flat.numel() else magnitudes_of(flat).argmax().view(1)
 
 
 @dataclass
@@ -81,8 +81,8 @@ class GlobalThreshold(Planner):
         """The threshold in use, or the one that suits these gradients; 0 if they are not finite."""
         if self.found:
             return [self.found]
-        sizes = torch.cat([sizes_of(means[name].reshape(-1).float()) for name in self.shapes])
-        k = kept(sizes.numel(), self.density)
+        sizes = torch.cat([magnitudes_of(means[name].reshape(-1).float()) for name in self.shapes])
+        k = n_kept(sizes.numel(), self.density)
         threshold = float(torch.kthvalue(sizes, sizes.numel() - k + 1).values)
         return [threshold if math.isfinite(threshold) else 0.0]
 

@@ -13,8 +13,17 @@ from typing import Any
 
 import torch
 
-from ..compressors.batching import together
-from ..compressors.contract import Compressor, Conversation, Memory, Outcome, Place, Request, check_type, check_whole
+from ..compressors.batching import batch_conversations
+from ..compressors.contract import (
+    Compressor,
+    Conversation,
+    Memory,
+    Outcome,
+    Place,
+    Request,
+    check_gradient,
+    check_whole,
+)
 from ..compressors.dense import Dense
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
@@ -22,7 +31,7 @@ from .feedback import Carried, ErrorFeedback, Feedback
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompressionPlan:
     """What is done with gradients: ``compressor``, and around it ``feedback`` (None: what is left out is lost).
 
     Tensors of fewer than ``smallest`` values and, unless ``vectors``, those of one dimension are sent dense: they are a
@@ -36,6 +45,14 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_whole("smallest", self.smallest, 0)
+
+    @property
+    def terms(self) -> str:
+        """The plan as ranks compare it. It begins with "Plan" whatever the class is called, so that releases agree."""
+        return (
+            f"Plan(compressor={self.compressor!r}, feedback={self.feedback!r}, smallest={self.smallest!r}, "
+            f"vectors={self.vectors!r})"
+        )
 
     def compresses(self, gradient: torch.Tensor) -> bool:
         """Whether a gradient is not sent dense."""
@@ -94,7 +111,7 @@ class Averager:
     ``total``: counts of all steps; ``last``: of each tensor's last step.
     """
 
-    def __init__(self, plan: Plan, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, plan: CompressionPlan, rank: int = 0, size: int = 1) -> None:
         self.plan, self.rank, self.size = plan, rank, size
         self.compressors: dict[str, Compressor] = {}
         self.memories: dict[str, Memory] = {}
@@ -123,7 +140,7 @@ class Averager:
         ``params``: the parameters whose gradients these are, for compressors that look at them. ``in_place``: averages
         take the gradients' place in memory.
         """
-        sent = yield from together(
+        sent = yield from batch_conversations(
             [self._one(name, x, (params or {}).get(name), in_place) for name, x in gradients.items()], self.rank
         )
         for name, one in zip(gradients, sent, strict=True):
@@ -134,7 +151,7 @@ class Averager:
         return {name: one.outcome.average for name, one in zip(gradients, sent, strict=True)}
 
     def _one(self, name: str, gradient: torch.Tensor, param: torch.Tensor | None, in_place: bool) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
         compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)

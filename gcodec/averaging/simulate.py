@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ..compressors.contract import Compressor, Conversation, Exchange, Gather, Place, Reduce, Request
+from ..compressors.contract import AllGather, AllReduce, AllToAll, Compressor, Conversation, Place, Request
 from ..compressors.sums import sum_by_rank
 from ..errors import InvalidArgument, PeerError
-from .averager import Averager, Plan
+from .averager import Averager, CompressionPlan
 
 
-def converse(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
+def run_conversations(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
     """What conversations of as many ranks come to, by rank. Sums are made in the order of ranks.
 
     Raises PeerError where ranks do not ask for the same.
@@ -32,17 +32,19 @@ def converse(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]
 
 
 def _answers(requests: Sequence[Request], size: int) -> list[Any]:
-    kinds = {(type(r), (r.tensor.shape, r.tensor.dtype, r.over) if isinstance(r, Reduce) else None) for r in requests}
+    kinds = {
+        (type(r), (r.tensor.shape, r.tensor.dtype, r.divisor) if isinstance(r, AllReduce) else None) for r in requests
+    }
     if len(requests) != size or len(kinds) != 1:
         raise PeerError(f"{len(requests)} of {size} ranks go on, and ask for {kinds}")
     match requests[0]:
-        case Reduce() as first:
-            terms = [request.tensor for request in requests if isinstance(request, Reduce)]
-            mean = first.answer(sum_by_rank(terms, torch.empty_like(first.tensor)))
+        case AllReduce() as first:
+            terms = [request.tensor for request in requests if isinstance(request, AllReduce)]
+            mean = first.result(sum_by_rank(terms, torch.empty_like(first.tensor)))
             return [mean.clone() for _ in requests]
-        case Gather():
+        case AllGather():
             return [[request[0] for request in requests] for _ in requests]
-        case Exchange(payloads):
+        case AllToAll(payloads):
             if any(len(request[0]) != size for request in requests):
                 raise PeerError(f"{len(payloads)} payloads for {size} ranks")
             return [[request[0][rank] for request in requests] for rank in range(size)]
@@ -54,10 +56,10 @@ class Simulation:
     ``ranks``: each one's :class:`Averager`, for its settings, residuals and counts.
     """
 
-    def __init__(self, size: int, plan: Plan | Compressor) -> None:
+    def __init__(self, size: int, plan: CompressionPlan | Compressor) -> None:
         if size < 1:
             raise InvalidArgument(f"{size} ranks")
-        self.plan = plan if isinstance(plan, Plan) else Plan(plan)
+        self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
         self.ranks = [Averager(self.plan, rank, size) for rank in range(size)]
 
     def average(
@@ -66,7 +68,7 @@ class Simulation:
         """One step: the averages that each rank arrives at, from the gradients by name of each."""
         if len(gradients) != len(self.ranks):
             raise InvalidArgument(f"gradients of {len(gradients)} ranks instead of {len(self.ranks)}")
-        return converse([rank.average(own, params) for rank, own in zip(self.ranks, gradients, strict=True)])
+        return run_conversations([rank.average(own, params) for rank, own in zip(self.ranks, gradients, strict=True)])
 
     def set(self, name: str, compressor: Compressor) -> None:
         """Compress a tensor so from now on, on all ranks."""
@@ -85,4 +87,4 @@ def compress_on(
         compressor.compress(gradient, memory, Place(rank, size))
         for rank, (gradient, memory) in enumerate(zip(gradients, memories, strict=True))
     ]
-    return converse(conversations)
+    return run_conversations(conversations)

@@ -22,13 +22,13 @@ from ..errors import Corruption, GcodecError
 _PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain_tensor", "array"
 
 
-def pack(state: Any) -> str:
+def pack_state(state: Any) -> str:
     """Nested dictionaries and lists of numbers, strings, flags, arrays and tensors, as JSON."""
     return json.dumps(_plain(state), default=_of_array)
 
 
-def unpack(text: str, device: torch.device | None = None) -> Any:
-    """The inverse of :func:`pack`, but for tuples, which come back as lists, and tensors of floats, which are on
+def unpack_state(text: str, device: torch.device | None = None) -> Any:
+    """The inverse of :func:`pack_state`, but for tuples, which come back as lists, and tensors of floats, which are on
     ``device`` then: default the CPU. Raises Corruption."""
     try:
         return json.loads(text, object_hook=partial(_restored, device=device))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from .acpsgd import ACPSGD as ACPSGD
 from .casts import Cast as Cast
+from .contract import AllGather as AllGather
+from .contract import AllReduce as AllReduce
+from .contract import AllToAll as AllToAll
 from .contract import Compressor as Compressor
-from .contract import Exchange as Exchange
-from .contract import Gather as Gather
 from .contract import Outcome as Outcome
 from .contract import Place as Place
-from .contract import Reduce as Reduce
 from .contract import alone as alone
 from .dense import Dense as Dense
 from .dgc import DGC as DGC

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from .lowrank import Alternating, orthonormal, product
+from .lowrank import Alternating, orthonormal, thin_product
 
 
 @dataclass(frozen=True)
@@ -21,4 +21,4 @@ class ACPSGD(Alternating):
         return orthonormal(factor)
 
     def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
-        return product(matrix, fixed)
+        return thin_product(matrix, fixed)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import Corruption
-from .contract import Conversation, Exchange, Gather, Outcome, Reduce, Request
+from .contract import AllGather, AllReduce, AllToAll, Conversation, Outcome, Request
 
 
 class Sent(NamedTuple):
@@ -24,7 +24,7 @@ class Sent(NamedTuple):
     payload_bytes: int
 
 
-def together(conversations: Sequence[Conversation], rank: int) -> Generator[Request, Any, list[Sent]]:
+def batch_conversations(conversations: Sequence[Conversation], rank: int) -> Generator[Request, Any, list[Sent]]:
     """Conversations side by side, as one: returns how each ended. Its rules are those of a conversation.
 
     Raises Corruption where a payload does not hold one part for each that was asked for.
@@ -42,19 +42,19 @@ def together(conversations: Sequence[Conversation], rank: int) -> Generator[Requ
                 ended[number] = end.value
                 del open_ones[number]
         for number, request in requests.items():
-            n_bytes[number] += bytes_of(request, rank)
+            n_bytes[number] += request_bytes(request, rank)
         answers = yield from _round(requests)
     return [Sent(ended[number], n_bytes[number]) for number in range(len(conversations))]
 
 
-def bytes_of(request: Request, rank: int) -> int:
+def request_bytes(request: Request, rank: int) -> int:
     """What a rank hands over with a request, as :class:`Sent` counts it."""
     match request:
-        case Reduce():
+        case AllReduce():
             return request.tensor.nbytes
-        case Gather(payload):
+        case AllGather(payload):
             return len(payload)
-        case Exchange(payloads):
+        case AllToAll(payloads):
             return sum(len(payload) for peer, payload in enumerate(payloads) if peer != rank)
 
 
@@ -62,49 +62,48 @@ def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, An
     """The answers to requests, by number; asked for in an order that follows from their kinds alone: payloads first,
     which on real ranks also tell whether all is well."""
     answers: dict[int, Any] = {}
-    gathers = {number: request.payload for number, request in requests.items() if isinstance(request, Gather)}
+    gathers = {number: request.payload for number, request in requests.items() if isinstance(request, AllGather)}
     if gathers:
-        joined = yield Gather(join(list(gathers.values())))
-        answers |= dict(
-            zip(gathers, map(list, zip(*(split(one, len(gathers)) for one in joined), strict=True)), strict=True)
-        )
-    exchanges = {number: request.payloads for number, request in requests.items() if isinstance(request, Exchange)}
+        joined = yield AllGather(join_payloads(list(gathers.values())))
+        split = [split_payloads(payload, len(gathers)) for payload in joined]
+        answers |= dict(zip(gathers, map(list, zip(*split, strict=True)), strict=True))
+    exchanges = {number: request.payloads for number, request in requests.items() if isinstance(request, AllToAll)}
     if exchanges:
-        for_ranks = [join(list(parts)) for parts in zip(*exchanges.values(), strict=True)]
-        joined = yield Exchange(for_ranks)
-        answers |= dict(
-            zip(exchanges, map(list, zip(*(split(one, len(exchanges)) for one in joined), strict=True)), strict=True)
-        )
-    kinds: dict[tuple[Any, ...], dict[int, Reduce]] = {}
+        for_ranks = [join_payloads(list(parts)) for parts in zip(*exchanges.values(), strict=True)]
+        joined = yield AllToAll(for_ranks)
+        split = [split_payloads(payload, len(exchanges)) for payload in joined]
+        answers |= dict(zip(exchanges, map(list, zip(*split, strict=True)), strict=True))
+    kinds: dict[tuple[Any, ...], dict[int, AllReduce]] = {}
     for number, request in requests.items():
-        if isinstance(request, Reduce):
-            kind = request.tensor.dtype, request.tensor.device, request.over
+        if isinstance(request, AllReduce):
+            kind = request.tensor.dtype, request.tensor.device, request.divisor
             kinds.setdefault(kind, {})[number] = request
     for kind in sorted(kinds, key=str) if len(kinds) > 1 else kinds:
         answers |= yield from _reduced(kinds[kind])
     return answers
 
 
-def _reduced(requests: dict[int, Reduce]) -> Generator[Request, Any, dict[int, torch.Tensor]]:
+def _reduced(requests: dict[int, AllReduce]) -> Generator[Request, Any, dict[int, torch.Tensor]]:
     """Tensors of one dtype, reduced end to end."""
     if len(requests) == 1:
         ((number, request),) = requests.items()
         return {number: (yield request)}
     tensors = [request.tensor for request in requests.values()]
-    total = yield Reduce(torch.cat([tensor.reshape(-1) for tensor in tensors]), next(iter(requests.values())).over)
+    divisor = next(iter(requests.values())).divisor
+    total = yield AllReduce(torch.cat([tensor.reshape(-1) for tensor in tensors]), divisor)
     parts = total.split([tensor.numel() for tensor in tensors])
     return {number: part.view(tensor.shape) for number, tensor, part in zip(requests, tensors, parts, strict=True)}
 
 
-def join(parts: Sequence[bytes]) -> bytes:
+def join_payloads(parts: Sequence[bytes]) -> bytes:
     """Payloads as one: their lengths, u32 each, then they themselves. A single one stays as it is."""
     if len(parts) == 1:
         return parts[0]
     return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
-def split(joined: bytes, count: int) -> list[bytes]:
-    """The inverse of :func:`join`. Raises Corruption."""
+def split_payloads(joined: bytes, count: int) -> list[bytes]:
+    """The inverse of :func:`join_payloads`. Raises Corruption."""
     if count == 1:
         return [joined]
     table = struct.Struct(f"<{count}I")

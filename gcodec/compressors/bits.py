@@ -18,15 +18,15 @@ def packed_size(n_values: int, width: int) -> int:
     return -(-n_values * width // 8)
 
 
-def pack(numbers: np.ndarray, width: int) -> bytes:
+def pack_bits(numbers: np.ndarray, width: int) -> bytes:
     """uint8[n] of numbers below 2**width, width 1 ... 8."""
     packed = np.empty(packed_size(len(numbers), width), np.uint8)
     pack_into(kernel_view(np.ascontiguousarray(numbers)), width, packed)
     return packed.tobytes()
 
 
-def unpack(data: Any, n_values: int, width: int) -> np.ndarray:
-    """The inverse of :func:`pack`. Raises Corruption for other than the right number of bytes, or stray bits."""
+def unpack_bits(data: Any, n_values: int, width: int) -> np.ndarray:
+    """The inverse of :func:`pack_bits`. Raises Corruption for other than the right number of bytes, or stray bits."""
     packed = packed_view(data, n_values, width)
     numbers = np.empty(n_values, np.uint8)
     unpack_from(packed, width, numbers)
@@ -34,7 +34,7 @@ def unpack(data: Any, n_values: int, width: int) -> np.ndarray:
 
 
 def packed_view(data: Any, n_values: int, width: int) -> np.ndarray:
-    """Bytes that hold so many packed numbers, as kernels take them. Raises Corruption as :func:`unpack` does."""
+    """Bytes that hold so many packed numbers, as kernels take them. Raises Corruption as :func:`unpack_bits` does."""
     packed = np.frombuffer(data, np.uint8)
     if len(packed) != packed_size(n_values, width):
         raise Corruption(f"{len(packed)} bytes for {n_values} numbers of {width} bits")

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from ..errors import InvalidArgument
-from .contract import Compressor, Conversation, Memory, Outcome, Place, Reduce, check_type
+from .contract import AllReduce, Compressor, Conversation, Memory, Outcome, Place, check_gradient
 from .outcome import Narrow, Rounded
 
 _NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -32,9 +32,9 @@ class Cast(Compressor):
             raise InvalidArgument(f"dtype={self.dtype!r}; one of {list(_NARROW)}")
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
-        sent = Rounded(gradient, _NARROW[self.dtype], place.size).kept()
-        total = yield Reduce(sent.narrow(), kept=sent.known is not None)
+        check_gradient(gradient)
+        sent = Rounded(gradient, _NARROW[self.dtype], place.size).cached()
+        total = yield AllReduce(sent.narrow(), preserve=sent.known is not None)
         return Outcome(Narrow(total), sent, self.floats(gradient.shape), gradient.shape, gradient.dtype)
 
     def floats(self, shape: Sequence[int]) -> float:

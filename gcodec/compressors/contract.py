@@ -5,11 +5,11 @@ times as it likes; in the end it returns an :class:`Outcome`. It never learns ho
 runs among simulated ranks in one process (``gcodec.averaging.simulate``), on real ones (``gcodec.distributed``), and
 alone.
 
-    Reduce(tensor)       -> the sum of all ranks' tensors
-    Gather(payload)      -> the payloads of all ranks, in the order of ranks
-    Exchange(payloads)   -> what each rank had for this one; ``payloads[r]`` is for rank r
+    AllReduce(tensor)    -> the sum of all ranks' tensors
+    AllGather(payload)   -> the payloads of all ranks, in the order of ranks
+    AllToAll(payloads)   -> what each rank had for this one; ``payloads[r]`` is for rank r
 
-Two rules keep ranks together. All ranks must yield the same kinds of request in the same order, a ``Reduce`` of the
+Two rules keep ranks together. All ranks must yield the same kinds of request in the same order, an ``AllReduce`` of the
 same shape and dtype: so a branch may depend on settings, shapes and answers, never on a rank's own values. And the
 average must be computed from answers alone, in one order: then it is the same on all ranks, bit for bit.
 """
@@ -36,36 +36,43 @@ TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  #: of gra
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
-class Reduce(NamedTuple):
-    """Asks for the sum over ranks of a dense tensor, in its own dtype, by rank (``sums``), divided by ``over``. The
-    tensor is the asked one's from then on, who may take its memory for the answer; unless it is ``kept``."""
+class AllReduce(NamedTuple):
+    """Asks for the sum of all ranks' dense tensors, in their dtype and in the order of ranks, divided by ``divisor``.
+
+    Ownership of the tensor passes to the driver, which may reuse its memory for the result, unless ``preserve``.
+
+    Attributes:
+        tensor: This rank's term; shape and dtype are the same on all ranks.
+        divisor: The sum is divided by this many.
+        preserve: The tensor's memory must stay as it is.
+    """
 
     tensor: torch.Tensor
-    over: int = 1
-    kept: bool = False
+    divisor: int = 1
+    preserve: bool = False
 
-    def room(self) -> torch.Tensor:
-        """Contiguous memory with the tensor's values, for the answer."""
-        return self.tensor.clone(memory_format=torch.contiguous_format) if self.kept else self.tensor.contiguous()
+    def buffer(self) -> torch.Tensor:
+        """Return contiguous memory with the tensor's values, which the driver may overwrite with the result."""
+        return self.tensor.clone(memory_format=torch.contiguous_format) if self.preserve else self.tensor.contiguous()
 
-    def answer(self, total: torch.Tensor) -> torch.Tensor:
-        """What to answer for the sum, in its memory."""
-        return total if self.over == 1 else total.div_(self.over)
+    def result(self, total: torch.Tensor) -> torch.Tensor:
+        """Return the answer for the sum ``total``, in its memory."""
+        return total if self.divisor == 1 else total.div_(self.divisor)
 
 
-class Gather(NamedTuple):
+class AllGather(NamedTuple):
     """Asks for all ranks' payloads: bytes, of any length each."""
 
     payload: bytes
 
 
-class Exchange(NamedTuple):
+class AllToAll(NamedTuple):
     """Asks for what every rank has for this one; gives one payload for each rank, its own included."""
 
     payloads: Sequence[bytes]
 
 
-Request = Reduce | Gather | Exchange
+Request = AllReduce | AllGather | AllToAll
 
 
 Conversation = Generator[Request, Any, Outcome]
@@ -145,11 +152,11 @@ class Compressor(ABC):
         return float(lost.double().square().sum())
 
 
-def mean_of(tensor: torch.Tensor, size: int, kept: bool = False) -> Generator[Request, Any, torch.Tensor]:
-    """The mean over ``size`` ranks of a tensor, which is used up unless it is ``kept``. As in DDP, float16 and bfloat16
+def all_reduce_mean(tensor: torch.Tensor, size: int, preserve: bool = False) -> Generator[Request, Any, torch.Tensor]:
+    """The mean over ``size`` ranks of a tensor, which is used up unless ``preserve``. As in DDP, float16 and bfloat16
     are divided before they are added up, so that sums stay in range; the others after."""
     narrow = wide(tensor.dtype) is not tensor.dtype
-    mean: torch.Tensor = yield (Reduce(tensor / size) if narrow else Reduce(tensor, size, kept))
+    mean: torch.Tensor = yield (AllReduce(tensor / size) if narrow else AllReduce(tensor, size, preserve))
     return mean
 
 
@@ -162,15 +169,15 @@ def alone(conversation: Generator[Request, Any, Any]) -> Any:
         except StopIteration as end:
             return end.value
         match request:
-            case Reduce():
-                answer = request.answer(request.room())
-            case Gather(payload):
+            case AllReduce():
+                answer = request.result(request.buffer())
+            case AllGather(payload):
                 answer = [payload]
-            case Exchange(payloads):
+            case AllToAll(payloads):
                 answer = list(payloads)
 
 
-def check_type(gradient: torch.Tensor) -> None:
+def check_gradient(gradient: torch.Tensor) -> None:
     """Raises InvalidArgument for what is not a dense tensor of floats."""
     if gradient.layout != torch.strided or gradient.dtype not in TYPES:
         raise InvalidArgument(f"cannot compress a {gradient.layout} tensor of {gradient.dtype}")
@@ -193,7 +200,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return _WIDE.get(dtype, dtype)
 
 
-def kept(n_values: int, density: float) -> int:
+def n_kept(n_values: int, density: float) -> int:
     """How many of ``n_values`` a density keeps: rounded, but at least one of any."""
     return min(n_values, max(1, round(n_values * density)))
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from .contract import Compressor, Conversation, Memory, Outcome, Place, check_type, mean_of
+from .contract import Compressor, Conversation, Memory, Outcome, Place, all_reduce_mean, check_gradient
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Dense(Compressor):
     carries_nan: ClassVar[bool] = True
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
-        average = yield from mean_of(gradient.clone(), place.size)
+        check_gradient(gradient)
+        average = yield from all_reduce_mean(gradient.clone(), place.size)
         return Outcome(average, gradient, gradient.numel())
 
     def floats(self, shape: Sequence[int]) -> float:

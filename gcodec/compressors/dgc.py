@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .contract import Memory, Place, check_share, check_whole, kept, random_of, tick
+from .contract import Memory, Place, check_share, check_whole, n_kept, random_of, tick
 from .selection import above, largest, sampled_threshold, strided_sample
 from .sparse import Sparsifier
 
@@ -41,7 +41,7 @@ class DGC(Sparsifier):
         check_whole("rounds", self.rounds, 0)
 
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
-        k = kept(flat.numel(), self.density)
+        k = n_kept(flat.numel(), self.density)
         random = random_of("dgc", self.seed, place.name, place.rank, tick(memory))
         sample = strided_sample(flat, self.sample, round(self.least / self.density), random)
         indices = self._about(flat, k, sampled_threshold(sample, self.density))

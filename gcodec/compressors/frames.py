@@ -14,7 +14,18 @@ from .. import codec
 from ..errors import InvalidArgument
 from ..format.ladders import FINE_LADDER
 from ..truncation.optimizers import levels_for
-from .contract import Compressor, Conversation, Exchange, Gather, Memory, Outcome, Place, check_type, check_whole, wide
+from .contract import (
+    AllGather,
+    AllToAll,
+    Compressor,
+    Conversation,
+    Memory,
+    Outcome,
+    Place,
+    check_gradient,
+    check_whole,
+    wide,
+)
 from .partition import parts_of
 from .sparse import named
 
@@ -41,7 +52,7 @@ class Frames(Compressor):
                 raise InvalidArgument("bits and optimizer exclude each other")
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         flat = gradient.detach().cpu().reshape(-1)
         parts = parts_of(flat.numel(), place.size)
         levels = self._levels(flat, gradient, place)
@@ -49,14 +60,14 @@ class Frames(Compressor):
         contribution = flat
         if self.bits is not None or self.optimizer is not None:
             contribution = torch.cat([_decode(frame, flat[part]) for frame, part in zip(sent, parts, strict=True)])
-        received = yield Exchange(sent)
+        received = yield AllToAll(sent)
         mine = parts[place.rank]
         total = torch.zeros_like(flat[mine], dtype=wide(flat.dtype))
         for rank, frame in enumerate(received):
             total += named(rank, _decode, frame, flat[mine])
         mean = torch.zeros_like(flat)
         mean[mine] = exact = (total / place.size).to(flat.dtype)
-        results = yield Gather(self._encode(exact, self._levels(mean, gradient, place), mine))
+        results = yield AllGather(self._encode(exact, self._levels(mean, gradient, place), mine))
         for rank, (frame, part) in enumerate(zip(results, parts, strict=True)):
             mean[part] = named(rank, _decode, frame, flat[part])
         if contribution is not flat:  # what the second rounding took from all is its owner's to make good

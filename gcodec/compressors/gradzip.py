@@ -13,7 +13,7 @@ import torch
 from ..errors import InvalidArgument
 from ..kernels.core.jit import allocating
 from .contract import Memory
-from .lowrank import Alternating, product
+from .lowrank import Alternating, thin_product
 
 _FLOOR = 1e-12  #: of the mean eigenvalue: what keeps a singular system solvable
 _FEW = 1 << 14  #: products of the fitting that take less than a dozen calls of torch
@@ -43,7 +43,7 @@ class GradZip(Alternating):
         return factor
 
     def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
-        return product(matrix, self._solved(fixed))
+        return thin_product(matrix, self._solved(fixed))
 
     def _solved(self, fixed: torch.Tensor) -> torch.Tensor:
         """V^T (V V^T + lambda I)^-1 [n, rank], from V^T."""

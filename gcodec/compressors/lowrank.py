@@ -17,16 +17,16 @@ import torch
 
 from ..errors import InvalidArgument
 from .contract import (
+    AllReduce,
     Compressor,
     Conversation,
     Memory,
     Outcome,
     Place,
-    Reduce,
     Request,
-    check_type,
+    all_reduce_mean,
+    check_gradient,
     check_whole,
-    mean_of,
     random_of,
     wide,
 )
@@ -53,7 +53,7 @@ class LowRank(Compressor):
         """The conversation about a matrix, float32 or float64[m, n], neither m nor n zero."""
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         if not self.factored(gradient.shape):
             return (yield from Dense().compress(gradient, memory, place))
         matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
@@ -136,11 +136,11 @@ class Alternating(LowRank):
     def _mean(self, fitted: torch.Tensor, size: int) -> Generator[Request, Any, tuple[torch.Tensor, torch.Tensor]]:
         """The mean of a factor, and what this rank's part of it is."""
         if self.dtype is None:
-            mean = yield from mean_of(fitted, size, kept=True)
+            mean = yield from all_reduce_mean(fitted, size, preserve=True)
             return mean, fitted
         narrow = (fitted / size).to(getattr(torch, self.dtype))
         own = narrow.to(fitted.dtype) * size
-        mean = yield Reduce(narrow)
+        mean = yield AllReduce(narrow)
         return mean.to(fitted.dtype), own
 
     def _key(self, name: str | int) -> str:
@@ -164,7 +164,7 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
-def product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def thin_product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """A matrix [m, n], or the transposed view of one, times a factor [n, k]: thin products of a view take twice as long
     as those of its memory."""
     if matrix.is_contiguous():

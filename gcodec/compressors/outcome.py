@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 
-class Values(NamedTuple):
+class SparseValues(NamedTuple):
     """Some values of a tensor: at ``indices``, int64[k], of its flat form; ``values``: k of them, or one for all."""
 
     indices: torch.Tensor
@@ -22,7 +22,7 @@ class Values(NamedTuple):
 class Summed(NamedTuple):
     """What some ranks have sent of a tensor, added up in their order in ``dtype``, a ``size``-th of it."""
 
-    parts: Sequence[Values]
+    parts: Sequence[SparseValues]
     size: int
     dtype: torch.dtype
 
@@ -61,7 +61,7 @@ class Rounded(NamedTuple):
     size: int
     known: torch.Tensor | None = None
 
-    def kept(self) -> Rounded:
+    def cached(self) -> Rounded:
         """With the narrow values where they are few enough to stay in a cache."""
         return self if self.values.numel() > _KEPT else self._replace(known=self.narrow())
 
@@ -110,7 +110,7 @@ class Outcome:
     """
 
     mean: torch.Tensor | Summed | Product | Narrow
-    sent: torch.Tensor | Values | Product | Rounded
+    sent: torch.Tensor | SparseValues | Product | Rounded
     floats: float
     shape: Sequence[int] = ()
     dtype: torch.dtype = torch.float32
@@ -155,13 +155,13 @@ class Outcome:
     @property
     def indices(self) -> torch.Tensor | None:
         """int64[k], where the contribution may differ from zero; None: anywhere."""
-        return self.sent.indices if isinstance(self.sent, Values) else None
+        return self.sent.indices if isinstance(self.sent, SparseValues) else None
 
     @cached_property
     def contribution(self) -> torch.Tensor:
         """What this rank's messages amount to, shape and dtype of the gradient."""
         match self.sent:
-            case Values(indices, values):
+            case SparseValues(indices, values):
                 flat = torch.zeros_like(self.average, memory_format=torch.contiguous_format).view(-1)
                 flat[indices] = values
                 return flat.view(self.average.shape)
@@ -181,7 +181,7 @@ class Outcome:
         if isinstance(self.sent, torch.Tensor) or not corrected.is_contiguous():
             return torch.sub(corrected, self.contribution, out=out)
         left = torch.empty_like(corrected) if out is None else out
-        if isinstance(self.sent, Values):
+        if isinstance(self.sent, SparseValues):
             if left is not corrected:
                 left.copy_(corrected)
             left.view(-1)[self.sent.indices] -= self.sent.values.to(left.dtype)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .contract import Conversation, Memory, Outcome, Place, check_whole, mean_of
-from .lowrank import LowRank, norm_of, orthonormal, product, usable
+from .contract import Conversation, Memory, Outcome, Place, all_reduce_mean, check_whole
+from .lowrank import LowRank, norm_of, orthonormal, thin_product, usable
 from .outcome import Product
 
 _KEY = "powersgd.q"
@@ -36,10 +36,10 @@ class PowerSGD(LowRank):
             memory.pop(_KEY, None)
         q = self.start(_KEY, n, rank, matrix, memory, place)
         for _ in range(self.iterations):
-            mean = yield from mean_of(product(matrix, q), place.size)
+            mean = yield from all_reduce_mean(thin_product(matrix, q), place.size)
             p = orthonormal(mean)
-            own = product(matrix.T, p)
-            q = yield from mean_of(own, place.size, kept=True)
+            own = thin_product(matrix.T, p)
+            q = yield from all_reduce_mean(own, place.size, preserve=True)
         norm = norm_of(q)
         if usable(norm):
             memory[_KEY] = q

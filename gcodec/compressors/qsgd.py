@@ -14,13 +14,13 @@ from ..errors import Corruption, InvalidArgument
 from ..tensors import kernel_view
 from .bits import packed_size
 from .contract import (
+    AllGather,
     Compressor,
     Conversation,
-    Gather,
     Memory,
     Outcome,
     Place,
-    check_type,
+    check_gradient,
     check_whole,
     key_of,
     tick,
@@ -64,10 +64,10 @@ class QSGD(Compressor):
         return (1 << self.bits - 1) - 1
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         flat = gradient.reshape(-1)
         key = key_of("qsgd", self.seed, place.name, place.rank, tick(memory))
-        payloads = yield Gather(self.pack(flat, key))
+        payloads = yield AllGather(self.pack(flat, key))
         total, own = torch.zeros_like(flat, dtype=wide(flat.dtype)), flat
         for rank, payload in enumerate(payloads):
             values = named(rank, self.unpack, payload, flat)

@@ -18,15 +18,15 @@ from .contract import (
     Memory,
     Outcome,
     Place,
+    all_reduce_mean,
+    check_gradient,
     check_share,
-    check_type,
-    kept,
     key_of,
-    mean_of,
+    n_kept,
     tick,
 )
 from .draws import below, draw64
-from .outcome import Values
+from .outcome import SparseValues
 
 #: Its six highest bits are others for each power of two that it is multiplied by.
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -52,19 +52,19 @@ class RandomK(Compressor):
         check_share("density", self.density)
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         flat, n = gradient.reshape(-1), gradient.numel()
-        k = kept(n, self.density) if n else 0
+        k = n_kept(n, self.density) if n else 0
         indices = random_subset(n, k, key_of("random-k", self.seed, place.name, tick(memory))).to(flat.device)
         own = flat[indices] * (n / k) if self.unbiased and k else flat[indices]
-        mean = yield from mean_of(own.clone(), place.size)
+        mean = yield from all_reduce_mean(own.clone(), place.size)
         average = torch.zeros_like(flat)
         average[indices] = mean
-        return Outcome(average.view(gradient.shape), Values(indices, own), k)
+        return Outcome(average.view(gradient.shape), SparseValues(indices, own), k)
 
     def floats(self, shape: Sequence[int]) -> float:
         n = math.prod(shape)
-        return kept(n, self.density) if n else 0
+        return n_kept(n, self.density) if n else 0
 
 
 def random_subset(n: int, k: int, key: int) -> torch.Tensor:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import Corruption, InvalidArgument
-from .contract import Memory, Place, kept, tick
+from .contract import Memory, Place, n_kept, tick
 from .indices import bits_per_index, decode_indices, encode_indices
 from .payload import ENVELOPE, SPARSE, seal, unseal
 from .selection import above, largest
-from .sizes import Sizes, sizes_in
+from .sizes import Magnitudes, magnitudes_in
 from .sparse import Sparsifier
 
 METHODS = ("auto", "trimmed", "bisection")
@@ -51,14 +51,14 @@ class RedSync(Sparsifier):
 
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         if not self.same_sign:
-            return self._largest(flat, kept(flat.numel(), self.density))
+            return self._largest(flat, n_kept(flat.numel(), self.density))
         sign = -1 if tick(memory) % 2 else 1
         one_sided = (flat * sign).nan_to_num(nan=torch.inf).clamp_(min=0)
-        indices = self._largest(one_sided, kept(flat.numel(), self.density))
+        indices = self._largest(one_sided, n_kept(flat.numel(), self.density))
         return indices[one_sided[indices] > 0]
 
     def _largest(self, flat: torch.Tensor, k: int) -> torch.Tensor:
-        sizes = sizes_in(flat)
+        sizes = magnitudes_in(flat)
         mean, most = sizes.mean, sizes.most
         if not most < torch.inf:
             return largest(flat, k)
@@ -69,7 +69,7 @@ class RedSync(Sparsifier):
         indices = above(flat, threshold, sizes.most_above(threshold))
         return indices if indices.numel() <= limit else indices[largest(flat[indices], limit)]
 
-    def _by_steps(self, sizes: Sizes, k: int, mean: float, distance: float) -> float:
+    def _by_steps(self, sizes: Magnitudes, k: int, mean: float, distance: float) -> float:
         """A threshold that at least k values reach: below the mean too, where the density asks for that."""
         share = 1 - self.step
         while (threshold := mean + share * distance) > 0 and not sizes.reached(threshold, k):
@@ -78,7 +78,7 @@ class RedSync(Sparsifier):
             share -= self.step
         return max(threshold, 0.0)
 
-    def _by_halves(self, sizes: Sizes, k: int, mean: float, distance: float) -> float:
+    def _by_halves(self, sizes: Magnitudes, k: int, mean: float, distance: float) -> float:
         """One that k ... 2k values reach, or the one below which the search ended."""
         low = mean if sizes.reached(mean, k) else 0.0
         high = mean + distance

@@ -19,14 +19,14 @@ _RUN = 16  #: values that are looked at together
 _DENSE = 16  #: where one value of so many is chosen, marking them all takes less than sorting the chosen
 
 
-def sizes_of(values: torch.Tensor) -> torch.Tensor:
+def magnitudes_of(values: torch.Tensor) -> torch.Tensor:
     """|values|, with infinity for NaN."""
     return values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Where the k values of greatest size are: int64[k], ascending. Of equal ones torch.topk chooses."""
-    found = torch.topk(sizes_of(values), k, sorted=False).indices
+    found = torch.topk(magnitudes_of(values), k, sorted=False).indices
     if _DENSE * k < values.numel():
         return found.sort().values
     chosen = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
@@ -37,10 +37,10 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
 def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:
     """Where values are of size ``threshold`` or more: int64, ascending. If there are at most ``expected`` of them, they
     need not be counted first."""
-    bits = bits_in(values)
+    bits = magnitude_bits(values)
     if bits is None:
-        return torch.nonzero(sizes_of(values) >= threshold).view(-1)
-    least = bits_of(threshold)
+        return torch.nonzero(magnitudes_of(values) >= threshold).view(-1)
+    least = threshold_bits(threshold)
     indices = np.empty(expected + _RUN, np.int64)
     count = int(_select(bits, least, indices)) if expected else -1
     if count < 0:
@@ -51,10 +51,10 @@ def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Te
 
 def count_above(values: torch.Tensor, threshold: float) -> int:
     """How many values are of size ``threshold`` or more."""
-    bits = bits_in(values)
+    bits = magnitude_bits(values)
     if bits is None:
-        return int((sizes_of(values) >= threshold).sum())
-    return int(_count(bits, bits_of(threshold)))
+        return int((magnitudes_of(values) >= threshold).sum())
+    return int(_count(bits, threshold_bits(threshold)))
 
 
 def strided_sample(values: torch.Tensor, share: float, least: int, random: torch.Generator) -> torch.Tensor:
@@ -64,7 +64,7 @@ def strided_sample(values: torch.Tensor, share: float, least: int, random: torch
     stride = max(min(int(1 / share), n // max(least, 1)), 1)
     stride -= 1 - stride % 2 if stride > 1 else 0
     start = int(torch.randint(stride, (1,), generator=random))
-    return sizes_of(values[start::stride])
+    return magnitudes_of(values[start::stride])
 
 
 def sampled_threshold(sample: torch.Tensor, density: float) -> float:
@@ -73,14 +73,14 @@ def sampled_threshold(sample: torch.Tensor, density: float) -> float:
     return float(torch.topk(sample, k, sorted=False).values.min())
 
 
-def bits_in(values: torch.Tensor) -> np.ndarray | None:
+def magnitude_bits(values: torch.Tensor) -> np.ndarray | None:
     """uint32 bits for the kernels, where these are of use."""
     if values.dtype != torch.float32 or not values.is_cpu:
         return None
     return kernel_view(values.detach().contiguous().numpy().view(np.uint32))
 
 
-def bits_of(threshold: float) -> np.uint32:
+def threshold_bits(threshold: float) -> np.uint32:
     """The bits of a threshold that is not negative. Among such numbers bits are in the order of values."""
     return np.float32(threshold).view(np.uint32)
 

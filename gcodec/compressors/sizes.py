@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from ..kernels.core.jit import kernel
-from .selection import bits_in, bits_of, count_above, sizes_of
+from .selection import count_above, magnitude_bits, magnitudes_of, threshold_bits
 
 _SHIFT = 15  #: sizes of a bin agree in exponent and 8 mantissa bits
 _BINS = 1 << 31 - _SHIFT
 _LARGE = 1 << 18  #: values from which a histogram is worth its bins
 
 
-class Sizes:
+class Magnitudes:
     """Of a flat tensor that is not empty. ``mean``; ``most``: the greatest, infinity where there is NaN."""
 
     def __init__(self, flat: torch.Tensor) -> None:
@@ -24,7 +24,7 @@ class Sizes:
         self.mean, self.most = self._mean_and_most()
 
     def _mean_and_most(self) -> tuple[float, float]:
-        sizes = sizes_of(self.flat)
+        sizes = magnitudes_of(self.flat)
         return float(sizes.mean()), float(sizes.max())
 
     def reached(self, threshold: float, k: int) -> bool:
@@ -36,7 +36,7 @@ class Sizes:
         return 0
 
 
-class Binned(Sizes):
+class BinnedMagnitudes(Magnitudes):
     """With a histogram. Values are counted only where a question is decided within a bin."""
 
     def __init__(self, flat: torch.Tensor, bits: np.ndarray) -> None:
@@ -51,19 +51,19 @@ class Binned(Sizes):
         return float(sums.sum() / len(self._bits)), most if most < np.inf else np.inf
 
     def reached(self, threshold: float, k: int) -> bool:
-        at = int(bits_of(threshold)) >> _SHIFT
+        at = int(threshold_bits(threshold)) >> _SHIFT
         if self._above[at + 1] >= k or self._above[at] < k:
             return bool(self._above[at] >= k)
         return super().reached(threshold, k)
 
     def most_above(self, threshold: float) -> int:
-        return int(self._above[int(bits_of(threshold)) >> _SHIFT])
+        return int(self._above[int(threshold_bits(threshold)) >> _SHIFT])
 
 
-def sizes_in(flat: torch.Tensor) -> Sizes:
+def magnitudes_in(flat: torch.Tensor) -> Magnitudes:
     """The sizes of a flat tensor that is not empty."""
-    bits = bits_in(flat) if flat.numel() >= _LARGE else None
-    return Sizes(flat) if bits is None else Binned(flat, bits)
+    bits = magnitude_bits(flat) if flat.numel() >= _LARGE else None
+    return Magnitudes(flat) if bits is None else BinnedMagnitudes(flat, bits)
 
 
 @kernel

@@ -9,18 +9,18 @@ from typing import ClassVar, Self
 import torch
 
 from .contract import (
+    AllGather,
+    AllToAll,
     Compressor,
     Conversation,
-    Exchange,
-    Gather,
     Memory,
     Outcome,
     Place,
+    check_gradient,
     check_share,
-    check_type,
     wide,
 )
-from .outcome import Values
+from .outcome import SparseValues
 from .partition import parts_of
 from .sparse import Sparsifier, named, pack_sparse, unpack_sparse
 
@@ -49,26 +49,26 @@ class SparCML(Compressor):
         return replace(self, sparsifier=self.sparsifier.at(value))
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         flat = gradient.reshape(-1)
         indices = self.sparsifier.chosen(flat, memory, place)
         parts = parts_of(flat.numel(), place.size)
         cuts = torch.searchsorted(indices, torch.tensor([part.stop for part in parts], device=flat.device)).tolist()
         begins = [0, *cuts[:-1]]
-        received = yield Exchange(
+        received = yield AllToAll(
             [
                 pack_sparse(flat[part], indices[begin:end] - part.start)
                 for part, begin, end in zip(parts, begins, cuts, strict=True)
             ]
         )
-        results = yield Gather(self._sum(received, flat[parts[place.rank]]))
+        results = yield AllGather(self._sum(received, flat[parts[place.rank]]))
         average = torch.empty_like(flat)
         for rank, (part, payload) in enumerate(zip(parts, results, strict=True)):
             total = torch.zeros_like(flat[part], dtype=wide(flat.dtype))
             where, values = named(rank, unpack_sparse, payload, total)
             total[where] = values
             average[part] = total.div_(place.size).to(flat.dtype)
-        return Outcome(average.view(gradient.shape), Values(indices, flat[indices]), indices.numel())
+        return Outcome(average.view(gradient.shape), SparseValues(indices, flat[indices]), indices.numel())
 
     def _sum(self, payloads: Sequence[bytes], own: torch.Tensor) -> bytes:
         """The payload of the sum of what all ranks have for one's own part."""

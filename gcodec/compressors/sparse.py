@@ -14,19 +14,19 @@ import torch
 from .. import codec
 from ..errors import Corruption, GcodecError, InsufficientData
 from .contract import (
+    AllGather,
     Compressor,
     Conversation,
-    Gather,
     Memory,
     Outcome,
     Place,
+    check_gradient,
     check_share,
-    check_type,
-    kept,
+    n_kept,
     wide,
 )
 from .indices import bits_per_index, decode_indices, encode_indices
-from .outcome import Summed, Values
+from .outcome import SparseValues, Summed
 from .payload import ENVELOPE, SPARSE, seal, unseal
 
 _RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
@@ -55,17 +55,17 @@ class Sparsifier(Compressor):
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         """Which values to send of a flat tensor that is not empty: int64[k] on its device, ascending."""
 
-    def refine(self, chosen: Values, n_values: int, memory: Memory, place: Place) -> Values:
+    def refine(self, chosen: SparseValues, n_values: int, memory: Memory, place: Place) -> SparseValues:
         """The same, among those that a setting of greater density has chosen of a tensor of ``n_values``: compression
         of the compressed. Its cost is theirs, not that of all values."""
-        k, k_chosen = kept(n_values, self.density), chosen.indices.numel()
+        k, k_chosen = n_kept(n_values, self.density), chosen.indices.numel()
         if k >= k_chosen:
             return chosen
         at = self.at(k / k_chosen).select(chosen.values, memory, place)
-        return Values(chosen.indices[at], chosen.values[at])
+        return SparseValues(chosen.indices[at], chosen.values[at])
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        check_type(gradient)
+        check_gradient(gradient)
         flat = gradient.reshape(-1)
         return (yield from self.send(gradient, self.chosen(flat, memory, place), place))
 
@@ -78,8 +78,8 @@ class Sparsifier(Compressor):
     def send(self, gradient: torch.Tensor, indices: torch.Tensor, place: Place) -> Conversation:
         """The conversation once indices are chosen."""
         flat = gradient.reshape(-1)
-        payloads = yield Gather(self.pack(flat, indices))
-        parts = [Values(*named(rank, self.unpack, payload, flat)) for rank, payload in enumerate(payloads)]
+        payloads = yield AllGather(self.pack(flat, indices))
+        parts = [SparseValues(*named(rank, self.unpack, payload, flat)) for rank, payload in enumerate(payloads)]
         mean, sent = Summed(parts, place.size, wide(flat.dtype)), parts[place.rank]
         return Outcome(mean, sent, sent.values.numel(), gradient.shape, gradient.dtype)
 
@@ -93,7 +93,7 @@ class Sparsifier(Compressor):
 
     def floats(self, shape: Sequence[int]) -> float:
         n = math.prod(shape)
-        return kept(n, self.density) if n else 0
+        return n_kept(n, self.density) if n else 0
 
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
         k, n = self.floats(shape), math.prod(shape)

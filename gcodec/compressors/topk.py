@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .contract import Memory, Place, check_share, kept, random_of, tick
+from .contract import Memory, Place, check_share, n_kept, random_of, tick
 from .selection import above, largest, sampled_threshold, strided_sample
 from .sparse import Sparsifier
 
@@ -32,7 +32,7 @@ class TopK(Sparsifier):
             check_share("sample", self.sample)
 
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
-        k = kept(flat.numel(), self.density)
+        k = n_kept(flat.numel(), self.density)
         if self.sample is None:
             return largest(flat, k)
         random = random_of("topk", self.seed, place.name, place.rank, tick(memory))

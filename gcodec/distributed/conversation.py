@@ -5,7 +5,7 @@ bytes, and the payload itself where that is short; else it follows, when the rec
 notes of a conversation's first request also tell whether all ranks talk about the same; until they have, no message is
 longer than any rank has room for, since Gloo ends the process that gets one.
 
-A ``Reduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
+A ``AllReduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
 ranks, and sends the sum to all; small tensors everybody adds up. So sums do not depend on where in a buffer a value
 lies. Two ranks, whose sums are the same in any order, leave large ones to Gloo's all-reduce. What is large has notes
 ahead of it if it is a conversation's first request.
@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..compressors.contract import Exchange as ExchangeRequest
-from ..compressors.contract import Gather, Reduce, Request
+from ..compressors.contract import AllGather, AllReduce, AllToAll, Request
 from ..compressors.sums import sum_by_rank
 from ..errors import Corruption, GcodecError, PeerError
 from ..tensors import kernel_view
@@ -90,19 +89,19 @@ class Talk:
             except StopIteration as end:
                 return end.value
             match request:
-                case Reduce():
+                case AllReduce():
                     answer = self._reduced(exchange, request)
-                case Gather(payload):
+                case AllGather(payload):
                     answer = self._swap(exchange, [payload] * self.lane.size)
-                case ExchangeRequest(payloads):
+                case AllToAll(payloads):
                     answer = self._swap(exchange, payloads)
 
-    def _reduced(self, exchange: Exchange, request: Reduce) -> torch.Tensor:
+    def _reduced(self, exchange: Exchange, request: AllReduce) -> torch.Tensor:
         """The answer to a request. Values of a device go through the host's memory, which waits for the device."""
-        room = request.room()
+        room = request.buffer()
         if room.is_cpu:
-            return request.answer(self._reduce(exchange, room))
-        return request.answer(self._reduce(exchange, room.cpu())).to(room.device)
+            return request.result(self._reduce(exchange, room))
+        return request.result(self._reduce(exchange, room.cpu())).to(room.device)
 
     def _reduce(self, exchange: Exchange, total: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, in the contiguous tensor's own memory."""

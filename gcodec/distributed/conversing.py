@@ -1,4 +1,4 @@
-"""Any conversation, among the ranks of a process group: what ``gcodec.averaging.simulate.converse`` is in one
+"""Any conversation, among the ranks of a process group: what ``gcodec.averaging.simulate.run_conversations`` is in one
 process."""
 
 from __future__ import annotations

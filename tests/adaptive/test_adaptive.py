@@ -30,12 +30,12 @@ from gcodec.adaptive import (
     gravac_bits,
     ranks,
 )
-from gcodec.adaptive.losses import at_factor, loss, rounded, square
-from gcodec.adaptive.multilevel import Chosen, levels
+from gcodec.adaptive.losses import at_factor, loss, rounded_to_bits, square
+from gcodec.adaptive.multilevel import Chosen, probe_settings
 from gcodec.adaptive.packing import load_packed, packed
-from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection
-from gcodec.averaging.simulate import converse
+from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import DGC, QSGD, Dense, Frames, GradZip, Place, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.errors import InvalidArgument
 from tests.distributed.adaptive_cases import CONTROLLERS, PLANS, decisions
@@ -56,7 +56,7 @@ def counter(step=1.0):
 def advance(group, step, rate=None, **options):
     """One step of simulated ranks. Asserts that all have the same averages and make the same decisions."""
     gradients = gradients_at(step, len(group), **options)
-    averages = converse([rank.average(own, rate=rate) for rank, own in zip(group, gradients, strict=True)])
+    averages = run_conversations([rank.average(own, rate=rate) for rank, own in zip(group, gradients, strict=True)])
     for other, state in zip(averages, (rank.controller.state_dict() for rank in group), strict=True):
         assert all(same(other[name], averages[0][name]) for name in other)
         assert state == of(group).state_dict()
@@ -237,7 +237,7 @@ def test_whatever_is_measured(steps, policy, omega, window):
 def test_what_is_kept_and_what_is_lost_is_all(setting):
     tensor = gradients_at(0, 1)[0]["linear"]
     whole = square(tensor)
-    for level in levels(tensor, [setting], {}, Place()):
+    for level in probe_settings(tensor, [setting], {}, Place()):
         outcome = alone(level.compressor.compress(tensor, {}, Place()))
         lost = square(tensor - outcome.contribution)
         assert level.kept == pytest.approx(whole - lost, rel=1e-4, abs=1e-6 * whole)
@@ -252,13 +252,13 @@ def indices_of(level):
 def test_compression_of_the_compressed(family):
     """The second choice is among the first's values; for exact top-k it is what choosing anew would be."""
     tensor = gradients_at(0, 1)[0]["linear"]
-    mild, harsh = levels(tensor, [family.at(0.1), family.at(0.01)], {}, Place())
+    mild, harsh = probe_settings(tensor, [family.at(0.1), family.at(0.01)], {}, Place())
     first, second = indices_of(mild), indices_of(harsh)
     assert set(second.tolist()) < set(first.tolist())
     assert 20 <= len(second) <= 84
     assert harsh.kept < mild.kept < square(tensor)
     if isinstance(family, TopK):
-        assert torch.equal(second, indices_of(levels(tensor, [family.at(0.01)], {}, Place())[0]))
+        assert torch.equal(second, indices_of(probe_settings(tensor, [family.at(0.01)], {}, Place())[0]))
 
 
 @pytest.mark.parametrize(("compressor", "factor", "setting"), [
@@ -278,7 +278,7 @@ def test_a_compressor_without_a_knob_has_no_factors():
 def test_rounding_is_the_codecs(bits):
     tensor = gradients_at(0, 1)[0]["linear"]
     sent = Frames(bits).decompressed(tensor).contribution
-    assert same(rounded(tensor, bits), sent)
+    assert same(rounded_to_bits(tensor, bits), sent)
     assert loss(Frames(bits), tensor) / square(tensor) == pytest.approx(4.0**-bits / 23, rel=0.25)
 
 
@@ -336,7 +336,7 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one():
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_every_controllers_run_resumes_from_text(name, feedback):
     """In the middle of a period and at its end, as a checkpoint takes it; times but for the first are the same, too."""
-    plan = PLANS.get(name, Plan(TopK(0.1), feedback))
+    plan = PLANS.get(name, CompressionPlan(TopK(0.1), feedback))
     whole = ranks(3, plan, CONTROLLERS[name], counter())
     for step in range(7):
         if step in (0, 3, 4):
@@ -394,7 +394,7 @@ def test_a_bad_step_of_one_rank_is_all_ranks_and_passes():
         advance(group, 0)
         gradients = gradients_at(1, 2)
         gradients[1]["linear"][3, 3] = math.nan
-        averages = converse([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
+        averages = run_conversations([rank.average(own) for rank, own in zip(group, gradients, strict=True)])
         assert all(one["linear"].isnan().any() for one in averages)
         assert all(same(averages[0][name], averages[1][name]) for name in SHAPES)
         assert of(group).log[1] == 1
@@ -417,7 +417,7 @@ def test_throughput_is_samples_by_seconds():
 
 
 def test_momentum_correction_goes_with_gravac():
-    group = ranks(2, Plan(TopK(0.1), MomentumCorrection(0.9)), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
+    group = ranks(2, CompressionPlan(TopK(0.1), MomentumCorrection(0.9)), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
     for step in range(4):
         assert all(bool(torch.isfinite(one).all()) for one in advance(group, step).values())
 
@@ -477,7 +477,7 @@ def test_accordion_on_ranks(source):
     gradients, settings = gradients_at(0, 2), []
     for step in range(10):
         scaled = [{name: one * (10 if step >= 6 else 1) for name, one in own.items()} for own in gradients]
-        converse([rank.average(own) for rank, own in zip(group, scaled, strict=True)])
+        run_conversations([rank.average(own) for rank, own in zip(group, scaled, strict=True)])
         settings.append(group[0].averager.compressors["linear"])
         assert of(group).state_dict() == of(group[1:]).state_dict()
     assert settings == [TopK(1.0)] * 4 + [TopK(0.5)] * 4 + [TopK(1.0)] * 2
@@ -524,7 +524,7 @@ def test_an_optimizer_trains_and_resumes():
         model = torch.nn.Linear(60, 40)
         controller = GraVAC(TopK(0.1), 2, 16, 0.5, window=5, omega=0.0)
         inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
-        adaptive = Adaptive(Averager(Plan(TopK(0.1))), controller, counter())
+        adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), controller, counter())
         optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive, alone, samples=256)
         return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
 
@@ -564,7 +564,7 @@ def test_every_optimizers_state_is_in_the_checkpoint(made):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(60, 40), torch.nn.Linear(40, 30))
         groups = [{"params": model[1].parameters()}, {"params": model[0].parameters(), "weight_decay": 0.01}]
-        adaptive = Adaptive(Averager(Plan(TopK(0.1))), GraVAC(TopK(0.1), 2, 16, 0.5, window=2), counter())
+        adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1))), GraVAC(TopK(0.1), 2, 16, 0.5, window=2), counter())
         return model, AdaptiveOptimizer(made(groups), model.named_parameters(), adaptive, alone)
 
     def train(model: Any, optimizer: Any, steps: int) -> list[torch.Tensor]:
@@ -602,7 +602,7 @@ def flat(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_optimizers_that_do_not_fit_are_refused():
     model = torch.nn.Linear(3, 3)
-    adaptive = Adaptive(Averager(Plan(TopK(0.1), MomentumCorrection())), GraVAC(TopK(0.1)))
+    adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1), MomentumCorrection())), GraVAC(TopK(0.1)))
     named = list(model.named_parameters())
     with pytest.raises(InvalidArgument, match="momentum"):
         AdaptiveOptimizer(torch.optim.SGD(model.parameters(), lr=1, momentum=0.9), named, adaptive, alone)

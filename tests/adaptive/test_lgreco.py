@@ -31,7 +31,7 @@ from gcodec.adaptive import (
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.kmeans import k_means
 from gcodec.adaptive.knapsack import discretized, solve
-from gcodec.averaging.simulate import Simulation, converse
+from gcodec.averaging.simulate import Simulation, run_conversations
 from gcodec.compressors import DGC, QSGD, Dense, Frames, PowerSGD, RandomK, RedSync, TopK
 from gcodec.errors import InvalidArgument
 from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
@@ -315,8 +315,8 @@ def test_ranks_decide_alike_and_lose_nothing(controller):
     seen = set()
     for step in range(steps):
         own = gradients_at(step, size)
-        averages = converse([rank.average(one, rate=1.0) for rank, one in zip(group, own, strict=True)])
-        again = converse([rank.average(one, rate=1.0) for rank, one in zip(twin, own, strict=True)])
+        averages = run_conversations([rank.average(one, rate=1.0) for rank, one in zip(group, own, strict=True)])
+        again = run_conversations([rank.average(one, rate=1.0) for rank, one in zip(twin, own, strict=True)])
         if step in (2, 4):
             states = [rank.state_dict() for rank in twin]
             twin = ranks(size, TopK(0.05), controller)
@@ -343,7 +343,7 @@ def test_a_decision_that_changes_no_rank_changes_nothing():
     group, still = ranks(2, PowerSGD(4), only), Simulation(2, PowerSGD(4))
     for step in range(5):
         own = gradients_at(step, 2)
-        decided = converse([rank.average(one) for rank, one in zip(group, own, strict=True)])[0]
+        decided = run_conversations([rank.average(one) for rank, one in zip(group, own, strict=True)])[0]
         wanted = still.average(own)[0]
         assert all(same(decided[name], wanted[name]) for name in SHAPES)
     assert group[0].controller.state_dict()["choices"] == [0, 0, 0]

@@ -21,10 +21,10 @@ from bench.experiments.problems import HIDDEN, PROBLEMS, disguised
 from bench.experiments.traffic import Link, Traffic
 from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
-from gcodec.averaging.simulate import converse
+from gcodec.averaging.simulate import run_conversations
 from gcodec.benchmark.tables import read_table, write_table
 from gcodec.compressors import Dense, RandomK, TopK
-from gcodec.compressors.contract import Exchange, Gather, Reduce
+from gcodec.compressors.contract import AllGather, AllReduce, AllToAll
 
 SMALL = replace(PROBLEMS["cnn"], batch=4)
 
@@ -115,9 +115,9 @@ def test_all_ranks_take_the_same_decisions_and_take_them_again():
 # Traffic
 
 @pytest.mark.parametrize(("request_of", "messages", "n_bytes"), [
-    (lambda rank: Reduce(torch.ones(100)), 6, 2 * 3 / 4 * 400),
-    (lambda rank: Gather(b"x" * 100), 3, 300),
-    (lambda rank: Exchange([b"x" * 10] * 4), 3, 30),
+    (lambda rank: AllReduce(torch.ones(100)), 6, 2 * 3 / 4 * 400),
+    (lambda rank: AllGather(b"x" * 100), 3, 300),
+    (lambda rank: AllToAll([b"x" * 10] * 4), 3, 30),
 ], ids=["reduce", "gather", "exchange"])
 def test_traffic_is_that_of_rings(request_of, messages, n_bytes):
     def talk(rank):
@@ -127,7 +127,7 @@ def test_traffic_is_that_of_rings(request_of, messages, n_bytes):
     traffic = Traffic()
     conversations = [talk(rank) for rank in range(4)]
     conversations[0] = traffic.metered(conversations[0], 4)
-    converse(conversations)
+    run_conversations(conversations)
     assert (traffic.messages, traffic.wire_bytes) == (messages, n_bytes)
     assert traffic.seconds(Link(8e6, 0.5)) == pytest.approx(messages / 2 + n_bytes / 1e6)
     assert (traffic + traffic) - traffic == traffic == traffic.copy() is not traffic

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, WarmUp
-from gcodec.averaging.simulate import Simulation, compress_on, converse
-from gcodec.averaging.state import pack, unpack
+from gcodec.averaging.simulate import Simulation, compress_on, run_conversations
+from gcodec.averaging.state import pack_state, unpack_state
 from gcodec.compressors import (
     DGC,
     QSGD,
@@ -34,11 +34,11 @@ from gcodec.compressors import (
     TopK,
     gradzip,
 )
-from gcodec.compressors.contract import Gather, Memory, Reduce, alone, kept
-from gcodec.compressors.outcome import Values
+from gcodec.compressors.contract import AllGather, AllReduce, Memory, alone, n_kept
+from gcodec.compressors.outcome import SparseValues
 from gcodec.compressors.randomk import random_subset
-from gcodec.compressors.selection import bits_in, count_above
-from gcodec.compressors.sizes import Binned, Sizes, sizes_in
+from gcodec.compressors.selection import count_above, magnitude_bits
+from gcodec.compressors.sizes import BinnedMagnitudes, Magnitudes, magnitudes_in
 from gcodec.errors import InvalidArgument, PeerError
 from tests.support import elsewhere
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
@@ -56,7 +56,8 @@ def test_at_its_lossless_setting_it_is_dense(name):
         return
     shapes = {"x": (50, 50)} if promise.square else SHAPES
     steps = 2 if promise.square else 4      # each divides by a random matrix
-    _, averages = run(Plan(promise.lossless, feedback=None, smallest=0, vectors=True), 3, steps, shapes=shapes)
+    plan = CompressionPlan(promise.lossless, feedback=None, smallest=0, vectors=True)
+    _, averages = run(plan, 3, steps, shapes=shapes)
     for step, found in enumerate(averages):
         for tensor, wanted in mean_of(gradients_at(step, 3, shapes=shapes)).items():
             assert norm(found[tensor] - wanted) <= promise.apart * norm(wanted), tensor
@@ -98,7 +99,7 @@ def test_contributions_add_up_to_the_average(name, size):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
     promise = PROMISES[name]
-    simulation = Simulation(size, Plan(promise.setting, smallest=0, vectors=True))
+    simulation = Simulation(size, CompressionPlan(promise.setting, smallest=0, vectors=True))
     given_in = {tensor: torch.zeros(shape, dtype=torch.float64) for tensor, shape in SHAPES.items()}
     sent = {tensor: torch.zeros(shape, dtype=torch.float64) for tensor, shape in SHAPES.items()}
     for step in range(5):
@@ -121,12 +122,12 @@ def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
 
 @everyone
 def test_a_resumed_run_is_the_uninterrupted_run(name):
-    plan = Plan(PROMISES[name].setting, smallest=100)
+    plan = CompressionPlan(PROMISES[name].setting, smallest=100)
     simulation, _ = run(plan, 3, 3)
     buffer = io.BytesIO()
     torch.save([rank.state_dict() for rank in simulation.ranks], buffer)
     saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-    texts = [unpack(pack(state)) for state in saved]        # as hooks keep it
+    texts = [unpack_state(pack_state(state)) for state in saved]        # as hooks keep it
     resumed = [Simulation(3, plan) for _ in range(2)]
     for again, states in zip(resumed, (saved, texts), strict=True):
         for rank, state in zip(again.ranks, states, strict=True):
@@ -143,7 +144,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(name):
 def test_strange_gradients(name, kind):
     shapes = {"zero": (40, 30), "equal": (40, 30), "one value": (1, 1), "empty": (0, 7), "one row": (1, 50)}
     fill = 0.0 if kind == "zero" else 0.25
-    simulation = Simulation(2, Plan(PROMISES[name].setting, smallest=0))
+    simulation = Simulation(2, CompressionPlan(PROMISES[name].setting, smallest=0))
     for _ in range(3):
         gradient = torch.full(shapes[kind], fill)
         averages = simulation.average([{"x": gradient}, {"x": gradient}])
@@ -159,7 +160,7 @@ def test_strange_gradients(name, kind):
 @everyone
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_reaches_all_and_stays_out_of_residuals(name, bad):
-    simulation, _ = run(Plan(PROMISES[name].setting), 3, 2)
+    simulation, _ = run(CompressionPlan(PROMISES[name].setting), 3, 2)
     before = [rank.residual("linear") for rank in simulation.ranks]
     gradients = gradients_at(2, 3)
     gradients[1]["linear"][7, 7] = bad
@@ -186,7 +187,7 @@ def test_sizes_are_what_was_said(name, shape):
     setting = PROMISES[name].setting
     if isinstance(setting, WarmUp):
         setting = setting.compressor
-    simulation = Simulation(1, Plan(setting))
+    simulation = Simulation(1, CompressionPlan(setting))
     for step in range(4):
         one_step(simulation, step, shapes={"x": shape})
     count = simulation.ranks[0].total
@@ -200,7 +201,7 @@ def test_sizes_are_what_was_said(name, shape):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @everyone
 def test_other_types(name, dtype):
-    simulation, averages = run(Plan(PROMISES[name].setting), 2, 3, dtype=dtype)
+    simulation, averages = run(CompressionPlan(PROMISES[name].setting), 2, 3, dtype=dtype)
     assert all(one.dtype == dtype and bool(torch.isfinite(one).all()) for one in averages[-1].values())
     residual = simulation.ranks[0].residual("linear")
     if residual is not None and not isinstance(PROMISES[name].setting, Cast):
@@ -209,7 +210,7 @@ def test_other_types(name, dtype):
 
 @everyone
 def test_gradients_are_not_written_to(name):
-    simulation = Simulation(2, Plan(PROMISES[name].setting))
+    simulation = Simulation(2, CompressionPlan(PROMISES[name].setting))
     gradients = gradients_at(0, 2)
     before = [{tensor: one.clone() for tensor, one in own.items()} for own in gradients]
     simulation.average(gradients)
@@ -224,7 +225,7 @@ def test_gradients_are_not_written_to(name):
     GradZip(2, average=1.0), lambda: GradZip(2, dtype="int8"), lambda: Cast("float64"), lambda: DGC(0.1, upper=0.9),
     lambda: RedSync(0.1, method="other"), lambda: RedSync(0.1, same_sign=True, mantissa_bits=3), lambda: Frames(0),
     lambda: Dense().at(1), lambda: TopK(0.1).with_rank(3), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
-    lambda: ErrorFeedback(0.0), lambda: Plan(Dense(), smallest=-1),
+    lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1),
 ])
 def test_what_has_no_meaning_is_refused(wrong):
     with pytest.raises(InvalidArgument):
@@ -234,7 +235,7 @@ def test_what_has_no_meaning_is_refused(wrong):
 def test_integers_and_sparse_tensors_are_refused():
     for tensor in (torch.zeros(4, 4, dtype=torch.int32), torch.eye(4).to_sparse()):
         with pytest.raises(InvalidArgument):
-            alone(Averager(Plan(TopK(0.5), smallest=0)).average({"x": tensor}))
+            alone(Averager(CompressionPlan(TopK(0.5), smallest=0)).average({"x": tensor}))
 
 
 def test_knobs():
@@ -245,7 +246,7 @@ def test_knobs():
 
 
 def test_small_tensors_and_vectors_stay_dense():
-    simulation, averages = run(Plan(TopK(0.01), smallest=2000), 2, 1)
+    simulation, averages = run(CompressionPlan(TopK(0.01), smallest=2000), 2, 1)
     exact = mean_of(gradients_at(0, 2))
     assert all(same(averages[0][tensor], exact[tensor]) for tensor in ("bias", "images"))
     assert not same(averages[0]["linear"], exact["linear"])
@@ -263,9 +264,9 @@ def test_ranks_that_ask_for_different_things_are_told():
         yield request
 
     with pytest.raises(PeerError):
-        converse([asks(Gather(b"")), asks(Reduce(torch.zeros(3)))])
+        run_conversations([asks(AllGather(b"")), asks(AllReduce(torch.zeros(3)))])
     with pytest.raises(PeerError):
-        converse([asks(Reduce(torch.zeros(4))), asks(Reduce(torch.zeros(3)))])
+        run_conversations([asks(AllReduce(torch.zeros(4))), asks(AllReduce(torch.zeros(3)))])
 
 
 # Laws of single ones
@@ -302,11 +303,11 @@ def test_a_histogram_knows_what_counting_finds():
     random = torch.Generator().manual_seed(0)
     flat = torch.randn(300_001, generator=random) ** 3
     flat[:5] = torch.tensor([0.0, -0.0, 1e-42, 3.5, -3.5])
-    bits = bits_in(flat)
+    bits = magnitude_bits(flat)
     assert bits is not None
-    assert isinstance(sizes_in(flat), Binned)
-    assert not isinstance(sizes_in(flat[:1000]), Binned)
-    counted, binned = Sizes(flat), Binned(flat, bits)
+    assert isinstance(magnitudes_in(flat), BinnedMagnitudes)
+    assert not isinstance(magnitudes_in(flat[:1000]), BinnedMagnitudes)
+    counted, binned = Magnitudes(flat), BinnedMagnitudes(flat, bits)
     assert binned.mean == pytest.approx(counted.mean, rel=1e-5)
     assert binned.most == counted.most
     for threshold in (0.0, 1e-42, 1e-3, 0.5, 0.5009765625, 3.5, 3.5 + 1e-6, counted.most, 1e30):
@@ -316,7 +317,7 @@ def test_a_histogram_knows_what_counting_finds():
             assert binned.reached(threshold, k) == (count >= k)
     for bad in (math.nan, -math.inf):
         flat[7] = bad
-        assert Binned(flat, bits).most == math.inf
+        assert BinnedMagnitudes(flat, bits).most == math.inf
 
 
 @pytest.mark.parametrize("method", ["trimmed", "bisection"])
@@ -325,13 +326,13 @@ def test_redsync_chooses_the_same_of_large_tensors(method):
     for density in (0.5, 0.01, 1e-5):
         setting = RedSync(density, method=method)
         found = setting.select(flat, {}, Place())
-        with mock.patch("gcodec.compressors.redsync.sizes_in", Sizes):
+        with mock.patch("gcodec.compressors.redsync.magnitudes_in", Magnitudes):
             assert torch.equal(setting.select(flat, {}, Place()), found)
 
 
 @given(st.integers(1, 2000), st.floats(0.01, 1.0), st.integers(0, 100))
 def test_a_random_subset_is_one(n, density, seed):
-    k = kept(n, density)
+    k = n_kept(n, density)
     subset = random_subset(n, k, seed)
     assert subset.numel() == k
     assert bool((subset[1:] > subset[:-1]).all())
@@ -481,7 +482,7 @@ def test_compressing_the_compressed_is_compressing():
     flat = gradients_at(0, 1)[0]["linear"].view(-1)
     coarse = TopK(0.1).select(flat, {}, Place())
     fine = TopK(0.01)
-    found = fine.refine(Values(coarse, flat[coarse]), flat.numel(), {}, Place())
+    found = fine.refine(SparseValues(coarse, flat[coarse]), flat.numel(), {}, Place())
     assert torch.equal(found.indices, fine.select(flat, {}, Place()))
     assert torch.equal(found.values, flat[found.indices])
 
@@ -490,14 +491,14 @@ def test_compressing_the_compressed_is_compressing():
 def test_what_is_few_needs_no_refining(n_values):
     """A second choice among no more values than it may keep is the first one."""
     flat = torch.arange(float(n_values))
-    chosen = Values(torch.arange(n_values), flat)
+    chosen = SparseValues(torch.arange(n_values), flat)
     assert TopK(0.1).refine(chosen, n_values, {}, Place()).indices.numel() == min(n_values, 1)
 
 
 def test_near_lossless_frames_follow_the_optimizer():
     param = torch.nn.Parameter(torch.randn(80, 50, generator=torch.Generator().manual_seed(1)) * 0.1)
     optimizer = torch.optim.SGD([param], lr=0.01)
-    simulation = Simulation(2, Plan(Frames(optimizer=optimizer), feedback=None))
+    simulation = Simulation(2, CompressionPlan(Frames(optimizer=optimizer), feedback=None))
     gradients = [{"x": own["x"]} for own in gradients_at(0, 2, shapes={"x": (80, 50)})]
     average = simulation.average(gradients, {"x": param})[0]["x"]
     exact = mean_of(gradients)["x"]

@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
-from gcodec.averaging.simulate import Simulation, converse
+from gcodec.averaging.simulate import Simulation, run_conversations
 from gcodec.compressors import DGC, Dense, TopK
 from gcodec.compressors.contract import alone
 from gcodec.errors import InvalidArgument
@@ -27,7 +27,7 @@ def test_what_is_sent_and_what_is_left_is_the_sum_of_momenta(compressor, nestero
     """Without masking and clipping; and the whole of it, where everything is sent, is what torch's SGD steps with."""
     size, steps = 3, 6
     momentum = MomentumCorrection(0.9, nesterov=nesterov, masking=False)
-    simulation = Simulation(size, Plan(compressor, momentum, smallest=0))
+    simulation = Simulation(size, CompressionPlan(compressor, momentum, smallest=0))
     param = torch.nn.Parameter(torch.zeros(SHAPES["linear"], dtype=torch.float64))
     optimizer = torch.optim.SGD([param], lr=1.0, momentum=0.9, nesterov=nesterov)
     sent = torch.zeros_like(param.detach())
@@ -42,7 +42,7 @@ def test_what_is_sent_and_what_is_left_is_the_sum_of_momenta(compressor, nestero
 
 
 def test_masking_forgets_momentum_where_values_were_sent():
-    rank = Averager(Plan(TopK(0.1), MomentumCorrection(0.9), smallest=0))
+    rank = Averager(CompressionPlan(TopK(0.1), MomentumCorrection(0.9), smallest=0))
     gradient = gradients_at(0, 1)[0]["linear"]
     chosen = {}
     rank.watch = lambda name, corrected, outcome: chosen.update({name: outcome.indices})
@@ -54,14 +54,14 @@ def test_masking_forgets_momentum_where_values_were_sent():
 
 
 def test_dense_tensors_keep_their_momentum():
-    simulation, averages = run(Plan(TopK(0.1), MomentumCorrection(0.5)), 2, 2)
+    simulation, averages = run(CompressionPlan(TopK(0.1), MomentumCorrection(0.5)), 2, 2)
     first, second = (mean_of(gradients_at(step, 2))["bias"] for step in (0, 1))
     assert norm(averages[1]["bias"] - (second + 0.5 * first)) <= 1e-6 * norm(second)
     assert simulation.ranks[0].residual("bias") is None
 
 
 def test_clipping_is_by_the_root_of_the_number_of_ranks():
-    simulation = Simulation(4, Plan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
+    simulation = Simulation(4, CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
     gradient = torch.ones(10, 10)      # of norm 10
     average = simulation.average([{"x": gradient}] * 4)[0]["x"]
     assert norm(average) == pytest.approx(0.25, rel=1e-5)
@@ -79,7 +79,7 @@ def test_a_momentum_of_the_optimizers_own_is_refused():
 
 
 def test_decay_forgets():
-    rank = Averager(Plan(TopK(0.01), ErrorFeedback(decay=0.5), smallest=0))
+    rank = Averager(CompressionPlan(TopK(0.01), ErrorFeedback(decay=0.5), smallest=0))
     gradient = gradients_at(0, 1)[0]["linear"]
     alone(rank.average({"x": gradient}))
     left = rank.memories["x"]["residual"].clone()
@@ -90,7 +90,7 @@ def test_decay_forgets():
 
 
 def test_without_feedback_nothing_is_kept():
-    simulation, _ = run(Plan(TopK(0.01), feedback=None), 2, 3)
+    simulation, _ = run(CompressionPlan(TopK(0.01), feedback=None), 2, 3)
     assert all(not memory for memory in simulation.ranks[0].memories.values())
 
 
@@ -108,9 +108,9 @@ def test_the_whole_recipe_trains():
             weight = weight - rate * simulation.average(gradients)[0]["w"]
         return norm(torch.cat(list(data)) @ weight - torch.cat(list(targets))) ** 2
 
-    dense = loss_after(Plan(Dense(), MomentumCorrection(0.9, masking=False)))
+    dense = loss_after(CompressionPlan(Dense(), MomentumCorrection(0.9, masking=False)))
     start = norm(targets) ** 2
-    found = loss_after(Plan(WarmUp(DGC(0.05), steps=10), MomentumCorrection(0.9, clip=300.0)))
+    found = loss_after(CompressionPlan(WarmUp(DGC(0.05), steps=10), MomentumCorrection(0.9, clip=300.0)))
     assert dense < 1e-3 * start
     assert found < 1e-3 * start
 
@@ -118,7 +118,7 @@ def test_the_whole_recipe_trains():
 def test_state_of_another_rank_or_version_is_refused():
     simulation, _ = run(TopK(0.1), 2, 1)
     state = simulation.ranks[0].state_dict()
-    for wrong in (simulation.ranks[1], Averager(Plan(TopK(0.1)), 0, 3)):
+    for wrong in (simulation.ranks[1], Averager(CompressionPlan(TopK(0.1)), 0, 3)):
         with pytest.raises(InvalidArgument):
             wrong.load_state_dict(state)
     with pytest.raises(InvalidArgument):
@@ -130,7 +130,7 @@ def test_state_of_another_rank_or_version_is_refused():
 def test_averages_in_place_are_the_same_averages(name, feedback):
     """In the gradients' memory, as hooks have it: the same bits, and the same residuals, in narrow types too; and where
     a gradient is not finite, it changes no residual."""
-    plan = Plan(PROMISES[name].setting, feedback, smallest=100)
+    plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=100)
     for dtype in (torch.float32, torch.bfloat16):
         groups = [[Averager(plan, rank, 3) for rank in range(3)] for _ in range(2)]
         for step in range(4):
@@ -140,7 +140,7 @@ def test_averages_in_place_are_the_same_averages(name, feedback):
             found = []
             for group, in_place in zip(groups, (False, True), strict=True):
                 mine = [{key: one.clone() for key, one in own.items()} for own in gradients]
-                found += [converse([one.average(own, in_place=in_place)
+                found += [run_conversations([one.average(own, in_place=in_place)
                                     for one, own in zip(group, mine, strict=True)])[1]]
                 assert all((found[-1][key] is one) == in_place for key, one in mine[1].items())
             assert all(same(found[0][key], found[1][key]) for key in found[0])

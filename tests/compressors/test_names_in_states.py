@@ -8,9 +8,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from gcodec.averaging.averager import Averager, Plan
+from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
-from gcodec.averaging.state import pack
+from gcodec.averaging.state import pack_state
 from gcodec.compressors import ACPSGD, DGC, Dense, GradNA, GradZip, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.compressors.lowrank import Alternating
 from tests.support.compressor_settings import PROMISES
@@ -47,6 +47,15 @@ def test_feedback_has_the_repr_that_ranks_compare():
     assert repr(MomentumCorrection()) == "MomentumCorrection(momentum=0.9, nesterov=False, masking=True, clip=None)"
 
 
+def test_a_plan_has_the_terms_that_ranks_compare():
+    assert repr(CompressionPlan(Dense())) == (
+        "CompressionPlan(compressor=Dense(), feedback=ErrorFeedback(decay=1.0), smallest=1024, vectors=False)"
+    )
+    assert CompressionPlan(Dense(), None, smallest=0).terms == (
+        "Plan(compressor=Dense(), feedback=None, smallest=0, vectors=False)"
+    )
+
+
 @pytest.mark.parametrize(("setting", "keys"), [
     (ACPSGD(2), {"residual", "acpsgd.0", "acpsgd.side"}), (GradZip(2), {"residual", "gradzip.0", "gradzip.side"}),
     (GradNA(2), {"residual"}),
@@ -74,16 +83,16 @@ def test_momentum_is_saved_as_momentum():
 def test_an_averager_has_the_state_that_checkpoints_have():
     rank = averager(TopK(0.1), ErrorFeedback())
     assert list(rank.state_dict()) == ["version", "rank", "size", "tensors"]
-    assert pack({"a": torch.arange(2), 3: [None, 1.5]}) == (
+    assert pack_state({"a": torch.arange(2), 3: [None, 1.5]}) == (
         '{"gcodec.pairs": [["a", {"gcodec.plain_tensor": {"array": "<i8", "base64": "AAAAAAAAAAABAAAAAAAAAA=="}, '
         '"shape": [2]}], [3, [null, 1.5]]]}'
     )
-    assert '"gcodec.tensor"' in pack(torch.ones(3))
+    assert '"gcodec.tensor"' in pack_state(torch.ones(3))
 
 
 def averager(setting, feedback):
     """A single rank's averager after a step."""
-    rank = Averager(Plan(setting, feedback))
+    rank = Averager(CompressionPlan(setting, feedback))
     alone(rank.average({"x": torch.randn(60, 70, generator=torch.Generator().manual_seed(0))}))
     return rank
 

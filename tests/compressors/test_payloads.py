@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcodec.averaging.simulate import converse
-from gcodec.compressors import DGC, QSGD, Exchange, Frames, Gather, RedSync, Reduce, SparCML, TopK
-from gcodec.compressors.batching import join, split, together
-from gcodec.compressors.bits import pack, packed_size, unpack
+from gcodec.averaging.simulate import run_conversations
+from gcodec.compressors import DGC, QSGD, AllGather, AllReduce, AllToAll, Frames, RedSync, SparCML, TopK
+from gcodec.compressors.batching import batch_conversations, join_payloads, split_payloads
+from gcodec.compressors.bits import pack_bits, packed_size, unpack_bits
 from gcodec.compressors.contract import Place
 from gcodec.compressors.draws import below, draw64
 from gcodec.compressors.indices import bits_per_index, decode_indices, encode_indices
@@ -99,17 +99,17 @@ def test_indices_beyond_the_values_are_refused():
 @given(st.integers(1, 8), st.integers(0, 300), st.integers(0, 9))
 def test_numbers_round_trip(width, n, seed):
     numbers = np.random.default_rng(seed).integers(0, 1 << width, n).astype(np.uint8)
-    packed = pack(numbers, width)
+    packed = pack_bits(numbers, width)
     assert len(packed) == packed_size(n, width)
-    assert np.array_equal(unpack(packed, n, width), numbers)
+    assert np.array_equal(unpack_bits(packed, n, width), numbers)
     with pytest.raises(Corruption):
-        unpack(packed + b"x", n, width)
+        unpack_bits(packed + b"x", n, width)
 
 
 def test_stray_bits_are_refused():
-    assert list(unpack(b"\x07", 1, 3)) == [7]
+    assert list(unpack_bits(b"\x07", 1, 3)) == [7]
     with pytest.raises(Corruption):
-        unpack(b"\x0f", 1, 3)
+        unpack_bits(b"\x0f", 1, 3)
 
 
 # Levels
@@ -184,7 +184,7 @@ def test_every_damaged_bit_of_a_message_is_noticed(setting):
     flat = torch.randn(20, 15, generator=torch.Generator().manual_seed(3))
 
     def payload_of(request):
-        return request.payload if isinstance(request, Gather) else request.payloads[0]
+        return request.payload if isinstance(request, AllGather) else request.payloads[0]
 
     good = payload_of(next(setting.compress(flat, {}, Place(1, 2))))
     places = range(0, len(good), 7)
@@ -211,13 +211,13 @@ def test_a_payload_for_another_tensor_is_refused():
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=6))
 def test_joined_payloads_are_split(parts):
-    joined = join(parts)
-    assert split(joined, len(parts)) == parts
+    joined = join_payloads(parts)
+    assert split_payloads(joined, len(parts)) == parts
     if len(parts) > 1:
         with pytest.raises(Corruption):
-            split(joined + b"x", len(parts))
+            split_payloads(joined + b"x", len(parts))
         with pytest.raises(Corruption):
-            split(joined[:3], len(parts))
+            split_payloads(joined[:3], len(parts))
 
 
 def test_rounds_are_batched_by_kind_and_type():
@@ -232,15 +232,16 @@ def test_rounds_are_batched_by_kind_and_type():
     def requests_of(rank):
         narrow, wide = torch.full((3,), rank + 1.0), torch.full((2, 2), rank + 1.0, dtype=torch.float64)
         return [
-            [Reduce(narrow.clone()), Gather(bytes([rank]))], [Reduce(wide.clone())], [Reduce(narrow.clone() * 10)],
-            [Gather(b"a" * rank), Exchange([b"to0", b"to1"]), Reduce(wide.clone())], [],
-            [Exchange([bytes([rank, 0]), bytes([rank, 1])])], [Gather(b"")],
+            [AllReduce(narrow.clone()), AllGather(bytes([rank]))], [AllReduce(wide.clone())],
+            [AllReduce(narrow.clone() * 10)],
+            [AllGather(b"a" * rank), AllToAll([b"to0", b"to1"]), AllReduce(wide.clone())], [],
+            [AllToAll([bytes([rank, 0]), bytes([rank, 1])])], [AllGather(b"")],
         ]
 
     seen = []
 
     def watched(rank):
-        batch = together([conversation(requests) for requests in requests_of(rank)], rank)
+        batch = batch_conversations([conversation(requests) for requests in requests_of(rank)], rank)
         answer = None
         while True:
             try:
@@ -251,8 +252,8 @@ def test_rounds_are_batched_by_kind_and_type():
                 seen.append(type(request).__name__)
             answer = yield request
 
-    found = converse([watched(0), watched(1)])
-    assert seen == ["Gather", "Exchange", "Reduce", "Reduce", "Gather", "Exchange", "Reduce"]
+    found = run_conversations([watched(0), watched(1)])
+    assert seen == ["AllGather", "AllToAll", "AllReduce", "AllReduce", "AllGather", "AllToAll", "AllReduce"]
     for rank in (0, 1):
         answers = [sent.outcome for sent in found[rank]]
         assert torch.equal(answers[0][0], torch.full((3,), 3.0))
@@ -267,4 +268,4 @@ def test_rounds_are_batched_by_kind_and_type():
 
 def test_a_message_that_holds_too_little_is_refused():
     with pytest.raises(GcodecError):
-        split(b"\x05\x00\x00\x00\x00\x00\x00\x00abc", 2)
+        split_payloads(b"\x05\x00\x00\x00\x00\x00\x00\x00abc", 2)

@@ -31,8 +31,8 @@ from gcodec.adaptive import (
     gravac_bits,
     ranks,
 )
-from gcodec.averaging.averager import Averager, Plan
-from gcodec.averaging.simulate import converse
+from gcodec.averaging.averager import Averager, CompressionPlan
+from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import QSGD, Dense, Frames, PowerSGD, RandomK, TopK
 from gcodec.distributed.stats import Tally
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
@@ -48,7 +48,7 @@ CONTROLLERS: dict[str, Any] = {
     "clusters": KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2, source="own"),
     "threshold": GlobalThreshold(TopK(0.05), period=2),
 }
-PLANS: dict[str, Plan] = {"gravac bits": Plan(Frames())}
+PLANS: dict[str, CompressionPlan] = {"gravac bits": CompressionPlan(Frames())}
 
 
 def counter() -> Any:
@@ -70,7 +70,7 @@ def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, i
     found, settings = [], set()
     for step in range(steps):
         gradients = gradients_at(step, size)
-        wanted = converse([one.average(own, rate=1.0) for one, own in zip(simulated, gradients, strict=True)])
+        wanted = run_conversations([one.average(own, rate=1.0) for one, own in zip(simulated, gradients, strict=True)])
         averages = gd.converse(real.average(gradients[rank()], rate=1.0), group, tally=tally)
         assert all(same(averages[one], wanted[rank()][one]) for one in averages), step
         settings.add(repr([compressor.floats((60, 70)) for compressor in real.averager.compressors.values()]))
@@ -87,7 +87,8 @@ def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Linear(60, 40)
     inner = torch.optim.SGD(model.parameters(), lr=5.0)
-    adaptive = Adaptive(Averager(Plan(TopK(0.1)), rank(), group.size()), GraVAC(TopK(0.1), 2, 16, 0.5, window=5))
+    averager = Averager(CompressionPlan(TopK(0.1)), rank(), group.size())
+    adaptive = Adaptive(averager, GraVAC(TopK(0.1), 2, 16, 0.5, window=5))
     optimizer = AdaptiveOptimizer(inner, model.named_parameters(), adaptive,
                                   lambda conversation: gd.converse(conversation, group), samples=200)
     losses = []
@@ -107,7 +108,7 @@ def optimizer_checkpoint(group: dist.ProcessGroup, name: str, folder: str, first
     def made() -> Iterator[tuple[Any, Any]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(60, 40), nn.Linear(40, 60))
-        adaptive = Adaptive(Averager(PLANS.get(name, Plan(TopK(0.1))), rank(), group.size()),
+        adaptive = Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1))), rank(), group.size()),
                             copy.deepcopy(CONTROLLERS[name]), counter())
         yield model, AdaptiveOptimizer(torch.optim.Adam(model.parameters(), 0.01), model.named_parameters(), adaptive,
                                        lambda conversation: gd.converse(conversation, group))
@@ -143,7 +144,7 @@ def given_model(group: dist.ProcessGroup, name: str, **options: Any) -> Iterator
     model = Given()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, Plan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
+    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, CompressionPlan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
                                  optimizer=optimizer, group=group, **options)
     state.adaptive.clock = counter()
     wrapped.register_comm_hook(state, gd.hook)
@@ -163,14 +164,16 @@ def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: An
     A checksum of averages and decisions, how often settings changed, and the number of buckets.
     """
     size = group.size()
-    simulated = ranks(size, PLANS.get(name, Plan(TopK(0.1))), CONTROLLERS[name])
+    simulated = ranks(size, PLANS.get(name, CompressionPlan(TopK(0.1))), CONTROLLERS[name])
     for one in simulated:
         one.clock = counter()
     found, settings = [], list[str]()
     with given_model(group, name, **options) as (model, wrapped, state):
         for step in range(steps):
             rate = set_rate(state, step)
-            wanted = converse([one.average(gradients_of(step, who), rate=rate) for who, one in enumerate(simulated)])[0]
+            wanted = run_conversations(
+                [one.average(gradients_of(step, who), rate=rate) for who, one in enumerate(simulated)]
+            )[0]
             averages = averages_at(step, model, wrapped)
             for tensor, average in averages.items():
                 assert same(average, wanted[tensor]), (step, tensor)
@@ -229,7 +232,7 @@ def train(group: dist.ProcessGroup, name: str, steps: int = 8, *, branch: bool =
     model = Net(branch, narrow, images)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, Plan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
+    state = gd.AdaptiveGradients(wrapped, PLANS.get(name, CompressionPlan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name]),
                                  optimizer=optimizer, group=group, samples=16 * accumulate)
     wrapped.register_comm_hook(state, gd.hook)
     losses = []
@@ -290,7 +293,7 @@ def changing(group: dist.ProcessGroup, name: str) -> str:
     """Gradients that come with another tensor compressed than before."""
     with given_model(group, name) as (model, wrapped, state):
         averages_at(0, model, wrapped)
-        state.averager.plan = Plan(Dense(), smallest=7000)
+        state.averager.plan = CompressionPlan(Dense(), smallest=7000)
         try:
             averages_at(1, model, wrapped)
         except Exception as error:

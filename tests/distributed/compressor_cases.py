@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
@@ -50,7 +50,7 @@ def gradients_of(step: int, who: int) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def given_model(
-    group: dist.ProcessGroup, plan: Plan | Compressor, **options: Any
+    group: dist.ProcessGroup, plan: CompressionPlan | Compressor, **options: Any
 ) -> Iterator[tuple[Given, Any, Any]]:
     """A model of given gradients under DDP, in buckets of 20 KB and more, and the hook's state."""
     model = Given()
@@ -79,7 +79,7 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
     promise, size = PROMISES[name], group.size()
     summed: dict[str, Any] = {}
     sent: dict[str, Any] = {}
-    plan = Plan(promise.setting)
+    plan = CompressionPlan(promise.setting)
     simulation = Simulation(size, plan)
     found = []
     with given_model(group, plan) as (model, wrapped, state):
@@ -108,7 +108,7 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
 
 def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:
     """A run that is saved and loaded goes on as the uninterrupted one."""
-    plan = Plan(PROMISES[name].setting)
+    plan = CompressionPlan(PROMISES[name].setting)
     with given_model(group, plan) as (model, wrapped, state):
         for step in range(first):
             averages_at(step, model, wrapped)
@@ -126,7 +126,7 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None
 
 def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> bool:
     """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
-    plan = Plan(PROMISES[name].setting)
+    plan = CompressionPlan(PROMISES[name].setting)
     with given_model(group, plan) as (model, wrapped, state):
         for step in range(3):
             averages_at(step, model, wrapped)
@@ -142,8 +142,8 @@ def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: flo
           narrow: bool = False, images: bool = False, accumulate: int = 1, poison: bool = False,
           **ddp: Any) -> tuple[int, float, float, int]:
     """Some steps of training; a checksum of the parameters, first and last loss, tensors that were dropped."""
-    plans = {"dgc": Plan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
-             **{name: Plan(promise.setting) for name, promise in PROMISES.items()}}
+    plans = {"dgc": CompressionPlan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
+             **{name: CompressionPlan(promise.setting) for name, promise in PROMISES.items()}}
     model = Net(branch, narrow, images)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -235,7 +235,7 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
 def refusals(group: dist.ProcessGroup) -> None:
     """Arguments without a meaning are refused."""
     model = Given()
-    plan = Plan(DGC(0.1), MomentumCorrection())
+    plan = CompressionPlan(DGC(0.1), MomentumCorrection())
     for call in (lambda: gd.CompressedGradients(model, plan),
                  lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.SGD(model.parameters(), 1, 0.9)),
                  lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.Adam(model.parameters()))):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import gcodec
 import gcodec.distributed as gd
 from gcodec.adaptive import Accordion, Controller, GraVAC, LGreCo
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import PowerSGD, TopK
 from gcodec.distributed.ddp import controller
@@ -104,7 +104,7 @@ def averages_there(state: Any, model: Given, step: int, growth: float = 1.0) -> 
 
 def follows_there(group: dist.ProcessGroup, name: str) -> None:
     """Averages are those that simulated ranks have on the host; also after a resume."""
-    plan = Plan(PROMISES[name].setting)
+    plan = CompressionPlan(PROMISES[name].setting)
     model, simulation = Given(), Simulation(group.size(), plan)
     states = [gd.CompressedGradients(model, plan, group=group) for _ in range(2)]
     with there() as side:

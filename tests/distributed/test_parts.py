@@ -17,7 +17,7 @@ import torch
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.averaging.state import pack, unpack
+from gcodec.averaging.state import pack_state, unpack_state
 from gcodec.distributed.collectives import Collectives
 from gcodec.distributed.ddp.compressor import CompressedGradients
 from gcodec.distributed.gradients import Gradients, Segment
@@ -349,7 +349,7 @@ def test_tensors_come_back_from_a_packed_state(dtype, shape):
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     if tensor.numel() > 2:
         tensor.view(-1)[:3] = torch.tensor([math.nan, -0.0, -math.inf])
-    found = unpack(pack({"x": tensor, "y": None}))["x"]
+    found = unpack_state(pack_state({"x": tensor, "y": None}))["x"]
     assert found.dtype == dtype
     assert found.shape == tensor.shape
     assert bool((found.reshape(-1).view(torch.uint8) == tensor.reshape(-1).view(torch.uint8)).all())
@@ -363,26 +363,26 @@ STATES = st.recursive(NUMBERS, lambda inner: st.one_of(
 
 @given(STATES)
 def test_states_come_back_with_their_keys(state):
-    assert unpack(pack(state)) == state
+    assert unpack_state(pack_state(state)) == state
 
 
 @pytest.mark.parametrize("tensor", [torch.arange(6).view(2, 3), torch.tensor(7), torch.tensor([True, False])])
 def test_tensors_of_other_things_than_floats_come_back(tensor):
-    found = unpack(pack({"x": tensor}))["x"]
+    found = unpack_state(pack_state({"x": tensor}))["x"]
     assert found.dtype == tensor.dtype
     assert torch.equal(found, tensor)
 
 
 def test_arrays_come_back_from_a_packed_state():
     counts = np.arange(7, dtype=np.int64)
-    assert np.array_equal(unpack(pack({"counts": counts}))["counts"], counts)
+    assert np.array_equal(unpack_state(pack_state({"counts": counts}))["counts"], counts)
 
 
 @pytest.mark.parametrize("damage", ["{", '{"gcodec.tensor": "AAAA"}', '{"gcodec.tensor": 5}', '{"gcodec.pairs": [1]}',
                                     '{"array": "<f4", "base64": "AAA"}'])
 def test_damaged_states_are_refused(damage):
     with pytest.raises(gcodec.GcodecError):
-        unpack(damage)
+        unpack_state(damage)
 
 
 class Couple(torch.distributed.ProcessGroup):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import (
@@ -100,7 +100,7 @@ def mean_of(gradients: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.
 Averages = dict[str, torch.Tensor]
 
 
-def run(plan: Plan | Compressor, size: int, steps: int, **options: Any) -> tuple[Simulation, list[Averages]]:
+def run(plan: CompressionPlan | Compressor, size: int, steps: int, **options: Any) -> tuple[Simulation, list[Averages]]:
     """A simulation after some steps, and the averages of each. Asserts that all ranks have the same."""
     simulation = Simulation(size, plan)
     return simulation, [one_step(simulation, step, **options) for step in range(steps)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gcodec.adaptive import Accordion, Bytes, Controller, GlobalThreshold, KMeans, LGreCo, Prioritized, Range, Settings
-from gcodec.averaging.averager import Plan
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import QSGD, Compressor, Dense, PowerSGD, TopK
 
@@ -46,10 +46,10 @@ class Method:
     make: Make = lambda setup: Fixed()
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CompressionPlan:
         """Without error feedback where what is lost is zero in the mean."""
         unbiased = isinstance(self.reference, QSGD | Dense)
-        return Plan(self.reference, None if unbiased else ErrorFeedback())
+        return CompressionPlan(self.reference, None if unbiased else ErrorFeedback())
 
 
 def uniform(family: str, reference: Compressor, name: str = UNIFORM) -> Method:

@@ -21,7 +21,7 @@ from gcodec.adaptive import Adaptive, Planner, Settings
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.losses import square
 from gcodec.averaging.averager import Count
-from gcodec.averaging.simulate import converse
+from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import Compressor, Outcome
 
 RANKS = 2  #: each decodes the payloads of all, so that what a step takes grows with the square
@@ -177,7 +177,9 @@ def train(job: Job) -> Training:
         losses.append(float(np.mean([loss for _, loss in both])))
         middle = process_time()
         rate = problem.rate * problem.factor(step, job.steps)
-        averages = converse([rank.average(own, params, rate=rate) for rank, (own, _) in zip(ranks, both, strict=True)])
+        averages = run_conversations(
+            [rank.average(own, params, rate=rate) for rank, (own, _) in zip(ranks, both, strict=True)]
+        )
         end = process_time()
         _update(problem, optimizer, params, averages[0], rate)
         found.compress_seconds += end - middle

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...averaging.state import pack, unpack
+from ...averaging.state import pack_state, unpack_state
 from ...errors import InvalidArgument, Unsupported
 from ..gradients import Gradients, gradients_of
 from ..modes import Mode, NearLossless, mode_of
@@ -269,7 +269,7 @@ class CompressedAllreduce:
         codebooks, own = self._codebooks.state_dict()
         gate = {} if self._gate is None else self._gate.state_dict()
         shared = {"rounds": self._rounds.state_dict(), "bypass": gate, "codebooks": codebooks}
-        return {"version": 1, "shared": pack(shared), f"rank{self._rank()}": pack(own)}
+        return {"version": 1, "shared": pack_state(shared), f"rank{self._rank()}": pack_state(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`, on all ranks, before the first step.
@@ -282,8 +282,8 @@ class CompressedAllreduce:
             raise InvalidArgument(
                 f"a hook's state of version {state.get('version')} with {list(state)}; this is version 1, with 'shared'"
             )
-        shared, own = unpack(state["shared"]), state.get(f"rank{self._rank()}")
-        self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack(own))
+        shared, own = unpack_state(state["shared"]), state.get(f"rank{self._rank()}")
+        self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack_state(own))
         self._rounds.load_state_dict(shared["rounds"])
         if self._gate is not None and shared["bypass"]:
             self._gate.load_state_dict(shared["bypass"])

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...averaging.averager import Averager, Plan
-from ...averaging.state import pack, unpack
+from ...averaging.averager import Averager, CompressionPlan
+from ...averaging.state import pack_state, unpack_state
 from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported
@@ -37,9 +37,9 @@ class CompressedGradients:
     ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
     parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it should be
     DDP's, unless gradients are None between steps (``zero_grad(set_to_none=True)``). ``plan``: a compressor, which gets
-    error feedback, or a :class:`~gcodec.averaging.averager.Plan`. ``optimizer``: the one that will take the step; plans
-    with momentum correction need it, to see that it has no momentum. ``group``: DDP's process group. ``timeout``: when
-    a silent rank becomes an error.
+    error feedback, or a :class:`~gcodec.averaging.averager.CompressionPlan`. ``optimizer``: the one that will take the
+    step; plans with momentum correction need it, to see that it has no momentum. ``group``: DDP's process group.
+    ``timeout``: when a silent rank becomes an error.
 
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
     ``gcodec.averaging.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and
@@ -49,7 +49,7 @@ class CompressedGradients:
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan | Compressor,
+        plan: CompressionPlan | Compressor,
         *,
         optimizer: torch.optim.Optimizer | None = None,
         group: dist.ProcessGroup | None = None,
@@ -57,7 +57,7 @@ class CompressedGradients:
     ) -> None:
         if not dist.is_initialized():
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
-        self.plan = plan if isinstance(plan, Plan) else Plan(plan)
+        self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
         _check_optimizer(self.plan, optimizer)
         self.group, self.timeout = group, duration("timeout", timeout)
         module = model.module if isinstance(model, DistributedDataParallel) else model
@@ -109,7 +109,7 @@ class CompressedGradients:
 
     def _options(self) -> dict[str, object]:
         """What all ranks must have in common from the beginning."""
-        return {"state": type(self).__name__, "plan": repr(self.plan)}
+        return {"state": type(self).__name__, "plan": self.plan.terms}
 
     def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
         """The conversation about a bucket, if there is any, which puts averages in the place of its gradients."""
@@ -184,12 +184,15 @@ class CompressedGradients:
         what the new state has an entry for."""
         state = {**self.averager.state_dict(), "step": self._step}
         tensors = state.pop("tensors")
-        return {"averager": pack(state), "tensors": {name: pack(tensors.get(name, {})) for name in self._params}}
+        return {
+            "averager": pack_state(state),
+            "tensors": {name: pack_state(tensors.get(name, {})) for name in self._params},
+        }
 
     def _unpack(self, own: dict[str, Any]) -> None:
         devices = {name: param.device for name, param in self._params.items()}
-        tensors = {name: unpack(text, devices.get(name)) for name, text in own["tensors"].items()}
-        state = unpack(own["averager"])
+        tensors = {name: unpack_state(text, devices.get(name)) for name, text in own["tensors"].items()}
+        state = unpack_state(own["averager"])
         self.averager.load_state_dict({**state, "tensors": tensors})
         self._step = int(state["step"])
 
@@ -207,7 +210,7 @@ def tally_of(buffer: torch.Tensor) -> Tally:
     return Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
 
 
-def _check_optimizer(plan: Plan, optimizer: torch.optim.Optimizer | None) -> None:
+def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | None) -> None:
     if plan.feedback is None:
         return
     if optimizer is not None:
@@ -223,4 +226,4 @@ def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
     if isinstance(compressor, Frames) and compressor.optimizer is not None:
         return
     for dtype in sorted(dtypes & TYPES.keys(), key=str):
-        alone(Averager(Plan(compressor, None, smallest=0)).average({"": torch.randn(64, 48).to(dtype)}))
+        alone(Averager(CompressionPlan(compressor, None, smallest=0)).average({"": torch.randn(64, 48).to(dtype)}))

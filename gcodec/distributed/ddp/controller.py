@@ -17,7 +17,7 @@ from torch import nn
 
 from ...adaptive import Adaptive, Controller, Planner
 from ...adaptive.packing import load_packed, packed
-from ...averaging.averager import Averager, Plan
+from ...averaging.averager import Averager, CompressionPlan
 from ...compressors import Compressor, Frames, alone
 from ...errors import PeerError
 from ..conversation import Talk
@@ -60,7 +60,7 @@ class AdaptiveGradients(CompressedGradients):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan | Compressor,
+        plan: CompressionPlan | Compressor,
         controller: Controller,
         *,
         optimizer: torch.optim.Optimizer | None = None,
@@ -123,7 +123,7 @@ class AdaptiveGradients(CompressedGradients):
         shown: object = [(name, tuple(x.shape), str(x.dtype)) for name, x in gradients.items()]
         if self._in_parts:  # settings are known; else the step's own choices are still in there
             shown = super()._terms(gradients)
-        return "adaptive", shown, repr(self.plan), repr(self.controller), self.adaptive.step, self._rate
+        return "adaptive", shown, self.plan.terms, repr(self.controller), self.adaptive.step, self._rate
 
     def _job_of_all(self, lane: Lane) -> Job:
         """All buckets of a step, as one conversation, which counts as the last one's."""
@@ -175,7 +175,7 @@ def _for_all(step: list[Held], job: Job) -> Job:
     return Job(run, refuse, job.devices, job.place)
 
 
-def _warm(controller: Controller, plan: Plan, params: dict[str, torch.nn.Parameter]) -> None:
+def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch.nn.Parameter]) -> None:
     """Compile what the controller needs, where others would wait for it: on a small tensor of each type."""
     if isinstance(plan.compressor, Frames) and plan.compressor.optimizer is not None:
         return
@@ -183,6 +183,6 @@ def _warm(controller: Controller, plan: Plan, params: dict[str, torch.nn.Paramet
     for dtype, name in names.items():
         trial = copy.deepcopy(controller)
         gradient = {name: torch.randn(64, 48).to(dtype)}
-        alone(Adaptive(Averager(Plan(plan.compressor, None, smallest=0)), trial).average(gradient))
+        alone(Adaptive(Averager(CompressionPlan(plan.compressor, None, smallest=0)), trial).average(gradient))
         if isinstance(trial, Planner):
             trial.decide(gradient)
