@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 FORMAT = "gcodec-dump-1"
 GRAD, PARAM = "grad", "param"
-WRAPPERS = ("module.", "_orig_mod.")
+WRAPPERS = ("module.", "_orig_mod.")  #: prefixes of DDP and torch.compile
 Names = Iterable[str] | Callable[[str], bool]
+#: The safetensors types that numpy has; tensors of others come back as torch's.
 IN_NUMPY = frozenset("BOOL U8 I8 U16 I16 U32 I32 U64 I64 F16 F32 F64 C64".split())
 
 
@@ -69,8 +70,8 @@ class Recorder:
         self.step = 0
         wanted = _selection(names)
         self._parameters = {n: p for n, p in _named_parameters(model).items() if wanted(n)}
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not any(id(p) in held for p in self._parameters.values()):
+        optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in optimized for p in self._parameters.values()):
             raise InvalidArgument("the optimizer holds none of the model's (selected) parameters")
 
     def record(self, step: int | None = None) -> Path | None:
@@ -117,7 +118,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Dump:
-    """One recorded step. Tensors are read from the file when asked for, one at a time.
+    """A recorded step. Tensors are read from the file when asked for, one at a time.
 
     They come back as numpy arrays; of types that numpy lacks (bfloat16, float8), as torch tensors on the CPU.
 
@@ -146,19 +147,32 @@ class Dump:
         return self.tensor(f"{PARAM}/{name}")
 
     def state(self, name: str) -> dict[str, Any]:
-        """The optimizer's state of ``name`` before the step, by torch's keys; empty at the first step."""
+        """The optimizer's state of ``name`` before the step, by torch's keys; empty at the first step.
+
+        Raises:
+            InvalidArgument: the parameter was not recorded.
+        """
         self._require(f"{GRAD}/{name}")
         return {k: self.tensor(f"{k}/{name}") for k in self.state_kinds if f"{k}/{name}" in self.keys}
 
     def hyper(self, name: str) -> dict[str, Any]:
-        """The hyperparameters of the group that holds ``name`` (lr, betas, weight_decay ...)."""
+        """The hyperparameters of the group that holds ``name`` (lr, betas, weight_decay ...).
+
+        Raises:
+            InvalidArgument: no group holds it.
+        """
         for group in self.groups:
             if name in group["params"]:
                 return {key: value for key, value in group.items() if key != "params"}
         raise InvalidArgument(f"no parameter group of {self.path} holds {name!r}")
 
     def tensor(self, key: str) -> Any:
-        """The tensor stored under ``key``; raises InvalidArgument if there is none."""
+        """The tensor stored under ``key``.
+
+        Raises:
+            InvalidArgument: there is none.
+            GcodecError: its type needs torch, which is not installed.
+        """
         self._require(key)
         with _open(self.path, "numpy") as file:
             if (dtype := file.get_slice(key).get_dtype()) in IN_NUMPY:
@@ -196,7 +210,12 @@ def write_dump(
     Args:
         path: the file; its folder is created if missing.
         tensors: ``"grad/NAME"`` and so on to tensors, arrays or numbers; other values are left out.
-        step, optimizer, groups: as in :class:`Dump`.
+        step: the iteration, counted from 1.
+        optimizer: torch's class name.
+        groups: hyperparameters of each parameter group, and its parameters' names under ``"params"``.
+
+    Raises:
+        InvalidArgument: a tensor is sharded over ranks.
     """
     from safetensors.torch import save_file
 
@@ -217,6 +236,9 @@ def write_dump(
 
 def read_dump(path: str | os.PathLike[str]) -> Dump:
     """Opens a dump and reads its header; tensors are read later, as they are asked for.
+
+    Args:
+        path: the file.
 
     Raises:
         FileNotFoundError: no such file.
@@ -253,6 +275,7 @@ def _named_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def _selection(names: Names | None) -> Callable[[str], bool]:
+    """The test that ``Recorder(names=...)`` stands for."""
     if callable(names):
         return names
     patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)

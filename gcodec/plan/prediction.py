@@ -18,7 +18,7 @@ from ..format.tables import digit_tables
 from ..kernels.core.bundles import Geometry, Residuals
 from ..kernels.predict import medians
 from ..kernels.predict import rows as kernels
-from ..kernels.predict.residuals import LANES
+from ..kernels.predict.residuals import PARTIAL_SUMS
 from ..memory import residual_scratch_for
 
 _LEAST_ROWS = 32  #: fewer do not pay for their template
@@ -171,10 +171,8 @@ class Predictor:
         limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
         promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
         seed, digit_bits = np.empty(kernels.QUICK_COLUMNS, np.float32), digit_tables(self._dtype.bits // 4)[2]
-        form = self._dtype.narrow.code
-        kernels.find_promising(
-            self._values, tensors, limits, form, _LOOK_STREAM, digit_bits, seed, scratch, counts, promising
-        )
+        sample = kernels.QuickSample(self._dtype.narrow.code, _LOOK_STREAM, digit_bits, seed, counts, scratch)
+        kernels.find_promising(self._values, tensors, limits, sample, promising)
         return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
 
     def _look(
@@ -184,10 +182,8 @@ class Predictor:
         share = next((share for share, most in _SHARES if n_values <= most), _LEAST_SHARE)
         counts = np.zeros((end - begin, 256), np.uint32)
         geometry = Geometry(len(self._values), self._block, _LOOK_STREAM)
-        form = self._dtype.narrow.code
-        kernels.count_residual_sample(
-            self._values, source, geometry, form, begin, template, origin, share, scratch, counts
-        )
+        sample = kernels.ResidualSample(self._dtype.narrow.code, begin, origin, share)
+        kernels.count_residual_sample(self._values, source, geometry, sample, template, scratch, counts)
         return _Candidate(begin, end, origin, template, counts, share)
 
 
@@ -198,9 +194,8 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     seen = min(max(n_rows // _MEDIAN_SHARE, _LEAST_MEDIAN), most, n_rows)
     room = 1 << (seen - 1).bit_length()
     template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
-    some, sums = values[tensor.start : tensor.stop], np.empty(LANES, np.float32)
-    form = dtype.narrow.code
-    medians.median_row(some, n_columns, form, seen, n_rows // seen, template, rows[0], rows[1], sums)
+    some, sums = values[tensor.start : tensor.stop], np.empty(PARTIAL_SUMS, np.float32)
+    medians.median_row(some, dtype.narrow.code, seen, n_rows // seen, template, rows[0], rows[1], sums)
     return template
 
 

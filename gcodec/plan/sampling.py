@@ -78,24 +78,12 @@ def take_survey(
     bases = np.empty(n_rows, np.int64)
     by_block = np.zeros((n_rows, n_bins if look.by_block else 0), np.uint32)
     by_stream = np.zeros((n_rows, n_bins if look.by_stream else 0), np.uint32)
-    found = for_kernels(columns)
+    found, counts = for_kernels(columns), count.SampleCounts(bases, by_block, by_stream)
     some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.bits, block, stream, n_bins)
 
     def work(begin: int, stop: int) -> None:
         scratch = take(kind, lambda: _scratch(dtype, block, stream, n_bins))
-        _count(
-            (dtype.bits, n_levels > 1),
-            values,
-            some_levels,
-            look,
-            found,
-            scratch,
-            begin,
-            stop,
-            bases,
-            by_block,
-            by_stream,
-        )
+        _count((dtype.bits, n_levels > 1), values, some_levels, look, found, scratch, begin, stop, counts)
         give(kind, scratch)
 
     run(work, n_rows, threads)

@@ -197,8 +197,8 @@ def _prepared(
     faint = max(_FAINT * floor / carry, normal) if carry else normal
     limits = Limits(
         floor=floor,
-        least=max(tiny, felt),
-        double=max(2 * tiny, felt),
+        min_grad=max(tiny, felt),
+        raised=max(2 * tiny, felt),
         faint=faint,
         lost=abs(carry) * faint * U_MARGIN,
         margin=N_MARGIN,

@@ -6,7 +6,18 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32, U64
-from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value, view, width_of
+from ..core.unaligned import (
+    load_u16,
+    load_u32,
+    load_u64,
+    store_u16,
+    store_u32,
+    store_u64,
+    store_value,
+    view,
+    view_if_any,
+    width_of,
+)
 from ..core.vector import compress_8, expand_8, look_up_64
 from ..entropy.decode_streams import decode_streams
 from ..entropy.encode_streams import STREAM_PAD, checksum, encode_streams
@@ -127,7 +138,8 @@ def encode_predicted_blocks(
             store_value(out, at + BLOCK_HEADER, block_values[0])
             stop = at + BLOCK_HEADER + width
         else:
-            n_rows = residuals_of_block(block_values, base, start, n, stream, template, column, form, scratch)
+            base_values = view_if_any(base, start, n)
+            n_rows = residuals_of_block(block_values, base_values, stream, template, column, form, scratch)
             planes_at = at + CODED_HEADER
             streams_at = split_digits(n, stream, width, tables[0], scratch, out, planes_at)
             lengths_at = encode_streams(

@@ -85,9 +85,20 @@ class Columns(NamedTuple):
 
 
 class SampleSpec(NamedTuple):
-    """What is looked at before an array is coded: of every ``step``-th block one in ``every`` pieces; values per
-    ``block``, sub-``stream`` and ``piece``; how heads lie in values, and where bins lie in histograms; which of these
-    are wanted: of heads relative to the mean of their block (``by_block``), of their sub-stream (``by_stream``)."""
+    """Which sample of an array is counted, and how.
+
+    Attributes:
+        block: values per block.
+        stream: values per sub-stream.
+        piece: values per piece.
+        every: one piece in so many is counted,
+        step: of one block in so many.
+        head_shift, head_mask: where the head lies in a value.
+        window, center: where bins lie in histograms, see ``kernels.sample.code_costs``.
+        infinity: bits of that magnitude, for values of several levels; else 0.
+        by_block: heads are counted relative to the mean of their block.
+        by_stream: heads are counted relative to the mean of their sub-stream.
+    """
 
     block: int
     stream: int
@@ -104,18 +115,18 @@ class SampleSpec(NamedTuple):
 
 
 class SampleScratch(NamedTuple):
-    """Working memory of one thread for counting what is looked at of one block at a time."""
+    """Working memory of one thread for counting a sample, one block at a time."""
 
-    own: np.ndarray  #: int8[piece], of stream or count.PIECE values, whichever is more
-    shifted: np.ndarray  #: uintW[block + piece]
+    references: np.ndarray  #: int8[piece], of columns
+    shifted: np.ndarray  #: uintW[block + piece], values without them
     means: np.ndarray  #: int64[n_streams]
-    numbers: np.ndarray  #: int64[n_streams]
-    moved: np.ndarray  #: bool[n_streams]
+    numbers: np.ndarray  #: int64[n_streams], of values that are not zero
+    is_shifted: np.ndarray  #: bool[n_streams]
     bins: np.ndarray  #: uint16[stream]
     counts: np.ndarray  #: uint32[count.BOTH, n_bins]
     parts: np.ndarray  #: uint16[4 * count.PART], zeros
-    counted: np.ndarray  #: uint32[count.PART]
-    whole: np.ndarray  #: uint32[count.PART]
+    stream_counts: np.ndarray  #: uint32[count.PART], heads as they are
+    block_counts: np.ndarray  #: uint32[count.PART], likewise
 
 
 class Scratch(NamedTuple):

@@ -92,14 +92,20 @@ def symbol_of(bits, reference, head_shift, head_mask, first, count, number):
 
 
 @kernel
+def bin_of_head(head, origin, head_mask, window, center):
+    """Return the bin of a value by its head alone (bits above the head do not matter), as if it were not zero; all of
+    them uint32. See :func:`bin_of`."""
+    half = U32(U32(head_mask + U32(1)) >> U32(1))
+    place = U32(U32(U32(head + U32(half - origin)) & head_mask) - U32(half - center))
+    return U32(1) if place >= window else U32(place + U32(2))
+
+
+@kernel
 def bin_of(bits, origin, head_shift, head_mask, window, center):
     """The bin of a value of at most 32 bits in a histogram of heads relative to ``origin`` (:mod:`costs`); all of them
     uint32."""
-    half = U32(U32(head_mask + U32(1)) >> U32(1))
-    head = U32(U32(bits >> head_shift) + U32(half - origin))
-    there = U32(U32(head & head_mask) - U32(half - center))
-    found = U32(1) if there >= window else U32(there + U32(2))
-    return found if bits else U32(0)
+    result = bin_of_head(U32(bits >> head_shift), origin, head_mask, window, center)
+    return result if bits else U32(0)
 
 
 @kernel

@@ -84,13 +84,13 @@ def accumulator(out, theta, grad, square, buf, k, thresholds):
 
 
 @kernel
-def adam(out, theta, grad, mean, square, most, k, thresholds):
-    """Choose levels by :func:`adam_terms`. ``mean``, ``square``: the moments; ``most``: amsgrad's, or None."""
+def adam(out, theta, grad, mean, square, max_square, k, thresholds):
+    """Choose levels by :func:`adam_terms`. ``mean``, ``square``: the moments; ``max_square``: amsgrad's, or None."""
     for i in range(out.size):
-        if most is None:
+        if max_square is None:
             u, n = adam_terms(theta[i], grad[i], mean[i], square[i], None, k)
         else:
-            u, n = adam_terms(theta[i], grad[i], mean[i], square[i], most[i], k)
+            u, n = adam_terms(theta[i], grad[i], mean[i], square[i], max_square[i], k)
         level = _level(u, n, thresholds)
         out[i] = thresholds.top if grad[i] == 0 else level
 
@@ -168,7 +168,7 @@ def adam_of_many(out, grad, begin, table, constants, even, top):
                 floats_at(row[SECOND], skip, n),
             )
             if row[THIRD]:
-                most = floats_at(row[THIRD], skip, n)
-                adam(view(out, at, n), theta, view(grad, at, n), mean, square, most, k, thresholds)
+                max_square = floats_at(row[THIRD], skip, n)
+                adam(view(out, at, n), theta, view(grad, at, n), mean, square, max_square, k, thresholds)
             else:
                 adam(view(out, at, n), theta, view(grad, at, n), mean, square, None, k, thresholds)

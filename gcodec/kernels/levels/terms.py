@@ -16,7 +16,7 @@ to a few units of 2**-24; U is inflated by 2**-18. N may cancel, so its error is
 turns every infinity into a NaN, and a NaN fails all comparisons: level 0.
 
 Many CPUs take a hundred cycles for a product that is denormal or has a denormal factor, and dead parameters have such
-gradients (zeros) and such momentum all the time. So a gradient counts as ``least`` at least, whose U is about
+gradients (zeros) and such momentum all the time. So a gradient counts as ``min_grad`` at least, whose U is about
 ``floor``, and momentum below ``faint`` as 0 in N, which its product with the learning rate, ``lost``, makes up for.
 """
 
@@ -103,8 +103,9 @@ class Limits(NamedTuple):
 
     Attributes:
         floor: the least that decides; a smaller U counts as this much.
-        least: the least size of a gradient that counts, whose U is about ``floor``.
-        double: likewise for the adaptive rules: a denormal gradient counts as two of the smallest normal value.
+        min_grad: a smaller gradient counts as this much, whose U is about ``floor``.
+        raised: what a smaller one counts as in the adaptive rules: a denormal gradient as two of the smallest normal
+            value.
         faint: momentum below this counts as 0 in N.
         lost: how much of N that may be.
         margin: ``N_MARGIN``.
@@ -112,8 +113,8 @@ class Limits(NamedTuple):
     """
 
     floor: float
-    least: float
-    double: float
+    min_grad: float
+    raised: float
     faint: float
     lost: float
     margin: float
@@ -156,14 +157,14 @@ def _least_square(g, size, decay, sign, reach, margin, zero):
 @kernel
 def linear_terms(theta, g, b, k):
     """Return U = slope * |g| and N = keep * theta - carry * b, as of ``sgd_levels``."""
-    keep, carry, slope, floor, least, _, faint, lost, margin, zero, _ = k
+    keep, carry, slope, floor, min_grad, _, faint, lost, margin, zero, _ = k
     x = times(keep, theta)
     n = minus(abs(x), times(margin, abs(x)))
     if b is not None:
         y = times(carry, zero if abs(b) < faint else b)
         n = minus(abs(minus(x, y)), plus(times(margin, plus(abs(x), abs(y))), lost))
     a = abs(g)
-    u = times(slope, least if a < least else a)
+    u = times(slope, min_grad if a < min_grad else a)
     return floor if u < floor else u, n
 
 
@@ -171,9 +172,9 @@ def linear_terms(theta, g, b, k):
 def accumulator_terms(theta, g, square, b, k):
     """Return U = slope * |g| / D and N = theta - carry * b - drift * theta / D, both times D, as of
     ``adagrad_levels``."""
-    carry, drift, slope, sign, decay, reach, old, new, eps, floor, least, double, faint, lost, margin, zero, _ = k
+    carry, drift, slope, sign, decay, reach, old, new, eps, floor, min_grad, raised, faint, lost, margin, zero, _ = k
     a = abs(g)
-    size = double if a < least else a
+    size = raised if a < min_grad else a
     v = times(old, square)
     if new != zero:
         v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
@@ -194,19 +195,19 @@ def accumulator_terms(theta, g, square, b, k):
 
 
 @kernel
-def adam_terms(theta, g, mean, square, most, k):
+def adam_terms(theta, g, mean, square, max_square, k):
     """Return U of ``adam_levels`` and N = keep * theta - (carry * m + drift * theta) / D, both times D**2."""
     (
         keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps,
-        floor, least, double, faint, lost, margin, zero, one,
+        floor, min_grad, raised, faint, lost, margin, zero, one,
     ) = k  # fmt: skip
     a = abs(g)
-    size = double if a < least else a
+    size = raised if a < min_grad else a
     v = times(old, square)
     if new != zero:
         v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
-    if most is not None:
-        v = plus(most if v < most else v, times(zero, most))
+    if max_square is not None:
+        v = plus(max_square if v < max_square else v, times(zero, max_square))
     v = zero if abs(v) < floor else v
     s = times(unbias, root(v))
     d = plus(s, eps)

@@ -1,4 +1,5 @@
-"""The row that others of a tensor are multiples of: an element-wise median of some of them (docs/format.md section 8).
+"""The row that others of a tensor are multiples of: an element-wise median of a sample of them (docs/format.md section
+8).
 
 Arithmetic is in float32, one operation at a time and in a fixed order, so that every machine finds the same row.
 """
@@ -11,24 +12,24 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.unaligned import view
-from .residuals import LANES, as_float, flush_tiny, flushed_product
+from .residuals import PARTIAL_SUMS, as_float, flush_tiny, flushed_product
 
 
 @kernel
 def _dot(a, b, n, sums):
-    """Scalar product of two rows: float32[n]. ``sums``: float32[LANES], scratch."""
-    for lane in range(LANES):
-        sums[lane] = np.float32(0)
-    whole = n - n % LANES
-    for i in range(0, whole, LANES):
-        x, y = view(a, i, LANES), view(b, i, LANES)
-        for lane in range(LANES):
-            sums[lane] = flush_tiny(np.float32(sums[lane] + flushed_product(x[lane], y[lane])))
+    """Return the scalar product of two rows: float32[n]. ``sums``: float32[PARTIAL_SUMS], scratch."""
+    for k in range(PARTIAL_SUMS):
+        sums[k] = np.float32(0)
+    whole = n - n % PARTIAL_SUMS
+    for i in range(0, whole, PARTIAL_SUMS):
+        x, y = view(a, i, PARTIAL_SUMS), view(b, i, PARTIAL_SUMS)
+        for k in range(PARTIAL_SUMS):
+            sums[k] = flush_tiny(np.float32(sums[k] + flushed_product(x[k], y[k])))
     total = np.float32(0)
     for i in range(whole, n):
         total = flush_tiny(np.float32(total + flushed_product(a[i], b[i])))
-    for lane in range(LANES):
-        total = flush_tiny(np.float32(total + sums[lane]))
+    for k in range(PARTIAL_SUMS):
+        total = flush_tiny(np.float32(total + sums[k]))
     return total
 
 
@@ -44,7 +45,16 @@ def _order(rows, low, high, n):
 
 @kernel
 def _sort(rows, n_rows, n):
-    """Sort columns, all at once, by Batcher's odd-even merge network. ``n_rows``: a power of two."""
+    """Sort columns, all at once, by Batcher's odd-even merge network. ``n_rows``: a power of two.
+
+    Sorted runs of p rows are merged to runs of 2 p, in steps that compare rows k apart: p, p / 2 ... 1. For four rows:
+
+        p = 1, k = 1      p = 2, k = 2      p = 2, k = 1
+        0 --+             0 --+
+        1 --+             1 --|-+           1 --+
+        2 --+             2 --+ |           2 --+
+        3 --+             3 ----+
+    """
     p = 1
     while p < n_rows:
         k = p
@@ -58,17 +68,17 @@ def _sort(rows, n_rows, n):
 
 
 @kernel
-def _unit_row(values, n_columns, form, row, sums):
-    """A row brought to length 1, as float32. Returns 1, or 0 if it has no direction: all zero, not finite, or near the
-    ends of the range."""
-    greatest = np.float32(0)
+def _unit_row(values, n_columns, dtype_code, row, sums):
+    """Bring a row to length 1, as float32, in ``row``. Returns 1, or 0 if it has no direction: all zero, not finite, or
+    near the ends of the range."""
+    max_size = np.float32(0)
     for i in range(n_columns):
-        row[i] = flush_tiny(as_float(values[i], form))
+        row[i] = flush_tiny(as_float(values[i], dtype_code))
         size = abs(row[i])
-        greatest = size if size > greatest or size != size else greatest
-    if not np.float32(1e-30) < greatest < np.float32(1e30):
+        max_size = size if size > max_size or size != size else max_size  # a NaN stays: nothing is greater
+    if not np.float32(1e-30) < max_size < np.float32(1e30):
         return 0
-    factor = np.float32(np.float32(1) / greatest)  # first, so that no square of a small row vanishes
+    factor = np.float32(np.float32(1) / max_size)  # first, so that no square of a small row vanishes
     for i in range(n_columns):
         row[i] = flush_tiny(np.float32(row[i] * factor))
     factor = np.float32(np.float32(1) / np.float32(math.sqrt(_dot(row, row, n_columns, sums))))
@@ -78,26 +88,34 @@ def _unit_row(values, n_columns, form, row, sums):
 
 
 @kernel
-def median_row(values, n_columns, form, n_rows, every, template, rows, ordered, sums):
-    """Element-wise median of some rows, each brought to length 1 and to the same direction: ``template``:
-    float32[n_columns], result; zeros where there is no row to see.
+def median_row(values, dtype_code, n_rows, every, template, rows, ordered, sums):
+    """Find the element-wise median of a sample of rows, each brought to length 1 and to the same direction.
 
-    ``values``: uintW, rows of ``n_columns``, of which ``n_rows`` are looked at, one in ``every``; ``rows``,
-    ``ordered``: float32[n, n_columns], n a power of two and at least ``n_rows``, ``sums``: float32[LANES], scratch.
+    Args:
+        values: uintW, rows of n_columns.
+        dtype_code: their type.
+        n_rows: rows in the sample.
+        every: one row in so many is in it.
+        template: float32[n_columns], result; zeros where no row has a direction.
+        rows: float32[n, n_columns], scratch; n: a power of two and at least ``n_rows``.
+        ordered: like ``rows``.
+        sums: float32[PARTIAL_SUMS], scratch.
     """
-    n = 0
+    n, n_columns = 0, len(template)
     for r in range(n_rows):
-        n += _unit_row(view(values, r * every * n_columns, n_columns), n_columns, form, rows[n], sums)
+        n += _unit_row(view(values, r * every * n_columns, n_columns), n_columns, dtype_code, rows[n], sums)
     for i in range(n_columns):
         template[i] = rows[n // 2, i] if n else np.float32(0)
+    # Directions are those of the template so far: of a single row, which may be an odd one, then of the median of a
+    # quarter of them.
     for step in (4, 1):
-        n_some = (n + step - 1) // step
+        n_taken = (n + step - 1) // step
         size = 1
-        while size < n_some:
+        while size < n_taken:
             size *= 2
         for r in range(size if n else 0):
             target = ordered[r]
-            if r >= n_some:
+            if r >= n_taken:  # the network wants a power of two: infinities sort to the end
                 for i in range(n_columns):
                     target[i] = np.float32(np.inf)
             else:
@@ -107,6 +125,6 @@ def median_row(values, n_columns, form, n_rows, every, template, rows, ordered, 
                     target[i] = np.float32(row[i] * sign)
         if n:
             _sort(ordered, size, n_columns)
-            low, high = ordered[(n_some - 1) // 2], ordered[n_some // 2]
+            low, high = ordered[(n_taken - 1) // 2], ordered[n_taken // 2]
             for i in range(n_columns):
                 template[i] = flush_tiny(np.float32(np.float32(low[i] + high[i]) * np.float32(0.5)))

@@ -3,6 +3,15 @@
 A row of a gradient that is nearly of rank one is a scale times a row that all rows share. What is coded then is how
 far each value lies from that product, counted in steps of the last place: a number of W / 4 hexadecimal digits, most
 of them leading zeros.
+
+    template[i] * scale  ->  prediction    s eeeeeeee mmm...     rounded to the values' type
+    values[i]                              s eeeeeeee mmm...
+    both as ordered integers, their difference in zigzag       0 0 0 d d d     hexadecimal digits
+                                                                     |   +-- the others: planes
+                                                                     +------ number and first of them: the symbol
+
+Some processors take denormal floats for zero, in arguments or in results, and whether they do is a mode that any
+library may set. So what could be denormal counts as zero everywhere here: :func:`flush_tiny` says how.
 """
 
 from __future__ import annotations
@@ -14,12 +23,18 @@ from ..core.scalar import U8, U32
 from ..core.unaligned import bits_of, float_of, leading_zeros, view, width_of
 
 FLOAT32, BFLOAT16, FLOAT16 = 1, 2, 3  #: dtype codes of the formats that can be predicted
-LANES = 16  #: partial sums of a scale, fixed so that it does not depend on the machine
+PARTIAL_SUMS = 16  #: of a scalar product, a fixed number so that its result does not depend on the machine
 
 
 @kernel
 def _to_half(bits):
-    """Bits of the float16 nearest to a float32's magnitude (halves away from zero), sign kept; 0 beyond its range."""
+    """Return the bits of the float16 nearest to a float32's magnitude (halves away from zero), sign kept; 0 beyond its
+    range.
+
+        float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
+        float16   s    eeeee mmmmmmmmmm                 exponent - 112, and the mantissa rounded at bit 13;
+                  s    00000 000001mmmm                 denormal: the mantissa with its leading 1, moved down further
+    """
     magnitude = U32(bits & U32(0x7FFFFFFF))
     shift = U32(U32(126) - U32(magnitude >> U32(23)))
     normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(0x1000)) >> U32(13))
@@ -34,7 +49,7 @@ def _to_half(bits):
 
 @kernel
 def _from_half(bits):
-    """The float32 equal to a finite float16."""
+    """Return the float32 equal to a finite float16."""
     magnitude = U32(U32(bits & U32(0x7FFF)) << U32(13))
     normal = float_of(U32(magnitude + U32(0x38000000)))
     # No float32 on the way is denormal, which a processor might take for zero.
@@ -44,147 +59,192 @@ def _from_half(bits):
 
 
 @kernel
-def as_float(bits, form):
-    """The float32 equal to a value of the format ``form``, given its bits."""
-    if form == FLOAT32:
+def as_float(bits, dtype_code):
+    """Return the float32 equal to a value of a predictable type, given its bits."""
+    if dtype_code == FLOAT32:
         return float_of(U32(bits))
-    if form == BFLOAT16:
+    if dtype_code == BFLOAT16:
         return float_of(U32(U32(bits) << U32(16)))
     return _from_half(U32(bits))
 
 
 @kernel
 def _flush_denormal(value):
-    """The value, 0 where it is denormal: processors that take denormals for zero would, and others would not."""
+    """Return the float32, 0 where it is denormal: processors that take denormals for zero would, and others would
+    not."""
     bits = bits_of(value)
     return float_of(bits if bits & U32(0x7F800000) else U32(0))
 
 
 @kernel
 def flush_tiny(value):
-    """The value, 0 where that depends on the processor's mode: where it is denormal, and where rounding may have made
-    the smallest normal number of it."""
+    """Return the float32, 0 where it depends on the processor's mode: where it is denormal, and where rounding may have
+    made the smallest normal number of it, whose exponent field is 1."""
     bits = bits_of(value)
     return float_of(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
 
 
 @kernel
 def flushed_product(a, b):
-    """The product, 0 where that depends on the processor's mode."""
+    """Return the product of two float32, 0 where that depends on the processor's mode."""
     return flush_tiny(np.float32(_flush_denormal(a) * _flush_denormal(b)))
 
 
 @kernel
-def predict(scale, template, start, n, form, predictions):
-    """Bits of ``scale * template[start + i]`` in the format ``form``, in ``predictions``: uint32[n]."""
-    some = view(template, start, n)
+def predict(scale, template, start, n, dtype_code, predictions):
+    """Predict ``n`` values by a scale and a template.
+
+    Args:
+        scale: float32.
+        template: float32[n_columns].
+        start: the column of the first value.
+        n: number of values, which must not go beyond the template's end.
+        dtype_code: the values' type.
+        predictions: uint32[n], result: bits of ``scale * template[start + i]`` in that type.
+    """
+    columns = view(template, start, n)
     scale = _flush_denormal(np.float32(scale))
     for i in range(n):
-        bits = bits_of(np.float32(scale * _flush_denormal(some[i])))
+        bits = bits_of(np.float32(scale * _flush_denormal(columns[i])))
         exponent = U32(U32(bits >> U32(23)) & U32(255))
-        # Products this small may have been flushed to zero, depending on the processor's mode.
+        # 2 ... 254: products below may have been flushed to zero, depending on the processor's mode; 255 is no number.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
-    if form == BFLOAT16:
+    if dtype_code == BFLOAT16:
         for i in range(n):
             predictions[i] = U32(U32(predictions[i] + U32(0x8000)) >> U32(16))
-    if form == FLOAT16:
+    if dtype_code == FLOAT16:
         for i in range(n):
             predictions[i] = _to_half(predictions[i])
 
 
 @kernel
+def _ordered(bits, sign_bit, all_ones):
+    """Return a float's bits as an integer in two's complement that is ordered as the floats are; and back, for it is
+    its own inverse.
+
+        s = 0     0 eeeeeeee mmmmmmm     stays:  0, 1, 2 ...
+        s = 1     1 EEEEEEEE MMMMMMM     all but the sign inverted: -0 becomes -1, the next below -2 ...
+    """
+    return U32(U32(bits ^ all_ones) | sign_bit) if bits & sign_bit else bits
+
+
+@kernel
 def residuals(values, start, n, predictions, words):
-    """Zigzag difference of values and predictions as ordered integers: ``words``: uint32[n], result."""
-    some = view(values, start, n)
+    """Subtract predictions from values, both as ordered integers, and write the differences in zigzag.
+
+        difference   0  -1   1  -2   2 ...     modulo 2**W
+        zigzag       0   1   2   3   4 ...     small numbers for small differences of both signs
+
+    Args:
+        values: uintW.
+        start: the first value.
+        n: number of values.
+        predictions: uint32[n].
+        words: uint32[n], result.
+    """
+    part = view(values, start, n)
     width = width_of(values)
-    top, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
+    sign_bit, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
     for i in range(n):
-        own, other = U32(some[i]), predictions[i]
-        own = U32(U32(own | top) ^ all_ones | top) if own & top else own
-        other = U32(U32(other | top) ^ all_ones | top) if other & top else other
-        step = U32(U32(own - other) & all_ones)
-        words[i] = U32(U32(U32(step << U32(1)) ^ (all_ones if step & top else U32(0))) & all_ones)
+        value, prediction = _ordered(U32(part[i]), sign_bit, all_ones), _ordered(predictions[i], sign_bit, all_ones)
+        step = U32(U32(value - prediction) & all_ones)
+        words[i] = U32(U32(U32(step << U32(1)) ^ (all_ones if step & sign_bit else U32(0))) & all_ones)
 
 
 @kernel
 def restore(words, predictions, n, start, out):
-    """Inverse of :func:`residuals`."""
+    """Add residuals to predictions: the inverse of :func:`residuals`, into ``out[start ...]``."""
     result = view(out, start, n)
     width = width_of(out)
-    top, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
+    sign_bit, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
     for i in range(n):
-        other, word = predictions[i], words[i]
-        other = U32(U32(other | top) ^ all_ones | top) if other & top else other
+        word = words[i]
         step = U32(U32(word >> U32(1)) ^ (all_ones if word & U32(1) else U32(0)))
-        own = U32(U32(other + step) & all_ones)
-        own = U32(U32(own ^ all_ones) | top) if own & top else own
-        result[i] = own
+        value = U32(U32(_ordered(predictions[i], sign_bit, all_ones) + step) & all_ones)
+        result[i] = _ordered(value, sign_bit, all_ones)
 
 
 @kernel
 def digits(words, n, symbols, at):
-    """Symbol of every residual in ``symbols[at ...]`` (0, or 15 (N - 1) + its first of N digits), and what its bytes
-    are cut from in ``words``: the other digits, less the last where their number is odd; the last digit in the top
-    byte."""
+    """Part residuals into symbols and the digits that follow.
+
+    A residual of N hexadecimal digits, the first of them d, has the symbol 15 (N - 1) + d; 0 has the symbol 0. Its
+    other digits are stored two in a byte; an odd one out, the last, goes to where such digits are.
+
+                     N = 4, three others                    N = 3, two others
+        residual     0 0 0 0 f c b a                        0 0 0 0 0 f b a        in hexadecimal
+        symbol       15 * 3 + f                             15 * 2 + f
+        word         a 0 0 0 0 f c b                        a 0 0 0 0 f b a
+                     |             +-- one byte: cb                       +-- one byte: ba
+                     +-- the last digit                     (not used)
+
+    Args:
+        words: uint32[n], residuals; replaced by what their bytes are cut from.
+        n: number of residuals.
+        symbols: uint8, result, from ``at`` on.
+        at: the first symbol.
+    """
     result = view(symbols, at, n)
     for i in range(n):
         word = words[i]
-        others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
-        first = U32(word >> U32(others << U32(2)))
-        result[i] = U8(U32(others * U32(15)) + first)
-        odd = U32(others & U32(1))
+        n_others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
+        first = U32(word >> U32(n_others << U32(2)))
+        result[i] = U8(U32(n_others * U32(15)) + first)
+        odd = U32(n_others & U32(1))
         words[i] = U32(U32(U32(word >> U32(odd << U32(2))) & U32(0xFFFFFF)) | U32(word << U32(28)))
 
 
 @inlined
-def _add_products(values, template, n, form, lanes):
-    """Add the products of two rows to ``lanes``: float32[LANES]. ``form``: a constant, so that the loops become one
-    of vectors."""
-    whole = n - n % LANES
-    for at in range(0, whole, LANES):
-        some, column = view(values, at, LANES), view(template, at, LANES)
-        for i in range(LANES):
-            lanes[i] = _flush_denormal(np.float32(lanes[i] + flushed_product(as_float(some[i], form), column[i])))
+def _add_products(values, template, n, dtype_code, sums):
+    """Add the products of two rows to ``sums``: float32[PARTIAL_SUMS]. ``dtype_code``: a constant, so that the loops
+    become one of vectors."""
+    whole = n - n % PARTIAL_SUMS
+    for at in range(0, whole, PARTIAL_SUMS):
+        part, column = view(values, at, PARTIAL_SUMS), view(template, at, PARTIAL_SUMS)
+        for i in range(PARTIAL_SUMS):
+            sums[i] = _flush_denormal(np.float32(sums[i] + flushed_product(as_float(part[i], dtype_code), column[i])))
     for i in range(n - whole):
-        value = as_float(values[whole + i], form)
-        lanes[i] = _flush_denormal(np.float32(lanes[i] + flushed_product(value, template[whole + i])))
+        value = as_float(values[whole + i], dtype_code)
+        sums[i] = _flush_denormal(np.float32(sums[i] + flushed_product(value, template[whole + i])))
 
 
 @kernel
-def sum_products(values, template, n, form, lanes):
-    """Scalar product of a row of values and one of a template, both of ``n``. ``lanes``: float32[LANES], scratch. What
-    is denormal counts as 0, so that the sum does not depend on the processor's mode."""
-    for i in range(LANES):
-        lanes[i] = np.float32(0)
-    if form == FLOAT32:
-        _add_products(values, template, n, FLOAT32, lanes)
-    elif form == BFLOAT16:
-        _add_products(values, template, n, BFLOAT16, lanes)
+def sum_products(values, template, n, dtype_code, sums):
+    """Return the scalar product of a row of values and one of a template, both of ``n``, as a float32. ``sums``:
+    float32[PARTIAL_SUMS], scratch. Denormals count as 0, so that it does not depend on the processor's mode."""
+    for i in range(PARTIAL_SUMS):
+        sums[i] = np.float32(0)
+    if dtype_code == FLOAT32:
+        _add_products(values, template, n, FLOAT32, sums)
+    elif dtype_code == BFLOAT16:
+        _add_products(values, template, n, BFLOAT16, sums)
     else:
-        _add_products(values, template, n, FLOAT16, lanes)
+        _add_products(values, template, n, FLOAT16, sums)
     total = np.float32(0)
-    for i in range(LANES):
-        total = _flush_denormal(np.float32(total + lanes[i]))
+    for i in range(PARTIAL_SUMS):
+        total = _flush_denormal(np.float32(total + sums[i]))
     return total
 
 
 @kernel
-def sum_squares(template, n, lanes):
-    """The same of a template's row and itself."""
-    for i in range(LANES):
-        lanes[i] = np.float32(0)
-    for at in range(0, n, LANES):
-        for i in range(min(LANES, n - at)):
-            lanes[i] = np.float32(lanes[i] + flushed_product(template[at + i], template[at + i]))
+def sum_squares(template, n, sums):
+    """Return the scalar product of a template's row and itself, as a float32. ``sums``: float32[PARTIAL_SUMS],
+    scratch."""
+    for i in range(PARTIAL_SUMS):
+        sums[i] = np.float32(0)
+    for at in range(0, n, PARTIAL_SUMS):
+        for i in range(min(PARTIAL_SUMS, n - at)):
+            sums[i] = np.float32(sums[i] + flushed_product(template[at + i], template[at + i]))
     total = np.float32(0)
-    for i in range(LANES):
-        total = np.float32(total + lanes[i])
+    for i in range(PARTIAL_SUMS):
+        total = np.float32(total + sums[i])
     return total
 
 
 @kernel
 def _to_scale(value):
-    """A float32 rounded to the 24 bits of a scale: uint32, its bits; 0 where that depends on the processor's mode."""
+    """Return the bits of a float32 rounded to the 24 bits of a scale (its upper three bytes), as uint32; 0 where that
+    depends on the processor's mode."""
     bits = bits_of(value)
     bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
     return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
@@ -192,44 +252,48 @@ def _to_scale(value):
 
 @kernel
 def scale_of(products, squares):
-    """The scale that fits a row to a template's best (least squares): uint32, its bits."""
+    """Return the bits of the scale that fits a row to a template's best (least squares), as uint32."""
     return _to_scale(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
 
 
 @kernel
 def _is_exact(product, word):
-    """1 where a product rounds to a bfloat16, given in the upper half of ``word``, else 0."""
+    """Return 1 where a product rounds to a bfloat16, given in the upper half of ``word``, else 0."""
     return U32(U32(U32(bits_of(product) + U32(0x8000)) ^ word) < U32(0x10000))
 
 
 @kernel
 def _times(scale, quarters):
-    """A scale and so many quarters of a thousandth (1024th) more: its bits."""
+    """Return the bits of a scale and so many quarters of a thousandth (1024th) more."""
     factor = np.float32(np.float32(1) + np.float32(quarters) * np.float32(2.0**-12))
     return _to_scale(np.float32(float_of(scale) * factor))
 
 
 @kernel
 def nearby_scale(values, template, n, scale):
-    """Of a row's scale and four within a fifth of a bfloat16's last place, the one that predicts most values exactly,
-    the first of equals: uint32, its bits. Least squares follow what rounding has done to each value; but one that it
-    has moved too far is lost in any case. Values with an exponent field of 0 or 1 do not count: whether their products
-    are met depends on the processor's mode."""
+    """Return, of a row's scale and four within a fifth of a bfloat16's last place, the one that predicts most values
+    exactly, the first of equals: its bits, as uint32.
+
+    Least squares follow what rounding has done to each value; but one that it has moved too far is lost in any case.
+    Values with an exponent field of 0 or 1 do not count: whether their products are met depends on the processor's
+    mode.
+    """
     first, second, third, fourth = _times(scale, -1), _times(scale, 1), _times(scale, -3), _times(scale, 3)
     s, a, b, c, d = float_of(scale), float_of(first), float_of(second), float_of(third), float_of(fourth)
+    # Five counters in registers: an array of them would keep LLVM from making vectors of the loop.
     n_s, n_a, n_b, n_c, n_d = U32(0), U32(0), U32(0), U32(0), U32(0)
     for i in range(n):
         word, factor = U32(U32(values[i]) << U32(16)), _flush_denormal(template[i])
-        # What no finite product rounds to.
+        # A value that does not count is replaced by one that no finite product rounds to.
         word = word if U32(word & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0x7FFF0000)
         n_s += _is_exact(np.float32(s * factor), word)
         n_a += _is_exact(np.float32(a * factor), word)
         n_b += _is_exact(np.float32(b * factor), word)
         n_c += _is_exact(np.float32(c * factor), word)
         n_d += _is_exact(np.float32(d * factor), word)
-    best, most = scale, n_s
-    best, most = (first, n_a) if n_a > most else (best, most)
-    best, most = (second, n_b) if n_b > most else (best, most)
-    best, most = (third, n_c) if n_c > most else (best, most)
-    best, most = (fourth, n_d) if n_d > most else (best, most)
+    best, max_exact = scale, n_s
+    best, max_exact = (first, n_a) if n_a > max_exact else (best, max_exact)
+    best, max_exact = (second, n_b) if n_b > max_exact else (best, max_exact)
+    best, max_exact = (third, n_c) if n_c > max_exact else (best, max_exact)
+    best, max_exact = (fourth, n_d) if n_d > max_exact else (best, max_exact)
     return best

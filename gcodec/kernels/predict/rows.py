@@ -1,14 +1,25 @@
-"""Rows of a block: their scales, predictions and residuals (docs/format.md section 8), and a look at an array before
-deciding to predict it."""
+"""Rows of a block: their scales, predictions and residuals (docs/format.md section 8); and samples of an array's
+residuals, counted before deciding to predict it.
+
+A block is a stretch of a matrix in row-major order, so it begins and ends somewhere in a row:
+
+    template       |<----------- n_columns ----------->|
+    first row                 |column ................ |    scales[0]
+    next           |...................................|    scales[1]
+    last           |...........|                            scales[2]
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ..block.header import is_constant
+from ..core.bundles import Residuals
 from ..core.jit import kernel
 from ..core.scalar import U32
-from ..core.unaligned import fetch_values, float_of, view
+from ..core.unaligned import fetch_values, float_of, view, view_if_any
 from ..entropy.encode_streams import STREAM_PAD
 from ..sample.code_costs import entropy_fixed
 from ..sample.count import PIECE
@@ -24,20 +35,58 @@ from .residuals import (
     sum_squares,
 )
 
-QUICK_COLUMNS, QUICK_ROWS = 128, 16  #: columns and rows that a first look is at
-#: Bits, in 1/256, beyond what is promising, times rows: after so many rows or more no other is looked at.
+QUICK_COLUMNS, QUICK_ROWS = 128, 16  #: columns and rows of a tensor that are sampled before any others
+#: Bits, in 1/256, beyond what is promising, times rows: after so many rows or more no other is sampled.
 HOPELESS, HOPELESS_ROWS = 768, 2
 FETCHED_ROWS = 4  #: of the next tensor
+START, N_COLUMNS, N_ROWS = range(3)  #: columns of a table of tensors
+
+
+class QuickSample(NamedTuple):
+    """The quick sample of a tensor: how it is taken, and working memory for it.
+
+    Attributes:
+        dtype_code: the values' type.
+        stream: values per sub-stream.
+        digit_bits: uint8[256], bits that a symbol's digits take.
+        template: float32[QUICK_COLUMNS], scratch.
+        counts: uint32[256], scratch.
+        scratch: working memory for residuals.
+    """
+
+    dtype_code: int
+    stream: int
+    digit_bits: np.ndarray
+    template: np.ndarray
+    counts: np.ndarray
+    scratch: Residuals
+
+
+class ResidualSample(NamedTuple):
+    """The residuals of an array that are counted.
+
+    Attributes:
+        dtype_code: the values' type.
+        begin: the first block.
+        origin: where in the array a row begins.
+        share: one piece in so many is counted.
+    """
+
+    dtype_code: int
+    begin: int
+    origin: int
+    share: int
 
 
 @kernel
-def predict_block(scratch, template, column, n, form):
-    """Predictions of a block whose first value is in ``column``, by the scales of its rows. Returns the number of
-    rows."""
+def predict_block(scratch, template, column, n, dtype_code):
+    """Predict a block of ``n`` values by the scales of its rows (``scratch.scales``), into ``scratch.predictions``.
+    ``column``: that of its first value. Returns the number of rows."""
     done, row = 0, 0
     while done < n:
         count = min(len(template) - column, n - done)
-        predict(float_of(scratch.scales[row]), template, column, count, form, view(scratch.predictions, done, count))
+        scale, predictions = float_of(scratch.scales[row]), view(scratch.predictions, done, count)
+        predict(scale, template, column, count, dtype_code, predictions)
         done += count
         row += 1
         column = 0
@@ -45,17 +94,17 @@ def predict_block(scratch, template, column, n, form):
 
 
 @kernel
-def fit_block(values, n, template, column, form, scratch):
-    """The scales of a block's rows, into ``scratch.scales``."""
-    done, row, first, last, squares = 0, 0, -1, -1, np.float32(0)
+def fit_block(values, n, template, column, dtype_code, scratch):
+    """Find the scales of a block's rows, into ``scratch.scales``."""
+    done, row, squared_from, squared, squares = 0, 0, -1, -1, np.float32(0)
     while done < n:
         count = min(len(template) - column, n - done)
-        some, own = view(values, done, count), view(template, column, count)
-        if column != first or count != last:
-            first, last, squares = column, count, sum_squares(own, count, scratch.sums)
-        scale = scale_of(sum_products(some, own, count, form, scratch.sums), squares)
-        if form == BFLOAT16:  # other types have so many bits that few values are met exactly
-            scale = nearby_scale(some, own, count, scale)
+        part, columns = view(values, done, count), view(template, column, count)
+        if column != squared_from or count != squared:  # whole rows have the same squares
+            squared_from, squared, squares = column, count, sum_squares(columns, count, scratch.sums)
+        scale = scale_of(sum_products(part, columns, count, dtype_code, scratch.sums), squares)
+        if dtype_code == BFLOAT16:  # other types have so many bits that few values are met exactly
+            scale = nearby_scale(part, columns, count, scale)
         scratch.scales[row] = scale
         done += count
         row += 1
@@ -65,45 +114,57 @@ def fit_block(values, n, template, column, form, scratch):
 @kernel
 def copy_base(base, start, n, predictions):
     """Predict values by those of another array at the same places."""
-    some = view(base, start, n)
+    part = view(base, start, n)
     for i in range(n):
-        predictions[i] = some[i]
+        predictions[i] = part[i]
 
 
 @kernel
-def residuals_of_block(values, base, start, n, stream, template, column, form, scratch):
-    """Symbols of a block and what its planes are cut from (``scratch.words``), predicted from ``base`` from value
-    ``start`` on, or where that is None from ``template``. Returns the number of rows."""
-    n_rows = 0
+def residuals_of_block(values, base, stream, template, column, dtype_code, scratch):
+    """Find a block's symbols and what its planes are cut from, into ``scratch.symbols`` and ``scratch.words``.
+
+    Args:
+        values: uintW[n], the block.
+        base: uintW[n], what predicts it; or None: the template does.
+        stream: values per sub-stream.
+        template: float32[n_columns].
+        column: that of the block's first value.
+        dtype_code: the values' type.
+        scratch: a :class:`bundles.Residuals`.
+
+    Returns:
+        The number of rows; 0 with a base.
+    """
+    n, n_rows = len(values), 0
     if base is not None:
-        copy_base(base, start, n, scratch.predictions)
+        copy_base(base, 0, n, scratch.predictions)
     else:
-        fit_block(values, n, template, column, form, scratch)
-        n_rows = predict_block(scratch, template, column, n, form)
+        fit_block(values, n, template, column, dtype_code, scratch)
+        n_rows = predict_block(scratch, template, column, n, dtype_code)
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
         count = min(stream, n - s * stream)
         words = view(scratch.words, s * stream, count)
         residuals(values, s * stream, count, view(scratch.predictions, s * stream, count), words)
         digits(words, count, scratch.symbols, place)
-        for i in range(count, (count + 63) & ~63):
+        for i in range(count, (count + 63) & ~63):  # encoding reads whole groups
             scratch.symbols[place + i] = 0
     return n_rows
 
 
 @kernel
-def count_digits(values, base, start, n, stream, template, column, form, scratch, counts):
-    """Histogram (uint32[256]) of a stretch's symbols, predicted from a template."""
-    residuals_of_block(values, base, start, n, stream, template, column, form, scratch)
+def count_residual_symbols(symbols, n, stream, counts):
+    """Add the symbols of a block of ``n`` values, as :func:`residuals_of_block` leaves them, to ``counts``:
+    uint32[256]."""
     for s in range((n + stream - 1) // stream):
         place = s * (stream + STREAM_PAD)
         for i in range(min(stream, n - s * stream)):
-            counts[scratch.symbols[place + i]] += U32(1)
+            counts[symbols[place + i]] += U32(1)
 
 
 @kernel
 def residual_bits(counts, digit_bits):
-    """What counted symbols take with a code of their own, in 1/256 bits."""
+    """Return the bits, in 1/256, that counted symbols take with a code of their own, and their digits."""
     bits = np.int64(entropy_fixed(counts))
     for symbol in range(len(counts)):
         bits += np.int64(counts[symbol]) * np.int64(digit_bits[symbol]) * 256
@@ -112,67 +173,97 @@ def residual_bits(counts, digit_bits):
 
 @kernel
 def _quick_row(n_values, n_columns, k):
-    """Where the row begins that is looked at as number ``k``."""
+    """Return where the row begins that is sampled as number ``k``: from the middle of the tensor on, and around."""
     return (k + QUICK_ROWS // 2) % QUICK_ROWS * (n_values // n_columns // QUICK_ROWS) * n_columns
 
 
 @kernel
-def _count_quick_sample(values, n_columns, limit, form, stream, digit_bits, template, scratch, counts):
-    """A first look: predict the first columns of a few rows, spread over an array, from those of the row in their
-    middle. ``limit``: bits per value, in 1/256, beyond which it gives up; ``template``: float32[QUICK_COLUMNS],
-    scratch; ``counts``: uint32[256], result. Returns the number of values counted, 0 where there are none."""
-    count, seen, found = min(n_columns, QUICK_COLUMNS), 0, False
+def _count_quick_sample(values, n_columns, limit, sample):
+    """Count residuals of the first columns of a few rows, predicted from those of the first of them that is not mostly
+    zeros.
+
+    Args:
+        values: uintW[n], the tensor.
+        n_columns: of the tensor.
+        limit: bits per value, in 1/256, beyond which it gives up.
+        sample: a :class:`QuickSample`; its ``counts`` are added to.
+
+    Returns:
+        The number of values counted, 0 where there are none.
+    """
+    dtype_code, stream, digit_bits, template, counts, scratch = sample
+    count, n_counted, has_template = min(n_columns, QUICK_COLUMNS), 0, False
     for k in range(QUICK_ROWS):
-        some = view(values, _quick_row(len(values), n_columns, k), count)
-        others = 0
+        row = view(values, _quick_row(len(values), n_columns, k), count)
+        n_nonzero = 0
         for i in range(count):
-            others += some[i] != 0
-        if 2 * others < count:
+            n_nonzero += row[i] != 0
+        if 2 * n_nonzero < count:
             continue
-        if not found:
-            found = True
+        if not has_template:
+            has_template = True
             for i in range(count):
-                template[i] = as_float(some[i], form)
+                template[i] = as_float(row[i], dtype_code)
             continue
-        count_digits(some, None, 0, count, stream, template, 0, form, scratch, counts)
-        seen += count
-        if k >= HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS // k) * seen:
+        residuals_of_block(row, None, stream, template, 0, dtype_code, scratch)
+        count_residual_symbols(scratch.symbols, count, stream, counts)
+        n_counted += count
+        if k >= HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS // k) * n_counted:
             break
-    return seen
+    return n_counted
 
 
 @kernel
-def find_promising(values, tensors, limits, form, stream, digit_bits, template, scratch, counts, promising):
-    """Whether rows of tensors are near to multiples of one: ``promising``: bool[n], result. ``tensors``: int64[n, 3],
-    of each first value, columns and rows; ``limits``: int64[n], bits per value, in 1/256, that predicting must not
-    exceed; ``digit_bits``: uint8[256], what a symbol's digits take; ``template``: float32[QUICK_COLUMNS], ``counts``:
-    uint32[256], scratch."""
+def find_promising(values, tensors, limits, sample, promising):
+    """Find the tensors whose rows are near to multiples of one, from a quick sample of each.
+
+    Args:
+        values: uintW[n], the array.
+        tensors: int64[n_tensors, 3], columns START, N_COLUMNS and N_ROWS.
+        limits: int64[n_tensors], bits per value, in 1/256, that predicting must not exceed.
+        sample: a :class:`QuickSample`.
+        promising: bool[n_tensors], result.
+    """
     for t in range(len(tensors)):
-        n_columns = tensors[t, 1]
-        counts[:] = U32(0)
-        after = min(t + 1, len(tensors) - 1)
+        n_columns = tensors[t, N_COLUMNS]
+        sample.counts[:] = U32(0)
+        following = min(t + 1, len(tensors) - 1)
         for k in range(FETCHED_ROWS):  # rows lie too far apart for the processor to guess
-            place = _quick_row(tensors[after, 1] * tensors[after, 2], tensors[after, 1], k)
-            fetch_values(values, tensors[after, 0] + place, min(tensors[after, 1], QUICK_COLUMNS))
-        some = view(values, tensors[t, 0], n_columns * tensors[t, 2])
-        seen = _count_quick_sample(some, n_columns, limits[t], form, stream, digit_bits, template, scratch, counts)
-        promising[t] = seen > 0 and residual_bits(counts, digit_bits) <= limits[t] * seen
+            start, following_columns = tensors[following, START], tensors[following, N_COLUMNS]
+            start += _quick_row(following_columns * tensors[following, N_ROWS], following_columns, k)
+            fetch_values(values, start, min(following_columns, QUICK_COLUMNS))
+        tensor = view(values, tensors[t, START], n_columns * tensors[t, N_ROWS])
+        n_counted = _count_quick_sample(tensor, n_columns, limits[t], sample)
+        promising[t] = n_counted > 0 and residual_bits(sample.counts, sample.digit_bits) <= limits[t] * n_counted
 
 
 @kernel
-def count_residual_sample(values, base, geometry, form, begin, template, origin, share, scratch, counts):
-    """Histograms of residuals of one in ``share`` pieces of blocks from ``begin`` on: ``counts``: uint32[n, 256],
-    result. ``base``: uintW[n_values] to predict from, or None; ``origin``: where in ``values`` a row begins."""
+def count_residual_sample(values, base, geometry, sample, template, scratch, counts):
+    """Count residuals of some pieces of each block.
+
+    Args:
+        values: uintW[n_values], the array.
+        base: uintW[n_values] to predict from, or None: the template does.
+        geometry: a :class:`bundles.Geometry`.
+        sample: a :class:`ResidualSample`.
+        template: float32[n_columns], of no columns with a base.
+        scratch: a :class:`bundles.Residuals`.
+        counts: uint32[n_blocks, 256], result, zeroed: histograms of symbols of blocks from ``sample.begin`` on.
+    """
+    begin, share = sample.begin, sample.share
     piece = PIECE if share > 1 else geometry.block
     for b in range(begin, begin + len(counts)):
+        # From a piece of its own in each block, so that no column of a matrix is met by all.
         end = min((b + 1) * geometry.block, geometry.n_values)
         first = b * geometry.block + (b % share) * piece
         first = first if first < end else b * geometry.block
         for start in range(first, end, share * piece):
             n = min(piece, end - start)
-            some = view(values, start, n)
-            if not is_constant(some, n):
-                column = (start - origin) % max(len(template), 1)
-                count_digits(
-                    some, base, start, n, geometry.stream, template, column, form, scratch, counts[b - begin]
+            part = view(values, start, n)
+            if not is_constant(part, n):
+                column = (start - sample.origin) % max(len(template), 1)
+                base_part = view_if_any(base, start, n)
+                residuals_of_block(
+                    part, base_part, geometry.stream, template, column, sample.dtype_code, scratch
                 )
+                count_residual_symbols(scratch.symbols, n, geometry.stream, counts[b - begin])

@@ -1,8 +1,13 @@
-"""What counted symbols take, and which blocks share a codebook.
+"""The bits that counted symbols take, and which blocks share a codebook.
 
-Histograms count relative heads in bins: bin 0 is zero, bin 1 all that lies outside the window, and bin
-``2 + level * window + relative head + center`` the rest, where window and center are :data:`WINDOW` and
-:data:`CENTER` for one level and :data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several.
+Histograms count relative heads in bins, where window and center are :data:`WINDOW` and :data:`CENTER` for one level and
+:data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several:
+
+    bin 2 + level * window + center + relative head
+
+    bin        0     | 1             | 2         ...  2 + center  ...  window + 1 | window + 2  ...
+    counts     zeros | heads outside | -center   ...  0           ...             | -center     ...
+                     | of the window | relative heads of level 0                  | of level 1
 """
 
 from __future__ import annotations
@@ -16,11 +21,13 @@ from ..core.unaligned import view
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
+N_SPECIAL = 2  #: bins before the windows: zeros, and all that lies outside
 
 
 @kernel
 def entropy_fixed(histogram):
-    """Total bits, in 1/256, of coding a histogram's events at its own entropy."""
+    """Return the bits, in 1/256, of coding a histogram's events at its own entropy: n log2(n) - Σ c log2(c), with
+    counts c that add up to n."""
     total = U64(0)
     bits = U64(0)
     for i in range(len(histogram)):
@@ -32,7 +39,8 @@ def entropy_fixed(histogram):
 
 @kernel
 def _cost_table(counts, cost):
-    """Bits (1/256) per event under a code fitted to ``counts`` with a pseudo-count of 1/8 for every bin."""
+    """Fill ``cost`` with the bits, in 1/256, per event under a code fitted to ``counts``, with a pseudo-count of 1/8
+    for every bin."""
     total = U64(0)
     for i in range(len(counts)):
         total += U64(counts[i]) * U64(8) + U64(1)
@@ -43,7 +51,7 @@ def _cost_table(counts, cost):
 
 @kernel
 def cost_of(counts, cost):
-    """What counted events take: Σ counts · cost, of uint32[n_bins] each."""
+    """Return the bits that counted events take: Σ counts · cost, of uint32[n_bins] each."""
     total = U64(0)
     for i in range(len(counts)):
         total += U64(counts[i]) * U64(cost[i])
@@ -52,62 +60,65 @@ def cost_of(counts, cost):
 
 @kernel
 def _assign(histograms, n_clusters, cost, choice):
-    """Cheapest cluster of every block (lowest number on ties); returns the total in 1/256 bits."""
+    """Find the cheapest cluster of every block (lowest number on ties), in ``choice``. Returns the total in 1/256
+    bits."""
     total, n_bins = U64(0), histograms.shape[1]
     for b in range(histograms.shape[0]):
-        row, least, best = view(histograms, b * n_bins, n_bins), U64(0), 0
+        row, min_spent, best = view(histograms, b * n_bins, n_bins), U64(0), 0
         for k in range(n_clusters):
             spent = cost_of(row, view(cost, k * n_bins, n_bins))
-            if k == 0 or spent < least:
-                least, best = spent, k
+            if k == 0 or spent < min_spent:
+                min_spent, best = spent, k
         choice[b] = best
-        total += least
+        total += min_spent
     return total
 
 
 @kernel
 def _sum_clusters(histograms, n_clusters, choice, sums):
+    """Add up the histograms of each cluster's blocks."""
     n_bins = histograms.shape[1]
     for k in range(n_clusters):
         for i in range(n_bins):
             sums[k, i] = 0
     for b in range(histograms.shape[0]):
-        own, row = view(sums, choice[b] * n_bins, n_bins), view(histograms, b * n_bins, n_bins)
+        target, row = view(sums, choice[b] * n_bins, n_bins), view(histograms, b * n_bins, n_bins)
         for i in range(n_bins):
-            own[i] += row[i]
+            target[i] += row[i]
 
 
 @allocating
 def _cluster(histograms, max_clusters, table_cost, sums):
-    """:func:`cluster` of histograms whose bins all count something somewhere: the number of groups, and in ``sums``,
-    uint32[max_clusters + 1, n_bins], their histograms."""
+    """Do the work of :func:`cluster`, for histograms whose bins all count something somewhere. Returns the number of
+    groups, and in ``sums``, uint32[max_clusters + 1, n_bins], their histograms."""
     n_blocks, n_bins = histograms.shape
-    choice, own = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
+    choice, entropy = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
     cost = np.empty((max_clusters + 1, n_bins), np.uint32)
     for b in range(n_blocks):
-        own[b] = entropy_fixed(histograms[b])
+        entropy[b] = entropy_fixed(histograms[b])
     n = np.int64(1)  # typed: a literal would compile what it is passed to once more
     _sum_clusters(histograms, n, choice, sums)
     _cost_table(sums[0], cost[0])
     total = _assign(histograms, n, cost, choice)
     while n < max_clusters and n < n_blocks:
+        # The block that is farthest from what a codebook of its own would take begins a group.
         worst, excess = -1, U64(0)
         for b in range(n_blocks):
-            mine = cost_of(view(histograms, b * n_bins, n_bins), view(cost, choice[b] * n_bins, n_bins))
-            if mine > own[b] and mine - own[b] > excess:
-                worst, excess = b, mine - own[b]
+            spent = cost_of(view(histograms, b * n_bins, n_bins), view(cost, choice[b] * n_bins, n_bins))
+            if spent > entropy[b] and spent - entropy[b] > excess:
+                worst, excess = b, spent - entropy[b]
         if worst < 0 or excess * U64(n_blocks) < table_cost:
             break
         for i in range(n_bins):
             sums[n, i] = histograms[worst, i]
         _cost_table(sums[n], cost[n])
-        for _ in range(2):
+        for _ in range(2):  # as k-means does: groups depend on tables, and tables on groups
             _assign(histograms, n + 1, cost, choice)
             _sum_clusters(histograms, n + 1, choice, sums)
             for k in range(n + 1):
                 _cost_table(sums[k], cost[k])
         now = _assign(histograms, n + 1, cost, choice)
-        if now + table_cost >= total:
+        if now + table_cost >= total:  # it does not pay: back to one group less
             _assign(histograms, n, cost, choice)
             _sum_clusters(histograms, n, choice, sums)
             break
@@ -118,7 +129,7 @@ def _cluster(histograms, max_clusters, table_cost, sums):
 
 @kernel
 def _live_bins(histograms, live):
-    """Which bins count something in any row: their number, and which in ``live`` (int64[n_bins])."""
+    """Find the bins that count something in any row, in ``live`` (int64[n_bins]). Returns their number."""
     n_live, (n_rows, n_bins) = 0, histograms.shape
     for i in range(n_bins):
         live[i] = 0
@@ -135,7 +146,7 @@ def _live_bins(histograms, live):
 
 @kernel
 def _pick(row, live, picked):
-    """Of a row, the first so many of the bins ``live``."""
+    """Copy the bins ``live`` of a row, as many as ``picked`` holds."""
     for i in range(len(picked)):
         picked[i] = row[live[i]]
 
@@ -144,9 +155,15 @@ def _pick(row, live, picked):
 def cluster(histograms, max_clusters, table_cost):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
 
-    ``histograms``: uint32[n_blocks, n_bins]; ``table_cost``: 1/256 bits that one more codebook costs, in units of
-    what was counted. Returns the groups' histograms, uint32[n_groups, n_bins]. Integer arithmetic only: the result is
-    the same on every machine.
+    Integer arithmetic only: the result is the same on every machine.
+
+    Args:
+        histograms: uint32[n_blocks, n_bins].
+        max_clusters: number of groups at most.
+        table_cost: 1/256 bits that one more codebook costs, in units of what was counted.
+
+    Returns:
+        The groups' histograms, uint32[n_groups, n_bins].
     """
     n_blocks, n_bins = histograms.shape
     live = np.empty(n_bins, np.int64)
@@ -163,38 +180,46 @@ def cluster(histograms, max_clusters, table_cost):
 
 
 @kernel
-def compare_references(by_block, by_stream, some):
-    """How many rows there are, entropies, in 1/256 bits, of heads relative to each block's mean (``by_block``) and to
-    each sub-stream's (``by_stream``, both uint32[n_blocks, n_bins]), the number of heads and how many are not of zeros:
-    of the rows that are marked in ``some`` (bool[n_blocks]), or of all where it is None."""
-    rows, plain, relative, number, others = 0, U64(0), U64(0), U64(0), U64(0)
+def compare_references(by_block, by_stream, marked):
+    """Compare the cost of heads relative to each block's mean and to each sub-stream's.
+
+    Args:
+        by_block: uint32[n_rows, n_bins], heads relative to each block's mean.
+        by_stream: uint32[n_rows, n_bins], relative to each sub-stream's.
+        marked: bool[n_rows], the rows to compare; None for all.
+
+    Returns:
+        Of the marked rows: their number; entropies, in 1/256 bits, of ``by_block`` and of ``by_stream``; the number of
+        heads; how many of those are not of zeros.
+    """
+    rows, plain, relative, number, n_nonzero = 0, U64(0), U64(0), U64(0), U64(0)
     n_bins = by_block.shape[1]
     for b in range(by_block.shape[0]):
-        if some is None or some[b]:
+        if marked is None or marked[b]:
             row = view(by_block, b * n_bins, n_bins)
             plain += entropy_fixed(row)
             relative += entropy_fixed(view(by_stream, b * n_bins, n_bins))
             counted = U64(0)
             for i in range(1, n_bins):
                 counted += U64(row[i])
-            others += counted
+            n_nonzero += counted
             number += counted + U64(row[0])
             rows += 1
-    return rows, np.int64(plain), np.int64(relative), np.int64(number), np.int64(others)
+    return rows, np.int64(plain), np.int64(relative), np.int64(number), np.int64(n_nonzero)
 
 
 @kernel
 def _counts_any(row):
-    """Whether any bin counts something."""
-    found = U32(0)
+    """Return whether any bin counts something. Without a way out in the middle, so that LLVM makes vectors of it."""
+    merged = U32(0)
     for i in range(len(row)):
-        found |= row[i]
-    return found != U32(0)
+        merged |= row[i]
+    return merged != U32(0)
 
 
 @kernel
 def has_others(counts):
-    """Whether uint32[n_blocks, n_bins] count anything but zeros."""
+    """Return whether histograms, uint32[n_blocks, n_bins], count anything but zeros."""
     b, (n_blocks, n_bins) = 0, counts.shape
     while b < n_blocks and not _counts_any(view(counts, b * n_bins + 1, n_bins - 1)):
         b += 1
@@ -203,11 +228,11 @@ def has_others(counts):
 
 @kernel
 def rows_in_use(counts, used):
-    """Rows of uint32[n_blocks, n_bins] that count anything but zeros and outsiders: their number, and which in
-    ``used`` (int64[n_blocks])."""
+    """Find the rows of uint32[n_blocks, n_bins] that count anything but zeros and heads outside of the window, in
+    ``used`` (int64[n_blocks]). Returns their number."""
     n, n_bins = 0, counts.shape[1]
     for b in range(counts.shape[0]):
-        if _counts_any(view(counts, b * n_bins + 2, n_bins - 2)):
+        if _counts_any(view(counts, b * n_bins + N_SPECIAL, n_bins - N_SPECIAL)):
             used[n] = b
             n += 1
     return n
@@ -215,19 +240,24 @@ def rows_in_use(counts, used):
 
 @allocating
 def choose_codebooks(histograms, costs, choice):
-    """The cheapest codebook of every block. ``costs``: uint32[n_codebooks, n_bins], bits; ``choice``:
-    int64[n_blocks], result."""
+    """Find the cheapest codebook of every block (the first of equals).
+
+    Args:
+        histograms: uint32[n_blocks, n_bins].
+        costs: uint32[n_codebooks, n_bins], bits of each event under each codebook.
+        choice: int64[n_blocks], result.
+    """
     n_codebooks, n_bins = costs.shape
     live = np.empty(n_bins, np.int64)
-    n_live = _live_bins(histograms, live)
-    row, some_costs = np.empty(n_live, np.uint32), np.empty((n_codebooks, n_live), np.uint32)
+    n_live = _live_bins(histograms, live)  # few bins of many count anything
+    row, live_costs = np.empty(n_live, np.uint32), np.empty((n_codebooks, n_live), np.uint32)
     for k in range(n_codebooks):
-        _pick(view(costs, k * n_bins, n_bins), live, view(some_costs, k * n_live, n_live))
+        _pick(view(costs, k * n_bins, n_bins), live, view(live_costs, k * n_live, n_live))
     for b in range(histograms.shape[0]):
         _pick(view(histograms, b * n_bins, n_bins), live, row)
         best = U64(0)
         for k in range(n_codebooks):
-            spent = cost_of(row, view(some_costs, k * n_live, n_live))
+            spent = cost_of(row, view(live_costs, k * n_live, n_live))
             if k == 0 or spent < best:
                 best = spent
                 choice[b] = k
