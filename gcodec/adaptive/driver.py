@@ -17,6 +17,7 @@ import torch
 
 from ..averaging.averager import Averager, CompressionPlan
 from ..averaging.feedback import Carried
+from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
@@ -25,6 +26,7 @@ from .losses import square
 from .multilevel import ProbeResult, probe_settings
 
 _DECIDES = 0  #: the rank that looks at a planner's tensors
+_ENTRIES = {"averager", "tensors", "adaptive", "sums"}  #: of a packed state
 
 
 class Adaptive:
@@ -239,3 +241,42 @@ def ranks(
     :func:`~gcodec.averaging.simulate.run_conversations`."""
     plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
     return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]
+
+
+def packed_state(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
+    """Return this rank's state as strings, a string for each tensor, whatever has happened so far.
+
+    A distributed checkpoint restores only what the new state has an entry for, so every tensor in ``names`` has one.
+    """
+    names, state = list(names), adaptive.state_dict()
+    averager, sums = state.pop("averager"), state.pop("sums")
+    tensors = averager.pop("tensors")
+    return {
+        "averager": pack_state(averager),
+        "tensors": {name: pack_state(tensors.get(name, {})) for name in names},
+        "adaptive": pack_state(state),
+        "sums": {name: pack_state(sums.get(name)) for name in names},
+    }
+
+
+def load_packed_state(
+    adaptive: Adaptive, state: Mapping[str, Any], params: Mapping[str, torch.Tensor]
+) -> None:
+    """Go on from :func:`packed_state`, bit for bit but for times.
+
+    Args:
+        adaptive: A rank that has made no step.
+        state: What :func:`packed_state` returned on the same rank.
+        params: Parameters by name; tensors of the state are put where these are.
+
+    Raises:
+        InvalidArgument: For a state of something else, or of another rank or controller.
+    """
+    if not state.keys() >= _ENTRIES:
+        raise InvalidArgument(f"a state without a controller's {sorted(_ENTRIES - state.keys())}")
+    devices = {name: param.device for name, param in params.items()}
+    tensors = {name: unpack_state(text, devices.get(name)) for name, text in state["tensors"].items()}
+    sums = {name: unpack_state(text, devices.get(name)) for name, text in state["sums"].items()}
+    sums = {name: found for name, found in sums.items() if found is not None}
+    averager = {**unpack_state(state["averager"]), "tensors": tensors}
+    adaptive.load_state_dict({**unpack_state(state["adaptive"]), "averager": averager, "sums": sums})

@@ -19,8 +19,7 @@ from ..compressors.contract import check_whole, n_kept, random_of, wide
 from ..compressors.lowrank import LowRank, matrix_shape, orthonormal
 from ..compressors.sparse import Sparsifier
 from ..errors import InvalidArgument
-from .losses import loss, square, whole_values
-from .passes import cut, flat_values, left_out, quantized
+from .losses import cut, flat_values, left_out, loss, quantized, square, whole_values
 from .thresholds import HardThreshold
 
 METHODS = ("auto", "svd", "power")

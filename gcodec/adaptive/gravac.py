@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..compressors import Frames
+from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_share, check_whole
-from ..compressors.dense import Dense
 from ..errors import InvalidArgument
 from .contract import Measured, Selector, Settings, Shapes
 from .losses import at_factor

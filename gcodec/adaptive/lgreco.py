@@ -11,14 +11,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_whole
-from ..compressors.dense import Dense
 from ..errors import InvalidArgument
 from .accordion import Accordion
 from .contract import Planner, Settings, Shapes, check_source
-from .costs import Bytes, Cost
 from .families import METHODS, Range, errors_of
 from .knapsack import discretized, solve
+from .setting_costs import Bytes, Cost
 
 METRICS = ("squared", "plain")
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
-from ..compressors import Compressor, Dense, Frames
+from ..compressors import QSGD, Compressor, Dense, Frames
 from ..compressors.contract import Memory, wide
 from ..errors import InvalidArgument
-from .passes import cut, flat_values
+from ..kernels.core.jit import kernel
+from ..tensors import kernel_view
 
 _SLACK = 1 + 1e-9
+_SHIFT = 15  #: sizes that share a bin of the histogram agree in exponent and 8 mantissa bits: to 0.4 %
+_BINS = 1 << 31 - _SHIFT
+_ULPS = np.append(2.0 ** (np.maximum(np.arange(255), 1) - 150.0), np.nan)  #: the last is of infinity and NaN
 
 
 def square(tensor: torch.Tensor) -> float:
@@ -80,3 +86,91 @@ def whole_values(compressor: Compressor, shape: Sequence[int], least: int = 1, m
             continue
         found.append(value)
     return found
+
+
+# What many settings of one family lose, from a single pass over a tensor; float32 on the CPU.
+
+def flat_values(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's values as the kernels take them, float32[n]."""
+    return kernel_view(tensor.detach().cpu().float().contiguous().reshape(-1).numpy())
+
+
+def left_out(values: np.ndarray, kept: Sequence[int]) -> np.ndarray:
+    """The sum of squares of all but the k greatest values, for each k: float64. Values of the bin in which a k ends
+    count as equal, so that the sum may be too great, by 0.8 % of that bin's share. NaN for values that are not
+    finite."""
+    counts, squares = np.zeros(_BINS, np.int64), np.zeros(_BINS)
+    _histogram(values.view(np.uint32), values, counts, squares)
+    if not np.isfinite(squares).all():
+        return np.full(len(kept), np.nan)
+    counts_below, squares_below = (np.concatenate([[0], one.cumsum()]) for one in (counts, squares))
+    left = len(values) - np.asarray(kept)
+    at = np.minimum(np.searchsorted(counts_below, left, side="right") - 1, _BINS - 1)
+    mean = squares[at] / np.maximum(counts[at], 1)
+    found: np.ndarray = squares_below[at] + (left - counts_below[at]) * mean
+    return found
+
+
+def quantized(values: np.ndarray, settings: Sequence[QSGD]) -> np.ndarray:
+    """The expectation of what each of some settings loses, which differ in bits only: float64."""
+    found, first = np.zeros(len(settings)), settings[0]
+    levels = np.array([setting.levels for setting in settings], np.float64)
+    _quantize(values, np.int64(first.bucket), first.norm == "max", first.stochastic, levels, found)
+    return found
+
+
+def cut(values: np.ndarray, bits: Sequence[int]) -> np.ndarray:
+    """What rounding to each number of mantissa bits loses: float64."""
+    drops = np.array([23 - min(one, 23) for one in bits], np.uint32)
+    found = np.zeros(len(drops))
+    _round(values.view(np.uint32), _ULPS, drops, found)
+    return found
+
+
+@kernel
+def _histogram(bits: Any, values: Any, counts: Any, squares: Any) -> None:
+    for i in range(len(bits)):
+        at = (bits[i] & np.uint32(0x7FFFFFFF)) >> np.uint32(_SHIFT)
+        counts[at] += 1
+        squares[at] += np.float64(values[i]) * np.float64(values[i])
+
+
+@kernel
+def _quantize(values: Any, bucket: Any, by_max: Any, stochastic: Any, levels: Any, found: Any) -> None:
+    """A value between two levels, a share f of the distance above the lower one, loses f (1 - f) of the squared
+    distance in expectation; to the nearest level, the square of what is less of f and 1 - f."""
+    n = len(values)
+    for begin in range(0, n, bucket):
+        end = min(begin + bucket, n)
+        norm = np.float64(0)
+        for i in range(begin, end):
+            size = abs(np.float64(values[i]))
+            norm = max(norm, size) if by_max else norm + size * size
+        norm = norm if by_max else np.sqrt(norm)
+        if norm == 0:
+            continue
+        for j in range(len(levels)):
+            scale, total = levels[j] / norm, np.float64(0)
+            for i in range(begin, end):
+                place = abs(np.float64(values[i])) * scale
+                share = place - np.floor(place)
+                rest = 1 - share
+                total += share * rest if stochastic else min(share, rest) * min(share, rest)
+            found[j] += total / (scale * scale)
+
+
+@kernel
+def _round(bits: Any, ulps: Any, drops: Any, found: Any) -> None:
+    """The nearest multiple of a unit is as far as the nearer end of the interval between two; in runs that stay in
+    cache. ``ulps``: the size of a mantissa's last place, by exponent field."""
+    n = len(bits)
+    for begin in range(0, n, 1024):
+        end = min(begin + 1024, n)
+        for j in range(len(drops)):
+            unit, total = np.uint32(np.uint32(1) << drops[j]), np.float64(0)
+            for i in range(begin, end):
+                rest = np.uint32(bits[i] & np.uint32(unit - np.uint32(1)))
+                ulp = ulps[(bits[i] >> np.uint32(23)) & np.uint32(0xFF)]
+                lost = np.float64(min(rest, np.uint32(unit - rest))) * ulp
+                total += lost * lost
+            found[j] += total

@@ -11,8 +11,7 @@ import torch
 from ..averaging.state import pack_state, unpack_state
 from ..compressors.contract import Request
 from ..errors import InvalidArgument
-from .driver import Adaptive
-from .packing import load_packed, packed
+from .driver import Adaptive, load_packed_state, packed_state
 
 Communicate = Callable[[Generator[Request, Any, Any]], Any]
 
@@ -82,7 +81,7 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         inner = self.optimizer.state_dict()
         state = {name: pack_state(inner["state"].get(number)) for number, name in enumerate(self._stepped)}
         whole = {"groups": pack_state(inner["param_groups"]), "state": state}
-        return {"version": 1, "optimizer": whole, self._own: packed(self.adaptive, self._params)}
+        return {"version": 1, "optimizer": whole, self._own: packed_state(self.adaptive, self._params)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict` of the same rank, bit for bit. Raises InvalidArgument for another version's,
@@ -98,7 +97,7 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         for group, now in zip(groups, self.optimizer.param_groups, strict=False):
             group |= {key: tuple(group[key]) for key, one in now.items() if isinstance(one, tuple) and key in group}
         known = {number: unpack_state(inner["state"][name]) for number, name in enumerate(self._stepped)}
-        load_packed(self.adaptive, own, self._params)
+        load_packed_state(self.adaptive, own, self._params)
         self.optimizer.load_state_dict(
             {"state": {number: one for number, one in known.items() if one is not None}, "param_groups": groups}
         )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..compressors.batching import batch_conversations
+from ..compressors.casts import Dense
 from ..compressors.contract import (
     Compressor,
     Conversation,
@@ -24,7 +25,6 @@ from ..compressors.contract import (
     check_gradient,
     check_whole,
 )
-from ..compressors.dense import Dense
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
 from .feedback import Carried, ErrorFeedback, Feedback

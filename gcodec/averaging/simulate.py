@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from ..compressors.contract import AllGather, AllReduce, AllToAll, Compressor, Conversation, Place, Request
-from ..compressors.sums import sum_by_rank
+from ..compressors.contract import AllGather, AllReduce, AllToAll, Compressor, Conversation, Place, Request, sum_by_rank
 from ..errors import InvalidArgument, PeerError
 from .averager import Averager, CompressionPlan
 

@@ -1,4 +1,4 @@
-"""Narrower floats, added up as such: what PyTorch's fp16 and bf16 hooks do."""
+"""All values are sent: as they are (:class:`Dense`), or as narrower floats (:class:`Cast`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,26 @@ from typing import ClassVar
 import torch
 
 from ..errors import InvalidArgument
-from .contract import AllReduce, Compressor, Conversation, Memory, Outcome, Place, check_gradient
+from .contract import AllReduce, Compressor, Conversation, Memory, Outcome, Place, all_reduce_mean, check_gradient
 from .outcome import Narrow, Rounded
 
 _NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Dense(Compressor):
+    """Every value, added up in its own dtype; float16 and bfloat16 are divided by the number of ranks before, as DDP
+    does, the others after."""
+
+    carries_nan: ClassVar[bool] = True
+
+    def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+        check_gradient(gradient)
+        average = yield from all_reduce_mean(gradient.clone(), place.size)
+        return Outcome(average, gradient, gradient.numel())
+
+    def floats(self, shape: Sequence[int]) -> float:
+        return math.prod(shape)
 
 
 @dataclass(frozen=True)

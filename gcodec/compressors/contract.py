@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -121,23 +121,6 @@ class Compressor(ABC):
             raise InvalidArgument(f"{self!r} has nothing to set")
         return float(getattr(self, self.knob))
 
-    def with_density(self, density: float) -> Self:
-        """:meth:`at` for what has a density."""
-        return self._with("density", density)
-
-    def with_rank(self, rank: int) -> Self:
-        """:meth:`at` for what has a rank."""
-        return self._with("rank", rank)
-
-    def with_bits(self, bits: int) -> Self:
-        """:meth:`at` for what has bits."""
-        return self._with("bits", bits)
-
-    def _with(self, knob: str, value: float) -> Self:
-        if self.knob != knob:
-            raise InvalidArgument(f"{type(self).__name__} has no {knob}")
-        return self.at(value)
-
     def decompressed(self, tensor: torch.Tensor, steps: int = 1, memory: Memory | None = None) -> Outcome:
         """What a single rank makes of a tensor: ``steps`` times over, for algorithms that get better on the way (five
         are usual for low ranks), from an empty memory unless one is given."""
@@ -175,6 +158,34 @@ def alone(conversation: Generator[Request, Any, Any]) -> Any:
                 answer = [payload]
             case AllToAll(payloads):
                 answer = list(payloads)
+
+
+def sum_by_rank(terms: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+    """Add up tensors in the order in which they come: the one sum behind every :class:`AllReduce`.
+
+    Wherever a value lies in a buffer, its terms are added by rank, so results do not depend on how tensors are grouped.
+    float16 and bfloat16 are added up in float32, and rounded once.
+
+    Args:
+        terms: Each rank's tensor, by rank, of ``out``'s shape and dtype.
+        out: Where the sum goes; none of the terms.
+
+    Returns:
+        ``out``.
+    """
+    total = out if wide(out.dtype) is out.dtype else torch.empty_like(out, dtype=wide(out.dtype))
+    for number, term in enumerate(terms):
+        if number:
+            total.add_(term)
+        else:  # not added to zero, which would lose the sign of -0
+            total.copy_(term)
+    return out if total is out else out.copy_(total)
+
+
+def parts_of(n_values: int, size: int) -> list[slice]:
+    """Divide a flat tensor of ``n_values`` into one contiguous part per rank, as even as can be; empty ones last."""
+    length = -(-n_values // size)
+    return [slice(min(r * length, n_values), min((r + 1) * length, n_values)) for r in range(size)]
 
 
 def check_gradient(gradient: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..errors import InvalidArgument
+from .casts import Dense
 from .contract import (
     AllReduce,
     Compressor,
@@ -30,7 +31,6 @@ from .contract import (
     random_of,
     wide,
 )
-from .dense import Dense
 from .outcome import Product
 
 

@@ -11,11 +11,13 @@ its own; a payload is read by one who knows the tensor it is for.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import xxhash
 
-from ..errors import Corruption, InsufficientData
+from ..errors import Corruption, GcodecError, InsufficientData
 from .contract import TYPES
 
 SPARSE, QUANTIZED, PART = 1, 2, 3  #: kinds
@@ -47,6 +49,22 @@ def unseal(payload: bytes, kind: int, dtype: torch.dtype, n_values: int) -> memo
             f"a payload of kind, dtype, values {(*found, n_found)} instead of {(kind, TYPES.index(dtype), n_values)}"
         )
     return body
+
+
+@contextmanager
+def errors_of_rank(rank: int) -> Iterator[None]:
+    """Name the rank that a payload is from in the errors of decoding it.
+
+    Raises:
+        InsufficientData: In place of one without the rank.
+        Corruption: In place of any other GcodecError.
+    """
+    try:
+        yield
+    except InsufficientData as error:
+        raise InsufficientData(f"rank {rank}: {error}") from error
+    except GcodecError as error:
+        raise Corruption(f"rank {rank}: {error}") from error
 
 
 def _checksum(head: bytes, body: bytes | memoryview) -> int:

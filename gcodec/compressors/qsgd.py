@@ -12,7 +12,7 @@ import torch
 
 from ..errors import Corruption, InvalidArgument
 from ..tensors import kernel_view
-from .bits import packed_size
+from .bit_packing import packed_size
 from .contract import (
     AllGather,
     Compressor,
@@ -26,9 +26,8 @@ from .contract import (
     tick,
     wide,
 )
-from .payload import ENVELOPE, QUANTIZED, seal, unseal
+from .payload import ENVELOPE, QUANTIZED, errors_of_rank, seal, unseal
 from .quantization import dequantize, norms_of, quantize
-from .sparse import named
 
 NORMS = ("max", "l2")
 
@@ -70,7 +69,8 @@ class QSGD(Compressor):
         payloads = yield AllGather(self.pack(flat, key))
         total, own = torch.zeros_like(flat, dtype=wide(flat.dtype)), flat
         for rank, payload in enumerate(payloads):
-            values = named(rank, self.unpack, payload, flat)
+            with errors_of_rank(rank):
+                values = self.unpack(payload, flat)
             total += values
             if rank == place.rank:
                 own = values.to(flat.dtype)

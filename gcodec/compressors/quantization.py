@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.core.jit import kernel
-from .bits import pack_into, packed_size, packed_view, unpack_from
+from .bit_packing import pack_into, packed_size, packed_view, unpack_from
 from .draws import draw32
 
 _RUN = 4096  #: values that are coded before they are packed: a multiple of 8

@@ -10,9 +10,9 @@ import torch
 from ..errors import Corruption, InvalidArgument
 from .contract import Memory, Place, n_kept, tick
 from .indices import bits_per_index, decode_indices, encode_indices
+from .magnitudes import Magnitudes, magnitudes_in
 from .payload import ENVELOPE, SPARSE, seal, unseal
 from .selection import above, largest
-from .sizes import Magnitudes, magnitudes_in
 from .sparse import Sparsifier
 
 METHODS = ("auto", "trimmed", "bisection")

@@ -18,11 +18,12 @@ from .contract import (
     Place,
     check_gradient,
     check_share,
+    parts_of,
     wide,
 )
 from .outcome import SparseValues
-from .partition import parts_of
-from .sparse import Sparsifier, named, pack_sparse, unpack_sparse
+from .payload import errors_of_rank
+from .sparse import Sparsifier, pack_sparse, unpack_sparse
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class SparCML(Compressor):
         average = torch.empty_like(flat)
         for rank, (part, payload) in enumerate(zip(parts, results, strict=True)):
             total = torch.zeros_like(flat[part], dtype=wide(flat.dtype))
-            where, values = named(rank, unpack_sparse, payload, total)
+            with errors_of_rank(rank):
+                where, values = unpack_sparse(payload, total)
             total[where] = values
             average[part] = total.div_(place.size).to(flat.dtype)
         return Outcome(average.view(gradient.shape), SparseValues(indices, flat[indices]), indices.numel())
@@ -75,7 +77,8 @@ class SparCML(Compressor):
         total = torch.zeros_like(own, dtype=wide(own.dtype))
         touched = torch.zeros_like(own, dtype=torch.bool)
         for rank, payload in enumerate(payloads):
-            where, values = named(rank, unpack_sparse, payload, own)
+            with errors_of_rank(rank):
+                where, values = unpack_sparse(payload, own)
             total[where] += values.to(total.dtype)
             touched[where] = True
         found = torch.nonzero(touched).view(-1)

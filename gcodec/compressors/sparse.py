@@ -6,13 +6,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from .. import codec
-from ..errors import Corruption, GcodecError, InsufficientData
+from ..errors import Corruption
 from .contract import (
     AllGather,
     Compressor,
@@ -27,7 +27,7 @@ from .contract import (
 )
 from .indices import bits_per_index, decode_indices, encode_indices
 from .outcome import SparseValues, Summed
-from .payload import ENVELOPE, SPARSE, seal, unseal
+from .payload import ENVELOPE, SPARSE, errors_of_rank, seal, unseal
 
 _RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
 _LEAST = 64  #: values below which a frame's own header is not worth trying
@@ -79,7 +79,10 @@ class Sparsifier(Compressor):
         """The conversation once indices are chosen."""
         flat = gradient.reshape(-1)
         payloads = yield AllGather(self.pack(flat, indices))
-        parts = [SparseValues(*named(rank, self.unpack, payload, flat)) for rank, payload in enumerate(payloads)]
+        parts = []
+        for rank, payload in enumerate(payloads):
+            with errors_of_rank(rank):
+                parts.append(SparseValues(*self.unpack(payload, flat)))
         mean, sent = Summed(parts, place.size, wide(flat.dtype)), parts[place.rank]
         return Outcome(mean, sent, sent.values.numel(), gradient.shape, gradient.dtype)
 
@@ -139,13 +142,3 @@ def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, tor
     else:
         raise Corruption(f"{len(rest)} bytes for {len(values)} values, coded as {coding!r}")
     return torch.from_numpy(where).to(like.device), values.to(like.device)
-
-
-def named(rank: int, unpack: Any, *arguments: Any) -> Any:
-    """What ``unpack`` returns; its errors name the rank that the payload is from."""
-    try:
-        return unpack(*arguments)
-    except InsufficientData as error:
-        raise InsufficientData(f"rank {rank}: {error}") from error
-    except GcodecError as error:
-        raise Corruption(f"rank {rank}: {error}") from error

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..compressors.contract import AllGather, AllReduce, AllToAll, Request
-from ..compressors.sums import sum_by_rank
+from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, sum_by_rank
 from ..errors import Corruption, GcodecError, PeerError
 from ..tensors import kernel_view
 from .stats import Tally

@@ -30,9 +30,9 @@ from gcodec.adaptive import (
     gravac_bits,
     ranks,
 )
+from gcodec.adaptive.driver import load_packed_state, packed_state
 from gcodec.adaptive.losses import at_factor, loss, rounded_to_bits, square
 from gcodec.adaptive.multilevel import Chosen, probe_settings
-from gcodec.adaptive.packing import load_packed, packed
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection
 from gcodec.averaging.simulate import run_conversations
@@ -341,18 +341,18 @@ def test_every_controllers_run_resumes_from_text(name, feedback):
     for step in range(7):
         if step in (0, 3, 4):
             buffer = io.BytesIO()
-            torch.save([packed(rank, SHAPES) for rank in whole], buffer)
+            torch.save([packed_state(rank, SHAPES) for rank in whole], buffer)
             saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
             group = ranks(3, plan, CONTROLLERS[name], counter())
             for rank, state in zip(group, saved, strict=True):
-                load_packed(rank, state, {})
-            assert [packed(rank, SHAPES) for rank in group] == saved
+                load_packed_state(rank, state, {})
+            assert [packed_state(rank, SHAPES) for rank in group] == saved
         wanted, found = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
         assert all(same(found[tensor], wanted[tensor]) for tensor in wanted)
         assert decisions(of(group)) == decisions(of(whole))
     for other in range(3):
         with pytest.raises(InvalidArgument):
-            load_packed(group[other], saved[other - 1], {})
+            load_packed_state(group[other], saved[other - 1], {})
 
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from unittest import mock
 
@@ -35,10 +37,10 @@ from gcodec.compressors import (
     gradzip,
 )
 from gcodec.compressors.contract import AllGather, AllReduce, Memory, alone, n_kept
+from gcodec.compressors.magnitudes import BinnedMagnitudes, Magnitudes, magnitudes_in
 from gcodec.compressors.outcome import SparseValues
 from gcodec.compressors.randomk import random_subset
 from gcodec.compressors.selection import count_above, magnitude_bits
-from gcodec.compressors.sizes import BinnedMagnitudes, Magnitudes, magnitudes_in
 from gcodec.errors import InvalidArgument, PeerError
 from tests.support import elsewhere
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
@@ -178,7 +180,7 @@ def test_the_repr_is_the_call(name):
     import gcodec.compressors as room
 
     setting = PROMISES[name].setting
-    assert eval(repr(setting), {**vars(room), "WarmUp": WarmUp}) == setting
+    assert eval(repr(setting), {**{name: getattr(room, name) for name in room.__all__}, "WarmUp": WarmUp}) == setting
 
 
 @everyone
@@ -224,7 +226,7 @@ def test_gradients_are_not_written_to(name):
     QSGD(norm="l1"), lambda: PowerSGD(0), lambda: PowerSGD(True), lambda: GradZip(2, regularization=-1.0), lambda:
     GradZip(2, average=1.0), lambda: GradZip(2, dtype="int8"), lambda: Cast("float64"), lambda: DGC(0.1, upper=0.9),
     lambda: RedSync(0.1, method="other"), lambda: RedSync(0.1, same_sign=True, mantissa_bits=3), lambda: Frames(0),
-    lambda: Dense().at(1), lambda: TopK(0.1).with_rank(3), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
+    lambda: Dense().at(1), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
     lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1),
 ])
 def test_what_has_no_meaning_is_refused(wrong):
@@ -239,9 +241,9 @@ def test_integers_and_sparse_tensors_are_refused():
 
 
 def test_knobs():
-    assert TopK(0.1).with_density(0.2) == TopK(0.2)
-    assert PowerSGD(4).with_rank(2).value == 2
-    assert QSGD(4).with_bits(3) == QSGD(3)
+    assert TopK(0.1).at(0.2) == TopK(0.2)
+    assert PowerSGD(4).at(2).value == 2
+    assert QSGD(4).at(3) == QSGD(3)
     assert WarmUp(DGC(0.1), 5).at(0.2) == WarmUp(DGC(0.2), 5)
 
 
@@ -267,6 +269,13 @@ def test_ranks_that_ask_for_different_things_are_told():
         run_conversations([asks(AllGather(b"")), asks(AllReduce(torch.zeros(3)))])
     with pytest.raises(PeerError):
         run_conversations([asks(AllReduce(torch.zeros(4))), asks(AllReduce(torch.zeros(3)))])
+
+
+def test_a_compressor_loads_no_other():
+    program = "import sys; from gcodec.compressors import PowerSGD; print(*(n for n in sys.modules if 'gcodec' in n))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    ours = {"powersgd", "lowrank", "casts", "contract", "outcome"}
+    assert set(loaded) == {"gcodec", "gcodec.errors", "gcodec.compressors", *(f"gcodec.compressors.{x}" for x in ours)}
 
 
 # Laws of single ones
@@ -460,7 +469,7 @@ def test_a_warm_start_survives_a_change_of_rank(setting):
     before = {key: value.clone() for key, value in memory.items() if torch.is_tensor(value)}
     key = "powersgd.q" if isinstance(setting, PowerSGD) else "gradzip.1"
     for rank in (2, 6):
-        start = setting.with_rank(rank).start(key, 70, rank, gradient, memory, Place())
+        start = setting.at(rank).start(key, 70, rank, gradient, memory, Place())
         assert start.shape == (70, rank)
         assert torch.equal(start[:, : min(rank, 4)], before[key][:, : min(rank, 4)])
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import DGC, QSGD, AllGather, AllReduce, AllToAll, Frames, RedSync, SparCML, TopK
 from gcodec.compressors.batching import batch_conversations, join_payloads, split_payloads
-from gcodec.compressors.bits import pack_bits, packed_size, unpack_bits
+from gcodec.compressors.bit_packing import pack_bits, packed_size, unpack_bits
 from gcodec.compressors.contract import Place
 from gcodec.compressors.draws import below, draw64
 from gcodec.compressors.indices import bits_per_index, decode_indices, encode_indices

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...adaptive import Adaptive, Controller, Planner
-from ...adaptive.packing import load_packed, packed
+from ...adaptive.driver import load_packed_state, packed_state
 from ...averaging.averager import Averager, CompressionPlan
 from ...compressors import Compressor, Frames, alone
 from ...errors import PeerError
@@ -146,10 +146,10 @@ class AdaptiveGradients(CompressedGradients):
         return _for_all(step, beside([held.buffer for held in step], work, talk.refuse))
 
     def _packed(self) -> dict[str, Any]:
-        return packed(self.adaptive, self._params)
+        return packed_state(self.adaptive, self._params)
 
     def _unpack(self, own: dict[str, Any]) -> None:
-        load_packed(self.adaptive, own, self._params)
+        load_packed_state(self.adaptive, own, self._params)
 
 
 def _for_all(step: list[Held], job: Job) -> Job:

@@ -24,10 +24,10 @@ from .contract import (
     Place,
     check_gradient,
     check_whole,
+    parts_of,
     wide,
 )
-from .partition import parts_of
-from .sparse import named
+from .payload import errors_of_rank
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,14 @@ class Frames(Compressor):
         mine = parts[place.rank]
         total = torch.zeros_like(flat[mine], dtype=wide(flat.dtype))
         for rank, frame in enumerate(received):
-            total += named(rank, _decode, frame, flat[mine])
+            with errors_of_rank(rank):
+                total += _decode(frame, flat[mine])
         mean = torch.zeros_like(flat)
         mean[mine] = exact = (total / place.size).to(flat.dtype)
         results = yield AllGather(self._encode(exact, self._levels(mean, gradient, place), mine))
         for rank, (frame, part) in enumerate(zip(results, parts, strict=True)):
-            mean[part] = named(rank, _decode, frame, flat[part])
+            with errors_of_rank(rank):
+                mean[part] = _decode(frame, flat[part])
         if contribution is not flat:  # what the second rounding took from all is its owner's to make good
             contribution[mine] += (mean[mine] - exact) * place.size
         average, contribution = (x.view(gradient.shape).to(gradient.device) for x in (mean, contribution))
