@@ -2,6 +2,10 @@
 
 Narrow types are widened in pieces that stay in cache. Constants outside of the range in which the kernels' margins hold
 move the work to float64, and beyond that leave level 0.
+
+Arrays have any shape; param, grad and state have equal sizes and each float32, float64, float16 or, as uint16 bits,
+bfloat16. Level 0 stands where anything is not finite, and everywhere when lr is 0, since the optimizer's state still
+takes the gradient in; the highest level stands where the gradient is zero.
 """
 
 from __future__ import annotations
@@ -117,7 +121,7 @@ def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy
         formula: made by one of the functions of :mod:`gcodec.truncation.formulas`.
         arrays: (param, grad, state ...) as its kernel takes them; the last of the state may be missing or None.
         policy: what the rule may assume.
-        out: an optional uint8 array of the gradient's size.
+        out: where to write the levels, uint8[grad.size]; a new array if None.
 
     Returns:
         Level indices, uint8, in the gradient's shape.

@@ -1,9 +1,9 @@
 """Optimizer-aware truncation: how many mantissa bits of a gradient the next optimizer step cannot feel.
 
 GComp (SoCC '24, mantissa compression and Table 2) sorts gradient values into a few *levels*, each dropping a fixed
-number of mantissa bits, by how many times over the parameter outweighs the gradient's term in its update. Here are
-one formula per optimizer on plain arrays; ``gcodec.truncation.optimizers`` reads them out of a live ``torch.optim``
-object.
+number of mantissa bits, by how many times over the parameter outweighs the gradient's term in its update. Here is
+one formula per optimizer; ``gcodec.truncation.evaluate`` applies them to plain arrays, and
+``gcodec.truncation.optimizers`` reads those out of a live ``torch.optim`` object.
 
 The rule. Let N be the parameter after the step but for this gradient's term, and U the size of that term (for the
 adaptive methods: |g| times a bound on the update's slope). With p the mantissa bits of the parameter's and of the
@@ -16,10 +16,7 @@ Rounding to nearest at bit n moves a normal g by at most 2**(n - p_grad - 1) |g|
 rule, so a ladder whose level 0 drops bits does not carry the bound there. Source and deviations from Table 2:
 docs/algorithms.md, "Optimizer-aware truncation".
 
-Arrays have any shape; param, grad and state have equal sizes and each float32, float64, float16 or, as uint16 bits,
-bfloat16. Hyperparameters are named as in ``torch.optim``. ``out`` is an optional uint8 array; the result has the
-gradient's shape. Level 0 stands where anything is not finite, and everywhere when lr is 0, since the optimizer's
-state still takes the gradient in; the highest level stands where the gradient is zero.
+Hyperparameters are named as in ``torch.optim``.
 """
 
 from __future__ import annotations
@@ -28,52 +25,9 @@ import math
 from typing import NamedTuple
 
 from ..errors import InvalidArgument, Unsupported
-from ..format.ladders import MANTISSA_BITS, Array, Levels, dtype_name
+from ..format.ladders import MANTISSA_BITS
 from ..kernels.levels.terms import N_MARGIN, U_MARGIN, AccumulatorConstants, AdamConstants, LinearConstants
-from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy, run_formula
-
-
-def sgd_levels(
-    param: Array,
-    grad: Array,
-    buf: Array | None = None,
-    *,
-    lr: float,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    policy: Policy = DEFAULT,
-    out: Levels | None = None,
-) -> Levels:
-    """Return levels for SGD, SGD with momentum and with Nesterov momentum.
-
-    With h = g + wd * theta (``maximize`` flips g, which no size here depends on), mu and tau:
-
-        plain       theta -= lr * h
-        momentum    b' = mu * b + (1 - tau) * h;  theta -= lr * b'          in the first step b' = h, undampened
-        Nesterov    b' as before;                 theta -= lr * (h + mu * b')
-
-    that is, theta -= lr * (c * h + e * b) with c = 1, 1 - tau, 1 + mu * (1 - tau) and e = 0, mu, mu**2. Exactly,
-    then, U = lr * |c| * |g| and N = (1 - lr * c * wd) * theta - lr * e * b.
-
-    Args:
-        param: theta, before the step.
-        grad: g, the gradient.
-        buf: b, the momentum buffer before the step; None before the first step.
-        lr, momentum, dampening, weight_decay, nesterov: torch's hyperparameters.
-        policy: what the rule may assume.
-        out: where to write the levels; a new array if None.
-
-    Returns:
-        Level indices, uint8, in the gradient's shape.
-
-    Raises:
-        InvalidArgument: arrays, hyperparameters or a ladder that have no meaning.
-    """
-    buf = buf if momentum else None
-    hyper = (lr, momentum, dampening, weight_decay, nesterov)
-    return run_formula(sgd_formula(*hyper, policy=policy, started=buf is not None), (param, grad, buf), policy, out)
+from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy
 
 
 def sgd_formula(
@@ -86,49 +40,34 @@ def sgd_formula(
     policy: Policy = DEFAULT,
     started: bool = True,
 ) -> Formula:
-    """Return the formula of :func:`sgd_levels`, for the arrays (param, grad, momentum or None). ``started``: there is
-    momentum already."""
+    """Return the formula of SGD, SGD with momentum and with Nesterov momentum.
+
+    With h = g + wd * theta (``maximize`` flips g, which no size here depends on), mu and tau:
+
+        plain       theta -= lr * h
+        momentum    b' = mu * b + (1 - tau) * h;  theta -= lr * b'          in the first step b' = h, undampened
+        Nesterov    b' as before;                 theta -= lr * (h + mu * b')
+
+    that is, theta -= lr * (c * h + e * b) with c = 1, 1 - tau, 1 + mu * (1 - tau) and e = 0, mu, mu**2. Exactly,
+    then, U = lr * |c| * |g| and N = (1 - lr * c * wd) * theta - lr * e * b.
+
+    Args:
+        lr, momentum, dampening, weight_decay, nesterov: torch's hyperparameters.
+        policy: what the rule may assume.
+        started: there is momentum already: b, from an earlier step.
+
+    Returns:
+        The formula for the arrays (theta, g, b or None), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters that have no meaning.
+    """
     _check(lr=lr, momentum=momentum, weight_decay=weight_decay, dampening=abs(dampening))
     fresh = 1.0 - dampening if started and momentum else 1.0
     c, e = (1 + momentum * fresh, momentum**2) if nesterov else (fresh, momentum)
     c = c if momentum else 1.0
     keep, slope = 1 - lr * c * weight_decay, lr * abs(c) * policy.gain * U_MARGIN
     return Formula(LINEAR, lr, LinearConstants(keep, carry=lr * e, slope=slope))
-
-
-def adagrad_levels(
-    param: Array,
-    grad: Array,
-    square_sum: Array,
-    *,
-    step: int,
-    lr: float,
-    lr_decay: float = 0.0,
-    eps: float = 1e-10,
-    weight_decay: float = 0.0,
-    maximize: bool = False,
-    policy: Policy = DEFAULT,
-    out: Levels | None = None,
-) -> Levels:
-    """Return levels for a step of AdaGrad.
-
-    theta -= clr * h / D with h = +-g + wd * theta, D = s + eps, s = sqrt(r + h**2) and
-    clr = lr / (1 + (step - 1) * lr_decay). As D grows with |h|, h / D has a slope of (1 - h**2 / (s * D)) / D, which is
-    at least 0 and at most 1 / D. An error dg in g thus moves theta by at most clr * |dg| / D_low, where D_low is the
-    least D on the way, at the least |h| that rounding g can lead to; in a group, where h may become anything,
-    D_low = sqrt(r) + eps. So U = clr * |g| / D_low. And N = theta - clr * wd * theta / D for some D >= D_low: the rule
-    takes the least |N| over all of them.
-
-    Args:
-        param: theta, before the step.
-        grad: g, the gradient.
-        square_sum: r, the accumulator before the step.
-        step: the step's number, from 1.
-        lr, lr_decay, eps, weight_decay, maximize: torch's hyperparameters.
-        policy, out: as of :func:`sgd_levels`, and so are the result and the errors.
-    """
-    formula = adagrad_formula(step, lr, lr_decay, eps, weight_decay, maximize, policy=policy, grad=dtype_name(grad))
-    return run_formula(formula, (param, grad, square_sum), policy, out)
 
 
 def adagrad_formula(
@@ -142,50 +81,32 @@ def adagrad_formula(
     policy: Policy = DEFAULT,
     grad: str = "float32",
 ) -> Formula:
-    """Return the formula of :func:`adagrad_levels`, for the arrays (param, grad, square sum, None). ``grad``: name of
-    the gradients' type."""
+    """Return the formula of a step of AdaGrad.
+
+    theta -= clr * h / D with h = +-g + wd * theta, D = s + eps, s = sqrt(r + h**2) and
+    clr = lr / (1 + (step - 1) * lr_decay). As D grows with |h|, h / D has a slope of (1 - h**2 / (s * D)) / D, which is
+    at least 0 and at most 1 / D. An error dg in g thus moves theta by at most clr * |dg| / D_low, where D_low is the
+    least D on the way, at the least |h| that rounding g can lead to; in a group, where h may become anything,
+    D_low = sqrt(r) + eps. So U = clr * |g| / D_low. And N = theta - clr * wd * theta / D for some D >= D_low: the rule
+    takes the least |N| over all of them.
+
+    Args:
+        step: the step's number, from 1.
+        lr, lr_decay, eps, weight_decay, maximize: torch's hyperparameters.
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, r), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters or a ladder that have no meaning.
+    """
     _check(lr=lr, lr_decay=lr_decay, eps=eps, weight_decay=weight_decay, before=step - 1)
     rate = lr / (1 + (step - 1) * lr_decay)
     shared, new = _shared(rate, weight_decay, maximize, policy, grad), 0.0 if policy.in_group else 1.0
     constants = AccumulatorConstants(0.0, rate * weight_decay, *shared, 1.0, new, eps)
     return Formula(ACCUMULATOR, rate, constants)
-
-
-def rmsprop_levels(
-    param: Array,
-    grad: Array,
-    square_avg: Array,
-    buf: Array | None = None,
-    *,
-    lr: float,
-    alpha: float = 0.99,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    momentum: float = 0.0,
-    maximize: bool = False,
-    policy: Policy = DEFAULT,
-    out: Levels | None = None,
-) -> Levels:
-    """Return levels for a step of RMSProp, not centered.
-
-    AdaGrad's argument with v' = alpha * v + (1 - alpha) * h**2 for r + h**2. With momentum, b' = mu * b + h / D and
-    theta -= lr * b': the same term, and N has lr * mu * b less. (Centered, D = sqrt(v' - mean'**2) + eps: however large
-    v, rounding g may bring D near eps. No bound.)
-
-    Args:
-        param: theta, before the step.
-        grad: g, the gradient.
-        square_avg: v, before the step.
-        buf: b, the momentum buffer before the step; None for zeros.
-        lr, alpha, eps, weight_decay, momentum, maximize: torch's hyperparameters.
-        policy, out: as of :func:`sgd_levels`, and so are the result and the errors.
-
-    Raises:
-        Unsupported: alpha > 1, where D shrinks as |h| grows.
-    """
-    hyper = (lr, alpha, eps, weight_decay, momentum, maximize)
-    formula = rmsprop_formula(*hyper, policy=policy, grad=dtype_name(grad))
-    return run_formula(formula, (param, grad, square_avg, buf if momentum else None), policy, out)
 
 
 def rmsprop_formula(
@@ -199,61 +120,30 @@ def rmsprop_formula(
     policy: Policy = DEFAULT,
     grad: str = "float32",
 ) -> Formula:
-    """Return the formula of :func:`rmsprop_levels`, for the arrays (param, grad, square average, momentum or None).
-    ``grad``: name of the gradients' type."""
+    """Return the formula of a step of RMSProp, not centered.
+
+    AdaGrad's argument with v' = alpha * v + (1 - alpha) * h**2 for r + h**2. With momentum, b' = mu * b + h / D and
+    theta -= lr * b': the same term, and N has lr * mu * b less. (Centered, D = sqrt(v' - mean'**2) + eps: however large
+    v, rounding g may bring D near eps. No bound.)
+
+    Args:
+        lr, alpha, eps, weight_decay, momentum, maximize: torch's hyperparameters.
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, v, b or None for zeros), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        Unsupported: alpha > 1, where D shrinks as |h| grows.
+    """
     _check(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
     if alpha > 1:
         raise Unsupported(f"no bound for RMSProp with alpha = {alpha} > 1: use lossless or mantissa_bits")
     shared, new = _shared(lr, weight_decay, maximize, policy, grad), 0.0 if policy.in_group else 1 - alpha
     constants = AccumulatorConstants(lr * momentum, lr * weight_decay, *shared, alpha, new, eps)
     return Formula(ACCUMULATOR, lr, constants)
-
-
-def adam_levels(
-    param: Array,
-    grad: Array,
-    exp_avg: Array,
-    exp_avg_sq: Array,
-    max_exp_avg_sq: Array | None = None,
-    *,
-    step: int,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    decoupled: bool = False,
-    maximize: bool = False,
-    policy: Policy = DEFAULT,
-    out: Levels | None = None,
-) -> Levels:
-    """Return levels for a step of Adam, of AdamW (``decoupled``), and of both with amsgrad (``max_exp_avg_sq`` given).
-
-    theta' = theta0 - c * (b + a * h) / D, where theta0 = theta, or (1 - lr * wd) * theta if decoupled; h = +-g, plus
-    wd * theta if not; c = lr / (1 - b1**t); b = b1 * m; a = 1 - b1; D = s + eps; s = sqrt(V / (1 - b2**t));
-    V = b2 * v + (1 - b2) * h**2, with amsgrad the greater of that and v_max. With q = sqrt((1 - b2) / (1 - b2**t)),
-    w = (1 - b2) * h**2 / V in [0, 1] and B = q * |b| / D, differentiating gives
-
-        |d theta' / d g| <= c / D * (a * (1 - w * s / D) + B * sqrt(w))           (where v_max rules: c * a / D)
-
-    The bracket is at most a + B; as a parabola in sqrt(w), it is also at most a + B**2 / (4 * a * s / D). D, s and
-    s / D grow with |h|, so their least values on the way (``adagrad_levels``; in a group those at h = 0) bound it all:
-
-        U = c * |g| / D * (a + B * min(1, q * |b| / (4 * a * s)))
-
-    N = theta0 - c * (b + a * wd * theta) / D, wd only if not decoupled; least |N| over all D >= D_low.
-
-    Args:
-        param: theta, before the step.
-        grad: g, the gradient.
-        exp_avg, exp_avg_sq, max_exp_avg_sq: m, v and v_max, before the step.
-        step: t, the step's number, from 1.
-        lr, betas, eps, weight_decay, maximize: torch's hyperparameters, betas as (b1, b2).
-        decoupled: weight decay is AdamW's.
-        policy, out: as of :func:`sgd_levels`, and so are the result and the errors.
-    """
-    hyper = (step, lr, betas, eps, weight_decay, decoupled, maximize)
-    formula = adam_formula(*hyper, policy=policy, grad=dtype_name(grad))
-    return run_formula(formula, (param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq), policy, out)
 
 
 def adam_formula(
@@ -268,8 +158,36 @@ def adam_formula(
     policy: Policy = DEFAULT,
     grad: str = "float32",
 ) -> Formula:
-    """Return the formula of :func:`adam_levels`, for the arrays (param, grad, mean, square average, its maximum or
-    None). ``grad``: name of the gradients' type."""
+    """Return the formula of a step of Adam, of AdamW (``decoupled``), and of both with amsgrad (v_max given).
+
+    theta' = theta0 - c * (b + a * h) / D, where theta0 = theta, or (1 - lr * wd) * theta if decoupled; h = +-g, plus
+    wd * theta if not; c = lr / (1 - b1**t); b = b1 * m; a = 1 - b1; D = s + eps; s = sqrt(V / (1 - b2**t));
+    V = b2 * v + (1 - b2) * h**2, with amsgrad the greater of that and v_max. With q = sqrt((1 - b2) / (1 - b2**t)),
+    w = (1 - b2) * h**2 / V in [0, 1] and B = q * |b| / D, differentiating gives
+
+        |d theta' / d g| <= c / D * (a * (1 - w * s / D) + B * sqrt(w))           (where v_max rules: c * a / D)
+
+    The bracket is at most a + B; as a parabola in sqrt(w), it is also at most a + B**2 / (4 * a * s / D). D, s and
+    s / D grow with |h|, so their least values on the way (:func:`adagrad_formula`; in a group those at h = 0) bound it
+    all:
+
+        U = c * |g| / D * (a + B * min(1, q * |b| / (4 * a * s)))
+
+    N = theta0 - c * (b + a * wd * theta) / D, wd only if not decoupled; least |N| over all D >= D_low.
+
+    Args:
+        step: t, the step's number, from 1.
+        lr, betas, eps, weight_decay, maximize: torch's hyperparameters, betas as (b1, b2).
+        decoupled: weight decay is AdamW's.
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, m, v, v_max or None), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters or a ladder that have no meaning.
+    """
     b1, b2 = betas
     _check(lr=lr, beta1=b1, beta2=b2, eps=eps, weight_decay=weight_decay, before=step - 1)
     if b1 >= 1 or b2 >= 1:

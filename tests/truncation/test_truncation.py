@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder, dtype_name
 from gcodec.truncation import evaluate
-from gcodec.truncation.evaluate import Policy
-from gcodec.truncation.formulas import adagrad_levels, adam_levels, rmsprop_levels, sgd_levels
+from gcodec.truncation.evaluate import DEFAULT, Policy, run_formula
+from gcodec.truncation.formulas import adagrad_formula, adam_formula, rmsprop_formula, sgd_formula
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 
 WORDS = {"float32": np.uint32, "bfloat16": np.uint16, "float16": np.uint16, "float64": np.uint64}
@@ -42,6 +42,30 @@ def wild(rng, n, low=-30, high=10):
     """float32 values of both signs with exponents anywhere from ``low`` to ``high``; one in ten is zero."""
     x = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(low, high, n)) * (rng.random(n) > 0.1)
     return x.astype(np.float32)
+
+
+def sgd_levels(param, grad, buf=None, *, policy=DEFAULT, out=None, **hyper):
+    """Levels by SGD's formula; without momentum, ``buf`` does not count."""
+    buf = buf if hyper.get("momentum") else None
+    formula = sgd_formula(**hyper, policy=policy, started=buf is not None)
+    return run_formula(formula, (param, grad, buf), policy, out)
+
+
+def adagrad_levels(param, grad, square_sum, *, policy=DEFAULT, **hyper):
+    """Levels by AdaGrad's formula."""
+    formula = adagrad_formula(**hyper, policy=policy, grad=dtype_name(grad))
+    return run_formula(formula, (param, grad, square_sum), policy, None)
+
+
+def rmsprop_levels(param, grad, square_avg, buf=None, *, policy=DEFAULT, **hyper):
+    """Levels by RMSProp's formula."""
+    formula = rmsprop_formula(**hyper, policy=policy, grad=dtype_name(grad))
+    return run_formula(formula, (param, grad, square_avg, buf if hyper.get("momentum") else None), policy, None)
+
+
+def adam_levels(param, grad, *state, policy=DEFAULT, **hyper):
+    """Levels by Adam's formula; ``state``: mean, square average and, with amsgrad, its maximum."""
+    return run_formula(adam_formula(**hyper, policy=policy, grad=dtype_name(grad)), (param, grad, *state), policy, None)
 
 
 # The ladder
@@ -177,7 +201,7 @@ def test_a_ladder_of_sixteen_levels_is_one_of_four_refined():
     assert len(np.unique(steps)) == 16
 
 
-def all_rules(theta, g, s, m, *, policy=evaluate.DEFAULT, lr=0.01):
+def all_rules(theta, g, s, m, *, policy=DEFAULT, lr=0.01):
     """Levels by every rule, for state arrays s (squares) and m."""
     return {
         "sgd": sgd_levels(theta, g, lr=lr, policy=policy),
@@ -214,7 +238,7 @@ def test_gradients_that_are_not_finite_have_level_0_at_any_parameter(param_type,
     sign = 1 << (31 if grad_type == "float32" else 15)
     one, uneven = np.ones(len(theta), np.float32), Policy(Ladder((0, 3, 4, 7)))
     for pattern, policy in product((bits | some for bits in patterns[grad_type] for some in (0, sign)),
-                                   (evaluate.DEFAULT, uneven)):
+                                   (DEFAULT, uneven)):
         g = np.repeat(from_bits(grad_type, [pattern]), len(theta))
         with np.errstate(invalid="ignore"):
             for rule, levels in all_rules(theta, g, one, one, policy=policy).items():

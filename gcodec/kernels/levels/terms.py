@@ -68,7 +68,7 @@ class AccumulatorConstants(NamedTuple):
 
 
 class AdamConstants(NamedTuple):
-    """Constants of :func:`adam_terms`, with a, b1, b2, c, q and D of ``gcodec.truncation.formulas.adam_levels``.
+    """Constants of :func:`adam_terms`, with a, b1, b2, c, q and D of ``gcodec.truncation.formulas.adam_formula``.
 
     Attributes:
         keep: what decoupled weight decay leaves of the parameter.
@@ -156,7 +156,7 @@ def _least_square(g, size, decay, sign, reach, margin, zero):
 
 @kernel
 def linear_terms(theta, g, b, k):
-    """Return U = slope * |g| and N = keep * theta - carry * b, as of ``sgd_levels``."""
+    """Return U = slope * |g| and N = keep * theta - carry * b, as of ``sgd_formula``."""
     keep, carry, slope, floor, min_grad, _, faint, lost, margin, zero, _ = k
     x = times(keep, theta)
     n = minus(abs(x), times(margin, abs(x)))
@@ -171,7 +171,7 @@ def linear_terms(theta, g, b, k):
 @kernel
 def accumulator_terms(theta, g, square, b, k):
     """Return U = slope * |g| / D and N = theta - carry * b - drift * theta / D, both times D, as of
-    ``adagrad_levels``."""
+    ``adagrad_formula``."""
     carry, drift, slope, sign, decay, reach, old, new, eps, floor, min_grad, raised, faint, lost, margin, zero, _ = k
     a = abs(g)
     size = raised if a < min_grad else a
@@ -196,7 +196,7 @@ def accumulator_terms(theta, g, square, b, k):
 
 @kernel
 def adam_terms(theta, g, mean, square, max_square, k):
-    """Return U of ``adam_levels`` and N = keep * theta - (carry * m + drift * theta) / D, both times D**2."""
+    """Return U of ``adam_formula`` and N = keep * theta - (carry * m + drift * theta) / D, both times D**2."""
     (
         keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps,
         floor, min_grad, raised, faint, lost, margin, zero, one,
