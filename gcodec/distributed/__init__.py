@@ -6,16 +6,16 @@ Importing this imports torch. docs/training.md is the page for users.
 
 from __future__ import annotations
 
-from .backend import register_backend as register_backend
 from .collectives import GroupOptions as GroupOptions
-from .conversing import converse as converse
-from .ddp.codec import CompressedAllreduce as CompressedAllreduce
-from .ddp.compressor import CompressedGradients as CompressedGradients
-from .ddp.controller import AdaptiveGradients as AdaptiveGradients
+from .conversation import converse as converse
+from .ddp.codec_state import CompressedAllreduce as CompressedAllreduce
+from .ddp.compressor_state import CompressedGradients as CompressedGradients
+from .ddp.controller_state import AdaptiveGradients as AdaptiveGradients
 from .ddp.hook import hook as hook
 from .diloco import DiLoCo as DiLoCo
 from .fsdp import compress_fsdp as compress_fsdp
 from .group import CompressedGroup as CompressedGroup
+from .group import register_backend as register_backend
 from .modes import FixedBits as FixedBits
 from .modes import Lossless as Lossless
 from .modes import NearLossless as NearLossless

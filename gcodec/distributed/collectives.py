@@ -246,7 +246,7 @@ class Collectives:
             _warm.add(key)
 
 
-def mean_of(op: Any) -> bool | None:
+def is_mean(op: Any) -> bool | None:
     """Whether a reduction is a mean (True) or a sum (False); None for any other operation.
 
     Operations are compared one by one: ``in`` does not work on them.

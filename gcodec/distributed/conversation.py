@@ -22,13 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, sum_by_rank
 from ..errors import Corruption, GcodecError, PeerError
 from ..tensors import kernel_view
 from .stats import Tally
 from .transport.exchange import Exchange
-from .transport.lane import Lane
+from .transport.lane import Job, Lane
+from .transport.lanes import lane_of
 from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, agreement_of, check, refusal
 
 INLINE = 1 << 15  #: bytes of payload that a note may have
@@ -44,7 +46,7 @@ class Message(NamedTuple):
     values: torch.Tensor
 
 
-class Talk:
+class ConversationRunner:
     """One conversation on a lane. ``terms``: what ranks must agree on; ``label``: for errors. Its methods run on the
     lane's thread."""
 
@@ -229,3 +231,22 @@ class Talk:
             except (RuntimeError, GcodecError):  # that peer is gone
                 continue
         self.lane.parked.append((exchange, message))
+
+
+def converse(
+    conversation: Generator[Request, Any, Any],
+    group: dist.ProcessGroup | None = None,
+    terms: tuple[object, ...] = (),
+    tally: Tally | None = None,
+) -> Any:
+    """What this rank's conversation comes to; all ranks of ``group`` (default: the world) must call it together.
+
+        optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, gcodec.distributed.conversation)
+
+    Waits for it, on the group's lane, behind whatever was handed in before. ``terms``: what ranks must have in common,
+    by its repr. ``tally`` counts what was moved. Raises PeerError, Corruption, or what the conversation raised, after
+    which the lane takes nothing more.
+    """
+    lane, counted = lane_of(group), Tally() if tally is None else tally
+    runner = ConversationRunner(lane, ("converse", *terms), counted, "converse")
+    return lane.submit(Job(lambda: runner.run(conversation), runner.refuse)).wait()

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
-from .collectives import Collectives, GroupOptions, mean_of
+from .collectives import Collectives, GroupOptions, is_mean
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST
 from .reduction.bypass import Bypass
@@ -48,7 +48,7 @@ class CompressedReduceScatter:
     ) -> Any:
         """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part. Returns a work if
         ``async_op``. Raises PeerError, Corruption."""
-        mean, work = mean_of(op), None
+        mean, work = is_mean(op), None
         if mean is not None and self.collectives.suits([input_tensor], group):
             work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
         if work is None:

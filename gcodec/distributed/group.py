@@ -10,6 +10,7 @@ the lane's. Their messages cannot get in each other's way, so it does not matter
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +18,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, Work
 
-from .collectives import Collectives, GroupOptions, mean_of
+from ..errors import InvalidArgument
+from .collectives import Collectives, GroupOptions, is_mean
 from .transport.delegation import hands_on, inner_method
 from .transport.lane import adopt
 from .transport.lanes import close_lanes
+
+_registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
 
 @hands_on
@@ -81,7 +85,7 @@ class CompressedGroup(dist.ProcessGroup):
         self.inner.shutdown()
 
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
-        listed, mean = _as_list(tensors), mean_of(_operation(arguments, options))
+        listed, mean = _as_list(tensors), is_mean(_operation(arguments, options))
         ours = None
         if mean is not None and self._collectives.suits(listed, self):
             ours = self._collectives.all_reduce(self, listed, mean)
@@ -89,7 +93,7 @@ class CompressedGroup(dist.ProcessGroup):
         return work
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
-        own, given, mean = _as_list(outputs), _as_list(inputs), mean_of(_operation(arguments, options))
+        own, given, mean = _as_list(outputs), _as_list(inputs), is_mean(_operation(arguments, options))
         fits = len(own) == len(given) and all(
             whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
             for whole, part in zip(given, own, strict=True)
@@ -99,6 +103,28 @@ class CompressedGroup(dist.ProcessGroup):
             ours = self._collectives.reduce_scatter(self, list(zip(given, own, strict=True)), mean)
         work: Work = ours or inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
         return work
+
+
+def register_backend(name: str = "gcodec", options: GroupOptions | None = None) -> None:
+    """Make ``name`` a backend of torch.distributed whose groups compress as ``options`` say, on all ranks alike.
+
+    Importing gcodec.distributed registers "gcodec" with the default options; registering a name again changes groups
+    made from then on. A group's own options, given as ``pg_options=`` to ``init_process_group`` or ``new_group``, go
+    first. Raises InvalidArgument for the name of another backend.
+    """
+    name = name.lower()
+    if not name.isidentifier() or (name in dist.Backend.backend_list and name not in _registered):
+        raise InvalidArgument(f"name={name!r} is taken by another backend, or is not a name")
+    _registered[name] = options or GroupOptions()
+
+    def create(made: Any, own: GroupOptions | None) -> CompressedGroup:
+        chosen = _registered[name] if own is None else own
+        if not isinstance(chosen, GroupOptions):
+            raise InvalidArgument(f"pg_options={own!r}: the options of this backend are a GroupOptions")
+        chosen = replace(chosen, timeout=chosen.timeout or made.timeout)
+        return CompressedGroup(made.store, made.group_rank, made.group_size, chosen, name)
+
+    dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
 
 
 def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
-from gcodec.distributed.conversation import PAIRED, Talk
+from gcodec.distributed.conversation import PAIRED, ConversationRunner
 from gcodec.distributed.transport.exchange import Exchange
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.support.compressor_settings import PROMISES, norm, same
@@ -254,15 +254,15 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
     if rank() == 1 and kind == "setting":
         setting = TopK(0.06)
     if rank() == 1 and kind == "damage":
-        original = Talk._note
+        original = ConversationRunner._note
 
-        def note(self: Talk, payload: bytes, piece: int) -> Any:
+        def note(self: ConversationRunner, payload: bytes, piece: int) -> Any:
             message = original(self, payload, piece)
             if self.sequence >= 2 and len(message) > 200:
                 message[150] ^= 1
             return message
 
-        patch = mock.patch.object(Talk, "_note", note)
+        patch = mock.patch.object(ConversationRunner, "_note", note)
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
     if kind == "larger":

@@ -34,7 +34,7 @@ ranks = ranks_of(CASES, 4)
 
 @pytest.fixture(scope="module")
 def on_devices() -> Iterator[Members]:
-    group = Ranks(2, "tests.distributed.compressor_device_cases")
+    group = Ranks(2, "tests.distributed.compressor_gpu_cases")
     yield Members(group, 2)
     group.close()
 

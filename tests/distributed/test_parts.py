@@ -19,7 +19,7 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.averaging.state import pack_state, unpack_state
 from gcodec.distributed.collectives import Collectives
-from gcodec.distributed.ddp.compressor import CompressedGradients
+from gcodec.distributed.ddp.compressor_state import CompressedGradients
 from gcodec.distributed.gradients import Gradients, Segment
 from gcodec.distributed.reduction.levels import Rule
 from gcodec.distributed.reduction.partition import piece_length, shapes_within, shares

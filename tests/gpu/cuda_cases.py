@@ -529,8 +529,8 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
 
     import gcodec.distributed as gd
     from gcodec.distributed.gradients import Gradients, Segment
-    from gcodec.distributed.reduction.device_coder import DeviceBooks, DeviceCoder
-    from gcodec.distributed.reduction.device_levels import DeviceRule
+    from gcodec.distributed.reduction.gpu_coder import GpuCodebooks, GpuCoder
+    from gcodec.distributed.reduction.gpu_levels import GpuRule
     from gcodec.distributed.reduction.levels import Rule
     from gcodec.distributed.stats import Tally
     from gcodec.truncation.reference import round_to_levels
@@ -557,8 +557,8 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
         near = mode if isinstance(mode, gd.NearLossless) else None
         arguments: Any = near, Gradients(segments), dtype, 2.0
         for kind in (0, 1, 1):
-            books, tally = DeviceBooks(gd.Refresh()), Tally()
-            coder = DeviceCoder(dtype, mode, DeviceRule(*arguments) if near else None, books, tally)
+            books, tally = GpuCodebooks(gd.Refresh()), Tally()
+            coder = GpuCoder(dtype, mode, GpuRule(*arguments) if near else None, books, tally)
             with on_host():
                 frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
                 found = coder.decode(frames, [len(part) for _, part in parts])

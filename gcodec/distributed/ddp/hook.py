@@ -7,8 +7,8 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 
 from ...errors import Unsupported
-from .codec import CompressedAllreduce
-from .compressor import CompressedGradients
+from .codec_state import CompressedAllreduce
+from .compressor_state import CompressedGradients
 
 
 def hook(

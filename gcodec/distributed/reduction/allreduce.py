@@ -22,7 +22,7 @@ from ..transport.exchange import named
 from ..transport.lane import Job, Lane, Later, Pending, ended
 from ..transport.lanes import lane_of
 from .coder import Coder, Shared
-from .device_jobs import allreduce_there, on_device
+from .gpu_jobs import allreduce_on_gpu, is_on_gpu
 from .levels import Rule
 from .reduce import Reduction
 
@@ -79,8 +79,8 @@ def allreduce(
     small = dense.nbytes < max(smallest, 1)
     if lane.size == 1:
         job = Job(lambda: None)
-    elif on_device(tensor):
-        job = allreduce_there(lane, tensor, dense, None if small else dtype, mode, op == "avg", gradients)
+    elif is_on_gpu(tensor):
+        job = allreduce_on_gpu(lane, tensor, dense, None if small else dtype, mode, op == "avg", gradients)
     elif small:
         job = Job(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Tally())))
     else:
@@ -103,7 +103,7 @@ def _checked(tensor: torch.Tensor, op: str) -> DType:
         raise InvalidArgument(
             f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
         )
-    if not tensor.is_cpu and not on_device(tensor):
+    if not tensor.is_cpu and not is_on_gpu(tensor):
         raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
     if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise InvalidArgument("cannot reduce an expanded tensor in place, as its values share memory: clone() it first")

@@ -130,7 +130,7 @@ class Lane:
         self.buffers = Buffers()
         self.failure: BaseException | None = None
         self.closed = False
-        self.wires: dict[torch.device, Any] = {}  #: by which frames on devices travel; only the thread touches them
+        self.gpu_transports: dict[torch.device, Any] = {}  #: how frames travel, by CUDA device; only the thread uses it
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
         self._begun: list[tuple[Later, Pending, Place]] = []
         self._queue: Queue[tuple[Job, Pending] | None] = Queue(_MOST)

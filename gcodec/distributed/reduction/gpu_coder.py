@@ -17,7 +17,7 @@ from ...errors import Corruption
 from ..modes import FixedBits, Mode, NearLossless
 from ..stats import Tally
 from .codebooks import Refresh
-from .device_levels import DeviceRule
+from .gpu_levels import GpuRule
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)  #: what is coded on devices
 
@@ -54,7 +54,7 @@ class SideStream:
 
 
 @cache
-def side_of(device: torch.device) -> SideStream:
+def side_stream_of(device: torch.device) -> SideStream:
     """The one of a device."""
     return SideStream(device)
 
@@ -67,7 +67,7 @@ class _Kept(NamedTuple):
     bits: float | None
 
 
-class DeviceBooks:
+class GpuCodebooks:
     """The codebooks of one buffer's frames, by kind; every rank's are its own, for frames carry them.
 
     ``refresh``: when they are made anew, which takes another pass over the values; its ``trigger`` counts bits per
@@ -96,14 +96,14 @@ class DeviceBooks:
 
 
 @dataclass(frozen=True)
-class DeviceCoder:
+class GpuCoder:
     """Encodes and decodes parts of a buffer of one type on a device; ``rule`` chooses levels, where the mode has any;
     ``books``: codebooks that are kept, or None; ``tally`` takes times and bytes."""
 
     dtype: DType
     mode: Mode
-    rule: DeviceRule | None
-    books: DeviceBooks | None
+    rule: GpuRule | None
+    books: GpuCodebooks | None
     tally: Tally
 
     @property
@@ -147,7 +147,7 @@ class DeviceCoder:
         return [one.view(-1) for one in values]
 
 
-def mean_of(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
+def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
     """The sum of tensors in this order over ``divisor``, as :class:`summation.Sum` has it: narrow types are added in
     float32, and rounded once."""
     dtype = terms[0].dtype

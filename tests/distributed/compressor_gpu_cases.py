@@ -19,9 +19,8 @@ from gcodec.adaptive import Accordion, Controller, GraVAC, LGreCo
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import PowerSGD, TopK
-from gcodec.distributed.ddp import controller
-from gcodec.distributed.reduction import device_jobs
-from gcodec.distributed.transport import lane
+from gcodec.distributed.ddp import controller_state
+from gcodec.distributed.reduction import gpu_jobs
 from tests.distributed.allreduce_cases import crc, rank
 from tests.distributed.compressor_cases import Given, gradients_of
 from tests.support import elsewhere
@@ -82,9 +81,9 @@ class Side:
 def there() -> Iterator[Side]:
     """Buckets are on a device."""
     side = Side()
-    with mock.patch.object(device_jobs, "side_of", lambda device: side), \
-            mock.patch.object(device_jobs, "_devices", lambda flat: []), \
-            mock.patch.object(controller, "Pending", lambda devices: lane.Pending()):
+    with mock.patch.object(gpu_jobs, "side_stream_of", lambda device: side), \
+            mock.patch.object(gpu_jobs, "_devices", lambda flat: []), \
+            mock.patch.object(controller_state, "Pending", lambda devices: gd.Pending()):
         yield side
 
 

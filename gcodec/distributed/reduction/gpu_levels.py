@@ -14,7 +14,7 @@ from ..gradients import Segment, flat_tensor
 from .levels import Held, Many, Rule
 
 
-class DeviceRule(Rule):
+class GpuRule(Rule):
     """The levels of a near-lossless all-reduce of a buffer on a device, whose parameters and state are there too. As
     Rule, but that it waits for the device, once, where an optimizer counts its steps there."""
 

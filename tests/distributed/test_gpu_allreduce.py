@@ -1,5 +1,5 @@
 """Compressed all-reduces of CUDA tensors, among real Gloo processes without a device
-(:mod:`tests.distributed.device_cases`): their laws are those of tensors in CPU memory, and so are their bits."""
+(:mod:`tests.distributed.gpu_allreduce_cases`): their laws are those of tensors in CPU memory, and so are their bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import one_of
 
-CASES = "tests.distributed.device_cases"
+CASES = "tests.distributed.gpu_allreduce_cases"
 CULPRIT = 1
 ranks = ranks_of(CASES, 2, 3)
 

@@ -1,4 +1,4 @@
-"""The all-reduce of CUDA tensors among ranks without a device: what runs, in tests/distributed/test_device.py.
+"""The all-reduce of CUDA tensors among ranks without a device: what runs, in tests/distributed/test_gpu_allreduce.py.
 
 Here every tensor counts as one on a device. In place of the device's codec stands the host's, which writes other frames
 of the same values (:mod:`tests.gpu.cuda_cases` compares the two); sizes, frames, sums, levels' places, errors and the
@@ -22,10 +22,9 @@ import torch.distributed as dist
 
 import gcodec
 import gcodec.distributed as gd
-from gcodec.distributed.ddp import codec
-from gcodec.distributed.reduction import allreduce, device_levels
-from gcodec.distributed.reduction import device_coder as device
-from gcodec.distributed.transport import device as wire
+from gcodec.distributed.ddp import codec_state
+from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
+from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport.lanes import lane_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.distributed import allreduce_cases
@@ -72,23 +71,23 @@ CODEC = SimpleNamespace(fresh_codebook=fresh_codebook, encode_batch=encode_batch
 @contextlib.contextmanager
 def there(by: str) -> Iterator[mock.Mock]:
     """All tensors are on a device; frames travel ``by`` "group" or "staged"."""
-    on_device = mock.Mock(return_value=True)
+    is_on_gpu = mock.Mock(return_value=True)
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
-            (device, "gpu", CODEC), (device_levels, "gpu", CODEC), (allreduce, "on_device", on_device),
-            (codec, "on_device", on_device), (wire, "has_nccl", lambda group: by == "group"),
-            (wire, "_private_nccl", lambda lane, device: lane.group),
+            (gpu_coder, "gpu", CODEC), (gpu_levels, "gpu", CODEC), (allreduce, "is_on_gpu", is_on_gpu),
+            (codec_state, "is_on_gpu", is_on_gpu), (gpu_transport, "has_nccl", lambda group: by == "group"),
+            (gpu_transport, "_private_nccl", lambda lane, device: lane.group),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
-        yield on_device
+        yield is_on_gpu
 
 
 def on_devices(what: str, by: str, **arguments: Any) -> Any:
     """A case of :mod:`allreduce_cases` there, on a group of its own, for wires are kept."""
     gd.close_lanes()
-    with there(by) as on_device:
+    with there(by) as is_on_gpu:
         found = getattr(allreduce_cases, what)(**arguments)
-        assert on_device.called
+        assert is_on_gpu.called
     gd.close_lanes()
     return found
 
@@ -128,7 +127,7 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
     name = text = following = ""
     with there(by), contextlib.ExitStack() as stack:
         if guilty and kind == "host":
-            stack.enter_context(mock.patch.object(allreduce, "on_device", lambda tensor: False))
+            stack.enter_context(mock.patch.object(allreduce, "is_on_gpu", lambda tensor: False))
         elif guilty:
             stack.enter_context(mock.patch.object(CODEC, "encode_batch", _sabotaged(kind)))
         for attempt in range(2):
@@ -153,9 +152,9 @@ def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
     with there(by), contextlib.ExitStack() as stack:
         if rank() == culprit:
             broken = mock.Mock(side_effect=RuntimeError("the device's network is gone"))
-            for owner, method in ((wire.GroupWire, "swap"), (wire.GroupWire, "all_reduce"),
-                                  (wire.StagedWire, "swap"), (wire.StagedWire, "all_reduce")):
-                stack.enter_context(mock.patch.object(owner, method, broken))
+            for owner in (gpu_transport.NcclTransport, gpu_transport.StagedTransport):
+                for method in ("swap", "all_reduce"):
+                    stack.enter_context(mock.patch.object(owner, method, broken))
         try:
             gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30)
         except gcodec.GcodecError as error:
@@ -212,7 +211,7 @@ def sums_as_on_the_host() -> bool:
         terms = [values_at(who, 5000, dtype, kind) for who in range(3) for kind in ("special", "extreme")]
         for divisor in (1, 3, 6):
             wanted = _host_sum(terms, divisor)
-            found = device.mean_of(terms, divisor)
+            found = gpu_coder.sum_in_rank_order(terms, divisor)
             assert allreduce_cases.same_bits(found, wanted)
     return True
 

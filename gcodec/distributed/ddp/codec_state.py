@@ -18,9 +18,9 @@ from ..reduction.allreduce import SMALLEST, TYPES, compressed, plain_begun
 from ..reduction.bypass import APART, Bypass, Gate
 from ..reduction.codebooks import Codebooks, Refresh
 from ..reduction.coder import Shared
-from ..reduction.device_coder import TYPES as CODED_THERE
-from ..reduction.device_coder import DeviceBooks
-from ..reduction.device_jobs import compressed_there, on_device, plain_there, unchanged
+from ..reduction.gpu_coder import TYPES as GPU_TYPES
+from ..reduction.gpu_coder import GpuCodebooks
+from ..reduction.gpu_jobs import compressed_on_gpu, is_on_gpu, plain_on_gpu, unchanged
 from ..reduction.precompile import warm
 from ..reduction.refresh import Rounds
 from ..stats import Stats, Tally
@@ -79,7 +79,7 @@ class CompressedAllreduce:
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
         self._results: dict[int, torch.Tensor] = {}
         self._layouts: dict[int, tuple[tuple[int, ...], Gradients]] = {}
-        self._books: dict[Any, DeviceBooks] = {}
+        self._kept_gpu_codebooks: dict[Any, GpuCodebooks] = {}
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
         for dtype in dict.fromkeys(self._likely_types()):
@@ -98,11 +98,11 @@ class CompressedAllreduce:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The future of a bucket's average; what the hook calls."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
-        if not buffer.is_cpu and (buffer.is_sparse or not on_device(buffer)):
+        if not buffer.is_cpu and (buffer.is_sparse or not is_on_gpu(buffer)):
             raise Unsupported(
                 f"{buffer.layout} gradients on {buffer.device.type} are not reduced yet: dense ones on CUDA devices are"
             )
-        if not on_device(buffer):
+        if not is_on_gpu(buffer):
             self._make_warm(buffer.dtype)
         self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
         tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
@@ -141,22 +141,22 @@ class CompressedAllreduce:
 
     def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
         buffer = bucket.buffer()
-        there = on_device(buffer)
+        on_gpu = is_on_gpu(buffer)
         if lane.size == 1:
-            return unchanged(buffer) if there else Job(lambda: buffer)
+            return unchanged(buffer) if on_gpu else Job(lambda: buffer)
         label = f"step {self._stats.steps}, bucket {bucket.index()}"
         dense = Job(lambda: plain_begun(lane, buffer, True, tally, label), begins=True)
-        if there:
-            dense = plain_there(lane, buffer, True, tally, label)
+        if on_gpu:
+            dense = plain_on_gpu(lane, buffer, True, tally, label)
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
-        if dtype is None or buffer.nbytes < max(self.smallest, 1) or (there and buffer.dtype not in CODED_THERE):
+        if dtype is None or buffer.nbytes < max(self.smallest, 1) or (on_gpu and buffer.dtype not in GPU_TYPES):
             return dense
         gradients, mode = self._gradients(bucket), self.mode
-        shared = None if there else self._shared(gradients)
+        shared = None if on_gpu else self._shared(gradients)
         result = self._result_for(bucket.index(), buffer)
-        if there:
-            books = self._device_books(bucket.index(), buffer)
-            coded = compressed_there(lane, buffer, result, dtype, mode, True, gradients, books, tally, label)
+        if on_gpu:
+            books = self._gpu_codebooks(bucket.index(), buffer)
+            coded = compressed_on_gpu(lane, buffer, result, dtype, mode, True, gradients, books, tally, label)
         else:
             coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
 
@@ -203,12 +203,12 @@ class CompressedAllreduce:
         numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
         return Shared(self._codebooks, gradients, numbers)
 
-    def _device_books(self, index: int, buffer: torch.Tensor) -> DeviceBooks | None:
+    def _gpu_codebooks(self, index: int, buffer: torch.Tensor) -> GpuCodebooks | None:
         """The codebooks for frames of a bucket on a device; buckets may be rebuilt, and modes change."""
         if self.refresh is None:
             return None
         key = index, buffer.numel(), buffer.dtype, repr(self.mode.terms)
-        return self._books.setdefault(key, DeviceBooks(self.refresh))
+        return self._kept_gpu_codebooks.setdefault(key, GpuCodebooks(self.refresh))
 
     def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
         """Memory for a bucket's result, the same at every step: DDP reads it before the next backward pass begins."""

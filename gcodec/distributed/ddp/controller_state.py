@@ -20,18 +20,18 @@ from ...adaptive.driver import load_packed_state, packed_state
 from ...averaging.averager import Averager, CompressionPlan
 from ...compressors import Compressor, Frames, alone
 from ...errors import PeerError
-from ..conversation import Talk
+from ..conversation import ConversationRunner
 from ..reduction.allreduce import TYPES, plain
-from ..reduction.device_jobs import beside
+from ..reduction.gpu_jobs import beside
 from ..stats import Tally
 from ..transport.lane import Job, Lane, Pending
-from .compressor import Averages, CompressedGradients, is_coded, tally_of
+from .compressor_state import Averages, CompressedGradients, is_coded, tally_of
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
 
-class Held(NamedTuple):
+class HeldBucket(NamedTuple):
     """A bucket that waits for the last one: its number, memory, gradients by name, counts, and what DDP waits for."""
 
     number: int
@@ -72,7 +72,7 @@ class AdaptiveGradients(CompressedGradients):
         super().__init__(model, plan, optimizer=optimizer, group=group, timeout=timeout)
         self.optimizer, self.samples, self.overlap = optimizer, samples, overlap
         self.adaptive = Adaptive(self.averager, controller)
-        self._held: list[Held] = []
+        self._held: list[HeldBucket] = []
         self._rate: float | None = None
         self._in_parts = False
         _warm(controller, self.plan, self._params)
@@ -94,7 +94,7 @@ class AdaptiveGradients(CompressedGradients):
         buffer = bucket.buffer()
         lane = self._lane_for(buffer)
         pending = Pending([] if buffer.is_cpu else [buffer.device])
-        held = Held(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), pending)
+        held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), pending)
         self._held.append(held)
         if bucket.is_last():
             lane.submit(self._job_of_all(lane))
@@ -130,7 +130,7 @@ class AdaptiveGradients(CompressedGradients):
         step, self._held = self._held, []
         found = {name: x for held in step for name, x in held.gradients.items()}
         gradients = {name: found[name] for name in self._params if name in found}
-        talk = Talk(lane, self._terms(gradients), step[-1].tally, f"step {self._stats.steps}")
+        runner = ConversationRunner(lane, self._terms(gradients), step[-1].tally, f"step {self._stats.steps}")
         conversation = self.adaptive.average(
             gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
         )
@@ -139,11 +139,11 @@ class AdaptiveGradients(CompressedGradients):
             for held in step:
                 if not is_coded(held.buffer):
                     plain(lane, held.buffer, True, held.tally)
-            talk.run(conversation)
+            runner.run(conversation)
             for held in step:
                 self._count(lane, held.number, held.tally, held is step[-1])
 
-        return _for_all(step, beside([held.buffer for held in step], work, talk.refuse))
+        return _for_all(step, beside([held.buffer for held in step], work, runner.refuse))
 
     def _packed(self) -> dict[str, Any]:
         return packed_state(self.adaptive, self._params)
@@ -152,7 +152,7 @@ class AdaptiveGradients(CompressedGradients):
         load_packed_state(self.adaptive, own, self._params)
 
 
-def _for_all(step: list[Held], job: Job) -> Job:
+def _for_all(step: list[HeldBucket], job: Job) -> Job:
     """The job at whose end, whichever it is, all buckets of a step are done."""
 
     def settle(error: BaseException | None) -> None:

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from ...errors import Corruption, GcodecError, LimitExceeded
-from ..transport.device import Wire, wire_of
 from ..transport.exchange import Exchange, Incoming, named
+from ..transport.gpu import GpuTransport, gpu_transport_of
 from ..transport.lane import Lane
 from ..transport.message import CONTRIBUTION, HEADER, RESULT, check
-from .device_coder import DeviceCoder, mean_of
+from .gpu_coder import GpuCoder, sum_in_rank_order
 from .partition import Range
 from .reduce import Reduction
 from .schedule import OneWay, Schedule, Slot
@@ -46,13 +46,13 @@ class Halves(OneWay):
         self.shares = [[(0, n_values)]] * 2
 
 
-class DeviceReduction(Reduction):
+class GpuReduction(Reduction):
     """One all-reduce of ``values`` into ``result``, flat tensors on a device, on a lane. Else as Reduction."""
 
     def __init__(
         self,
         lane: Lane,
-        coder: DeviceCoder,
+        coder: GpuCoder,
         values: torch.Tensor,
         result: torch.Tensor,
         *,
@@ -62,7 +62,7 @@ class DeviceReduction(Reduction):
     ) -> None:
         taken: Any = coder, values, result
         super().__init__(lane, *taken, mean=mean, terms=(*terms, "device"), label=label)
-        self.device_coder, self.source, self.target = coder, values, result
+        self.gpu_coder, self.source, self.target = coder, values, result
         self.two = lane.size == 2
         self.schedule = (Halves if self.two else Parts)(len(values), lane.rank, lane.size)
         self.parts: list[Range] = [share[0] for share in self.schedule.shares]
@@ -72,14 +72,14 @@ class DeviceReduction(Reduction):
         expected = [own, {slot.peer: slot for slot in self.schedule.results()}]
         posted = [{peer: self._post(exchange, slot) for peer, slot in slots.items()} for slots in expected]
         receipts = [(slot, self._post(exchange, slot)) for slot in self.schedule.receipts()]
-        wire, lossy = wire_of(self.lane, self.source.device), self.device_coder.lossy
+        wire, lossy = gpu_transport_of(self.lane, self.source.device), self.gpu_coder.lossy
         begin, end = self.parts[self.lane.rank]
 
         frames = self._encode(self.parts, CONTRIBUTION, lossy)
         received = self._swap(exchange, wire, expected[0], posted[0], frames)
         ranges = [(begin, end)] * self.lane.size
         terms = self._decode_all(received, ranges, expected[0], None if lossy else self.source[begin:end])
-        mean = mean_of(terms, self.lane.size if self.mean else 1)
+        mean = sum_in_rank_order(terms, self.lane.size if self.mean else 1)
         if self.two:
             self.target.copy_(mean)
         else:
@@ -103,12 +103,12 @@ class DeviceReduction(Reduction):
         if self.two and with_own:
             wanted = wanted[:1]  # both parts are the same
         parts = [(ranges[rank][0], self.source[slice(*ranges[rank])]) for rank in wanted]
-        for rank, frame in zip(wanted, self.device_coder.encode(parts, kind) if parts else [], strict=True):
+        for rank, frame in zip(wanted, self.gpu_coder.encode(parts, kind) if parts else [], strict=True):
             frames[rank] = frame
         return [frames[wanted[0]]] * 2 if self.two and with_own and wanted else frames
 
     def _encode_part(self, part: Range, values: torch.Tensor) -> torch.Tensor:
-        return self.device_coder.encode([(part[0], values)], RESULT)[0]
+        return self.gpu_coder.encode([(part[0], values)], RESULT)[0]
 
     def _nothing(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8, device=self.source.device)
@@ -116,7 +116,7 @@ class DeviceReduction(Reduction):
     def _swap(
         self,
         exchange: Exchange,
-        wire: Wire,
+        wire: GpuTransport,
         expected: dict[int, Slot],
         posted: dict[int, Incoming],
         frames: list[torch.Tensor],
@@ -162,11 +162,11 @@ class DeviceReduction(Reduction):
         if own is not None:
             found[self.lane.rank] = own
         try:
-            decoded = self.device_coder.decode([frames[r] for r in ranks], sizes) if ranks else []
+            decoded = self.gpu_coder.decode([frames[r] for r in ranks], sizes) if ranks else []
         except GcodecError:
             for r, size in zip(ranks, sizes, strict=True):  # whose was it?
                 try:
-                    self.device_coder.decode([frames[r]], [size])
+                    self.gpu_coder.decode([frames[r]], [size])
                 except GcodecError as error:
                     kind = Corruption if isinstance(error, LimitExceeded) else type(error)
                     raise kind(f"{self._where(r)}: {error}") from error

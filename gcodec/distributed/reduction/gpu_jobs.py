@@ -13,22 +13,22 @@ from ...dtypes import DType
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
 from ..stats import Tally
-from ..transport.device import wire_of
 from ..transport.exchange import named
+from ..transport.gpu import gpu_transport_of
 from ..transport.lane import Job, Lane
-from .device_coder import TYPES, DeviceBooks, DeviceCoder, side_of
-from .device_levels import DeviceRule
-from .device_reduce import DeviceReduction
+from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, side_stream_of
+from .gpu_levels import GpuRule
+from .gpu_reduce import GpuReduction
 
 
-def on_device(tensor: torch.Tensor) -> bool:
+def is_on_gpu(tensor: torch.Tensor) -> bool:
     """Whether it is reduced where it is."""
     return tensor.is_cuda
 
 
 def beside(buffers: Sequence[torch.Tensor], run: Callable[[], Any], refuse: Callable[..., None] | None = None) -> Job:
     """The job that works on a step's tensors by whatever ``run`` tells torch, all on one device or on the host."""
-    side = side_of(buffers[0].device)
+    side = side_stream_of(buffers[0].device)
     mark = side.mark()
 
     def run_there() -> Any:
@@ -40,7 +40,7 @@ def beside(buffers: Sequence[torch.Tensor], run: Callable[[], Any], refuse: Call
 
 def unchanged(flat: torch.Tensor) -> Job:
     """The job of a group of one."""
-    side = side_of(flat.device)
+    side = side_stream_of(flat.device)
     mark = side.mark()
 
     def run() -> torch.Tensor:
@@ -50,10 +50,10 @@ def unchanged(flat: torch.Tensor) -> Job:
     return Job(run, None, _devices(flat), side.current)
 
 
-def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Job:
+def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Job:
     """The job that reduces ``flat`` in place, uncompressed. As in DDP a mean is divided first. Raises PeerError, which
     ``label`` begins."""
-    side = side_of(flat.device)
+    side = side_stream_of(flat.device)
     mark = side.mark()
 
     def run() -> torch.Tensor:
@@ -63,7 +63,7 @@ def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label:
             flat.div_(lane.size)
 
         def reduce() -> None:
-            wire_of(lane, flat.device).all_reduce(flat)
+            gpu_transport_of(lane, flat.device).all_reduce(flat)
             side.finish()  # so that seconds are those of the network
 
         named(f"{label}, uncompressed", reduce)
@@ -73,7 +73,7 @@ def plain_there(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label:
     return Job(run, None, _devices(flat), side.current)
 
 
-def compressed_there(
+def compressed_on_gpu(
     lane: Lane,
     flat: torch.Tensor,
     result: torch.Tensor,
@@ -81,21 +81,21 @@ def compressed_there(
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,
-    books: DeviceBooks | None,
+    books: GpuCodebooks | None,
     tally: Tally,
     label: str = "",
 ) -> Job:
     """The job that reduces ``flat`` (contiguous) into ``result``, which it returns."""
-    side = side_of(flat.device)
+    side = side_stream_of(flat.device)
     mark = side.mark()
 
-    def reduction() -> DeviceReduction:
+    def reduction() -> GpuReduction:
         rule = None
         if isinstance(mode, NearLossless):
             assert gradients is not None
-            rule = DeviceRule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
-        coder = DeviceCoder(dtype, mode, rule, books, tally)
-        return DeviceReduction(lane, coder, flat, result, mean=mean, terms=mode.terms, label=label)
+            rule = GpuRule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
+        coder = GpuCoder(dtype, mode, rule, books, tally)
+        return GpuReduction(lane, coder, flat, result, mean=mean, terms=mode.terms, label=label)
 
     def run() -> torch.Tensor:
         side.after(mark, flat, result)
@@ -105,7 +105,7 @@ def compressed_there(
     return Job(run, lambda error: reduction().refuse(error), _devices(flat), side.current)
 
 
-def allreduce_there(
+def allreduce_on_gpu(
     lane: Lane,
     tensor: torch.Tensor,
     dense: torch.Tensor,
@@ -117,12 +117,12 @@ def allreduce_there(
     """The job that reduces ``tensor``, whose values are ``dense``, in place, and returns it; ``dtype`` None: as it
     is."""
     if dtype is None or dense.dtype not in TYPES:
-        job = plain_there(lane, dense.clone(), mean, Tally())
+        job = plain_on_gpu(lane, dense.clone(), mean, Tally())
     else:
-        job = compressed_there(lane, dense, torch.empty_like(dense), dtype, mode, mean, gradients, None, Tally())
+        job = compressed_on_gpu(lane, dense, torch.empty_like(dense), dtype, mode, mean, gradients, None, Tally())
 
     def run() -> torch.Tensor:
-        side_of(tensor.device).after(None, tensor)
+        side_stream_of(tensor.device).after(None, tensor)
         tensor.detach().copy_(job.run().view(tensor.shape))
         return tensor
 

@@ -16,9 +16,9 @@ from ...averaging.state import pack_state, unpack_state
 from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported
-from ..conversation import Talk
+from ..conversation import ConversationRunner
 from ..reduction.allreduce import TYPES, plain
-from ..reduction.device_jobs import beside
+from ..reduction.gpu_jobs import beside
 from ..stats import Stats, Tally
 from ..transport.arguments import duration
 from ..transport.lane import Lane
@@ -85,18 +85,18 @@ class CompressedGradients:
         lane = self._lane_for(buffer)
         gradients = self._gradients(bucket)
         tally = tally_of(buffer)
-        talk = Talk(lane, self._terms(gradients), tally, f"step {self._stats.steps}, bucket {index}")
+        runner = ConversationRunner(lane, self._terms(gradients), tally, f"step {self._stats.steps}, bucket {index}")
         conversation = self._conversation(gradients, last)
 
         def run() -> torch.Tensor:
             if not is_coded(buffer):
                 plain(lane, buffer, True, tally)
             if conversation is not None:
-                talk.run(conversation)
+                runner.run(conversation)
             self._count(lane, index, tally, last)
             return buffer
 
-        return lane.submit(beside([buffer], run, None if conversation is None else talk.refuse)).get_future()
+        return lane.submit(beside([buffer], run, None if conversation is None else runner.refuse)).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):

@@ -22,7 +22,7 @@ _TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
 _made: dict[str, int] = {}  #: private NCCL groups so far, by the parent's name
 
 
-class Wire(Protocol):
+class GpuTransport(Protocol):
     """Moves bytes between devices."""
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -32,14 +32,14 @@ class Wire(Protocol):
         """The sum over all ranks, in place, uncompressed."""
 
 
-class GroupWire:
+class NcclTransport:
     """A process group that takes the device's tensors itself: NCCL's, on CUDA devices."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """As :meth:`Wire.swap`, in one call of the group's, which waits for nothing on a device."""
+        """As :meth:`GpuTransport.swap`, in one call of the group's, which waits for nothing on a device."""
         sent = torch.cat(list(frames))
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
         lengths = [len(frame) for frame in frames]
@@ -47,11 +47,11 @@ class GroupWire:
         return list(received.split(list(sizes)))
 
     def all_reduce(self, flat: torch.Tensor) -> None:
-        """As :meth:`Wire.all_reduce`."""
+        """As :meth:`GpuTransport.all_reduce`."""
         self.group.allreduce([flat]).wait()
 
 
-class StagedWire:
+class StagedTransport:
     """The lane's Gloo group, through pinned memory of the host's. Waits for the device and the network."""
 
     def __init__(self, lane: Lane, device: torch.device) -> None:
@@ -60,7 +60,7 @@ class StagedWire:
         self._turn = 0
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """As :meth:`Wire.swap`; receives are posted before sends. Raises PeerError."""
+        """As :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
         exchange = Exchange(self.lane.group, self.lane.timeout, self._buffers, _where, self.lane.notices)
         try:
             return self._swap(exchange, frames, sizes)
@@ -91,7 +91,7 @@ class StagedWire:
         return received
 
     def all_reduce(self, flat: torch.Tensor) -> None:
-        """As :meth:`Wire.all_reduce`."""
+        """As :meth:`GpuTransport.all_reduce`."""
         staged = flat.cpu()
         self.lane.group.allreduce([staged]).wait()
         flat.copy_(staged)
@@ -101,13 +101,14 @@ def _where(peer: int) -> str:
     return f"rank {peer}"
 
 
-def wire_of(lane: Lane, device: torch.device) -> Wire:
-    """The wire for a device's tensors among a lane's ranks, made on the first call; on the lane's thread."""
-    if device not in lane.wires:
+def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
+    """The transport of a device's tensors among a lane's ranks, made on the first call; on the lane's thread."""
+    if device not in lane.gpu_transports:
         nccl = has_nccl(lane.parent)
-        lane.wires[device] = GroupWire(_private_nccl(lane, device)) if nccl else StagedWire(lane, device)
-    wire: Wire = lane.wires[device]
-    return wire
+        made = NcclTransport(_private_nccl(lane, device)) if nccl else StagedTransport(lane, device)
+        lane.gpu_transports[device] = made
+    transport: GpuTransport = lane.gpu_transports[device]
+    return transport
 
 
 def has_nccl(group: dist.ProcessGroup) -> bool:
