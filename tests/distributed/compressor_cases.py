@@ -220,7 +220,7 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
         handed += n
         original(self, peer, tag, buffer, n)
 
-    with mock.patch("gcodec.distributed.transport.exchange.Exchange.send", send), \
+    with mock.patch.object(Exchange, "send", send), \
             mock.patch("gcodec.distributed.conversation.PAIRED", paired), \
             given_model(group, PROMISES[name].setting) as (model, wrapped, state):
         for step in range(3):
