@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .codec import inspect as inspect
     from .codec import max_encoded_size as max_encoded_size
     from .codec import warmup as warmup
-    from .cycle import CodebookCycle as CodebookCycle
     from .errors import Corruption as Corruption
     from .errors import GcodecError as GcodecError
     from .errors import InsufficientData as InsufficientData
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from .options import LITERAL_GCOMP as LITERAL_GCOMP
     from .options import EncoderOptions as EncoderOptions
     from .recorder import Recorder as Recorder
+    from .stream import CodebookCycle as CodebookCycle
     from .stream import Decoder as Decoder
     from .stream import Encoder as Encoder
 
@@ -41,13 +41,12 @@ _HOME = {
     "archive": ("load_file", "save_file"),
     "codec": ("decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"),
     "options": ("LITERAL_GCOMP", "EncoderOptions"),
-    "cycle": ("CodebookCycle",),
     "errors": ("Corruption", "GcodecError", "InsufficientData", "InvalidArgument", "LimitExceeded", "PeerError",
                "Unsupported"),
     "frame.inspect": ("FrameInfo",),
     "format.ladders": ("FINE_LADDER", "PAPER_LADDER", "Ladder"),
     "recorder": ("Recorder",),
-    "stream": ("Decoder", "Encoder"),
+    "stream": ("CodebookCycle", "Decoder", "Encoder"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -1,7 +1,10 @@
-"""The working memory of the block kernels, used again from call to call."""
+"""Memory that is reused or handed over without a copy: a pool of buffers, bytes built in place, kernels' scratch."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any
@@ -15,26 +18,98 @@ from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes import whole_tail
 from .kernels.planes.class_tables import CLASS_BYTES
 
-_MOST = 4  #: of a kind that are kept: more threads than that have work enough to bear the allocation
-KEPT_BLOCK = 1 << 15  #: largest blocks, in values, whose working memory is kept
-_kept: dict[Hashable, list[Any]] = {}
+# The pool of buffers
+
+_MAX_POOLED = 4  #: buffers kept of one kind: with more threads than that, each has enough work to bear an allocation
+MAX_POOLED_BLOCK = 1 << 15  #: largest blocks, in values, whose scratch is pooled
+_pool: dict[Hashable, list[Any]] = {}
 
 
-def take(kind: Hashable, make: Callable[[], Any]) -> Any:
-    """Something of this kind that was used before, or a new one. Until :func:`give` it is nobody else's, be it another
-    thread or a signal handler that encodes in between."""
+def acquire(key: Hashable, make: Callable[[], Any]) -> Any:
+    """Take a buffer out of the pool, or make one.
+
+    Until :func:`release` nobody else has it, be it another thread or a signal handler that encodes in between.
+
+    Args:
+        key: What the buffer is for; buffers of equal keys are interchangeable.
+        make: Makes a buffer where the pool has none.
+    """
     try:
-        return _kept[kind].pop()
+        return _pool[key].pop()
     except LookupError:
         return make()
 
 
-def give(kind: Hashable, thing: Any) -> None:
-    """It may be taken again. What an error has kept from being given is lost, which does not matter."""
-    kept = _kept.setdefault(kind, [])
-    if len(kept) < _MOST:
-        kept.append(thing)
+def release(key: Hashable, buffer: Any) -> None:
+    """Return a buffer to the pool. A buffer that is lost to an exception is simply not reused."""
+    pooled = _pool.setdefault(key, [])
+    if len(pooled) < _MAX_POOLED:
+        pooled.append(buffer)
 
+
+# Bytes objects
+#
+# CPython's C API creates a bytes object without contents, fills it, and cuts it to size before anybody else sees it.
+# Done from here through ctypes, this saves the copy that ``bytes(array[:size])`` makes of every large frame.
+
+_python = ctypes.PyDLL(None)
+_new, _start, _resize, _decref = (
+    _python.PyBytes_FromStringAndSize,
+    _python.PyBytes_AsString,
+    _python._PyBytes_Resize,
+    _python.Py_DecRef,
+)
+_new.argtypes, _new.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.c_void_p
+_start.argtypes, _start.restype = (ctypes.c_void_p,), ctypes.c_void_p
+_resize.argtypes, _resize.restype = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_ssize_t), ctypes.c_int
+_decref.argtypes, _decref.restype = (ctypes.c_void_p,), None
+_LARGE_PAGES_FROM = 1 << 22  #: bytes
+if sys.platform == "linux":
+    _madvise = _python.madvise
+    _madvise.argtypes, _madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+
+
+class BytesBuilder:
+    """A bytes object that is written before its final size is known, without a copy.
+
+    Only the pages that are written take memory.
+
+    Args:
+        size: Largest size in bytes.
+
+    Attributes:
+        array: uint8[size], the memory to write to. Not to be used after :meth:`finish`.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._bytes = ctypes.c_void_p(_new(None, size))
+        self.array = np.asarray(_Memory(_start(self._bytes), size))
+        if sys.platform == "linux" and size >= _LARGE_PAGES_FROM:
+            # Touching a small page first takes longer than encoding what goes there. numpy asks for large ones, too.
+            start = -(-_start(self._bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+            _madvise(start, size - mmap.PAGESIZE, mmap.MADV_HUGEPAGE)
+
+    def finish(self, size: int) -> bytes:
+        """Return the first ``size`` bytes as a bytes object; the rest goes back to the system."""
+        del self.array
+        _resize(ctypes.byref(self._bytes), size)
+        return ctypes.cast(self._bytes, ctypes.py_object).value
+
+    def __del__(self) -> None:
+        if self._bytes.value:
+            _decref(self._bytes)
+
+
+class _Memory:
+    """Memory at an address, which numpy sees as uint8[size]."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__: dict[str, Any] = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3
+        }
+
+
+# Scratch of the kernels
 
 def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
     """The working memory of one thread."""

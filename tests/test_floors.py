@@ -22,14 +22,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gcodec"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("kernels",),
-    ("blank", "dtypes", "threads"),
+    ("dtypes", "threads"),
     ("format",),
     ("options", "memory", "tensors", "truncation"),
     ("plan",),
     ("frame",),
     ("gpu",),
     ("codec",),
-    ("cycle", "stream"),
+    ("stream",),
     ("files", "archive", "recorder"),
     ("compressors",),
     ("averaging",),
@@ -43,7 +43,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 # From one room to another of the same floor: (from, to).
 SIDEWAYS: tuple[tuple[str, str], ...] = (
-    ("stream", "cycle"),            # an encoder refreshes its codebook
     ("archive", "files"),          # an archive holds files
 )
 

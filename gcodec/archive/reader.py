@@ -17,13 +17,13 @@ from ..files.elements import width
 from ..files.plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
 from ..files.source import ArraySource, Bytes, Source, open_source
+from ..threads import available_threads, ordered_map
 from .arrays import as_array
 from .base import FindBase, base_bytes
 from .chunks import unpack
 from .entries import Blob, FileEntry
 from .index import read_index
 from .layout import padding
-from .pipeline import ordered_map, thread_count
 from .wanted import Item, Wanted, chunks_of, verbatim_of
 
 
@@ -56,7 +56,7 @@ class ArchiveReader:
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: Source = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
-        self._threads, self._limit, self._bases = thread_count(threads), max_output_bytes, base
+        self._threads, self._limit, self._bases = available_threads(threads), max_output_bytes, base
         self._pool = ThreadPoolExecutor(self._threads, "gcodec")
         self.size = self._source.size
         try:

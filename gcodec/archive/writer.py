@@ -21,13 +21,13 @@ from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.elements import width
 from ..files.plan import FilePlan, Segment, by_segment
 from ..files.source import Bytes
+from ..threads import available_threads, ordered_map
 from .base import Base, BaseBytes
 from .chunks import Packed, pack
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import index_to_json
 from .layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
 from .output import Staging, check_free, naming
-from .pipeline import ordered_map, thread_count
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22
@@ -77,7 +77,7 @@ class ArchiveWriter:
     ) -> None:
         if part_bytes < 64 or part_bytes % 64:
             raise InvalidArgument(f"part_bytes must be a positive multiple of 64, not {part_bytes}")
-        self._threads, self._part_bytes = thread_count(threads), part_bytes
+        self._threads, self._part_bytes = available_threads(threads), part_bytes
         self._progress = progress or (lambda count: None)
         self._path = Path(target) if isinstance(target, str | os.PathLike) else None
         self._stream = None if isinstance(target, str | os.PathLike) else target

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
+from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
 from .reduction.bypass import APART, COMPRESSED, DENSE, Bypass
@@ -24,7 +25,7 @@ from .reduction.precompile import warm
 from .reduction.scatter import plain_scattered, scattered
 from .stats import Tally
 from .transport.agreement import compare
-from .transport.arguments import chosen_of, duration_or_none, threads_here, whole, whole_or_none
+from .transport.arguments import chosen_of, duration_or_none, whole, whole_or_none
 from .transport.lane import Job, Lane, ended
 from .transport.lanes import lane_of
 from .transport.work import LaneWork
@@ -91,7 +92,7 @@ class Collectives:
 
     def __init__(self, options: GroupOptions, label: str) -> None:
         self.options, self.label = options, label
-        self.threads = options.threads or threads_here()
+        self.threads = options.threads or threads_per_rank()
         self._tally, self._lock = Tally(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._compared: set[dist.ProcessGroup] = set()

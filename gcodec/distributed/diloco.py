@@ -14,13 +14,14 @@ import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
+from ..threads import threads_per_rank
 from .gradients import Gradients
 from .modes import Mode, mode_of
 from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
 from .reduction.precompile import warm
 from .stats import Tally
 from .transport.agreement import compare
-from .transport.arguments import duration, threads_here, whole, whole_or_none
+from .transport.arguments import duration, whole, whole_or_none
 from .transport.lane import Job, Lane
 from .transport.lanes import lane_for
 
@@ -54,7 +55,7 @@ class DiLoCo:
     ) -> None:
         self.optimizer, self.every, self.mode, self.group = optimizer, whole("every", every, 1), mode_of(mode), group
         self.smallest, self.timeout = whole("smallest", smallest), duration("timeout", timeout)
-        self.threads = whole_or_none("threads", threads) or threads_here()
+        self.threads = whole_or_none("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
         self._tally = Tally()
         self._lane: Lane | None = None

@@ -21,9 +21,9 @@ from ..kernels.block.prelude import find_blocks
 from ..kernels.core.bundles import Books, Columns, Geometry, Planes, Scratch
 from ..kernels.core.direct import Direct
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
-from ..memory import KEPT_BLOCK, give, kind_of, residual_scratch_for, scratch_for, take
+from ..memory import MAX_POOLED_BLOCK, acquire, kind_of, release, residual_scratch_for, scratch_for
 from ..tensors import hash_of, kernel_view
-from ..threads import run
+from ..threads import run_batches
 
 
 def margin(stream: int, head_bits: int) -> int:
@@ -111,7 +111,7 @@ class FrameReader:
         if threads == 1:
             job.decode(begin, end)
         else:
-            run(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads)
+            run_batches(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads)
 
 
 _find_blocks = Direct(find_blocks)
@@ -139,7 +139,7 @@ class _Decoding(NamedTuple):
         frame, (_, block, stream) = self.frame, self.geometry
         dtype, layout = frame.prelude.dtype, self.layout
         kind = (dtype, block, stream, layout, "decode")
-        scratch = take(kind, lambda: scratch_for(dtype, block, stream, layout, decode=True))
+        scratch = acquire(kind, lambda: scratch_for(dtype, block, stream, layout, decode=True))
         # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
         offsets, safe = frame.offsets, len(frame.data) - self.margin
         middle = end
@@ -153,8 +153,8 @@ class _Decoding(NamedTuple):
             padded[: stop - start] = frame.data[start:stop]
             padded[stop - start :] = 0
             self._run(middle, end, padded, offsets - start, scratch)
-        if block <= KEPT_BLOCK:
-            give(kind, scratch)
+        if block <= MAX_POOLED_BLOCK:
+            release(kind, scratch)
 
     def _run(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> None:
         at, status = begin, header.OK
@@ -190,7 +190,7 @@ class _Decoding(NamedTuple):
         dtype, templates = prelude.dtype, prelude.templates
         ends = np.cumsum([0, *map(len, templates)])
         kind = (dtype, block, stream, "residuals")
-        scratch = take(kind, lambda: residual_scratch_for(dtype, block, stream))
+        scratch = acquire(kind, lambda: residual_scratch_for(dtype, block, stream))
         status, at = decode_predicted_blocks(
             kernel_view(data),
             offsets,
@@ -208,6 +208,6 @@ class _Decoding(NamedTuple):
             self.out,
             self.out_first,
         )
-        if block <= KEPT_BLOCK:
-            give(kind, scratch)
+        if block <= MAX_POOLED_BLOCK:
+            release(kind, scratch)
         return status, at

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..blank import Blank
 from ..errors import InvalidArgument
 from ..format.modes import BitLayout, lossless
-from ..memory import give, take
+from ..memory import BytesBuilder, acquire, release
 from ..options import EncoderOptions
 from ..plan.plan import FixedCodebooks, FramePlan, make_plan, no_plan
 from ..plan.prediction import rows_of
@@ -119,7 +118,7 @@ def _frame(job: FrameWriter, n_workers: int, target: np.ndarray | None) -> Any:
     if target is not None and (limit > _SMALL or len(target) >= limit + job.trial):
         return target.data[: job.write(target[:limit], n_workers)]
     if limit <= _SMALL:
-        buffer = take("frame", lambda: np.empty(_SMALL + (1 << 19), np.uint8))
+        buffer = acquire("frame", lambda: np.empty(_SMALL + (1 << 19), np.uint8))
         frame = buffer[: job.write(buffer, n_workers)]
         if len(frame) > (limit if target is None else min(limit, len(target))):
             raise FullError
@@ -129,7 +128,7 @@ def _frame(job: FrameWriter, n_workers: int, target: np.ndarray | None) -> Any:
         else:
             target[: len(frame)] = frame
             result = target.data[: len(frame)]
-        give("frame", buffer)
+        release("frame", buffer)
         return result
-    blank = Blank(limit)
-    return blank.finish(job.write(blank.array, n_workers))
+    builder = BytesBuilder(limit)
+    return builder.finish(job.write(builder.array, n_workers))

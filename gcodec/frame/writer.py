@@ -17,11 +17,11 @@ from ..kernels.block.predicted import encode_predicted_blocks
 from ..kernels.block.prelude import seal_prelude
 from ..kernels.core.bundles import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
 from ..kernels.core.direct import Direct
-from ..memory import give, kind_of, residual_scratch_for, scratch_for, take
+from ..memory import acquire, kind_of, release, residual_scratch_for, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.prediction import Prediction
 from ..tensors import Values, hash_of
-from ..threads import Relay, together
+from ..threads import OrderedWriter, run_parallel
 from .sizes import block_log2, raw_bytes
 
 
@@ -156,7 +156,7 @@ class FrameWriter(NamedTuple):
         assert self.residuals is not None
         template = prediction.templates[choice]
         kind = (dtype, stream, "residuals")
-        scratch = take(kind, lambda: residual_scratch_for(dtype, block, stream))
+        scratch = acquire(kind, lambda: residual_scratch_for(dtype, block, stream))
         at = encode_predicted_blocks(
             self.values,
             None if len(template) else self.base,
@@ -174,7 +174,7 @@ class FrameWriter(NamedTuple):
             at,
             self.sizes,
         )
-        give(kind, scratch)
+        release(kind, scratch)
         return at
 
     def write(self, out: np.ndarray, n_workers: int) -> int:
@@ -207,11 +207,11 @@ class FrameWriter(NamedTuple):
                 at = self.blocks(begin, end, out, at, scratch)
             else:  # near the end of the room: where a trial may not fit, the block may
                 end = begin + 1
-                kind = "tray", self.trial
-                tray = take(kind, lambda: np.empty(self.trial, np.uint8))
-                size = self.blocks(begin, end, tray, 0, scratch)
-                at = _put(tray, size, out, at)
-                give(kind, tray)
+                kind = "buffer", self.trial
+                buffer = acquire(kind, lambda: np.empty(self.trial, np.uint8))
+                size = self.blocks(begin, end, buffer, 0, scratch)
+                at = _put(buffer, size, out, at)
+                release(kind, buffer)
             begin = end
         return at
 
@@ -220,41 +220,41 @@ class FrameWriter(NamedTuple):
         n_blocks = len(self.sizes)
         batch = min(max(n_blocks // (_PARTS * n_workers), _FEWEST), _MOST)
         size = (batch - 1) * self.raw + self.trial
-        trays = [take(("tray", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
-        relay = Relay(-(-n_blocks // batch), list(trays), at, n_workers)
+        buffers = [acquire(("buffer", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
+        ordered = OrderedWriter(-(-n_blocks // batch), list(buffers), at, n_workers)
 
         def work() -> None:
             scratch = self._take_scratch()
             try:
-                while (taken := relay.take()) is not None:
-                    part, tray, place = taken
+                while (taken := ordered.next_part()) is not None:
+                    part, buffer, place = taken
                     begin, stop = part * batch, min((part + 1) * batch, n_blocks)
-                    if tray is None:
+                    if buffer is None:
                         made = self._write_some(begin, stop, out, place, scratch) - place
                     else:
-                        made = self.blocks(begin, stop, tray, 0, scratch)
-                    for full, n_bytes, where in relay.hand_in(part, tray, made):
+                        made = self.blocks(begin, stop, buffer, 0, scratch)
+                    for full, n_bytes, where in ordered.complete(part, buffer, made):
                         _put(full, n_bytes, out, where)
-                        relay.give_back(full)
+                        ordered.release(full)
             except BaseException:
-                relay.stop()
+                ordered.stop()
                 raise
             self._give_scratch(scratch)
 
-        together(work, n_workers)
-        for tray in trays:
-            give(("tray", size), tray)
-        return relay.end
+        run_parallel(work, n_workers)
+        for buffer in buffers:
+            release(("buffer", size), buffer)
+        return ordered.end
 
     def _take_scratch(self) -> Scratch:
         dtype, layout, lossy = self.prelude.dtype, self.layout, self.lossy
         _, block, stream = self.geometry
-        return take(
+        return acquire(
             (dtype, stream, layout, lossy), lambda: scratch_for(dtype, block, stream, layout, decode=False, lossy=lossy)
         )
 
     def _give_scratch(self, scratch: Scratch) -> None:
-        give((self.prelude.dtype, self.geometry.stream, self.layout, self.lossy), scratch)
+        release((self.prelude.dtype, self.geometry.stream, self.layout, self.lossy), scratch)
 
 
 #: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take
@@ -263,9 +263,9 @@ _FEWEST, _MOST, _PARTS = 8, 32, 4
 _encode_blocks, _seal_prelude = Direct(kernels.encode_blocks), Direct(seal_prelude)
 
 
-def _put(tray: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
-    """The first ``size`` bytes of ``tray`` to byte ``at`` of ``out``; returns their end. Raises FullError."""
+def _put(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
+    """The first ``size`` bytes of ``buffer`` to byte ``at`` of ``out``; returns their end. Raises FullError."""
     if at + size > len(out):
         raise FullError
-    np.copyto(out[at : at + size], tray[:size])
+    np.copyto(out[at : at + size], buffer[:size])
     return at + size

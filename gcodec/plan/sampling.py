@@ -13,8 +13,8 @@ from ..format.columns import ColumnReferences, for_kernels
 from ..kernels.core.bundles import SampleScratch, SampleSpec
 from ..kernels.core.direct import Direct
 from ..kernels.sample import code_costs, count
-from ..memory import give, take
-from ..threads import run
+from ..memory import acquire, release
+from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
 from .prediction import Rows
 
@@ -82,11 +82,11 @@ def take_survey(
     some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.bits, block, stream, n_bins)
 
     def work(begin: int, stop: int) -> None:
-        scratch = take(kind, lambda: _scratch(dtype, block, stream, n_bins))
+        scratch = acquire(kind, lambda: _scratch(dtype, block, stream, n_bins))
         _count((dtype.bits, n_levels > 1), values, some_levels, look, found, scratch, begin, stop, counts)
-        give(kind, scratch)
+        release(kind, scratch)
 
-    run(work, n_rows, threads)
+    run_batches(work, n_rows, threads)
     return Survey(bases, by_block, by_stream, every, step)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import threads as workers
-from gcodec.blank import Blank
 from gcodec.frame import writer
+from gcodec.memory import BytesBuilder
+from gcodec.threads import OrderedWriter
 from tests.support import laws
 from tests.support.cases import KINDS, gaussian, noise
 from tests.support.paths import ROOT
@@ -44,11 +44,11 @@ def run_python(program: str) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_parts_are_put_down_one_after_another(seed):
-    """Whatever the order in which they are made, and with no more trays than there are; the part whose place is known
+    """Whatever the order in which they are made, and with no more buffers than there are; the part whose place is known
     is made there."""
     rng = Random(seed)
     n_parts, free = rng.randrange(1, 30), rng.randrange(1, 6)
-    relay = workers.Relay(n_parts, list(range(free)), 100, rng.randrange(1, 5))
+    ordered = OrderedWriter(n_parts, list(range(free)), 100, rng.randrange(1, 5))
     sizes = [rng.randrange(100) for _ in range(n_parts)]
     places = [100 + sum(sizes[:part]) for part in range(n_parts)]
     found: dict[int, int] = {}
@@ -58,27 +58,27 @@ def test_parts_are_put_down_one_after_another(seed):
     while len(made) < n_parts:
         due = next(part for part in range(n_parts) if part not in made)
         if len(taken) < n_parts and (free or due not in taken) and (not making or rng.random() < 0.6):
-            part, tray, place = relay.take() or pytest.fail("none left")
+            part, buffer, place = ordered.next_part() or pytest.fail("none left")
             assert part not in taken
-            assert (tray is None) == (due not in taken)
-            if tray is None:
+            assert (buffer is None) == (due not in taken)
+            if buffer is None:
                 assert (part, place) == (due, places[due])
                 found[part] = place
             taken.add(part)
-            making.append((part, tray))
-            free -= tray is not None
+            making.append((part, buffer))
+            free -= buffer is not None
         else:
-            part, tray = making.pop(rng.randrange(len(making)))
+            part, buffer = making.pop(rng.randrange(len(making)))
             made.add(part)
-            for full, size, place in relay.hand_in(part, tray, sizes[part]):
+            for full, size, place in ordered.complete(part, buffer, sizes[part]):
                 put_down = next(one for one in range(n_parts) if one in made and one not in found)
                 assert size == sizes[put_down]
                 found[put_down] = place
-                relay.give_back(full)
+                ordered.release(full)
                 free += 1
-    assert relay.take() is None
+    assert ordered.next_part() is None
     assert [found[part] for part in range(n_parts)] == places
-    assert relay.end == 100 + sum(sizes)
+    assert ordered.end == 100 + sum(sizes)
 
 
 def test_callers_on_many_threads_do_not_meet():
@@ -188,13 +188,13 @@ def test_work_is_done_where_no_thread_can_be_had(monkeypatch):
 def test_bytes_in_the_making():
     for size in (0, 1, 100, 10_000, 1 << 22):
         for used in {0, size // 2, size}:
-            blank = Blank(size)
-            blank.array[:used] = 7
-            made = blank.finish(used)
+            builder = BytesBuilder(size)
+            builder.array[:used] = 7
+            made = builder.finish(used)
             assert type(made) is bytes
             assert made == b"\7" * used
             assert hash(made) == hash(b"\7" * used)
-    Blank(1 << 20).array[5] = 1     # never finished
+    BytesBuilder(1 << 20).array[5] = 1     # never finished
 
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gcodec.cycle import CodebookCycle
 from gcodec.errors import Corruption, InvalidArgument
 from gcodec.format import shipped
 from gcodec.format.codebook import MAX_SYMBOLS, Codebook, huffman_lengths, limited_lengths, read_inline
 from gcodec.plan.codebooks import bin_costs, from_histogram, window_of
+from gcodec.stream import CodebookCycle
 from tests.support import laws, reference
 from tests.support.cases import KINDS
 from tests.support.frame_builder import Inline, random_codebook

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ...averaging.state import pack_state, unpack_state
 from ...errors import InvalidArgument, Unsupported
+from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
 from ..modes import Mode, NearLossless, mode_of
 from ..reduction.allreduce import SMALLEST, TYPES, compressed, plain_begun
@@ -24,7 +25,7 @@ from ..reduction.gpu_jobs import compressed_on_gpu, is_on_gpu, plain_on_gpu, unc
 from ..reduction.precompile import warm
 from ..reduction.refresh import Rounds
 from ..stats import Stats, Tally
-from ..transport.arguments import chosen_of, duration, threads_here, whole, whole_or_none
+from ..transport.arguments import chosen_of, duration, whole, whole_or_none
 from ..transport.lane import Job, Lane, Later, ended, then
 from ..transport.lanes import lane_for
 
@@ -68,7 +69,7 @@ class CompressedAllreduce:
         self.mode = mode_of(mode) if optimizer is None else NearLossless(optimizer)
         self.refresh, self.smallest = chosen_of("refresh", refresh, Refresh), whole("smallest", smallest)
         self.group, self.timeout = group, duration("timeout", timeout)
-        self.threads = whole_or_none("threads", threads) or threads_here()
+        self.threads = whole_or_none("threads", threads) or threads_per_rank()
         self._stats = Stats()
         self._codebooks = Codebooks(self.refresh or Refresh())
         self._rounds = Rounds(self._codebooks, self._stats)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...cycle import CodebookCycle, Version
 from ...errors import InvalidArgument
 from ...format import shipped
 from ...format.codebook import Codebook, read_inline
@@ -24,6 +23,7 @@ from ...kernels.sample import code_costs
 from ...options import EncoderOptions
 from ...plan.codebooks import kept_costs, n_bins_of
 from ...plan.plan import FixedCodebooks, FramePlan
+from ...stream import CodebookCycle, Version
 from ..transport.message import agreement_of
 from .prediction import Predicted
 

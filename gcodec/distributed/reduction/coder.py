@@ -15,7 +15,7 @@ from ...frame.decode import FrameReader
 from ...frame.encode import encode_values, plan_for
 from ...kernels.core.direct import Direct
 from ...kernels.levels.rounding import round_values
-from ...memory import give, kind_of, take
+from ...memory import acquire, kind_of, release
 from ...options import EncoderOptions
 from ...plan.plan import FramePlan
 from ...tensors import NUMPY, Values
@@ -142,14 +142,14 @@ class Coder:
             return _NO_LEVELS
         start, n_values = perf_counter(), len(bits)
         floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
-        levels: np.ndarray = take(("levels", n_values), lambda: np.empty(n_values, np.uint8))
+        levels: np.ndarray = acquire(("levels", n_values), lambda: np.empty(n_values, np.uint8))
         self.rule.levels(begin, floats, kind, levels)
         self.tally.level_seconds += perf_counter() - start
         return levels
 
     def _give_back(self, levels: np.ndarray) -> None:
         if len(levels):
-            give(("levels", len(levels)), levels)
+            release(("levels", len(levels)), levels)
 
     def _plan(self, values: Values, levels: np.ndarray, begin: int) -> FramePlan:
         shared = self.shared

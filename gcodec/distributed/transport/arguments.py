@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -49,8 +48,3 @@ def duration(name: str, value: Any) -> timedelta:
 def duration_or_none(name: str, value: Any) -> timedelta | None:
     """The same, or None. Raises InvalidArgument."""
     return None if value is None else duration(name, value)
-
-
-def threads_here() -> int:
-    """Threads for the codec that leave the other ranks on this host theirs, as torchrun counts them."""
-    return max((os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
