@@ -19,12 +19,12 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.data import GROUPS, default_folder, named_inputs, read_series, single_tensors
+from gcodec.benchmark.csv_tables import write_rows, write_sizes, write_table
 from gcodec.benchmark.inputs import GRADIENTS, Input
-from gcodec.benchmark.measure import MEGA, Plan, Result, compete
+from gcodec.benchmark.measure import MEGA, MeasurementPlan, Result, compete
 from gcodec.benchmark.peers import PEERS, available, installed_version
 from gcodec.benchmark.report import summarize
-from gcodec.benchmark.settings import Setting, literal_gcomp, settings_for
-from gcodec.benchmark.tables import write_rows, write_sizes, write_table
+from gcodec.benchmark.settings import Setting, literal_gcomp_setting, settings_for
 from gcodec.benchmark.timing import GIGA, machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,8 +58,8 @@ def measure(folder: Path, quick: bool, sizes_only: bool,
             console: Console) -> tuple[Result, Result, list[tuple[str, str, str]]]:
     """The results for whole dumps, and for single tensors; and the rows of ``level-speed.csv``."""
     peers, missing = available(PEERS)
-    plan = Plan(peers, at_least=4 * MEGA if quick else 32 * MEGA, rounds=1 if quick else 7, budget=1.0, fresh=True,
-                settings=settings_with_literal)
+    plan = MeasurementPlan(peers, at_least=4 * MEGA if quick else 32 * MEGA, rounds=1 if quick else 7, budget=1.0,
+                           fresh=True, settings=settings_with_literal)
     levels = []
     untimed = replace(plan, at_least=0)
     series = read_series(folder, ends_only=quick)
@@ -79,7 +79,7 @@ def measure(folder: Path, quick: bool, sizes_only: bool,
 
 def settings_with_literal(data: Input) -> list[Setting]:
     """gcodec's modes and, where there are levels, GComp to the letter."""
-    return settings_for(data) + ([literal_gcomp(data)] if "paper" in data.levels else [])
+    return settings_for(data) + ([literal_gcomp_setting(data)] if "paper" in data.levels else [])
 
 
 def describe(folder: Path) -> list[str]:

@@ -31,7 +31,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 from bench import hooks, hooks_pair
 from bench.codec import RESULTS
 from bench.hooks import WrongResultError as WrongResultError
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.compressors import ACPSGD, DGC, QSGD, Compressor, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.batching import request_bytes
 from gcodec.compressors.contract import Memory, alone

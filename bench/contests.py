@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.markdown import markdown, source
-from gcodec.benchmark.tables import read_table
+from gcodec.benchmark.csv_tables import read_table
 
 Row = dict[str, str]
 #: Of each contest, what its table is of.

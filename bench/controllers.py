@@ -33,7 +33,7 @@ from gcodec.adaptive import Bytes, Range
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.knapsack import discretized, solve
 from gcodec.adaptive.multilevel import Chosen, ProbeResult, probe_settings
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.compressors import DGC, QSGD, Compressor, Place, PowerSGD, RandomK, RedSync, TopK
 
 FILE = "controllers.csv"

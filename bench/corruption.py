@@ -30,11 +30,11 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import default_folder, read_series
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.inputs import Input, gradients
 from gcodec.benchmark.peers import CHECKED, PEERS, Peer
-from gcodec.benchmark.settings import lossless, near_lossless
-from gcodec.benchmark.tables import write_table
-from gcodec.benchmark.timing import Task, same_bytes
+from gcodec.benchmark.settings import lossless_setting, near_lossless_setting
+from gcodec.benchmark.timing import CodecTask, same_bytes
 
 VALUES = 1 << 16
 SEED = 20240
@@ -46,8 +46,8 @@ LETTERS = {"d": "detected", "s": "silent", "h": "harmless"}
 
 def contestants() -> dict[str, Peer]:
     """By name: gcodec, lossless and near-lossless, and every peer that is installed."""
-    ours = [Peer("gcodec", "", lambda data: lossless(data).task()),
-            Peer("gcodec near-lossless", "", lambda data: near_lossless(data).task())]
+    ours = [Peer("gcodec", "", lambda data: lossless_setting(data).task()),
+            Peer("gcodec near-lossless", "", lambda data: near_lossless_setting(data).task())]
     return {peer.name: peer for peer in (*ours, *PEERS, *CHECKED) if peer.installed}
 
 
@@ -70,7 +70,7 @@ def damages(encoded: bytes, trials: int) -> Iterator[tuple[str, bytes]]:
         yield "truncation", encoded[:length]
 
 
-def outcome(task: Task, damaged: bytes) -> str:
+def outcome(task: CodecTask, damaged: bytes) -> str:
     """The letter for one decoding."""
     try:
         return "h" if same_bytes(task.decode(damaged), task.result) else "s"
@@ -98,7 +98,7 @@ def examine(peer: Peer, data: Input, trials: int) -> dict[str, Counter[str]]:
     return found
 
 
-def _decode_in_child(task: Task, todo: list[bytes]) -> tuple[str, str]:
+def _decode_in_child(task: CodecTask, todo: list[bytes]) -> tuple[str, str]:
     """A letter for each decoding that a forked process got to, and what became of it then: crashed or hung."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -121,7 +121,7 @@ def _decode_in_child(task: Task, todo: list[bytes]) -> tuple[str, str]:
     return letters.decode(), end
 
 
-def _child(task: Task, todo: list[bytes], answers: int) -> NoReturn:
+def _child(task: CodecTask, todo: list[bytes], answers: int) -> NoReturn:
     """Writes a letter after each decoding; never returns."""
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

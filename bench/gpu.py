@@ -24,7 +24,7 @@ import numpy as np
 from bench.gpu_device import buffers_of, copies, gradients, reason_not_to, seconds
 from bench.gpu_peers import checked_ans, host_seconds
 from gcodec import FINE_LADDER, decode, gpu
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.dtypes import BY_NAME
 from gcodec.format.modes import fixed, ladder, lossless
 from gcodec.frame.encode import encode_values

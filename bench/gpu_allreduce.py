@@ -26,7 +26,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.gpu_device import gradients, reason_not_to
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLUMNS = ("device", "ranks", "wire", "dtype", "mode", "bytes", "milliseconds", "GBps")

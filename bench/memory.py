@@ -22,12 +22,12 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import ROOT
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.inputs import Input
 from gcodec.benchmark.measure import MEGA
 from gcodec.benchmark.peers import PEERS, Peer, available
-from gcodec.benchmark.settings import lossless
-from gcodec.benchmark.tables import write_table
-from gcodec.benchmark.timing import Task
+from gcodec.benchmark.settings import lossless_setting
+from gcodec.benchmark.timing import CodecTask
 from gcodec.errors import GcodecError
 
 NAMES = ("gcodec", "gcodec, existing memory", "gcodec, 2 threads", "zstd-1", "shuffle+zstd-1", "lz4", "Blosc2 zstd-1",
@@ -37,9 +37,9 @@ COLUMNS = ("codec", "bytes", "encoded_bytes", "encode_extra_bytes", "decode_extr
 BYTES, SMALL = 256 * MEGA, MEGA
 ROUND_TRIPS = 1000
 OURS = {
-    "gcodec": Peer("gcodec", "", lambda data: lossless(data).task(1, reuse=False)),
-    "gcodec, existing memory": Peer("", "", lambda data: lossless(data).task(1)),
-    "gcodec, 2 threads": Peer("", "", lambda data: lossless(data).task(2, reuse=False)),
+    "gcodec": Peer("gcodec", "", lambda data: lossless_setting(data).task(1, reuse=False)),
+    "gcodec, existing memory": Peer("", "", lambda data: lossless_setting(data).task(1)),
+    "gcodec, 2 threads": Peer("", "", lambda data: lossless_setting(data).task(2, reuse=False)),
 }
 
 
@@ -92,7 +92,7 @@ def peaks(name: str, n_bytes: int) -> dict[str, int]:
     return {"encoded_bytes": size, "encode_extra_bytes": encoding, "decode_extra_bytes": decoding}
 
 
-def same_place(task: Task) -> bool:
+def same_place(task: CodecTask) -> bool:
     """Whether a task decodes into memory that it has kept for that."""
     task.prepare()
     encoded = bytes(task.encode())

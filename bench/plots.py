@@ -21,10 +21,10 @@ from matplotlib.ticker import NullLocator
 
 from bench.codec import RESULTS
 from bench.sections import BATCH, STEP, Contest, contests, stages_in_order
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.settings import LOSSLESS
-from gcodec.benchmark.tables import read_table
-from gcodec.demo.plots import COLORS, LEGEND, MARKERS
+from gcodec.demo.figures.plots import COLORS, LEGEND, MARKERS
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 DPI = 90

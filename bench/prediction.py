@@ -21,27 +21,27 @@ import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder
 from bench.record import VOCABULARY
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.inputs import Input
 from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.peers import PEERS, Peer, available
-from gcodec.benchmark.settings import lossless
-from gcodec.benchmark.tables import write_table
-from gcodec.benchmark.timing import Task
+from gcodec.benchmark.settings import lossless_setting
+from gcodec.benchmark.timing import CodecTask
 
 NAMES = ("shuffle+zstd-3", "OpenZL LZ", "pcodec-8")  #: the best of the peers on repeating rows, and on others
 COLUMNS = ("model", "layer", "step", "batch", "codec", "original_bytes", "compressed_bytes")
 
 
-def without_prediction(data: Input) -> Task:
+def without_prediction(data: Input) -> CodecTask:
     """Lossless gcodec with every block coded by itself."""
-    setting = lossless(data)
+    setting = lossless_setting(data)
     unpredicted = {"options": gcodec.EncoderOptions(prediction=False)}
     return dataclasses.replace(setting, options=setting.options | unpredicted).task()
 
 
 def contestants() -> list[Peer]:
     """gcodec, with and without prediction, and the peers."""
-    ours = [Peer(OURS, "", lambda data: lossless(data).task()),
+    ours = [Peer(OURS, "", lambda data: lossless_setting(data).task()),
             Peer(f"{OURS}, no prediction", "", without_prediction)]
     return [*ours, *available(peer for peer in PEERS if peer.name in NAMES)[0]]
 

@@ -29,11 +29,11 @@ STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 400, 600)
 BATCHES = (4, 16, 64)  #: sequences
 PLANS = {
     "cnn": train.PLANS["cnn"],
-    "transformer": train.Plan(600, train.PLANS["transformer"].recorded, 10, batch=16),
-    "lstm": train.Plan(600, (1, 20, 100, 300, 600), 10, batch=16),
+    "transformer": train.TrainingPlan(600, train.PLANS["transformer"].recorded, 10, batch=16),
+    "lstm": train.TrainingPlan(600, (1, 20, 100, 300, 600), 10, batch=16),
 }
 QUICK_PLANS = train.QUICK_PLANS | {
-    "lstm": train.Plan(3, (1, 3), 2, batch=2, corpus=200_000, vocabulary=1024),
+    "lstm": train.TrainingPlan(3, (1, 3), 2, batch=2, corpus=200_000, vocabulary=1024),
 }
 
 
@@ -45,7 +45,7 @@ class Watcher:
     batches: Sequence[int] = BATCHES
     taken: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def __call__(self, step: int, task: train.Task) -> None:
+    def __call__(self, step: int, task: train.TrainingTask) -> None:
         """What :func:`gcodec.demo.train.train` calls before each of the optimizer's steps."""
         if step not in self.steps:
             return
@@ -57,7 +57,7 @@ class Watcher:
                 self.taken[f"{step}/{batch}/{layer}"] = gradient.numpy()
 
 
-def record(out: Path, plans: Mapping[str, train.Plan], watcher: Callable[[], Watcher] = Watcher,
+def record(out: Path, plans: Mapping[str, train.TrainingPlan], watcher: Callable[[], Watcher] = Watcher,
            show: bool = True) -> None:
     """Trains each of ``plans`` and writes its dumps, and a language model's vocabulary layers, under ``out``."""
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(),

@@ -20,9 +20,9 @@ from bench.cluster import tables as cluster
 from bench.experiments import gradzip, gravac_bits, gravac_tables
 from bench.experiments.lgreco import sections as lgreco
 from bench.markdown import filled, markdown, rounded, signed, source
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import COPY, OURS
 from gcodec.benchmark.settings import FIXED_BITS, LITERAL, LOSSLESS, NEAR_LOSSLESS
-from gcodec.benchmark.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"

@@ -22,11 +22,11 @@ import numpy as np
 import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder, named_inputs, read_series
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.inputs import GRADIENTS, Input
 from gcodec.benchmark.measure import COPY, MEGA
-from gcodec.benchmark.settings import lossless
-from gcodec.benchmark.tables import write_table
-from gcodec.benchmark.timing import GIGA, Task, copy_task, interleave
+from gcodec.benchmark.settings import lossless_setting
+from gcodec.benchmark.timing import GIGA, CodecTask, copy_task, interleave
 
 SIZES = tuple(4096 << 2 * step for step in range(10))  #: bytes: 4 KiB to 1 GiB
 CALLS = (1, 1024)  #: values
@@ -52,7 +52,7 @@ def of_size(bits: np.ndarray, n_bytes: int) -> Input:
     return Input("", "float32", np.resize(bits[start:], count))
 
 
-def side_by_side(data: Input) -> Task:
+def side_by_side(data: Input) -> CodecTask:
     """Each half of the values by a call of its own, at the same time."""
     middle, result = data.bits.size // 2, np.zeros_like(data.values)
     halves, results = (data.bits[:middle], data.bits[middle:]), (result[:middle], result[middle:])
@@ -66,12 +66,12 @@ def side_by_side(data: Input) -> Task:
         list(_pool.map(lambda some, own: gcodec.decode(some, threads=1, out=own), encoded, results))
         return result
 
-    return Task(encode, decode, data.bits)
+    return CodecTask(encode, decode, data.bits)
 
 
-def tasks_of(data: Input) -> dict[tuple[str, int, str], Task]:
+def tasks_of(data: Input) -> dict[tuple[str, int, str], CodecTask]:
     """By codec, threads and kind of memory. More threads only where gcodec would use them."""
-    ours = lossless(data)
+    ours = lossless_setting(data)
     found = {(COPY, 1, EXISTING): copy_task(data.bits)}
     for threads in (1, 2):
         for memory in (EXISTING, NEW):
@@ -92,7 +92,7 @@ def rates(bits: np.ndarray, sizes: Sequence[int], rounds: int) -> Iterator[list[
         timings, errors = interleave({name: task for name, (_, task) in tasks.items()}, min(few, rounds), 60.0, calls)
         for error in errors.values():
             raise error
-        stored = len(lossless(data).task().encode())
+        stored = len(lossless_setting(data).task().encode())
         for name, timing in timings.items():
             (codec, threads, memory), _ = tasks[name]
             yield [size, codec, threads, memory, size if codec == COPY else stored,
@@ -103,7 +103,7 @@ def calls_of(bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
     """Rows of ``calls.csv``."""
     for count in CALLS:
         data = of_size(bits, count * bits.itemsize)
-        tasks = {memory: lossless(data).task(1, reuse=memory == EXISTING) for memory in (EXISTING, NEW)}
+        tasks = {memory: lossless_setting(data).task(1, reuse=memory == EXISTING) for memory in (EXISTING, NEW)}
         timings, errors = interleave(tasks, rounds, 60.0, 200)
         for error in errors.values():
             raise error

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.data import DTYPES
 from bench.markdown import markdown, rounded, source
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import COPY, OURS
-from gcodec.benchmark.tables import read_table
 
 TIE = 0.5  #: percent of a size; closer is called a tie
 MIB = 1 << 20

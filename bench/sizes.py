@@ -19,12 +19,12 @@ from time import process_time
 from bench.codec import RESULTS
 from bench.data import GROUPS, default_folder, named_inputs, read_series
 from bench.levels import all_levels
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.inputs import GRADIENTS, Input
 from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.peers import Peer, available
-from gcodec.benchmark.settings import lossless
-from gcodec.benchmark.tables import write_table
-from gcodec.benchmark.timing import GIGA, Task
+from gcodec.benchmark.settings import lossless_setting
+from gcodec.benchmark.timing import GIGA, CodecTask
 
 RATE = 0.1  #: GB/s of encoding from which a level qualifies
 NEARLY = 0.5  #: of that rate: so much gets two more tries
@@ -34,7 +34,7 @@ COLUMNS = ("model", "step", "group", "dtype", "codec", "original_bytes", "compre
            "decode_GBps", "qualifies")
 
 
-def measure(part: Input, name: str, task: Task) -> list[object]:
+def measure(part: Input, name: str, task: CodecTask) -> list[object]:
     """A row of the table. Raises RoundTripError, and whatever a peer raises."""
     encoding = float("inf")
     for _ in range(TRIES):
@@ -61,7 +61,7 @@ def sweep(parts: Sequence[Input], peers: Sequence[Peer], notes: list[str]) -> It
     """Rows for inputs that differ in their step only. Peers that fail are noted; a failure of ours is raised."""
     hopeless: set[str] = set()
     for part in parts:
-        yield measure(part, OURS, lossless(part).task())
+        yield measure(part, OURS, lossless_setting(part).task())
         for peer in peers:
             if peer.name in hopeless:
                 continue
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def warm_up(part: Input, peers: Sequence[Peer]) -> None:
     """Imports and compiles everything for a type: otherwise the first dump would pay for it."""
     few = Input(part.name, part.dtype, part.bits[:4096].copy())
-    lossless(few).task().verify()
+    lossless_setting(few).task().verify()
     for _ in sweep([few], peers, []):
         pass
 

@@ -25,9 +25,9 @@ from xxhash import xxh3_128_hexdigest
 from bench.codec import RESULTS
 from bench.data import default_folder
 from bench.stages import inputs_of
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.measure import COPY, MEGA, OURS
 from gcodec.benchmark.settings import Setting
-from gcodec.benchmark.tables import write_table
 from gcodec.benchmark.timing import GIGA, copy_task, interleave
 
 VALUES = 64 * MEGA

@@ -28,11 +28,11 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import DTYPES, default_folder, named_inputs, read_series
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.benchmark.inputs import GRADIENTS, REPEATABLE, joined
 from gcodec.benchmark.measure import MEGA
-from gcodec.benchmark.settings import Setting, join_settings, lossless, near_lossless
-from gcodec.benchmark.tables import write_table
-from gcodec.benchmark.timing import Task, copy_task
+from gcodec.benchmark.settings import Setting, join_settings, lossless_setting, near_lossless_setting
+from gcodec.benchmark.timing import CodecTask, copy_task
 from gcodec.frame import decode, writer
 from gcodec.kernels.block import decode as decoder
 from gcodec.kernels.block import encode as encoder
@@ -54,7 +54,7 @@ WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
 ENCODING = ("rounding", "references, symbols", "planes", "symbol coding", "checksum")
 DECODING = ("checksum", "symbol decoding", "counting", "planes")
 SURVEY, CODEBOOKS = "survey", "codebooks"
-SETTINGS = ((lossless, "float32"), (near_lossless, "float32"), (lossless, "bfloat16"))
+SETTINGS = ((lossless_setting, "float32"), (near_lossless_setting, "float32"), (lossless_setting, "bfloat16"))
 VALUES = 8 << 20
 
 
@@ -129,7 +129,7 @@ class Run:
     steps: Mapping[str, Callable[[], Any]]
 
 
-def encoding_run(task: Task, lossy: bool) -> Run:
+def encoding_run(task: CodecTask, lossy: bool) -> Run:
     """The encoder's stages on what a task encodes."""
     with (patch.object(writer, "_encode_blocks", wraps=writer._encode_blocks) as loop,
           patch.object(sampling, "take_survey", wraps=sampling.take_survey) as survey,
@@ -145,7 +145,7 @@ def encoding_run(task: Task, lossy: bool) -> Run:
     return Run(task.encode, before, steps)
 
 
-def decoding_run(task: Task) -> Run:
+def decoding_run(task: CodecTask) -> Run:
     """The decoder's stages on what a task decodes."""
     encoded = bytes(task.encode())
     with patch.object(decode, "_decode_blocks", wraps=decode._decode_blocks) as loop:
@@ -173,7 +173,7 @@ def in_turn(tasks: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, fl
     return seconds
 
 
-def stages_of(run: Run, copy: Task, moved: float, rounds: int) -> dict[str, float]:
+def stages_of(run: Run, copy: CodecTask, moved: float, rounds: int) -> dict[str, float]:
     """Seconds of each stage, of the whole and of the floor: ``moved`` bytes for each that a copy reads or writes."""
     tasks = {WHOLE: run.whole, FLOOR: copy.encode, **run.before, **run.steps}
     times = in_turn(tasks, rounds)

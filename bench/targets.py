@@ -9,10 +9,10 @@ from bench.markdown import markdown
 from bench.scaling import SIDE_BY_SIDE
 from bench.sections import MIB, TIE, contests
 from bench.speed import AVX2, PORTABLE
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.inputs import PARAMETERS
 from gcodec.benchmark.measure import COPY, OURS
 from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS
-from gcodec.benchmark.tables import read_table
 
 OVERHEAD = 30  #: microseconds per call
 LARGE = 16 * MIB  #: bytes from which two threads are meant to help fully

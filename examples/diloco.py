@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.nn import functional
 
 import gcodec.distributed as gd
+from gcodec.demo.data import read_standard_library
 from gcodec.demo.models import Transformer
-from gcodec.demo.text import read_standard_library
 
 CONTEXT, BATCH = 64, 8
 

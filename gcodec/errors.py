@@ -29,3 +29,8 @@ class LimitExceeded(GcodecError):
 
 class PeerError(GcodecError):
     """Another rank of a process group has died, gone silent, given up, or does something else than this one."""
+
+
+def missing_package(package: str) -> GcodecError:
+    """Return the error to raise from the ImportError of an optional package; it names the command that installs it."""
+    return GcodecError(f"the demo needs the {package} package: pip install 'gcodec[demo]'")

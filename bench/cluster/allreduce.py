@@ -25,7 +25,7 @@ from bench.cluster.coders import CODECS
 from bench.cluster.team import Team
 from bench.codec import RESULTS
 from bench.data import default_folder
-from gcodec.benchmark.tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.errors import InvalidArgument
 
 FILE = "cluster-allreduce.csv"

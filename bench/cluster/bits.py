@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 
 from bench.codec import RESULTS
-from gcodec.benchmark.bounds import heads_of
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.bounds import head_symbols
+from gcodec.benchmark.csv_tables import write_table
 from gcodec.demo import train
-from gcodec.demo.strategies import Table, native, optimized
+from gcodec.demo.figures.strategies import HuffmanTable, native_table, optimized_table
 from gcodec.dtypes import BY_NAME
 
 FILE = "cluster-bits.csv"
 INTERVAL = 50
 SYMBOLS = 257  #: zero, then every exponent
 RAW = 8  #: bits of an exponent behind an escape
-CODES = {"native Huffman": native, "optimized (GComp)": optimized}
+CODES = {"native Huffman": native_table, "optimized (GComp)": optimized_table}
 FRESH, BEFORE, STALE, REFRESHED = "of the step itself", "of the step before", "of the first step", "refreshed"
 COLUMNS = ("model", "step", "code", "table", "bits_per_exponent", "entropy_bits")
 FLOAT32 = BY_NAME["float32"]
@@ -46,7 +46,7 @@ class Watcher:
     sources: dict[str, np.ndarray] = field(default_factory=dict)
     since: np.ndarray = field(default_factory=lambda: np.zeros(SYMBOLS, np.int64))
 
-    def __call__(self, step: int, task: train.Task) -> None:
+    def __call__(self, step: int, task: train.TrainingTask) -> None:
         """What :func:`gcodec.demo.train.train` calls before the optimizer's step."""
         grads = [parameter.grad for parameter in task.model.parameters() if parameter.grad is not None]
         self.count(step, exponent_counts([grad.numpy() for grad in grads]))
@@ -70,7 +70,7 @@ class Watcher:
         for code, make in CODES.items():
             for source in (FRESH, BEFORE, STALE, REFRESHED):
                 if source in self.sources:
-                    table: Table = make(self.sources[source], RAW)
+                    table: HuffmanTable = make(self.sources[source], RAW)
                     yield [self.model, step, code, source, f"{table.bits(counts) / total:.4f}", f"{entropy:.4f}"]
 
 
@@ -79,7 +79,7 @@ def exponent_counts(gradients: Sequence[np.ndarray]) -> np.ndarray:
     counts = np.zeros(SYMBOLS, np.int64)
     for gradient in gradients:
         bits = np.ascontiguousarray(gradient, np.float32).reshape(-1).view(np.uint32)
-        counts += np.bincount(heads_of(bits, FLOAT32), minlength=SYMBOLS)[:SYMBOLS]
+        counts += np.bincount(head_symbols(bits, FLOAT32), minlength=SYMBOLS)[:SYMBOLS]
     return counts
 
 

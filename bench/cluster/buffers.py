@@ -19,7 +19,7 @@ import torch
 
 from bench.record import PLANS, QUICK_PLANS
 from gcodec.benchmark.sources import find_dumps
-from gcodec.demo.train import SEED, TASKS, Plan, Task
+from gcodec.demo.train import SEED, TASKS, TrainingPlan, TrainingTask
 from gcodec.errors import InvalidArgument
 from gcodec.recorder import PARAM, Dump
 
@@ -53,7 +53,7 @@ def dumps_of(folder: Path, model: str, quick: bool = False) -> list[Dump]:
     return dumps
 
 
-def _plan(model: str, quick: bool) -> Plan:
+def _plan(model: str, quick: bool) -> TrainingPlan:
     return (QUICK_PLANS if quick else PLANS)[model]
 
 
@@ -90,7 +90,7 @@ def usable(dumps: Iterator[Dump]) -> list[Dump]:
     return [dump for dump in found if dump.step >= FIRST_STEP] or found
 
 
-def load(task: Task, dump: Dump) -> None:
+def load(task: TrainingTask, dump: Dump) -> None:
     """Give the model the recorded parameters."""
     with torch.no_grad():
         for name, parameter in task.model.named_parameters():
@@ -113,7 +113,7 @@ def optimizer_of(groups: Sequence[tuple[Dump, dict[str, torch.nn.Parameter]]]) -
     return optimizer
 
 
-def _gradient(task: Task, plan: Plan, kept: int, seed: tuple[int, ...]) -> list[torch.Tensor]:
+def _gradient(task: TrainingTask, plan: TrainingPlan, kept: int, seed: tuple[int, ...]) -> list[torch.Tensor]:
     """Of the first ``kept`` parameters, on a batch of their own, clipped as the training clips."""
     task.model.zero_grad()
     task.loss(plan.batch, np.random.default_rng(seed)).backward()

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.cluster.allreduce import FILE as MEASURED
 from bench.cluster.methods import FP32, LOSSLESS, NEAR, SMALL
 from bench.codec import RESULTS
-from gcodec.benchmark.tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 
 FILE = "cluster-model.csv"
 GBPS = (1, 2, 5, 10, 25, 40, 100, 200, 400)

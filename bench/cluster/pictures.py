@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from bench.cluster import allreduce, bits, compressed, methods, model, runs
 from bench.cluster.bed import RATES
 from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
-from gcodec.benchmark.tables import read_table
-from gcodec.demo.plots import COLORS, MARKERS
+from gcodec.benchmark.csv_tables import read_table
+from gcodec.demo.figures.plots import COLORS, MARKERS
 
 BARS = (methods.FP32, methods.FP16, methods.BF16, methods.LOSSLESS, methods.NEAR, methods.FIXED, "zlib-1", "zstd-1",
         "shuffle+zstd-1")

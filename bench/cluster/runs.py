@@ -25,7 +25,7 @@ from bench.cluster.bed import RATES, UNSHAPED, Bed, clean_up_when_told_to_end, o
 from bench.cluster.team import run_all
 from bench.cluster.training import BF16, CONTROL, FP16, FP32, LOSSLESS, NEAR
 from bench.codec import RESULTS
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 
 TRAINING, DEVIATIONS, STEPS = "cluster-training.csv", "cluster-deviations.csv", "cluster-steps.csv"
 WORKERS = 2  #: one core each

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.cluster.bed import RATES, clean_up_when_told_to_end, obstacle
 from bench.cluster.runs import Result, train
 from bench.codec import RESULTS
-from gcodec.benchmark.tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 
 
 @dataclass(frozen=True)

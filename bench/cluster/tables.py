@@ -19,7 +19,7 @@ from bench.cluster.pictures import unique
 from bench.cluster.training import FP32
 from bench.codec import RESULTS
 from bench.markdown import filled, markdown, source
-from gcodec.benchmark.tables import read_table
+from gcodec.benchmark.csv_tables import read_table
 
 REACHED = (0.5, 0.75, 0.9, 1.0)  #: parts of the way from the dense run's first loss to its last
 SHOWN_WORKERS = ("4", "64", "1024")

@@ -45,7 +45,7 @@ from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.compressors import DGC, Dense, GradNA, GradZip, PowerSGD, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
-from gcodec.demo.train import TASKS, Plan, Task
+from gcodec.demo.train import TASKS, TrainingPlan, TrainingTask
 from gcodec.distributed import (
     AdaptiveGradients,
     Bypass,
@@ -85,7 +85,7 @@ def _powersgd(shape: tuple[int, ...], ratio: float) -> PowerSGD:
 class WithLoss(torch.nn.Module):
     """A model together with its loss: DDP wants to see the forward pass."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         self.model, self._loss = task.model, task.loss
 
@@ -98,7 +98,7 @@ class Run:
     """One method's model, and what has been seen of it: a number for every step."""
 
     name: str
-    task: Task
+    task: TrainingTask
     ddp: DistributedDataParallel
     random: np.random.Generator
     state: CompressedAllreduce | CompressedGradients | CompressedGroup | None = None
@@ -139,7 +139,7 @@ class Run:
         return loss.item()
 
 
-def begin(name: str, model: str, plan: Plan, seed: int, steps: int) -> Run:
+def begin(name: str, model: str, plan: TrainingPlan, seed: int, steps: int) -> Run:
     """A run of a method (or ``control 1`` and so on), before its first of so many steps."""
     torch.manual_seed(seed)
     task = TASKS[model](plan)
@@ -207,7 +207,7 @@ def perturb(model: torch.nn.Module, seed: int) -> None:
             parameter.copy_(torch.nextafter(parameter, limit))
 
 
-def gathered(runs: Sequence[Run], plan: Plan, model: str) -> dict[str, Any]:
+def gathered(runs: Sequence[Run], plan: TrainingPlan, model: str) -> dict[str, Any]:
     """Everything, on every rank: losses and traffic are means over the ranks, seconds those of the slowest."""
     found: dict[str, Any] = {"model": model, "workers": dist.get_world_size(), "batch": plan.batch, "runs": {}}
     for run in runs:

@@ -28,7 +28,7 @@ from bench.experiments.trial import run
 from bench.markdown import markdown, source
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
-from gcodec.benchmark.tables import read_table
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.compressors import Cast, Compressor, Dense, GradNA, GradZip, SparCML, TopK
 from gcodec.compressors.lowrank import matrix_shape
 from gcodec.demo.models import DigitNet

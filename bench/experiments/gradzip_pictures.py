@@ -20,8 +20,8 @@ from bench.cluster import compressed
 from bench.cluster.pictures import unique
 from bench.experiments import gradzip
 from bench.plots import DASHES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
-from gcodec.benchmark.tables import read_table
-from gcodec.demo.plots import COLORS, MARKERS
+from gcodec.benchmark.csv_tables import read_table
+from gcodec.demo.figures.plots import COLORS, MARKERS
 
 RATE = "1gbit"  #: of the breakdown
 RATIOS = (1, 2, 5, 10, 20, 50)

@@ -34,7 +34,7 @@ from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW
 from bench.experiments.trial import Trial, run
 from gcodec.adaptive import Accordion, GraVAC
-from gcodec.benchmark.tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 
 NAME = "experiment-gravac-{}.csv"
 POINTS = 25  #: rows of a curve

@@ -29,7 +29,7 @@ from bench.experiments.trial import run
 from bench.markdown import markdown, source
 from gcodec.adaptive import Controller, GraVAC, gravac_bits
 from gcodec.averaging.feedback import Feedback
-from gcodec.benchmark.tables import read_table
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.compressors import Dense, Frames
 
 FILE = "experiment-gravac-bits.csv"

@@ -18,8 +18,8 @@ from bench.experiments.gravac_methods import DENSE, UNFED
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW, Link, Traffic
 from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
-from gcodec.benchmark.tables import read_table
-from gcodec.demo.plots import COLORS, MARKERS
+from gcodec.benchmark.csv_tables import read_table
+from gcodec.demo.figures.plots import COLORS, MARKERS
 
 FILES = {name: f"experiment-gravac-{name}.csv" for name in ("runs", "curves", "factors", "early", "costs", "levels")}
 WORKERS = (1, 2, 4, 8, 16, 32)

@@ -11,7 +11,7 @@ from bench.experiments.gravac_methods import DENSE, TABLE_2, UNFED
 from bench.experiments.gravac_pictures import FILES, Row
 from bench.experiments.problems import PROBLEMS
 from bench.markdown import markdown, source
-from gcodec.benchmark.tables import read_table
+from gcodec.benchmark.csv_tables import read_table
 
 RUNS = FILES["runs"]
 BASE = "Top-k 10x"  #: of speedups, as in the paper

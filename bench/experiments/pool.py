@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 
 Job = tuple[str, str, int]  #: problem, method, seed
 Result = TypeVar("Result")

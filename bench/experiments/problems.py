@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gcodec.demo.digits import load_digits
+from gcodec.demo.data import build_vocabulary, load_digits, read_standard_library
 from gcodec.demo.models import RecurrentModel, Transformer
-from gcodec.demo.text import build_vocabulary, read_standard_library
 
 TURN, SHIFT = math.radians(12), 0.7  #: at most, radians and pixels, either way
 HIDDEN = 2  #: side of the square that covers part of a digit, pixels

@@ -28,19 +28,19 @@ class Bound:
         return (self.symbols + self.kept) / 8
 
 
-def entropy_bits(symbols: np.ndarray) -> float:
+def order0_bits(symbols: np.ndarray) -> float:
     """Bits that an ideal order-0 code spends on all of ``symbols`` (integers >= 0): n times their entropy."""
     counts = np.bincount(symbols)
     counts = counts[counts > 0]
     return float(symbols.size * math.log2(symbols.size) - (counts * np.log2(counts)).sum()) if symbols.size else 0.0
 
 
-def local_bits(symbols: np.ndarray, block: int = BLOCK) -> float:
-    """:func:`entropy_bits`, block by block."""
-    return sum(entropy_bits(symbols[start : start + block]) for start in range(0, symbols.size, block))
+def local_order0_bits(symbols: np.ndarray, block: int = BLOCK) -> float:
+    """Return the bits that ideal order-0 codes spend, one for each block of ``symbols``."""
+    return sum(order0_bits(symbols[start : start + block]) for start in range(0, symbols.size, block))
 
 
-def heads_of(bits: np.ndarray, dtype: DType) -> np.ndarray:
+def head_symbols(bits: np.ndarray, dtype: DType) -> np.ndarray:
     """The head (exponent) of each value plus 1, and 0 for the value whose bits are all zero: int64."""
     heads = (bits >> bits.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
     return np.where(bits == 0, 0, heads + 1)
@@ -48,7 +48,7 @@ def heads_of(bits: np.ndarray, dtype: DType) -> np.ndarray:
 
 def joint_symbols(bits: np.ndarray, dtype: DType, levels: np.ndarray | None) -> np.ndarray:
     """(head, level) as one number, 0 for zero: int64. ``levels``: uint8, None if there is one level only."""
-    heads = heads_of(bits, dtype)
+    heads = head_symbols(bits, dtype)
     if levels is None:
         return heads
     return np.where(heads == 0, 0, heads + levels.astype(np.int64) * (dtype.head_mask + 1))
@@ -70,7 +70,7 @@ def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = Non
     kept = np.array([kept_bits(dtype, drop) for drop in ladder.drops])
     nonzero = bits != 0
     stored = int(np.count_nonzero(nonzero)) * int(kept[0]) if levels is None else int(kept[levels[nonzero]].sum())
-    return Bound(local_bits(joint_symbols(bits, dtype, levels)), stored)
+    return Bound(local_order0_bits(joint_symbols(bits, dtype, levels)), stored)
 
 
 def paper_layout(bits: np.ndarray, dtype: DType, levels: np.ndarray, ladder: Ladder) -> Bound:
@@ -86,4 +86,4 @@ def paper_layout(bits: np.ndarray, dtype: DType, levels: np.ndarray, ladder: Lad
     normal = exponents != 0
     level_bits = math.ceil(math.log2(len(ladder.drops)))
     kept = np.array([level_bits + 1 + dtype.mantissa_bits - drop for drop in ladder.drops])
-    return Bound(entropy_bits(exponents), int(kept[levels[normal]].sum()))
+    return Bound(order0_bits(exponents), int(kept[levels[normal]].sum()))

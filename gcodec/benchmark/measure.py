@@ -10,7 +10,7 @@ from .inputs import Input, joined
 from .peers import PEERS, Peer
 from .report import Row
 from .settings import LOSSLESS, NEAR_LOSSLESS, Setting, join_settings, paper_bound, settings_for
-from .timing import GIGA, RoundTripError, Task, copy_task, interleave
+from .timing import GIGA, CodecTask, RoundTripError, copy_task, interleave
 
 OURS, COPY, NO_MODE = "gcodec", "memory copy", "raw"
 MEGA = 1 << 20
@@ -55,7 +55,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """What a measurement does.
 
     Attributes:
@@ -106,7 +106,7 @@ class Result:
         self.notes += [note for note in other.notes if note not in self.notes]
 
 
-def compete(title: str, parts: Sequence[Input], plan: Plan) -> Result:
+def compete(title: str, parts: Sequence[Input], plan: MeasurementPlan) -> Result:
     """Compresses each of ``parts`` (of one type) with everything, and times everything on all of them end to end.
 
     Every round trip is verified, both on the inputs and on what is timed. A peer that fails is noted and left out.
@@ -155,7 +155,7 @@ def _peer_size(peer: Peer, part: Input, result: Result) -> list[Size]:
         return []
 
 
-def _bind(peer: Peer, part: Input, result: Result) -> Task | None:
+def _bind(peer: Peer, part: Input, result: Result) -> CodecTask | None:
     try:
         task = peer.bind(part)
     except Exception as error:
@@ -171,10 +171,10 @@ def _note(result: Result, text: str) -> None:
         result.notes.append(text)
 
 
-def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int, plan: Plan,
+def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int, plan: MeasurementPlan,
            result: Result) -> dict[Key, tuple[float, float]]:
     """Seconds per byte of encoding and decoding, for every codec that got through all inputs."""
-    tasks: dict[Key, Task] = {(NO_MODE, COPY): copy_task(data.bits)}
+    tasks: dict[Key, CodecTask] = {(NO_MODE, COPY): copy_task(data.bits)}
     for mode, parts in settings.items():
         setting = join_settings(parts, data, plan.at_least)
         tasks[mode, OURS] = setting.task()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,7 +17,7 @@ import zstandard
 
 from ..kernels.core.jit import kernel
 from .inputs import Input
-from .timing import Task
+from .timing import CodecTask
 
 _PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
 
@@ -33,7 +34,7 @@ class Peer:
 
     name: str
     package: str
-    bind: Callable[[Input], Task | None]
+    bind: Callable[[Input], CodecTask | None]
 
     @property
     def installed(self) -> bool:
@@ -60,23 +61,24 @@ def _raw(data: Input) -> np.ndarray:
     return data.bits.view(np.uint8)
 
 
-def zlib_at(level: int) -> Callable[[Input], Task]:
+def zlib_at(level: int) -> Callable[[Input], CodecTask]:
     """zlib."""
 
-    def bind(data: Input) -> Task:
+    def bind(data: Input) -> CodecTask:
         raw = _raw(data)
-        return Task(lambda: zlib.compress(raw.data, level), lambda x: zlib.decompress(x, bufsize=raw.size), data.bits)
+        decode = partial(zlib.decompress, bufsize=raw.size)
+        return CodecTask(lambda: zlib.compress(raw.data, level), decode, data.bits)
 
     return bind
 
 
-def zstd_at(level: int, checksum: bool = False) -> Callable[[Input], Task]:
+def zstd_at(level: int, checksum: bool = False) -> Callable[[Input], CodecTask]:
     """Without a checksum unless asked for one: the default of the Python package, not of the command line."""
 
-    def bind(data: Input) -> Task:
+    def bind(data: Input) -> CodecTask:
         raw = _raw(data)
         encoder = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
-        return Task(lambda: encoder.compress(raw.data), zstandard.ZstdDecompressor().decompress, data.bits)
+        return CodecTask(lambda: encoder.compress(raw.data), zstandard.ZstdDecompressor().decompress, data.bits)
 
     return bind
 
@@ -102,10 +104,10 @@ def _unshuffle(planes: Any, words: Any) -> None:
                 words[i] |= words.dtype.type(planes[k, i]) << (8 * k)
 
 
-def shuffled_zstd(level: int) -> Callable[[Input], Task]:
+def shuffled_zstd(level: int) -> Callable[[Input], CodecTask]:
     """The shuffle is compiled and writes into memory that exists: what a user who cared would do."""
 
-    def bind(data: Input) -> Task:
+    def bind(data: Input) -> CodecTask:
         planes = np.zeros((data.bits.itemsize, data.bits.size), np.uint8)
         back = np.zeros_like(data.bits)
         encoder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
@@ -118,27 +120,27 @@ def shuffled_zstd(level: int) -> Callable[[Input], Task]:
             _unshuffle(np.frombuffer(decoder.decompress(encoded), np.uint8).reshape(planes.shape), back)
             return back
 
-        return Task(encode, decode, data.bits)
+        return CodecTask(encode, decode, data.bits)
 
     return bind
 
 
-def lz4_frame(level: int) -> Callable[[Input], Task]:
+def lz4_frame(level: int) -> Callable[[Input], CodecTask]:
     """The frame format, which other tools read; its block checksums are off by default. From level 3 on: lz4hc."""
 
-    def bind(data: Input) -> Task:
+    def bind(data: Input) -> CodecTask:
         import lz4.frame
 
         raw = _raw(data)
-        return Task(lambda: lz4.frame.compress(raw, level), lz4.frame.decompress, data.bits)
+        return CodecTask(lambda: lz4.frame.compress(raw, level), lz4.frame.decompress, data.bits)
 
     return bind
 
 
-def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFLE",)) -> Callable[[Input], Task]:
+def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFLE",)) -> Callable[[Input], CodecTask]:
     """With its byte shuffle unless told otherwise, which it does by default. No checksum."""
 
-    def bind(data: Input) -> Task:
+    def bind(data: Input) -> CodecTask:
         import blosc2
 
         raw, back = _raw(data), np.zeros(data.nbytes, np.uint8)
@@ -150,15 +152,15 @@ def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFL
             blosc2.decompress2(encoded, dst=back, nthreads=1)
             return back
 
-        return Task(lambda: blosc2.compress2(raw, **options), decode, data.bits)
+        return CodecTask(lambda: blosc2.compress2(raw, **options), decode, data.bits)
 
     return bind
 
 
-def pcodec_at(level: int) -> Callable[[Input], Task | None]:
+def pcodec_at(level: int) -> Callable[[Input], CodecTask | None]:
     """Knows no bfloat16, which it gets as 16-bit integers. Without a payload checksum."""
 
-    def bind(data: Input) -> Task | None:
+    def bind(data: Input) -> CodecTask | None:
         from pcodec import ChunkConfig, standalone
 
         if data.bits.itemsize == 1:
@@ -169,12 +171,12 @@ def pcodec_at(level: int) -> Callable[[Input], Task | None]:
             standalone.simple_decompress_into(encoded, back)
             return back
 
-        return Task(lambda: standalone.simple_compress(values, config), decode, data.bits)
+        return CodecTask(lambda: standalone.simple_compress(values, config), decode, data.bits)
 
     return bind
 
 
-def zipnn_bytes(data: Input) -> Task | None:
+def zipnn_bytes(data: Input) -> CodecTask | None:
     """Overwrites what it compresses, so it gets a copy each time, made outside of the measured time.
 
     Bad data aborts the process: bench/corruption.py uses another one.
@@ -189,16 +191,16 @@ def zipnn_bytes(data: Input) -> Task | None:
     def prepare() -> None:
         copies[0] = bytearray(raw)
 
-    return Task(lambda: codec.compress(copies[0]), codec.decompress, data.bits, prepare)
+    return CodecTask(lambda: codec.compress(copies[0]), codec.decompress, data.bits, prepare)
 
 
-def openzl_float(mantissa: str, exponent: str, level: int | None = None) -> Callable[[Input], Task | None]:
+def openzl_float(mantissa: str, exponent: str, level: int | None = None) -> Callable[[Input], CodecTask | None]:
     """Takes arrays of unsigned integers only, and forgets graph and format version after every call.
 
     Both of its checksums are on by default. ``level``: None for its default.
     """
 
-    def bind(data: Input) -> Task | None:
+    def bind(data: Input) -> CodecTask | None:
         import openzl.ext as zl
 
         nodes = {"float32": zl.nodes.Float32Deconstruct, "bfloat16": zl.nodes.BFloat16Deconstruct,
@@ -221,7 +223,7 @@ def openzl_float(mantissa: str, exponent: str, level: int | None = None) -> Call
         def decode(encoded: bytes) -> np.ndarray:
             return np.asarray(decoder.decompress(encoded)[0].content.as_nparray())
 
-        return Task(encode, decode, data.bits)
+        return CodecTask(encode, decode, data.bits)
 
     return bind
 

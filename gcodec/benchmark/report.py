@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .extras import missing
+from ..errors import missing_package
 
 try:
     from rich import box
     from rich.table import Table
 except ImportError as error:
-    raise missing("rich") from error
+    raise missing_package("rich") from error
 
 TEXT_COLUMNS = ("dump", "mode", "codec")
 NUMBER_COLUMNS = ("size", "% of\noriginal", "ratio", "bits /\nvalue", "encode\nGB/s", "decode\nGB/s")

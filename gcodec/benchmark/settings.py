@@ -14,7 +14,7 @@ from ..options import LITERAL_GCOMP
 from ..truncation.reference import round_to_levels
 from .bounds import NO_DROPS, Bound, order0_bound, paper_layout
 from .inputs import BF16_PARAMETERS, LADDERS, Input, gather, joined_count
-from .timing import Task
+from .timing import CodecTask
 
 LOSSLESS, NEAR_LOSSLESS, LITERAL = "lossless", "near-lossless", "GComp, literal"
 #: Mantissa bits kept by the fixed mode of the benchmarks: for float32 as many as bfloat16 has.
@@ -51,7 +51,7 @@ class Setting:
         """The local order-0 bound of the values as stored."""
         return order0_bound(self.result, self.data.type, self.levels, self.ladder)
 
-    def task(self, threads: int = 1, reuse: bool = True) -> Task:
+    def task(self, threads: int = 1, reuse: bool = True) -> CodecTask:
         """Encoding and decoding with this many threads, into memory that exists already if ``reuse``."""
         data = self.data
         more: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.options}
@@ -70,22 +70,22 @@ class Setting:
         def decode(encoded: Any) -> Any:
             return codec.decode(encoded, **back)
 
-        return Task(encode, decode, self.result)
+        return CodecTask(encode, decode, self.result)
 
 
-def lossless(data: Input) -> Setting:
+def lossless_setting(data: Input) -> Setting:
     """Bit for bit."""
     return Setting(data, LOSSLESS, {}, data.bits)
 
 
-def near_lossless(data: Input, ladder: str = "fine", suffix: str = "") -> Setting:
+def near_lossless_setting(data: Input, ladder: str = "fine", suffix: str = "") -> Setting:
     """By the optimizer's rule; the levels have been computed: ``data.levels[ladder + suffix]``."""
     steps, key = LADDERS[ladder][data.dtype], ladder + suffix
     result = round_to_levels(data.values, data.levels[key], steps).view(data.bits.dtype)
     return Setting(data, NEAR_LOSSLESS + suffix, {}, result, key, steps)
 
 
-def fixed_bits(data: Input, kept: int | None = None) -> Setting:
+def fixed_bits_setting(data: Input, kept: int | None = None) -> Setting:
     """``kept`` mantissa bits, by default those of ``FIXED_BITS``."""
     kept = FIXED_BITS[data.dtype] if kept is None else kept
     steps = Ladder((MANTISSA_BITS[data.dtype] - kept,))
@@ -93,7 +93,7 @@ def fixed_bits(data: Input, kept: int | None = None) -> Setting:
     return Setting(data, f"{kept} mantissa bits", {"mantissa_bits": kept}, result, "", steps)
 
 
-def literal_gcomp(data: Input) -> Setting:
+def literal_gcomp_setting(data: Input) -> Setting:
     """GComp as the paper has it, but in our format: its ladder, plain truncation, one codebook, an escape."""
     steps = LADDERS["paper"][data.dtype]
     result = round_to_levels(data.values, data.levels["paper"], steps, "truncate").view(data.bits.dtype)
@@ -103,10 +103,11 @@ def literal_gcomp(data: Input) -> Setting:
 
 def settings_for(data: Input) -> list[Setting]:
     """Lossless, near-lossless where there are levels, and fixed bits where the type has them."""
-    found = [lossless(data)]
-    found += [near_lossless(data, suffix=suffix) for suffix in ("", BF16_PARAMETERS) if f"fine{suffix}" in data.levels]
+    found = [lossless_setting(data)]
+    suffixes = [suffix for suffix in ("", BF16_PARAMETERS) if f"fine{suffix}" in data.levels]
+    found += [near_lossless_setting(data, suffix=suffix) for suffix in suffixes]
     if data.dtype in FIXED_BITS:
-        found.append(fixed_bits(data))
+        found.append(fixed_bits_setting(data))
     return found
 
 

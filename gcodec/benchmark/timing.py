@@ -29,7 +29,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class CodecTask:
     """One codec on one input.
 
     Attributes:
@@ -84,7 +84,7 @@ def same_bytes(decoded: Any, expected: np.ndarray) -> bool:
     return raw.size == expected.nbytes and bool(np.array_equal(raw, expected.reshape(-1).view(np.uint8)))
 
 
-def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0, calls: int = 1,
+def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 2.0, calls: int = 1,
                advance: Callable[[str], None] | None = None) -> tuple[dict[str, Timing], dict[str, Exception]]:
     """Times all tasks in turn, ``rounds`` times over. The first round verifies each result, outside the time taken.
 
@@ -118,7 +118,7 @@ def interleave(tasks: Mapping[str, Task], rounds: int = 7, budget: float = 2.0, 
     return {name: timing for name, timing in timings.items() if name not in errors}, errors
 
 
-def _turn(task: Task, timing: Timing, calls: int, verify: bool) -> float:
+def _turn(task: CodecTask, timing: Timing, calls: int, verify: bool) -> float:
     """So many encodings and decodings; the seconds they took. Raises RoundTripError."""
     encoding = decoding = 0.0
     for _ in range(calls):
@@ -136,7 +136,7 @@ def _turn(task: Task, timing: Timing, calls: int, verify: bool) -> float:
     return encoding + decoding
 
 
-def copy_task(values: np.ndarray) -> Task:
+def copy_task(values: np.ndarray) -> CodecTask:
     """The copy that every codec's speed is compared with: into memory that exists already, both ways."""
     there, back = (np.zeros(values.nbytes, np.uint8) for _ in range(2))
     source = values.reshape(-1).view(np.uint8)
@@ -149,7 +149,7 @@ def copy_task(values: np.ndarray) -> Task:
         np.copyto(back, encoded)
         return back
 
-    return Task(encode, decode, source)
+    return CodecTask(encode, decode, source)
 
 
 def machine() -> str:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..errors import missing_package
 from ..recorder import Dump
 from ..truncation.reference import ulp_histogram
-from .extras import missing
 
 try:
     import torch
 except ImportError as error:
-    raise missing("torch") from error
+    raise missing_package("torch") from error
 
 LIMIT = 2  #: ulps that are counted one by one; key LIMIT + 1 is everything beyond
 

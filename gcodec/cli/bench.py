@@ -15,7 +15,7 @@ from .errors import UsageError
 
 if TYPE_CHECKING:
     from ..benchmark.inputs import Input
-    from ..benchmark.measure import Plan, Result
+    from ..benchmark.measure import MeasurementPlan, Result
     from ..benchmark.peers import Peer
     from ..benchmark.settings import Setting
 
@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures; 1 if a round trip failed."""
-    from ..benchmark import measure, sources, tables
+    from ..benchmark import csv_tables, measure, sources
 
     if min(args.threads, args.rounds, args.limit) < 1:
         raise UsageError("--threads, --rounds and --limit must be at least 1")
     peers, missing = _peers(args.peers)
     at_least = 0 if args.sizes else 32 * measure.MEGA
     threads = (args.threads,) if args.threads > 1 else ()
-    plan = measure.Plan(peers, at_least, args.rounds, threads=threads, fresh=True,
+    plan = measure.MeasurementPlan(peers, at_least, args.rounds, threads=threads, fresh=True,
                         settings=partial(_settings, kept=args.mantissa_bits))
     result = measure.Result()
     for path in args.files:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                 counted = replace(plan, advance=lambda what, advance=advance: advance(1))  # type: ignore[misc]
                 result.extend(measure.compete(part.name, [part], counted))
     if args.csv:
-        tables.write_rows(args.csv, result.rows)
+        csv_tables.write_rows(args.csv, result.rows)
     _show(result, missing, plan, args.json)
     return 1 if result.failures else 0
 
@@ -78,17 +78,17 @@ def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
 
 
 def _settings(data: Input, kept: int | None) -> list[Setting]:
-    from ..benchmark.settings import fixed_bits, settings_for
+    from ..benchmark.settings import fixed_bits_setting, settings_for
 
     found = settings_for(data)
     if kept is None or not data.type.tail_bits:
         return found
     if not 1 <= kept < data.type.mantissa_bits:
         raise UsageError(f"--mantissa-bits {kept}: {data.dtype} can keep 1 to {data.type.mantissa_bits - 1}")
-    return [setting for setting in found if "mantissa_bits" not in setting.options] + [fixed_bits(data, kept)]
+    return [setting for setting in found if "mantissa_bits" not in setting.options] + [fixed_bits_setting(data, kept)]
 
 
-def _show(result: Result, missing: list[str], plan: Plan, as_json: bool) -> None:
+def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bool) -> None:
     from ..benchmark.timing import machine
 
     notes = [*result.notes, *(f"not installed, so not measured: {package}" for package in missing)]

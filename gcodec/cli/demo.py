@@ -24,6 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the demo; 1 if a round trip failed."""
-    from ..demo.run import run as run_demo
+    from ..demo.run import run_demo
 
     return run_demo(args.out, quick=args.quick, recorded=args.dumps, show=sys.stdout.isatty())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..benchmark.extras import missing
+from ..errors import missing_package
 
 try:
     import torch
     from torch import Tensor, nn
     from torch.nn import functional
 except ImportError as error:
-    raise missing("torch") from error
+    raise missing_package("torch") from error
 
 
 class ResidualBlock(nn.Module):

@@ -13,18 +13,18 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..benchmark.csv_tables import write_rows, write_sizes, write_table
 from ..benchmark.inputs import PARAMETERS, STATE, Input, gradients, tensors
-from ..benchmark.measure import MEGA, OURS, Plan, Result, Size, compete
+from ..benchmark.measure import MEGA, OURS, MeasurementPlan, Result, Size, compete
 from ..benchmark.peers import PEERS, available
 from ..benchmark.report import summarize
-from ..benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless
+from ..benchmark.settings import LOSSLESS, NEAR_LOSSLESS, near_lossless_setting
 from ..benchmark.sources import find_dumps
-from ..benchmark.tables import write_rows, write_sizes, write_table
 from ..benchmark.timing import machine
 from ..benchmark.update import LIMIT, update_ulps
 from ..recorder import Dump, read_dump
-from .plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
-from .strategies import exponent_rows, mantissa_rows
+from .figures.plots import plot_exponent_coding, plot_mantissa_coding, plot_observations, plot_ratio
+from .figures.strategies import exponent_rows, mantissa_rows
 from .train import PLANS, QUICK_PLANS, train_all
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  #: with their short names
@@ -59,7 +59,7 @@ class Findings:
     missing: list[str]
 
 
-def run(out: Path, *, quick: bool = False, recorded: Path | None = None, show: bool = True) -> int:
+def run_demo(out: Path, *, quick: bool = False, recorded: Path | None = None, show: bool = True) -> int:
     """The whole demo.
 
     Args:
@@ -113,7 +113,7 @@ def sections_of(dumps: Dumps, recorded: Gradients) -> Iterator[Section]:
 
 def _measure(dumps: Dumps, recorded: Gradients, quick: bool, show: bool, console: Console) -> Findings:
     peers, missing = available(PEERS)
-    plan = Plan(peers, at_least=MEGA if quick else 32 * MEGA, rounds=1 if quick else 5, budget=1.5)
+    plan = MeasurementPlan(peers, at_least=MEGA if quick else 32 * MEGA, rounds=1 if quick else 5, budget=1.5)
     result, speeds, ulps = Result(), {}, {}
     console.print("Compressing everything with everything, verifying every round trip ...")
     steps = sum(len(DTYPES) * plan.steps(len(series)) + 1 for series in dumps.values()) + plan.steps(2 * len(dumps))
@@ -132,7 +132,7 @@ def _measure(dumps: Dumps, recorded: Gradients, quick: bool, show: bool, console
 
 def _ulps(dump: Dump, data: Input) -> Counter[int]:
     """Distances between the exact and the near-lossless update of one recorded step."""
-    flat = near_lossless(data).result.view(np.float32)
+    flat = near_lossless_setting(data).result.view(np.float32)
     shapes = [(name, dump.grad(name).shape) for name in dump.names]
     ends = np.cumsum([int(np.prod(shape)) for _, shape in shapes])
     parts = np.split(flat, ends[:-1])

@@ -15,19 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ..benchmark.extras import missing
+from ..errors import missing_package
 from ..recorder import Recorder
-from .digits import load_digits
-from .distributions import OBSERVATIONS_FILE, Observation, Observer, write_observations
+from .data import VOCABULARY_SIZE, build_vocabulary, load_digits, read_standard_library
+from .figures.observations import OBSERVATIONS_FILE, Observation, Observer, write_observations
 from .models import DigitNet, RecurrentModel, Transformer, decay_groups
-from .text import VOCABULARY_SIZE, build_vocabulary, read_standard_library
 
 try:
     import torch
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from torch.nn import functional
 except ImportError as error:
-    raise missing("torch and rich") from error
+    raise missing_package("torch and rich") from error
 
 SUMMARY = "Trains the demo's models on the CPU and records their gradients."
 SEED = 20240
@@ -35,7 +34,7 @@ CONTEXT = 64
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How long a model trains and what is kept of it.
 
     Attributes:
@@ -56,7 +55,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """One finished training: where its dumps lie, and its loss (nats) at each step."""
 
     model: str
@@ -67,17 +66,17 @@ class Outcome:
 
 
 PLANS = {
-    "cnn": Plan(600, (1, 20, 100, 300, 600), 10, batch=64),
-    "transformer": Plan(400, (1, 20, 100, 200, 400), 10, batch=16),
+    "cnn": TrainingPlan(600, (1, 20, 100, 300, 600), 10, batch=64),
+    "transformer": TrainingPlan(400, (1, 20, 100, 200, 400), 10, batch=16),
 }
 QUICK_PLANS = {
-    "cnn": Plan(4, (1, 3), 2, batch=16),
-    "transformer": Plan(3, (1, 3), 2, batch=2, corpus=200_000, vocabulary=1024),
+    "cnn": TrainingPlan(4, (1, 3), 2, batch=16),
+    "transformer": TrainingPlan(3, (1, 3), 2, batch=2, corpus=200_000, vocabulary=1024),
 }
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """A model and its optimizer.
 
     Attributes:
@@ -93,8 +92,8 @@ class Task:
     clip: float | None = None
 
 
-def train(name: str, folder: Path, plan: Plan | None = None, *, progress: Progress | None = None,
-          watch: Callable[[int, Task], None] | None = None) -> Outcome:
+def train(name: str, folder: Path, plan: TrainingPlan | None = None, *, progress: Progress | None = None,
+          watch: Callable[[int, TrainingTask], None] | None = None) -> TrainingResult:
     """Trains model ``name`` (a key of ``TASKS``) and writes its dumps under ``folder/name``.
 
     Args:
@@ -129,10 +128,10 @@ def train(name: str, folder: Path, plan: Plan | None = None, *, progress: Progre
         if progress and bar is not None:
             progress.update(bar, advance=1, loss=losses[-1])
     write_observations(observer.observations, folder / name / OBSERVATIONS_FILE)
-    return Outcome(name, folder / name, tuple(dumps), tuple(losses), tuple(observer.observations))
+    return TrainingResult(name, folder / name, tuple(dumps), tuple(losses), tuple(observer.observations))
 
 
-def train_all(folder: Path, plans: dict[str, Plan], *, show: bool = True) -> list[Outcome]:
+def train_all(folder: Path, plans: dict[str, TrainingPlan], *, show: bool = True) -> list[TrainingResult]:
     """Trains one model after another, with a progress bar on the terminal if ``show``."""
     columns = (
         TextColumn("{task.description:>12}"),
@@ -145,7 +144,7 @@ def train_all(folder: Path, plans: dict[str, Plan], *, show: bool = True) -> lis
         return [train(name, folder, plan, progress=progress) for name, plan in plans.items()]
 
 
-def _cnn_task(plan: Plan) -> Task:
+def _cnn_task(plan: TrainingPlan) -> TrainingTask:
     digits, _ = load_digits()
     model = DigitNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
@@ -154,24 +153,24 @@ def _cnn_task(plan: Plan) -> Task:
         images, labels = map(torch.from_numpy, digits.batch(batch, random))
         return functional.cross_entropy(model(images), labels)
 
-    return Task(model, optimizer, loss)
+    return TrainingTask(model, optimizer, loss)
 
 
-def _transformer_task(plan: Plan) -> Task:
+def _transformer_task(plan: TrainingPlan) -> TrainingTask:
     tokens, size = _tokens(plan)
     model = Transformer(size, context=CONTEXT)
     optimizer = torch.optim.AdamW(decay_groups(model, 0.01), lr=1e-3, betas=(0.9, 0.95))
-    return Task(model, optimizer, _next_token_loss(model, tokens), warm_up=20)
+    return TrainingTask(model, optimizer, _next_token_loss(model, tokens), warm_up=20)
 
 
-def _lstm_task(plan: Plan) -> Task:
+def _lstm_task(plan: TrainingPlan) -> TrainingTask:
     tokens, size = _tokens(plan)
     model = RecurrentModel(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    return Task(model, optimizer, _next_token_loss(model, tokens), warm_up=20, clip=0.5)
+    return TrainingTask(model, optimizer, _next_token_loss(model, tokens), warm_up=20, clip=0.5)
 
 
-def _tokens(plan: Plan) -> tuple[torch.Tensor, int]:
+def _tokens(plan: TrainingPlan) -> tuple[torch.Tensor, int]:
     """The text that language models learn, and the size of their vocabulary."""
     text = read_standard_library(plan.corpus)
     vocabulary = build_vocabulary(text, plan.vocabulary)
@@ -190,12 +189,12 @@ def _next_token_loss(model: torch.nn.Module,
 
 
 #: The demo trains those of ``PLANS``, the benchmarks all (bench/record.py).
-TASKS: dict[str, Callable[[Plan], Task]] = {
+TASKS: dict[str, Callable[[TrainingPlan], TrainingTask]] = {
     "cnn": _cnn_task, "transformer": _transformer_task, "lstm": _lstm_task
 }
 
 
-def _warm_up(task: Task, base_rates: Sequence[float], step: int) -> None:
+def _warm_up(task: TrainingTask, base_rates: Sequence[float], step: int) -> None:
     """Raises the learning rate linearly over the first ``warm_up`` steps."""
     scale = min(1.0, step / task.warm_up) if task.warm_up else 1.0
     for group, rate in zip(task.optimizer.param_groups, base_rates, strict=True):
@@ -206,7 +205,7 @@ def _gradients(model: torch.nn.Module) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(p.grad.numpy(), p.detach().numpy()) for p in model.parameters() if p.grad is not None]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def train_command(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m gcodec.demo.train", description=SUMMARY)
     parser.add_argument("folder", type=Path, help="where the dumps go")
@@ -221,4 +220,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    train_command()

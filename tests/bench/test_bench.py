@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcodec.benchmark import bounds, inputs, measure, peers, settings, sources, tables, timing
-from gcodec.demo import strategies
+from gcodec.benchmark import bounds, csv_tables, inputs, measure, peers, settings, sources, timing
+from gcodec.demo.figures import strategies
 from gcodec.dtypes import BY_NAME
 from gcodec.errors import InvalidArgument
 from gcodec.format.ladders import Ladder
@@ -39,16 +39,16 @@ def bits_of(*values: float) -> np.ndarray:
 # Bounds
 
 def test_entropy_of_known_counts():
-    assert bounds.entropy_bits(np.zeros(100, np.int64)) == 0
-    assert bounds.entropy_bits(np.arange(256)) == pytest.approx(256 * 8)
-    assert bounds.entropy_bits(np.array([5] * 3 + [9])) == pytest.approx(4 * 2 - 3 * math.log2(3))
-    assert bounds.entropy_bits(np.zeros(0, np.int64)) == 0
+    assert bounds.order0_bits(np.zeros(100, np.int64)) == 0
+    assert bounds.order0_bits(np.arange(256)) == pytest.approx(256 * 8)
+    assert bounds.order0_bits(np.array([5] * 3 + [9])) == pytest.approx(4 * 2 - 3 * math.log2(3))
+    assert bounds.order0_bits(np.zeros(0, np.int64)) == 0
 
 
 def test_each_block_has_statistics_of_its_own():
     symbols = np.repeat([1, 7], bounds.BLOCK)
-    assert bounds.local_bits(symbols) == 0
-    assert bounds.entropy_bits(symbols) == 2 * bounds.BLOCK
+    assert bounds.local_order0_bits(symbols) == 0
+    assert bounds.order0_bits(symbols) == 2 * bounds.BLOCK
 
 
 def test_zero_is_a_symbol_without_tail():
@@ -103,14 +103,14 @@ def test_frames_are_near_the_bound_and_below_the_paper():
 
 def test_code_tables_by_hand():
     counts = np.array([0, 8, 4, 2, 1, 1])
-    code = strategies.native(counts, 8)
+    code = strategies.native_table(counts, 8)
     assert code.lengths.tolist() == [0, 1, 2, 3, 4, 4]
     assert code.bits(counts) == 8 + 8 + 6 + 4 + 4
     assert code.bits(np.array([1])) == 4 + 8           # a symbol the table has never seen
-    short = strategies.optimized(counts, 8, n_theta=2)
+    short = strategies.optimized_table(counts, 8, n_theta=2)
     assert short.lengths.tolist() == [0, 1, 2, 0, 0, 0]
     assert short.bits(counts) == 8 + 8 + 4 * (2 + 8)
-    assert strategies.native(np.array([0, 3]), 8).bits(np.array([0, 3])) == 3
+    assert strategies.native_table(np.array([0, 3]), 8).bits(np.array([0, 3])) == 3
 
 
 def test_strategies_order_as_they_must(gradient):
@@ -197,15 +197,15 @@ def test_peers_round_trip(peer, dtype, gradient):
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_our_settings_round_trip(reuse, threads, gradient):
-    found = [*settings.settings_for(gradient), settings.literal_gcomp(gradient)]
+    found = [*settings.settings_for(gradient), settings.literal_gcomp_setting(gradient)]
     assert [setting.mode for setting in found] == ["lossless", "near-lossless", "7 mantissa bits", "GComp, literal"]
     sizes = [setting.task(threads, reuse).verify() for setting in found]
     assert sizes[2] < sizes[1] < sizes[3] < sizes[0]
 
 
 def test_a_wrong_round_trip_is_an_error(gradient):
-    good = settings.lossless(gradient).task()
-    bad = timing.Task(good.encode, good.decode, gradient.bits + np.uint32(1))
+    good = settings.lossless_setting(gradient).task()
+    bad = timing.CodecTask(good.encode, good.decode, gradient.bits + np.uint32(1))
     with pytest.raises(timing.RoundTripError):
         bad.verify()
     timings, errors = timing.interleave({"good": good, "bad": bad}, rounds=3)
@@ -215,18 +215,19 @@ def test_a_wrong_round_trip_is_an_error(gradient):
 
 
 def test_a_slow_task_sits_out(gradient):
-    task = settings.lossless(gradient).task()
+    task = settings.lossless_setting(gradient).task()
     timings, _ = timing.interleave({"slow": task}, rounds=5, budget=0)
     assert len(timings["slow"].encode_seconds) == 0 or timings["slow"].encode > 0
 
 
-def broken(data: inputs.Input) -> timing.Task:
-    return timing.Task(lambda: b"", lambda encoded: encoded, data.bits)
+def broken(data: inputs.Input) -> timing.CodecTask:
+    return timing.CodecTask(lambda: b"", lambda encoded: encoded, data.bits)
 
 
 def test_a_competition(gradient, tmp_path):
     other = inputs.Input("other", "float32", gradient.bits[::-1].copy(), gradient.levels, "cnn", 601, inputs.GRADIENTS)
-    plan = measure.Plan((peers.PEERS[1], peers.Peer("broken", "", broken)), at_least=1 << 16, rounds=1, fresh=True)
+    both = (peers.PEERS[1], peers.Peer("broken", "", broken))
+    plan = measure.MeasurementPlan(both, at_least=1 << 16, rounds=1, fresh=True)
     result = measure.compete("both", [gradient, other], plan)
     assert result.failures == []
     assert len(result.notes) == 2
@@ -238,13 +239,13 @@ def test_a_competition(gradient, tmp_path):
     zstd = [size.compressed_bytes for size in result.sizes if size.codec == "zstd-1"]
     assert next(row for row in result.rows if row.codec == "zstd-1").compressed_bytes == sum(zstd)
     assert all(row.encode_speed and row.decode_speed for row in result.rows)
-    tables.write_rows(tmp_path / "rows.csv", result.rows)
-    tables.write_sizes(tmp_path / "sizes.csv", result.sizes)
-    comments, rows = tables.read_table(tmp_path / "rows.csv")
+    csv_tables.write_rows(tmp_path / "rows.csv", result.rows)
+    csv_tables.write_sizes(tmp_path / "sizes.csv", result.sizes)
+    comments, rows = csv_tables.read_table(tmp_path / "rows.csv")
     assert comments[0].startswith("machine: ")
     assert comments[1].startswith("command: ")
     assert float(rows[0]["encode_of_copy"]) == 1
-    _, sizes = tables.read_table(tmp_path / "sizes.csv")
+    _, sizes = csv_tables.read_table(tmp_path / "sizes.csv")
     near = [row for row in sizes if row["mode"] == "near-lossless"]
     assert len(near) == 2
     assert all(float(row["saving_percent"]) > 0 for row in near)
@@ -313,7 +314,7 @@ def test_bench_measures_a_file(tmp_path):
     assert code == 0
     assert "a.npy" in text
     assert "above the local order-0 bound" in text
-    _, rows = tables.read_table(tmp_path / "a.csv")
+    _, rows = csv_tables.read_table(tmp_path / "a.csv")
     assert {"gcodec", "zstd-1", "memory copy"} <= {row["codec"] for row in rows}
     code, text = run_cli("bench", tmp_path / "a.npy", "--sizes", "--peers", "none", "--mantissa-bits", 3, "--json")
     assert code == 0
@@ -341,7 +342,7 @@ def test_the_demo_from_end_to_end(tmp_path):
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"dumps", "results.csv", "sizes.csv", "updates.csv", "gradients.png", "ratios_and_zeros.png",
                      "ratio.png", "exponent_coding.png", "mantissa_coding.png"}
-    _, rows = tables.read_table(tmp_path / "out" / "updates.csv")
+    _, rows = csv_tables.read_table(tmp_path / "out" / "updates.csv")
     assert {row["model"] for row in rows} == {"cnn", "transformer"}
 
 
@@ -356,7 +357,7 @@ def test_the_benchmarks_from_end_to_end(tmp_path):
     dumps, out = tmp_path / "dumps", tmp_path / "out"
     assert everything.main(["--quick", "--data", str(dumps), "--out", str(out)]) == 0
     assert {path.name for path in dumps.iterdir()} == {"cnn", "transformer", "lstm", "vocabulary"}
-    _, rows = tables.read_table(out / "corruption.csv")
+    _, rows = csv_tables.read_table(out / "corruption.csv")
     ours = [row for row in rows if row["codec"].startswith("gcodec")]
     assert len(ours) == 4
     assert all(int(row["detected"]) + int(row["harmless"]) == 20 for row in ours)
@@ -390,7 +391,7 @@ def test_every_part_of_the_benchmarks_is_run():
 def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
     """What the device itself is measured by, tests/gpu/cuda_cases.py runs."""
     from bench import gpu_allreduce
-    from gcodec.benchmark.tables import read_table
+    from gcodec.benchmark.csv_tables import read_table
 
     assert gpu_allreduce.main(["--quick", "--device", "cpu", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / "gpu-allreduce.csv")
@@ -400,7 +401,7 @@ def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
 
 def test_compressors_are_verified_and_compared(tmp_path):
     from bench import compressors, contests, hooks
-    from gcodec.benchmark.tables import read_table
+    from gcodec.benchmark.csv_tables import read_table
 
     assert compressors.main(["--quick", "--values", "50000", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / compressors.FILE)
@@ -414,7 +415,7 @@ def test_compressors_are_verified_and_compared(tmp_path):
 
 def test_controllers_are_verified_and_timed(tmp_path):
     from bench import controllers
-    from gcodec.benchmark.tables import read_table
+    from gcodec.benchmark.csv_tables import read_table
 
     assert controllers.main(["--quick", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / controllers.FILE)
@@ -433,7 +434,7 @@ def test_peers_at_their_levels(gradient):
     assert len(notes) == 1
     found = {str(row[4]): row for row in rows}
     assert found.keys() >= {"gcodec", "shuffle+zstd-1"}
-    assert found["gcodec"][6] == settings.lossless(gradient).task().verify()
+    assert found["gcodec"][6] == settings.lossless_setting(gradient).task().verify()
     assert all(row[9] == int(float(str(row[7])) >= sizes.RATE) for row in rows)
 
 
@@ -443,7 +444,7 @@ def test_where_a_peer_is_smaller_counts_qualifying_levels_only(tmp_path):
     def row(step: int, codec: str, size: int, qualifies: int, group: str = "parameters") -> list[object]:
         return ["cnn", step, group, "float32", codec, 1000, size, "0.5", "0.5", qualifies]
 
-    tables.write_table(tmp_path / "levels.csv", sizes.COLUMNS, [
+    csv_tables.write_table(tmp_path / "levels.csv", sizes.COLUMNS, [
         row(1, "gcodec", 500, 1), row(1, "slow", 400, 0), row(1, "fast", 510, 1),
         row(2, "gcodec", 501, 1), row(2, "slow", 400, 0), row(2, "fast", 500, 1),
         row(3, "gcodec", 550, 1, "state"), row(3, "slow", 400, 0, "state"), row(3, "fast", 500, 1, "state"),
@@ -458,7 +459,8 @@ def test_where_a_peer_is_smaller_counts_qualifying_levels_only(tmp_path):
 def test_stages_add_up(gradient):
     from bench import stages
 
-    for setting, stage in ((settings.lossless(gradient), "planes"), (settings.near_lossless(gradient), "rounding")):
+    for setting, stage in ((settings.lossless_setting(gradient), "planes"),
+                           (settings.near_lossless_setting(gradient), "rounding")):
         rows = list(stages.rows_of("a", setting, 1))
         for direction in ("encode", "decode"):
             times = {str(row[3]): float(str(row[5])) for row in rows if row[2] == direction}
@@ -473,12 +475,12 @@ def test_speeds_and_the_portable_path(gradient, tmp_path, monkeypatch):
 
     def inputs(folder, values):
         assert folder == tmp_path
-        yield "cnn gradients fp32", [settings.lossless(gradient), settings.near_lossless(gradient)]
+        yield "cnn gradients fp32", [settings.lossless_setting(gradient), settings.near_lossless_setting(gradient)]
 
     monkeypatch.setattr(speed, "inputs_of", inputs)
     monkeypatch.setattr(speed, "elsewhere", lambda path, *arguments: speed.here(*arguments))
     assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 0
-    _, rows = tables.read_table(tmp_path / "speed.csv")
+    _, rows = csv_tables.read_table(tmp_path / "speed.csv")
     assert [(row["mode"], row["path"]) for row in rows] == [
         (mode, path) for path in (speed.NATIVE, speed.PORTABLE) for mode in ("lossless", "near-lossless")]
     assert len(sections.speed_table(tmp_path)) == 8
@@ -523,7 +525,7 @@ def test_vocabulary_layers_are_recorded_and_measured(tmp_path):
     whole = np.concatenate([gradient.ravel() for _, gradient in first.grads()])
     assert np.linalg.norm(whole) < 0.51     # clipped
     assert prediction.main(["--data", str(tmp_path), "--out", str(tmp_path)]) == 0
-    _, rows = tables.read_table(tmp_path / "prediction.csv")
+    _, rows = csv_tables.read_table(tmp_path / "prediction.csv")
     assert len({(row["layer"], row["step"], row["batch"]) for row in rows}) == 8
     assert len(sections.prediction_table(tmp_path)) > 10
     plots.prediction(tmp_path, tmp_path / "prediction.png")

@@ -38,7 +38,7 @@ from bench.cluster import (  # noqa: E402
     training,
 )
 from bench.experiments import gravac_methods  # noqa: E402
-from gcodec.benchmark.tables import read_table, write_table  # noqa: E402
+from gcodec.benchmark.csv_tables import read_table, write_table  # noqa: E402
 from gcodec.distributed.stats import Tally  # noqa: E402
 
 # The bed

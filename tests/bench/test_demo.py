@@ -18,7 +18,8 @@ pytest.importorskip("matplotlib")
 from rich.console import Console
 
 from gcodec.benchmark import report
-from gcodec.demo import digits, distributions, plots, text, train
+from gcodec.demo import data, train
+from gcodec.demo.figures import observations, plots
 from tools import cut_corpus
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -42,7 +43,7 @@ def test_training_leaves_dumps(trained, model):
     assert np.isfinite(outcome.losses).all()
     assert [read_dump(path).step for path in outcome.dumps] == list(plan.recorded)
     assert {path.name for path in (folder / model).iterdir()} == {
-        distributions.OBSERVATIONS_FILE, *(path.name for path in outcome.dumps)
+        observations.OBSERVATIONS_FILE, *(path.name for path in outcome.dumps)
     }
 
 
@@ -69,7 +70,7 @@ def test_the_transformer_trains_with_adamw(trained):
 
 def test_observations_agree_with_the_dumps(trained):
     for outcome in trained[1].values():
-        entries = distributions.read_observations(outcome.folder / distributions.OBSERVATIONS_FILE)
+        entries = observations.read_observations(outcome.folder / observations.OBSERVATIONS_FILE)
         assert tuple(entries) == outcome.observations
         by_step = {entry.step: entry for entry in entries}
         for dump in map(read_dump, outcome.dumps):
@@ -87,7 +88,7 @@ def test_training_repeats_itself(trained, tmp_path):
 
 
 def test_the_command_trains_what_it_is_told(tmp_path, capsys):
-    train.main([str(tmp_path), "--quick", "--model", "cnn"])
+    train.train_command([str(tmp_path), "--quick", "--model", "cnn"])
     assert "cnn: 2 dumps" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["cnn"]
 
@@ -102,21 +103,21 @@ def test_plans_record_within_their_steps():
 
 def test_exponents_and_ratios_by_hand():
     gradient = np.array([0.0, -0.0, 1.0, -1.5, 0.25, 1e-40], dtype=np.float32)
-    counts = distributions.exponent_counts(gradient)
+    counts = observations.exponent_counts(gradient)
     assert {int(e): int(counts[e]) for e in np.flatnonzero(counts)} == {0: 3, 125: 1, 127: 2}
-    ratios = distributions.ratio_counts(np.array([1e-3, 5.0, 0.0, 1e30]), np.array([1.0, 0.0, 1.0, 1.0]))
-    centers = (distributions.RATIO_EDGES[1:] + distributions.RATIO_EDGES[:-1]) / 2
+    ratios = observations.ratio_counts(np.array([1e-3, 5.0, 0.0, 1e30]), np.array([1.0, 0.0, 1.0, 1.0]))
+    centers = (observations.RATIO_EDGES[1:] + observations.RATIO_EDGES[:-1]) / 2
     assert ratios.sum() == 2
     assert ratios[-1] == 1
     assert abs(centers[np.flatnonzero(ratios)[0]] + 3) < 0.13
 
 
 def test_the_range_of_values_stays_that_of_the_first_step():
-    observer = distributions.Observer()
+    observer = observations.Observer()
     ones = np.ones(10, np.float32)
     first = observer.observe(1, 0.0, [(ones, ones), (-ones, ones)])
     second = observer.observe(2, 0.0, [(ones / 8, ones)])
-    assert first.value_limit == second.value_limit == distributions.VALUE_RANGE
+    assert first.value_limit == second.value_limit == observations.VALUE_RANGE
     assert sum(first.values) == 20
     assert [observation.step for observation in observer.observations] == [1, 2]
 
@@ -125,18 +126,18 @@ def test_the_range_of_values_stays_that_of_the_first_step():
 
 @pytest.fixture(scope="module")
 def library() -> str:
-    return text.read_standard_library()
+    return data.read_standard_library()
 
 
 def test_the_vocabulary_is_large_and_deterministic(library):
-    vocabulary = text.build_vocabulary(library)
-    assert len(vocabulary) == text.VOCABULARY_SIZE >= 8000
-    assert vocabulary == text.build_vocabulary(library)
+    vocabulary = data.build_vocabulary(library)
+    assert len(vocabulary) == data.VOCABULARY_SIZE >= 8000
+    assert vocabulary == data.build_vocabulary(library)
     assert len(set(vocabulary.pieces)) == len(vocabulary.pieces)
 
 
 def test_any_text_encodes_and_decodes(library):
-    vocabulary = text.build_vocabulary(library[:100_000], 500)
+    vocabulary = data.build_vocabulary(library[:100_000], 500)
     for sample in (library[50_000:60_000], "", "naïve 日本語 🎉\r\n\t\x00 snake_case __init__ 3.14 "):
         tokens = vocabulary.encode(sample)
         assert tokens.dtype == np.int64
@@ -145,25 +146,25 @@ def test_any_text_encodes_and_decodes(library):
 
 
 def test_frequent_pieces_are_single_tokens(library):
-    vocabulary = text.build_vocabulary(library)
+    vocabulary = data.build_vocabulary(library)
     assert len(vocabulary.encode("return self")) == 2
     assert len(vocabulary.encode(library[:100_000])) < 50_000
 
 
 def test_a_limit_is_a_prefix(library):
-    assert text.read_standard_library(5000) == library[:5000]
+    assert data.read_standard_library(5000) == library[:5000]
 
 
 def test_python_without_sources_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
     with pytest.raises(GcodecError, match="no Python sources"):
-        text.read_standard_library()
+        data.read_standard_library()
 
 
 def test_digits_are_normalized_and_split():
-    training, held_out = digits.load_digits()
+    training, held_out = data.load_digits()
     assert training.images.shape == (1500, 1, 8, 8)
-    assert held_out.images.shape == (digits.HELD_OUT, 1, 8, 8)
+    assert held_out.images.shape == (data.HELD_OUT, 1, 8, 8)
     images = np.concatenate([training.images, held_out.images])
     assert images.dtype == np.float32
     assert abs(images.mean()) < 1e-5
@@ -171,7 +172,7 @@ def test_digits_are_normalized_and_split():
 
 
 def test_batches_are_shifted_noisy_and_seeded():
-    training, _ = digits.load_digits()
+    training, _ = data.load_digits()
     images, labels = training.batch(16, np.random.default_rng(1))
     again, _ = training.batch(16, np.random.default_rng(1))
     assert images.shape == (16, 1, 8, 8)
@@ -184,9 +185,9 @@ def test_batches_are_shifted_noisy_and_seeded():
 def test_a_shift_moves_and_does_not_wrap():
     image = np.zeros((1, 8, 8), np.float32)
     image[0, 7, 3] = 1
-    assert digits._shift(image, 0, 1)[0, 7, 4] == 1
-    assert digits._shift(image, -1, 0)[0, 6, 3] == 1
-    assert digits._shift(image, 1, 0).sum() == 0
+    assert data._shift(image, 0, 1)[0, 7, 4] == 1
+    assert data._shift(image, -1, 0)[0, 6, 3] == 1
+    assert data._shift(image, 1, 0).sum() == 0
 
 
 # Pictures and table
@@ -224,7 +225,7 @@ def test_series_are_drawn(plot, series, value, tmp_path):
 
 
 def test_distributions_are_drawn(trained, tmp_path, capsys):
-    plots.main([str(trained[0]), str(tmp_path / "pictures")])
+    plots.draw_command([str(trained[0]), str(tmp_path / "pictures")])
     printed = capsys.readouterr().out.split()
     assert len(printed) == 2
     for path in (tmp_path / "pictures").iterdir():
@@ -313,7 +314,7 @@ def test_the_corpus_can_be_cut_from_what_training_records():
 
 @pytest.mark.parametrize(("module", "package"), [
     ("gcodec.demo.models", "torch"),
-    ("gcodec.demo.plots", "matplotlib.axes"),
+    ("gcodec.demo.figures.plots", "matplotlib.axes"),
     ("gcodec.benchmark.report", "rich"),
 ])
 def test_a_missing_package_names_the_remedy(module, package, monkeypatch):
@@ -326,4 +327,4 @@ def test_a_missing_package_names_the_remedy(module, package, monkeypatch):
 def test_missing_digits_name_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(GcodecError, match="scikit-learn"):
-        digits.load_digits()
+        data.load_digits()

@@ -22,7 +22,7 @@ from bench.experiments.traffic import Link, Traffic
 from bench.experiments.trial import RANKS, Group, run
 from gcodec.adaptive import GraVAC
 from gcodec.averaging.simulate import run_conversations
-from gcodec.benchmark.tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.compressors import Dense, RandomK, TopK
 from gcodec.compressors.contract import AllGather, AllReduce, AllToAll
 

@@ -20,7 +20,7 @@ from bench.experiments.lgreco import errors, methods, pictures, sections, tables
 from bench.experiments.lgreco.throughput import Load, step_seconds, wire_seconds
 from bench.experiments.lgreco.trainings import Job, Training, train
 from gcodec.adaptive import LGreCo, Planner
-from gcodec.benchmark.tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"steps": 6, "period": 2}

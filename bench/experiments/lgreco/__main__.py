@@ -31,7 +31,7 @@ from bench.experiments.lgreco import errors, tables, throughput
 from bench.experiments.lgreco.methods import DENSE, PARTS
 from bench.experiments.lgreco.problems import PROBLEMS
 from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept, path_of
-from gcodec.benchmark.tables import write_table
+from gcodec.benchmark.csv_tables import write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
 ORDER = (("pairs", "transformer"), ("pairs", "vgg"), ("rivals", "transformer"), ("sparse rivals", "vgg"),

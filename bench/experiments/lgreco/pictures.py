@@ -20,8 +20,8 @@ from bench.experiments.lgreco import tables
 from bench.experiments.lgreco.methods import DENSE, LGRECO, QUANTIZED, RANKS, REFERENCES, SPARSE, UNIFORM
 from bench.experiments.lgreco.sections import in_common
 from bench.plots import DASHES, HATCHES, SHADES, Pictures, _describe, _figure, _legend, _log_axis, _save, draw_all
-from gcodec.benchmark.tables import read_table
-from gcodec.demo.plots import COLORS, MARKERS
+from gcodec.benchmark.csv_tables import read_table
+from gcodec.demo.figures.plots import COLORS, MARKERS
 
 TEXT, IMAGES = "transformer", "vgg"
 RIVALS = (UNIFORM, LGRECO, "Accordion", "k-means", "L-GreCo + Accordion", "L-GreCo, priorities")

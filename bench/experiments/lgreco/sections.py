@@ -10,7 +10,7 @@ from bench.experiments.lgreco import tables
 from bench.experiments.lgreco.methods import DENSE, LGRECO, RANKS, SPARSE, UNIFORM
 from bench.experiments.lgreco.problems import PROBLEMS
 from bench.markdown import markdown, source
-from gcodec.benchmark.tables import read_table
+from gcodec.benchmark.csv_tables import read_table
 
 Row = dict[str, str]
 QUALITY = "quality, mean ± deviation over seeds"

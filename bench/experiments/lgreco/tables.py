@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.experiments.lgreco.trainings import Training
-from gcodec.benchmark.tables import command, read_table, write_table
+from gcodec.benchmark.csv_tables import command, read_table, write_table
 
 TRAININGS, PERIODS = "experiment-lgreco.csv", "experiment-lgreco-periods.csv"
 TENSORS, THROUGHPUT = "experiment-lgreco-tensors.csv", "experiment-lgreco-throughput.csv"

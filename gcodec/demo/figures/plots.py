@@ -1,6 +1,6 @@
 """Pictures of the GComp paper's Figures 2, 3, 9, 12 and 14, written as PNG files without a display.
 
-    python -m gcodec.demo.plots DUMPS PICTURES
+    python -m gcodec.demo.figures.plots DUMPS PICTURES
 
 draws the first two from the ``observations.json`` files that training left in the folders under ``DUMPS``.
 """
@@ -14,16 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..benchmark.extras import missing
-from ..errors import InvalidArgument
-from .distributions import (
-    EXPONENT_BIAS,
-    OBSERVATIONS_FILE,
-    RATIO_EDGES,
-    VALUE_BINS,
-    Observation,
-    read_observations,
-)
+from ...errors import InvalidArgument, missing_package
+from .observations import EXPONENT_BIAS, OBSERVATIONS_FILE, RATIO_EDGES, VALUE_BINS, Observation, read_observations
 
 try:
     from matplotlib.axes import Axes
@@ -32,7 +24,7 @@ try:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 except ImportError as error:
-    raise missing("matplotlib") from error
+    raise missing_package("matplotlib") from error
 
 Row = Mapping[str, Any]
 Runs = Mapping[str, Sequence[Observation]]
@@ -237,9 +229,9 @@ def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def draw_command(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m gcodec.demo.plots", description=SUMMARY)
+    parser = argparse.ArgumentParser(prog="python -m gcodec.demo.figures.plots", description=SUMMARY)
     parser.add_argument("dumps", type=Path, help="the folder given to gcodec.demo.train")
     parser.add_argument("pictures", type=Path, help="where the PNG files go")
     options = parser.parse_args(arguments)
@@ -248,4 +240,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    draw_command()
