@@ -66,7 +66,8 @@ class Policy:
     def gain(self) -> float:
         """Return scale / loss_scale. Raises InvalidArgument unless both are positive and finite."""
         if not (0 < self.scale < math.inf and 0 < self.loss_scale < math.inf):
-            raise InvalidArgument(f"scale and loss_scale must be positive: {self.scale}, {self.loss_scale}")
+            given = f"{self.scale} and {self.loss_scale}"
+            raise InvalidArgument(f"scale and loss_scale must be positive and finite, not {given}")
         return self.scale / self.loss_scale
 
     def ladder_for(self, name: str) -> Ladder:

@@ -118,7 +118,7 @@ def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
     if name not in RULES:
         raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
     if "lr" not in hyper:
-        raise InvalidArgument("hyperparameters lack lr")
+        raise InvalidArgument("hyper must have lr, the learning rate")
     known = {"lr": 0.0, **RULES[name].hyper}
     return {key: _like(default, hyper.get(key, default), key) for key, default in known.items()}
 
@@ -141,9 +141,11 @@ def levels_for(
         param: the parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
             float64: the one the optimizer updates, so the master weight where there is one.
         grad: as many values, of any of these types; element i in row-major order belongs to element i of ``param``.
-        ladder, loss_scale, in_group, scale: see :class:`gcodec.truncation.evaluate.Policy`. Choose levels from the
-            undivided gradient. ``in_group=False`` promises that the step will see this very gradient: not clipped, not
-            added to.
+        ladder: drops per level; None for ``FINE_LADDER`` of the gradient's type.
+        loss_scale: the factor on the loss that is still in ``grad``.
+        in_group: False promises that the step will see this very gradient: not clipped, not added to.
+        scale: what this gradient counts for in the sum or mean, see :class:`gcodec.truncation.evaluate.Policy`. Choose
+            levels from the undivided gradient.
         out: uint8, C-contiguous, the size of ``grad``; allocated if None.
 
     Returns:
@@ -204,6 +206,7 @@ def _momentum(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
 
 
 def _adam_arrays(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
+    """Return ``arrays`` of Adam: its means, and their maximum with amsgrad."""
     names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if hyper["amsgrad"] else ()))
     return [(name, 0.0) for name in names]
 
@@ -265,10 +268,12 @@ RULES: dict[str, OptimizerRule] = {
 
 
 def _only(known: OptimizerView, *names: str) -> dict[str, Any]:
+    """Return the hyperparameters of these names."""
     return {name: known.hyper[name] for name in names}
 
 
 def _next_step(known: OptimizerView) -> int:
+    """Return the number of the step that comes next, from 1."""
     return int(known.state.get("step", 0)) + 1
 
 
@@ -302,6 +307,7 @@ def stock_name(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _unwrapped(function: Any) -> Any:
+    """Return a method's function without what wraps it."""
     return inspect.unwrap(getattr(function, "__func__", function))
 
 

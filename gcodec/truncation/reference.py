@@ -42,12 +42,12 @@ def round_to_levels(
         InvalidArgument: a level or rounding that does not exist, or a ladder that drops more bits than there are.
     """
     if rounding not in ("nearest", "truncate"):
-        raise InvalidArgument(f'rounding is "nearest" or "truncate", not {rounding!r}')
+        raise InvalidArgument(f'rounding must be "nearest" or "truncate", not {rounding!r}')
     name = dtype_name(x)
     ladder.check_fits(name)
     chosen = np.broadcast_to(np.asarray(levels), x.shape)
     if chosen.dtype.kind not in "iu" or (chosen.size and not 0 <= chosen.min() <= chosen.max() < len(ladder.drops)):
-        raise InvalidArgument(f"levels are integers from 0 to {len(ladder.drops) - 1}")
+        raise InvalidArgument(f"levels must be integers from 0 to {len(ladder.drops) - 1}")
     word = _word(x)
     drop = np.array(ladder.drops, word)[chosen]
     bits = np.array(x, order="C").view(word)
@@ -96,7 +96,9 @@ def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
         InvalidArgument: a and b do not match, or ``limit`` is out of range.
     """
     if a.dtype != b.dtype or a.shape != b.shape or not 0 <= limit <= 1000:
-        raise InvalidArgument(f"cannot compare {a.dtype}{a.shape} with {b.dtype}{b.shape} up to {limit}")
+        raise InvalidArgument(
+            f"a and b must match, and limit be from 0 to 1000: {a.dtype}{a.shape}, {b.dtype}{b.shape}, {limit}"
+        )
     layout, word = LAYOUTS[dtype_name(a)], _word(a)
     sign = word(1 << (layout.exponent_bits + layout.mantissa_bits))
     infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
