@@ -18,7 +18,7 @@ from numba import njit
 
 from gcodec.distributed.reduction import coder
 from gcodec.distributed.reduction.coder import Coder
-from gcodec.distributed.stats import Tally
+from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME, DType
 from gcodec.errors import Corruption
 
@@ -103,9 +103,9 @@ class _Coder:
 
     exact = True
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, counters: Counters) -> None:
         self.dtype: DType = BY_NAME["float32"]
-        self.tally = tally
+        self.counters = counters
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """What decoding would return, into ``out``: nothing is rounded."""
@@ -115,8 +115,8 @@ class _Coder:
 class PeerCoder(_Coder):
     """A codec of bytes. What it cannot make smaller is stored."""
 
-    def __init__(self, codec: Codec, tally: Tally) -> None:
-        super().__init__(tally)
+    def __init__(self, codec: Codec, counters: Counters) -> None:
+        super().__init__(counters)
         self.codec = codec
 
     def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
@@ -130,8 +130,8 @@ class PeerCoder(_Coder):
         out[1 : 1 + len(data)] = data
         if rounded is not None:
             rounded[:] = bits
-        self.tally.encode_seconds += thread_time() - start
-        self.tally.encoded_bytes += bits.nbytes
+        self.counters.encode_seconds += thread_time() - start
+        self.counters.encoded_bytes += bits.nbytes
         return 1 + len(data)
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
@@ -143,8 +143,8 @@ class PeerCoder(_Coder):
             out.view(np.uint8)[:] = payload[1:]
         else:
             raise Corruption(f"{len(payload) - 1} bytes stored instead of {out.nbytes}")
-        self.tally.decode_seconds += thread_time() - start
-        self.tally.decoded_bytes += out.nbytes
+        self.counters.decode_seconds += thread_time() - start
+        self.counters.decoded_bytes += out.nbytes
 
 
 class Copied:
@@ -160,8 +160,8 @@ class Copied:
 class Replay(_Coder):
     """Payloads of recorded sizes that nobody makes or reads: the exchange of another coder without its work."""
 
-    def __init__(self, sizes: dict[tuple[int, int], int], tally: Tally) -> None:
-        super().__init__(tally)
+    def __init__(self, sizes: dict[tuple[int, int], int], counters: Counters) -> None:
+        super().__init__(counters)
         self.sizes = sizes
 
     def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,

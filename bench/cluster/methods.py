@@ -17,8 +17,8 @@ from bench.cluster.coders import CODECS, PeerCoder, Replay
 from gcodec.benchmark.settings import FIXED_BITS
 from gcodec.distributed import CompressedAllreduce, FixedBits, Lossless, NearLossless
 from gcodec.distributed.reduction.reduce import Reduction
-from gcodec.distributed.stats import Tally
-from gcodec.distributed.transport.lanes import lane_of
+from gcodec.distributed.stats import Counters
+from gcodec.distributed.transport.lane import lane_of
 
 PATIENCE = timedelta(seconds=240)
 LOSSLESS, NEAR = "gcodec lossless", "gcodec near-lossless"
@@ -41,7 +41,7 @@ class Method(ABC):
     def run(self) -> torch.Tensor:
         """Do it."""
 
-    def tally(self) -> Tally | None:
+    def tally(self) -> Counters | None:
         """Of the last run, where there is one."""
         return None
 
@@ -110,28 +110,28 @@ class Hook(Method):
     def run(self) -> torch.Tensor:
         return self.state.reduce(self.bucket).wait()
 
-    def tally(self) -> Tally:
+    def tally(self) -> Counters:
         counts = self.state.stats()["last_step"]
-        return Tally(**{name: counts[name] for name in Tally.__dataclass_fields__})
+        return Counters(**{name: counts[name] for name in Counters.__dataclass_fields__})
 
 
 class Exchanged(Method):
     """The same exchange with another coder, which ``make`` makes for every run."""
 
-    def __init__(self, make: Callable[[Tally], Any], label: str) -> None:
-        self._make, self._label, self._tally = make, label, Tally()
+    def __init__(self, make: Callable[[Counters], Any], label: str) -> None:
+        self._make, self._label, self._tally = make, label, Counters()
 
     def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
         self.values, self.result = values, room
 
     def run(self) -> torch.Tensor:
-        lane, self._tally = lane_of(None, PATIENCE), Tally()
+        lane, self._tally = lane_of(None, PATIENCE), Counters()
         bits = [tensor.numpy().view(np.uint32) for tensor in (self.values, self.result)]
         coder: Any = self._make(self._tally)
         lane.submit(Reduction(lane, coder, *bits, mean=True, terms=(self._label,)).run).wait()
         return self.result
 
-    def tally(self) -> Tally:
+    def tally(self) -> Counters:
         return self._tally
 
 

@@ -21,9 +21,9 @@ from .modes import Lossless as Lossless
 from .modes import NearLossless as NearLossless
 from .reduction.allreduce import allreduce as allreduce
 from .reduction.bypass import Bypass as Bypass
-from .reduction.codebooks import Refresh as Refresh
+from .reduction.shared_codebooks import Refresh as Refresh
 from .stats import log_to as log_to
-from .transport.lane import Pending as Pending
-from .transport.lanes import close_lanes as close_lanes
+from .transport.jobs import Future as Future
+from .transport.lane import close_lanes as close_lanes
 
 register_backend()  # "gcodec"; costs nothing until a group is made

@@ -16,18 +16,18 @@ from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
-from .reduction.bypass import APART, COMPRESSED, DENSE, Bypass
-from .reduction.codebooks import Refresh
-from .reduction.coder import Shared
-from .reduction.common_codebooks import CommonBooks
-from .reduction.periods import PeriodGate
-from .reduction.precompile import warm
+from .reduction.bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass
+from .reduction.coder import BufferCodebooks
+from .reduction.collective_codebooks import CollectiveCodebooks
+from .reduction.precompile import precompile_kernels
 from .reduction.scatter import plain_scattered, scattered
-from .stats import Tally
-from .transport.agreement import compare
-from .transport.arguments import chosen_of, duration_or_none, whole, whole_or_none
-from .transport.lane import Job, Lane, ended
-from .transport.lanes import lane_of
+from .reduction.shared_codebooks import Refresh
+from .reduction.step_detection import GroupBypass
+from .stats import Counters
+from .transport.agreement import check_options
+from .transport.arguments import check_int, check_optional_duration, check_optional_int, config_or_none
+from .transport.jobs import LaneJob, result_of
+from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork
 
 _ROOMS, _ROOM_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes, at most
@@ -60,11 +60,11 @@ class GroupOptions:
                 f"mode={self.mode!r:.80}: Lossless() or FixedBits(k); NearLossless needs the parameters and their "
                 "optimizer, which only the DDP hook and DiLoCo see"
             )
-        whole("smallest", self.smallest)
-        whole_or_none("threads", self.threads)
-        duration_or_none("timeout", self.timeout)
-        object.__setattr__(self, "bypass", chosen_of("bypass", self.bypass, Bypass))
-        object.__setattr__(self, "refresh", chosen_of("refresh", self.refresh, Refresh))
+        check_int("smallest", self.smallest)
+        check_optional_int("threads", self.threads)
+        check_optional_duration("timeout", self.timeout)
+        object.__setattr__(self, "bypass", config_or_none("bypass", self.bypass, Bypass))
+        object.__setattr__(self, "refresh", config_or_none("refresh", self.refresh, Refresh))
 
     @property
     def terms(self) -> dict[str, object]:
@@ -93,21 +93,21 @@ class Collectives:
     def __init__(self, options: GroupOptions, label: str) -> None:
         self.options, self.label = options, label
         self.threads = options.threads or threads_per_rank()
-        self._tally, self._lock = Tally(), threading.Lock()
+        self._counters, self._lock = Counters(), threading.Lock()
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._compared: set[dist.ProcessGroup] = set()
-        self._gates: dict[Lane, PeriodGate] = {}
-        self._books: dict[Lane, CommonBooks] = {}
+        self._bypasses: dict[Lane, GroupBypass] = {}
+        self._books: dict[Lane, CollectiveCodebooks] = {}
 
     def stats(self) -> dict[str, float]:
-        """Counts so far, by name, as :class:`gcodec.distributed.stats.Tally` has them, and those of refreshes; what the
-        bypass found on the latest group: ``bypass.NUMBERS``. Of dense collectives that torch makes itself there are no
-        seconds."""
+        """Counts so far, by name, as :class:`gcodec.distributed.stats.Counters` has them, and those of refreshes; what
+        the bypass found on the latest group: ``bypass.NUMBERS``. Of dense collectives that torch makes itself there are
+        no seconds."""
         with self._lock:
             counts = [books.stats for books in self._books.values()]
             refreshes, n_bytes = sum(one.refreshes for one in counts), sum(one.refresh_bytes for one in counts)
-            found: list[dict[str, float]] = [{}, *(gate.numbers for gate in self._gates.values())]
-            return {**self._tally.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes, **found[-1]}
+            found: list[dict[str, float]] = [{}, *(bypass.numbers for bypass in self._bypasses.values())]
+            return {**self._counters.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes, **found[-1]}
 
     def suits(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> bool:
         """Whether reducing these among the ranks of a group is work for a lane: the same answer on all ranks, whose
@@ -124,7 +124,7 @@ class Collectives:
         if elsewhere is not None:
             raise Unsupported(f"{self.label}: tensors on {elsewhere} are not reduced yet; those in CPU memory are")
         if group not in self._compared:
-            compare(group, self.options.terms, self.label)
+            check_options(group, self.options.terms, self.label)
             self._compared.add(group)
         return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
 
@@ -132,21 +132,21 @@ class Collectives:
         """Of tensors of one type, in place; they travel as one. The work's value is the list. None: this is one that is
         faster uncompressed, and the caller's to make. Raises PeerError."""
         call = _Call("all-reduce", 2, sum(one.nbytes for one in tensors), tensors[0].dtype)
-        lane, kind, tally = self._begun(group, call)
+        lane, kind, counters = self._begun(group, call)
         if kind == DENSE:
             return None
         parts = [one.detach().contiguous().view(-1) for one in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if kind == APART:
-            result, job = flat, Job(lambda: plain(lane, flat, mean, tally, self.label))
+        if kind == DENSE_TIMED:
+            result, job = flat, LaneJob(lambda: plain(lane, flat, mean, counters, self.label))
         else:
             result = self._room(lane, flat)
-            job = _made_there(lambda: self._coded(lane, flat, result, mean, tally))
+            job = _made_there(lambda: self._coded(lane, flat, result, mean, counters))
 
         def end() -> list[torch.Tensor]:
             for one, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
                 one.detach().copy_(part.view(one.shape))
-            self._ended(lane, kind, call, tally)
+            self._ended(lane, kind, call, counters)
             return tensors
 
         return LaneWork(lane.submit(_with_end([job], end, tensors)))
@@ -157,72 +157,74 @@ class Collectives:
         """Of pairs: the whole, and what takes this rank's part. The work's value is the list of parts. None, errors: as
         :meth:`all_reduce`."""
         call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
-        lane, kind, tally = self._begun(group, call)
+        lane, kind, counters = self._begun(group, call)
         if kind == DENSE:
             return None
         flat = [(whole.detach().contiguous().view(-1), own.detach().contiguous().view(-1)) for whole, own in pairs]
-        jobs = [self._scatter(lane, kind, whole, own, mean, tally) for whole, own in flat]
+        jobs = [self._scatter(lane, kind, whole, own, mean, counters) for whole, own in flat]
 
         def end() -> list[torch.Tensor]:
             for (_, own), (_, result) in zip(pairs, flat, strict=True):
                 if not own.is_contiguous():
                     own.detach().copy_(result.view(own.shape))
-            self._ended(lane, kind, call, tally)
+            self._ended(lane, kind, call, counters)
             return [own for _, own in pairs]
 
         return LaneWork(lane.submit(_with_end(jobs, end, [own for _, own in pairs])))
 
     def _scatter(
-        self, lane: Lane, kind: int, whole: torch.Tensor, own: torch.Tensor, mean: bool, tally: Tally
-    ) -> Job:
-        if kind == APART:
-            return plain_scattered(lane, whole, own, mean, tally, self.label)
+        self, lane: Lane, kind: int, whole: torch.Tensor, own: torch.Tensor, mean: bool, counters: Counters
+    ) -> LaneJob:
+        if kind == DENSE_TIMED:
+            return plain_scattered(lane, whole, own, mean, counters, self.label)
         mode, threads, label = self.options.mode, self.threads, self.label
 
-        def coded() -> Job:
-            return scattered(lane, whole, own, mode, mean, self._shared(lane, "scatter", whole), threads, tally, label)
+        def coded() -> LaneJob:
+            shared = self._shared(lane, "scatter", whole)
+            return scattered(lane, whole, own, mode, mean, shared, threads, counters, label)
 
         return _made_there(coded)
 
-    def _coded(self, lane: Lane, flat: torch.Tensor, result: torch.Tensor, mean: bool, tally: Tally) -> Job:
+    def _coded(self, lane: Lane, flat: torch.Tensor, result: torch.Tensor, mean: bool, counters: Counters) -> LaneJob:
         mode, shared = self.options.mode, self._shared(lane, "reduce", flat)
         dtype, threads = TYPES[flat.dtype], self.threads
-        return compressed(lane, flat, result, dtype, mode, mean, None, shared, threads, tally, self.label)
+        return compressed(lane, flat, result, dtype, mode, mean, None, shared, threads, counters, self.label)
 
-    def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> Shared | None:
+    def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
         """In the lane."""
         if self.options.refresh is None:
             return None
         with self._lock:
-            books = self._books.setdefault(lane, CommonBooks(self.options.refresh))
+            books = self._books.setdefault(lane, CollectiveCodebooks(self.options.refresh))
         n_values, dtype = flat.numel(), TYPES[flat.dtype]
         return books.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
 
-    def _begun(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Tally]:
+    def _begun(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Counters]:
         """The lane, how the collective is to be made, and what counts it; for DENSE it has been counted."""
-        lane, tally, bypass = self._lane(group, call.dtype), Tally(calls=1, raw_bytes=call.n_bytes), self.options.bypass
-        tally.dense_bytes = call.turns * (lane.size - 1) / lane.size * call.n_bytes
+        lane, bypass = self._lane(group, call.dtype), self.options.bypass
+        counters = Counters(calls=1, raw_bytes=call.n_bytes)
+        counters.dense_bytes = call.turns * (lane.size - 1) / lane.size * call.n_bytes
         if bypass is None:
-            return lane, COMPRESSED, tally
-        if lane not in self._gates:
-            self._gates[lane] = PeriodGate(bypass, lane, self.label)
-        kind = self._gates[lane].kind(call, call.n_bytes)
+            return lane, COMPRESSED, counters
+        if lane not in self._bypasses:
+            self._bypasses[lane] = GroupBypass(bypass, lane, self.label)
+        kind = self._bypasses[lane].kind(call, call.n_bytes)
         if kind == DENSE:
-            tally.add_dense(call.n_bytes, lane.size, 0.0, call.turns)
-            self._count(tally)
-        return lane, kind, tally
+            counters.add_dense(call.n_bytes, lane.size, 0.0, call.turns)
+            self._count(counters)
+        return lane, kind, counters
 
-    def _ended(self, lane: Lane, kind: int, call: _Call, tally: Tally) -> None:
+    def _ended(self, lane: Lane, kind: int, call: _Call, counters: Counters) -> None:
         """In the lane."""
-        self._count(tally)
+        self._count(counters)
         if kind == COMPRESSED and lane in self._books:
             self._books[lane].end(lane)
-        if lane in self._gates:
-            self._gates[lane].add(call.n_bytes, tally)
+        if lane in self._bypasses:
+            self._bypasses[lane].add(call.n_bytes, counters)
 
-    def _count(self, tally: Tally) -> None:
+    def _count(self, counters: Counters) -> None:
         with self._lock:
-            self._tally.add(tally)
+            self._counters.add(counters)
 
     def _room(self, lane: Lane, like: torch.Tensor) -> torch.Tensor:
         """Memory for a result. A lane does one job after another and empties it at the end of each, so jobs share."""
@@ -236,14 +238,14 @@ class Collectives:
         return self._results[key]
 
     def _lane(self, group: dist.ProcessGroup, dtype: torch.dtype) -> Lane:
-        self.make_warm(dtype)
+        self.precompile(dtype)
         return lane_of(group, self.options.timeout)
 
-    def make_warm(self, dtype: torch.dtype) -> None:
+    def precompile(self, dtype: torch.dtype) -> None:
         """Compile the kernels before other ranks wait."""
         key = dtype, type(self.options.mode), self.options.refresh is None
         if key not in _warm:
-            warm(TYPES[dtype], self.options.mode, self.options.refresh)
+            precompile_kernels(TYPES[dtype], self.options.mode, self.options.refresh)
             _warm.add(key)
 
 
@@ -257,20 +259,20 @@ def is_mean(op: Any) -> bool | None:
     return False if op == dist.ReduceOp.SUM else None
 
 
-def _made_there(make: Callable[[], Job]) -> Job:
+def _made_there(make: Callable[[], LaneJob]) -> LaneJob:
     """The job that ``make`` returns in the lane."""
 
-    def refuse(error: BaseException) -> None:
+    def abort(error: BaseException) -> None:
         job = make()
-        if job.refuse is not None:
-            job.refuse(error)
+        if job.abort is not None:
+            job.abort(error)
 
-    return Job(lambda: make().run(), refuse)
+    return LaneJob(lambda: make().run(), abort)
 
 
 def _with_end(
-    jobs: Sequence[Job], end: Callable[[], list[torch.Tensor]], written: Sequence[torch.Tensor]
-) -> Job:
+    jobs: Sequence[LaneJob], end: Callable[[], list[torch.Tensor]], written: Sequence[torch.Tensor]
+) -> LaneJob:
     """One job of several, whose value is that of ``end``. ``written``: tensors that they write to; those of inference
     mode may be written to in that mode alone, which the lane's thread is not in."""
     inference = any(one.is_inference() for one in written)
@@ -278,12 +280,12 @@ def _with_end(
     def run() -> list[torch.Tensor]:
         with torch.inference_mode(inference):
             for job in jobs:
-                ended(job.run())
+                result_of(job.run())
             return end()
 
-    def refuse(error: BaseException) -> None:
+    def abort(error: BaseException) -> None:
         for job in jobs:
-            if job.refuse is not None:
-                job.refuse(error)
+            if job.abort is not None:
+                job.abort(error)
 
-    return Job(run, refuse)
+    return LaneJob(run, abort)

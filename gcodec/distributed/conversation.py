@@ -27,11 +27,11 @@ import torch.distributed as dist
 from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, sum_by_rank
 from ..errors import Corruption, GcodecError, PeerError
 from ..tensors import kernel_view
-from .stats import Tally
-from .transport.exchange import Exchange
-from .transport.lane import Job, Lane
-from .transport.lanes import lane_of
-from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, agreement_of, check, refusal
+from .stats import Counters
+from .transport.jobs import LaneJob
+from .transport.lane import Lane, lane_of
+from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, abort_message, agreement_of, check
+from .transport.transfers import Transfers
 
 INLINE = 1 << 15  #: bytes of payload that a note may have
 PAIRED = 1 << 20  #: the same between two ranks: up to there it beats Gloo's all-reduce
@@ -50,8 +50,8 @@ class ConversationRunner:
     """One conversation on a lane. ``terms``: what ranks must agree on; ``label``: for errors. Its methods run on the
     lane's thread."""
 
-    def __init__(self, lane: Lane, terms: tuple[object, ...], tally: Tally, label: str = "") -> None:
-        self.lane, self.tally, self.label = lane, tally, label
+    def __init__(self, lane: Lane, terms: tuple[object, ...], counters: Counters, label: str = "") -> None:
+        self.lane, self.counters, self.label = lane, counters, label
         self.agreement = agreement_of(terms, lane.size)
         self.others = [peer for peer in range(lane.size) if peer != lane.rank]
         self.inline = PAIRED if len(self.others) == 1 else INLINE
@@ -60,29 +60,29 @@ class ConversationRunner:
 
     def run(self, conversation: Generator[Request, Any, Any]) -> Any:
         """What it comes to. Raises PeerError, Corruption, or what the conversation raised."""
-        exchange, start = self._start(), perf_counter()
+        transfers, start = self._start(), perf_counter()
         try:
-            result = self._run(conversation, exchange)
-            exchange.finish()
+            result = self._run(conversation, transfers)
+            transfers.finish()
         except BaseException as error:
-            self._give_up(exchange, error)
+            self._send_aborts(transfers, error)
             raise
-        self.tally.sent_bytes += exchange.sent
-        self.tally.wait_seconds += exchange.waited
-        self.tally.seconds += perf_counter() - start
+        self.counters.sent_bytes += transfers.sent
+        self.counters.wait_seconds += transfers.waited
+        self.counters.seconds += perf_counter() - start
         return result
 
-    def refuse(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Tell all ranks that this one cannot take part."""
-        self._give_up(self._start(), error)
+        self._send_aborts(self._start(), error)
 
-    def _start(self) -> Exchange:
+    def _start(self) -> Transfers:
         self.sequence, self.piece = self.lane.sequence, 0
         self.lane.sequence += 1
         lane = self.lane
-        return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
+        return Transfers(lane.group, lane.timeout, lane.buffers, self._where, lane.failure_records)
 
-    def _run(self, conversation: Generator[Request, Any, Any], exchange: Exchange) -> Any:
+    def _run(self, conversation: Generator[Request, Any, Any], transfers: Transfers) -> Any:
         answer: Any = None
         while True:
             try:
@@ -91,32 +91,32 @@ class ConversationRunner:
                 return end.value
             match request:
                 case AllReduce():
-                    answer = self._reduced(exchange, request)
+                    answer = self._reduced(transfers, request)
                 case AllGather(payload):
-                    answer = self._swap(exchange, [payload] * self.lane.size)
+                    answer = self._swap(transfers, [payload] * self.lane.size)
                 case AllToAll(payloads):
-                    answer = self._swap(exchange, payloads)
+                    answer = self._swap(transfers, payloads)
 
-    def _reduced(self, exchange: Exchange, request: AllReduce) -> torch.Tensor:
+    def _reduced(self, transfers: Transfers, request: AllReduce) -> torch.Tensor:
         """The answer to a request. Values of a device go through the host's memory, which waits for the device."""
         room = request.buffer()
         if room.is_cpu:
-            return request.result(self._reduce(exchange, room))
-        return request.result(self._reduce(exchange, room.cpu())).to(room.device)
+            return request.result(self._reduce(transfers, room))
+        return request.result(self._reduce(transfers, room.cpu())).to(room.device)
 
-    def _reduce(self, exchange: Exchange, total: torch.Tensor) -> torch.Tensor:
+    def _reduce(self, transfers: Transfers, total: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, in the contiguous tensor's own memory."""
         if not self.others:
             return total
         if total.nbytes <= self.inline:
-            self._reduce_everywhere(exchange, total.view(-1))
+            self._reduce_everywhere(transfers, total.view(-1))
             return total
         if not self.piece:
-            self._swap(exchange, [b""] * self.lane.size)
+            self._swap(transfers, [b""] * self.lane.size)
         if len(self.others) == 1:
             self._reduce_pair(total)
         else:
-            self._reduce_by_rank(exchange, total.view(-1))
+            self._reduce_by_rank(transfers, total.view(-1))
         return total
 
     def _reduce_pair(self, total: torch.Tensor) -> None:
@@ -127,77 +127,77 @@ class ConversationRunner:
                 self.lane.group.allreduce([total]).wait()
             except RuntimeError as error:
                 raise PeerError(f"{self._where(self.others[0])}: {str(error).splitlines()[0]}") from error
-            self.tally.sent_bytes += total.nbytes
-            self.tally.received_bytes += total.nbytes
-        self.tally.wait_seconds += perf_counter() - start
+            self.counters.sent_bytes += total.nbytes
+            self.counters.received_bytes += total.nbytes
+        self.counters.wait_seconds += perf_counter() - start
 
-    def _reduce_everywhere(self, exchange: Exchange, total: torch.Tensor) -> None:
+    def _reduce_everywhere(self, transfers: Transfers, total: torch.Tensor) -> None:
         """The sum of flat tensors, in the order of ranks, made by each of them."""
         rank, size = self.lane.rank, self.lane.size
-        message = self._message(exchange, total)
-        terms = self._traded(exchange, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
+        message = self._message(transfers, total)
+        terms = self._traded(transfers, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
         sum_by_rank([terms[peer] for peer in range(size)], total)
 
-    def _reduce_by_rank(self, exchange: Exchange, total: torch.Tensor) -> None:
+    def _reduce_by_rank(self, transfers: Transfers, total: torch.Tensor) -> None:
         """The sum of flat tensors, part by part, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
         parts = total.tensor_split(size)
-        ours = {peer: self._message(exchange, parts[peer]) for peer in self.others}
-        terms = self._traded(exchange, ours, [parts[rank]] * size) | {rank: parts[rank]}
-        result = self._message(exchange, parts[rank])
+        ours = {peer: self._message(transfers, parts[peer]) for peer in self.others}
+        terms = self._traded(transfers, ours, [parts[rank]] * size) | {rank: parts[rank]}
+        result = self._message(transfers, parts[rank])
         sum_by_rank((terms[peer] for peer in range(size)), result.values)
         parts[rank].copy_(result.values)
-        for peer, values in self._traded(exchange, dict.fromkeys(self.others, result), parts).items():
+        for peer, values in self._traded(transfers, dict.fromkeys(self.others, result), parts).items():
             parts[peer].copy_(values)
 
-    def _message(self, exchange: Exchange, values: torch.Tensor) -> Message:
+    def _message(self, transfers: Transfers, values: torch.Tensor) -> Message:
         """Some values with a header ahead of them, in memory to send them from."""
-        buffer = exchange.buffers.take(HEADER + values.nbytes)
-        exchange.own(buffer)
+        buffer = transfers.buffers.take(HEADER + values.nbytes)
+        transfers.own(buffer)
         body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
         return Message(buffer, body.copy_(values))
 
     def _traded(
-        self, exchange: Exchange, ours: Mapping[int, Message], like: Sequence[torch.Tensor]
+        self, transfers: Transfers, ours: Mapping[int, Message], like: Sequence[torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """Every peer's values for this rank, like ``like[peer]``; ``ours``: this one's for each."""
         piece, self.piece = self.piece, self.piece + 1
         tag = self._tag(_NOTE, piece)
         rooms = {peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.room for peer in self.others}
-        posted = {peer: exchange.post(peer, tag, room) for peer, room in rooms.items()}
+        posted = {peer: transfers.post(peer, tag, room) for peer, room in rooms.items()}
         for peer, (buffer, values) in ours.items():
             self._header(self.lane.rank, piece, values.nbytes, values.nbytes).write_to(buffer.numpy())
-            exchange.send(peer, tag, buffer, HEADER + values.nbytes)
+            transfers.send(peer, tag, buffer, HEADER + values.nbytes)
         found = {}
         for peer, incoming in posted.items():
             size, where = like[peer].nbytes, self._where(peer)
-            payload = check(exchange.receive(incoming, where), self._header(peer, piece, size), where)
+            payload = check(transfers.receive(incoming, where), self._header(peer, piece, size), where)
             if len(payload) != size:
                 raise Corruption(f"{where}: {len(payload)} bytes of values instead of {size}")
             found[peer] = torch.from_numpy(payload).view(like[peer].dtype)
-            self.tally.received_bytes += HEADER + size
+            self.counters.received_bytes += HEADER + size
         return found
 
-    def _swap(self, exchange: Exchange, payloads: Sequence[bytes]) -> list[bytes]:
+    def _swap(self, transfers: Transfers, payloads: Sequence[bytes]) -> list[bytes]:
         """What every rank has for this one, this one's own included."""
         piece, self.piece = self.piece, self.piece + 1
-        posted = {peer: exchange.post(peer, self._tag(_NOTE, piece), self.room) for peer in self.others}
+        posted = {peer: transfers.post(peer, self._tag(_NOTE, piece), self.room) for peer in self.others}
         for peer in self.others:
-            exchange.send_array(peer, self._tag(_NOTE, piece), self._note(payloads[peer], piece))
+            transfers.send_array(peer, self._tag(_NOTE, piece), self._note(payloads[peer], piece))
         found: dict[int, Any] = {self.lane.rank: payloads[self.lane.rank]}
         bodies = {}
         for peer, incoming in posted.items():
-            size, inline = self._read(exchange.receive(incoming, self._where(peer)), peer, piece)
+            size, inline = self._read(transfers.receive(incoming, self._where(peer)), peer, piece)
             found[peer] = inline
             if len(inline) < size:
-                bodies[peer] = size, exchange.post(peer, self._tag(_BODY, piece), size)
+                bodies[peer] = size, transfers.post(peer, self._tag(_BODY, piece), size)
         for peer in self.others:
             if len(payloads[peer]) > self.inline:
                 body = kernel_view(np.frombuffer(payloads[peer], np.uint8))
-                exchange.send_array(peer, self._tag(_BODY, piece), body)
+                transfers.send_array(peer, self._tag(_BODY, piece), body)
         for peer, (size, incoming) in bodies.items():
-            found[peer] = exchange.receive(incoming, self._where(peer))[:size].tobytes()
-        self.tally.received_bytes += sum(HEADER + len(found[peer]) for peer in self.others)
+            found[peer] = transfers.receive(incoming, self._where(peer))[:size].tobytes()
+        self.counters.received_bytes += sum(HEADER + len(found[peer]) for peer in self.others)
         return [found[rank] for rank in range(self.lane.size)]
 
     def _note(self, payload: bytes, piece: int) -> np.ndarray:
@@ -222,22 +222,22 @@ class ConversationRunner:
     def _where(self, peer: int) -> str:
         return f"rank {peer} ({self.label}, conversation {self.sequence})"
 
-    def _give_up(self, exchange: Exchange, error: BaseException) -> None:
+    def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
         """Send refusals in place of the next notes, and wait for nothing."""
-        message = refusal(self._header(self.lane.rank, self.piece, 0), error)
+        message = abort_message(self._header(self.lane.rank, self.piece, 0), error)
         for peer in self.others:
             try:
-                exchange.send_array(peer, self._tag(_NOTE, self.piece), message)
+                transfers.send_array(peer, self._tag(_NOTE, self.piece), message)
             except (RuntimeError, GcodecError):  # that peer is gone
                 continue
-        self.lane.parked.append((exchange, message))
+        self.lane.parked.append((transfers, message))
 
 
 def converse(
     conversation: Generator[Request, Any, Any],
     group: dist.ProcessGroup | None = None,
     terms: tuple[object, ...] = (),
-    tally: Tally | None = None,
+    counters: Counters | None = None,
 ) -> Any:
     """What this rank's conversation comes to; all ranks of ``group`` (default: the world) must call it together.
 
@@ -247,6 +247,6 @@ def converse(
     by its repr. ``tally`` counts what was moved. Raises PeerError, Corruption, or what the conversation raised, after
     which the lane takes nothing more.
     """
-    lane, counted = lane_of(group), Tally() if tally is None else tally
+    lane, counted = lane_of(group), Counters() if counters is None else counters
     runner = ConversationRunner(lane, ("converse", *terms), counted, "converse")
-    return lane.submit(Job(lambda: runner.run(conversation), runner.refuse)).wait()
+    return lane.submit(LaneJob(lambda: runner.run(conversation), runner.abort)).wait()

@@ -18,12 +18,12 @@ from ..threads import threads_per_rank
 from .gradients import Gradients
 from .modes import Mode, mode_of
 from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
-from .reduction.precompile import warm
-from .stats import Tally
-from .transport.agreement import compare
-from .transport.arguments import duration, whole, whole_or_none
-from .transport.lane import Job, Lane
-from .transport.lanes import lane_for
+from .reduction.precompile import precompile_kernels
+from .stats import Counters
+from .transport.agreement import check_options
+from .transport.arguments import check_duration, check_int, check_optional_int
+from .transport.jobs import LaneJob
+from .transport.lane import Lane, lane_with_options
 
 
 class DiLoCo:
@@ -53,16 +53,17 @@ class DiLoCo:
         threads: int | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
-        self.optimizer, self.every, self.mode, self.group = optimizer, whole("every", every, 1), mode_of(mode), group
-        self.smallest, self.timeout = whole("smallest", smallest), duration("timeout", timeout)
-        self.threads = whole_or_none("threads", threads) or threads_per_rank()
+        self.optimizer, self.every = optimizer, check_int("every", every, 1)
+        self.mode, self.group = mode_of(mode), group
+        self.smallest, self.timeout = check_int("smallest", smallest), check_duration("timeout", timeout)
+        self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
-        self._tally = Tally()
+        self._counters = Counters()
         self._lane: Lane | None = None
         self._params = _by_type(optimizer)
         for dtype in self._params:
-            warm(TYPES[dtype], self.mode, None)
-        self._lane = lane_for(None, group, timeout, self._options)
+            precompile_kernels(TYPES[dtype], self.mode, None)
+        self._lane = lane_with_options(None, group, timeout, self._options)
         with torch.no_grad():
             for one in self._all():
                 dist.broadcast(one, group=group, group_src=0)
@@ -109,9 +110,9 @@ class DiLoCo:
 
     def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The averages over the ranks; those of a type travel as one."""
-        self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
+        self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         label = f"outer step {self.steps // self.every}"  # ranks may have loaded states of different ones
-        lane.submit(lambda: compare(lane.group, self._options(), label)).wait()
+        lane.submit(lambda: check_options(lane.group, self._options(), label)).wait()
         averages, at = [], 0
         for params in self._params.values():
             own = gradients[at : at + len(params)]
@@ -122,26 +123,26 @@ class DiLoCo:
             averages += [part.view(one.shape) for part, one in zip(parts, own, strict=True)]
         return averages
 
-    def _job(self, lane: Lane, flat: torch.Tensor, params: list[torch.Tensor]) -> Job:
+    def _job(self, lane: Lane, flat: torch.Tensor, params: list[torch.Tensor]) -> LaneJob:
         if lane.size == 1:
-            return Job(lambda: flat)
-        tally = self._tally
-        tally.calls += 1
-        tally.raw_bytes += flat.nbytes
-        tally.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
+            return LaneJob(lambda: flat)
+        counters = self._counters
+        counters.calls += 1
+        counters.raw_bytes += flat.nbytes
+        counters.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
         if flat.nbytes < max(self.smallest, 1):
-            return Job(lambda: plain(lane, flat, True, tally))
+            return LaneJob(lambda: plain(lane, flat, True, counters))
         gradients, dtype = Gradients.of(params, flat.numel()), TYPES[flat.dtype]
         label = f"outer step {self.steps // self.every}"
         result = torch.empty_like(flat)
-        return compressed(lane, flat, result, dtype, self.mode, True, gradients, None, self.threads, tally, label)
+        return compressed(lane, flat, result, dtype, self.mode, True, gradients, None, self.threads, counters, label)
 
     def _all(self) -> list[torch.Tensor]:
         return [one for params in self._params.values() for one in params]
 
     def stats(self) -> dict[str, float]:
-        """Wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Tally`` has them."""
-        return self._tally.numbers()
+        """Wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them."""
+        return self._counters.numbers()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and inner optimizer, for ``torch.load(weights_only=True)``: the same on

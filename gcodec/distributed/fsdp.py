@@ -21,7 +21,7 @@ from .collectives import Collectives, GroupOptions, is_mean
 from .modes import FixedBits, Lossless
 from .reduction.allreduce import SMALLEST
 from .reduction.bypass import Bypass
-from .reduction.codebooks import Refresh
+from .reduction.shared_codebooks import Refresh
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LAYER = 1 << 14  #: values per block of a frame
 
 
-class Segment(NamedTuple):
+class GradientSegment(NamedTuple):
     """Values ``begin ... end`` of a buffer are the gradient of ``param``, in the order of its memory: ``stride``."""
 
     begin: int
@@ -29,7 +29,7 @@ class Segment(NamedTuple):
 class Gradients:
     """The segments of a buffer, in order and without gaps between those that follow each other."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, segments: Sequence[GradientSegment]) -> None:
         self.segments = sorted(segments, key=lambda segment: segment.begin)
         self.ends = np.array([segment.end for segment in self.segments], np.int64)
 
@@ -42,7 +42,7 @@ class Gradients:
         strides = [torch.empty(param.shape, device="meta").stride() for param in params]
         return cls(
             [
-                Segment(int(end) - param.numel(), int(end), param, stride)
+                GradientSegment(int(end) - param.numel(), int(end), param, stride)
                 for end, param, stride in zip(ends, params, strides, strict=True)
             ]
         )
@@ -72,7 +72,7 @@ def gradients_of(bucket: GradBucket) -> Gradients:
             begin = (view.data_ptr() - buffer.data_ptr()) // buffer.element_size()
             dense = torch.empty_like(param, device="meta").stride() == param.stride()
             stride = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
-            segments.append(Segment(begin, begin + view.numel(), param, stride))
+            segments.append(GradientSegment(begin, begin + view.numel(), param, stride))
     return Gradients(segments)
 
 

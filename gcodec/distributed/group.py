@@ -21,8 +21,7 @@ from torch._C._distributed_c10d import Store, Work
 from ..errors import InvalidArgument
 from .collectives import Collectives, GroupOptions, is_mean
 from .transport.delegation import hands_on, inner_method
-from .transport.lane import adopt
-from .transport.lanes import close_lanes
+from .transport.lane import adopt, close_lanes
 
 _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
@@ -46,14 +45,15 @@ class CompressedGroup(dist.ProcessGroup):
         for group in (self, self.inner):
             adopt(group, gloo)
         if size > 1:
-            self._collectives.make_warm(torch.float32)
+            self._collectives.precompile(torch.float32)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """The name it is registered under."""
         return self._name
 
     def stats(self) -> dict[str, float]:
-        """Counts of the compressed collectives so far, by name, as :class:`gcodec.distributed.stats.Tally` has them."""
+        """Counts of the compressed collectives so far, by name, as :class:`gcodec.distributed.stats.Counters` has
+        them."""
         return self._collectives.stats()
 
     def allreduce(self, *arguments: Any, **options: Any) -> Work:

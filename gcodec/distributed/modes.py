@@ -12,7 +12,7 @@ from ..format import modes as bit_layouts
 from ..format.ladders import FINE_LADDER, Ladder
 from ..format.modes import BitLayout
 from ..truncation.optimizers import ADVICE, stock_name
-from .transport.arguments import whole
+from .transport.arguments import check_int
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class FixedBits:
     mantissa_bits: int
 
     def __post_init__(self) -> None:
-        whole("mantissa_bits", self.mantissa_bits, 1)
+        check_int("mantissa_bits", self.mantissa_bits, 1)
 
     def bit_layout(self, dtype: DType) -> BitLayout:
         """Which bits frames of this type keep."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass
-class Tally:
+class Counters:
     """Counts of some all-reduces on this rank. Bytes and seconds add up; bits are of head symbols as they were counted,
     where codebooks are shared.
 
@@ -33,7 +33,7 @@ class Tally:
     wait_seconds: float = 0.0
     seconds: float = 0.0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Counters) -> None:
         """Add another's counts."""
         own = vars(self)
         for name, value in vars(other).items():
@@ -59,22 +59,22 @@ class Stats:
     """Tallies by bucket and of the current step, refreshes, and bits per symbol."""
 
     def __init__(self) -> None:
-        self.total = Tally()
-        self.step = Tally()
-        self.last_step = Tally()
-        self.buckets: dict[int, Tally] = {}
+        self.total = Counters()
+        self.step = Counters()
+        self.last_step = Counters()
+        self.buckets: dict[int, Counters] = {}
         self.steps = self.refreshes = self.refresh_bytes = 0
         self.bits_per_symbol = self.entropy_per_symbol = float("nan")
 
-    def add(self, bucket: int, tally: Tally) -> None:
+    def add(self, bucket: int, counters: Counters) -> None:
         """An all-reduce has ended."""
-        for kept in (self.total, self.step, self.buckets.setdefault(bucket, Tally())):
-            kept.add(tally)
+        for kept in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
+            kept.add(counters)
 
     def end_step(self) -> None:
         """Every bucket of a step has been reduced."""
         self.steps += 1
-        self.last_step, self.step = self.step, Tally()
+        self.last_step, self.step = self.step, Counters()
 
     def numbers(self) -> dict[str, Any]:
         """All of it as plain numbers and dictionaries of them."""
@@ -86,7 +86,7 @@ class Stats:
             "entropy_per_symbol": self.entropy_per_symbol,
             **self.total.numbers(),
             "last_step": self.last_step.numbers(),
-            "buckets": {index: tally.numbers() for index, tally in self.buckets.items()},
+            "buckets": {index: counters.numbers() for index, counters in self.buckets.items()},
         }
 
 

@@ -39,7 +39,7 @@ from bench.cluster import (  # noqa: E402
 )
 from bench.experiments import gravac_methods  # noqa: E402
 from gcodec.benchmark.csv_tables import read_table, write_table  # noqa: E402
-from gcodec.distributed.stats import Tally  # noqa: E402
+from gcodec.distributed.stats import Counters  # noqa: E402
 
 # The bed
 
@@ -119,13 +119,13 @@ def test_peers_give_back_every_bit(name):
     values[:2000] = 0
     words, out, back = values.view(np.uint32), np.empty(30_000, np.uint8), np.empty(5000, np.uint32)
     rounded = np.empty_like(back)
-    coder = coders.PeerCoder(coders.CODECS[name](), Tally())
+    coder = coders.PeerCoder(coders.CODECS[name](), Counters())
     size = coder.encode(words, 0, 0, out, rounded)
     coder.decode(out[:size], back)
     assert np.array_equal(back, words)
     assert np.array_equal(rounded, words)
     assert (size < words.nbytes) == (name != "no codec")
-    assert coder.tally.encoded_bytes == coder.tally.decoded_bytes == words.nbytes
+    assert coder.counters.encoded_bytes == coder.counters.decoded_bytes == words.nbytes
 
 
 # Verification
@@ -177,7 +177,7 @@ def test_a_perturbed_model_is_one_ulp_away():
 # Rows
 
 def answers(seconds: float) -> list[dict[str, Any]]:
-    tally = Tally(sent_bytes=40.0, encode_seconds=seconds / 4).numbers()
+    tally = Counters(sent_bytes=40.0, encode_seconds=seconds / 4).numbers()
     return [{"seconds": seconds * factor, "processor": seconds, "sent": 100, "received": 100, "tally": tally}
             for factor in (1, 2)]
 

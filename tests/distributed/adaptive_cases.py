@@ -34,7 +34,7 @@ from gcodec.adaptive import (
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import QSGD, Dense, Frames, PowerSGD, RandomK, TopK
-from gcodec.distributed.stats import Tally
+from gcodec.distributed.stats import Counters
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.distributed.compressor_cases import Given, averages_at, gradients_of
 from tests.support.compressor_settings import gradients_at, same
@@ -64,19 +64,19 @@ def decisions(controller: Any) -> dict[str, Any]:
 def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, int, int]:
     """Averages and decisions are those of simulated ranks, bit for bit."""
     size = group.size()
-    controller, tally = CONTROLLERS[name], Tally()
+    controller, counters = CONTROLLERS[name], Counters()
     simulated = ranks(size, TopK(0.1), controller, counter())
     real = ranks(size, TopK(0.1), controller, counter())[rank()]
     found, settings = [], set()
     for step in range(steps):
         gradients = gradients_at(step, size)
         wanted = run_conversations([one.average(own, rate=1.0) for one, own in zip(simulated, gradients, strict=True)])
-        averages = gd.converse(real.average(gradients[rank()], rate=1.0), group, tally=tally)
+        averages = gd.converse(real.average(gradients[rank()], rate=1.0), group, counters=counters)
         assert all(same(averages[one], wanted[rank()][one]) for one in averages), step
         settings.add(repr([compressor.floats((60, 70)) for compressor in real.averager.compressors.values()]))
         found += list(averages.values())
     assert decisions(real.controller) == decisions(simulated[rank()].controller)
-    return crc(found), len(settings), int(tally.sent_bytes)
+    return crc(found), len(settings), int(counters.sent_bytes)
 
 
 def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:

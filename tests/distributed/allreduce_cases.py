@@ -27,9 +27,9 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.reduction import bypass as bypasses
 from gcodec.distributed.reduction import coder, reduce
-from gcodec.distributed.transport import exchange, failures, message
+from gcodec.distributed.transport import failures, jobs, message, transfers
 from gcodec.distributed.transport import lane as lanes
-from gcodec.distributed.transport.lanes import lane_of
+from gcodec.distributed.transport.lane import lane_of
 from tests.support.laws import bits_of
 
 WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -107,8 +107,8 @@ def layouts() -> int:
     turned = mine.t().clone().t()
     spaced = torch.zeros(600, 1000)[:, ::2]
     spaced.copy_(mine)
-    pending = [gd.allreduce(tensor, smallest=0, async_op=True) for tensor in (turned, spaced)]
-    for one in pending:
+    future = [gd.allreduce(tensor, smallest=0, async_op=True) for tensor in (turned, spaced)]
+    for one in future:
         assert one is not None
         one.wait()
         assert one.done()
@@ -441,18 +441,18 @@ def refresh(steps: int, interval: int, change_at: int | None,
 @contextlib.contextmanager
 def slowed(slow: str) -> Iterator[None]:
     """One of the two ways of making a collective, "dense" or "coded", seems slow."""
-    add, end_step = bypasses.Gate.add, bypasses.Gate.end_step
+    add, end_step = bypasses.BypassController.add, bypasses.BypassController.end_step
 
-    def slow_add(self: bypasses.Gate, n_bytes: int, tally: Any) -> None:
-        tally.seconds += 10.0 * (bool(tally.dense) == (slow == "dense"))
-        add(self, n_bytes, tally)
+    def slow_add(self: bypasses.BypassController, n_bytes: int, counters: Any) -> None:
+        counters.seconds += 10.0 * (bool(counters.dense) == (slow == "dense"))
+        add(self, n_bytes, counters)
 
-    def slow_end(self: bypasses.Gate, lane: Any) -> None:
+    def slow_end(self: bypasses.BypassController, lane: Any) -> None:
         if self.kind == (bypasses.DENSE if slow == "dense" else bypasses.COMPRESSED):
             self._ended -= 10.0         # the step took that long, too
         end_step(self, lane)
 
-    with mock.patch.multiple(bypasses.Gate, add=slow_add, end_step=slow_end):
+    with mock.patch.multiple(bypasses.BypassController, add=slow_add, end_step=slow_end):
         yield
 
 
@@ -473,8 +473,8 @@ def bypass(slow: str) -> list[int]:
             assert (step < 9) == (state.stats()["bypass_gain"] != state.stats()["bypass_gain"])
         copy = gd.CompressedAllreduce(bypass=gd.Bypass(steps=2, every=8))
         copy.load_state_dict(state.state_dict())
-        assert copy._gate is not None
-        assert copy._gate.verdicts == state._gate.verdicts
+        assert copy._bypass is not None
+        assert copy._bypass.verdicts == state._bypass.verdicts
     numbers = state.stats()
     assert numbers["bypass_compressing"] == (numbers["bypass_gain"] > 1) == (slow == "dense")
     assert numbers["bypass_gain"] == pytest.approx(numbers["bypass_dense_ms"] / numbers["bypass_compressed_ms"])
@@ -487,14 +487,14 @@ def bypass(slow: str) -> list[int]:
 def conservation() -> dict[str, float]:
     """Bytes counted, and bytes that were handed to Gloo."""
     handed = 0
-    original = exchange.Exchange.send
+    original = transfers.Transfers.send
 
-    def send(self: exchange.Exchange, peer: int, tag: int, buffer: torch.Tensor, n_bytes: int) -> None:
+    def send(self: transfers.Transfers, peer: int, tag: int, buffer: torch.Tensor, n_bytes: int) -> None:
         nonlocal handed
         handed += n_bytes
         original(self, peer, tag, buffer, n_bytes)
 
-    with mock.patch.object(exchange.Exchange, "send", send):
+    with mock.patch.object(transfers.Transfers, "send", send):
         _, numbers = train("near", 4)
     return {**{key: numbers[key] for key in ("sent_bytes", "received_bytes", "raw_bytes", "encoded_bytes")},
             "handed": handed, "by_bucket": sum(one["sent_bytes"] for one in numbers["buckets"].values()),
@@ -548,7 +548,7 @@ def under_way(n_jobs: int, n_parts: int) -> tuple[list[str], list[str]]:
     comes of each. The last part of the second job fails."""
     lane, log, ready = lane_of(dist.new_group()), list[str](), threading.Event()
 
-    def job(name: str) -> lanes.Job:
+    def job(name: str) -> jobs.LaneJob:
         left = iter(range(n_parts))
 
         def advance() -> Any:
@@ -563,14 +563,14 @@ def under_way(n_jobs: int, n_parts: int) -> tuple[list[str], list[str]]:
                 pass
             return str(value)
 
-        later = lanes.Later(finish, advance)
+        later = jobs.StartedJob(finish, advance)
 
-        def run() -> lanes.Later:
+        def run() -> jobs.StartedJob:
             ready.wait(30)
             log.append(f"{name} begins")
             return later.then(str.upper)
 
-        return lanes.Job(run, begins=True)
+        return jobs.LaneJob(run, begins=True)
 
     works = {name: lane.submit(job(name)) for name in "abcdefgh"[:n_jobs]}
     ready.set()
@@ -593,9 +593,9 @@ def full_queue(culprit: int, patience: float) -> list[str]:
         lane_of(group)._queue.maxsize = 3
         for _ in range(9):
             try:
-                pending = gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True)
-                assert pending is not None
-                begun.append(pending)
+                future = gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True)
+                assert future is not None
+                begun.append(future)
             except gcodec.PeerError as error:
                 texts.append(str(error))
     for one in begun:

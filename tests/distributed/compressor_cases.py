@@ -22,7 +22,7 @@ from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.conversation import PAIRED, ConversationRunner
-from gcodec.distributed.transport.exchange import Exchange
+from gcodec.distributed.transport.transfers import Transfers
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.support.compressor_settings import PROMISES, norm, same
 
@@ -213,14 +213,14 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
     """What was sent and received, as counted and as handed to the network; ``reduced``: by Gloo, above ``paired``
     bytes."""
     handed = 0
-    original = Exchange.send
+    original = Transfers.send
 
     def send(self: Any, peer: int, tag: int, buffer: torch.Tensor, n: int) -> None:
         nonlocal handed
         handed += n
         original(self, peer, tag, buffer, n)
 
-    with mock.patch.object(Exchange, "send", send), \
+    with mock.patch.object(Transfers, "send", send), \
             mock.patch("gcodec.distributed.conversation.PAIRED", paired), \
             given_model(group, PROMISES[name].setting) as (model, wrapped, state):
         for step in range(3):

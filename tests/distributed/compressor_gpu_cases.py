@@ -83,7 +83,7 @@ def there() -> Iterator[Side]:
     side = Side()
     with mock.patch.object(gpu_jobs, "side_stream_of", lambda device: side), \
             mock.patch.object(gpu_jobs, "_devices", lambda flat: []), \
-            mock.patch.object(controller_state, "Pending", lambda devices: gd.Pending()):
+            mock.patch.object(controller_state, "Future", lambda devices: gd.Future()):
         yield side
 
 

@@ -25,7 +25,7 @@ import gcodec.distributed as gd
 from gcodec.distributed.ddp import codec_state
 from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
 from gcodec.distributed.transport import gpu as gpu_transport
-from gcodec.distributed.transport.lanes import lane_of
+from gcodec.distributed.transport.lane import lane_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.distributed import allreduce_cases
 from tests.distributed.allreduce_cases import rank, values_at
@@ -217,10 +217,10 @@ def sums_as_on_the_host() -> bool:
 
 
 def _host_sum(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
-    from gcodec.distributed.reduction.summation import Sum
+    from gcodec.distributed.reduction.summation import RankSum
     from gcodec.tensors import values_of
 
-    total, out = Sum(values_of(terms[0]).dtype, 5000), np.empty(5000, values_of(terms[0]).bits.dtype)
+    total, out = RankSum(values_of(terms[0]).dtype, 5000), np.empty(5000, values_of(terms[0]).bits.dtype)
     for term in terms[:-1]:
         total.add(values_of(term).bits)
     total.finish(values_of(terms[-1]).bits, divisor, out)

@@ -20,9 +20,9 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.compressors import RandomK, TopK
 from gcodec.distributed.reduction.allreduce import compressed, plain
-from gcodec.distributed.stats import Tally
-from gcodec.distributed.transport.exchange import Exchange
-from gcodec.distributed.transport.lanes import lane_of
+from gcodec.distributed.stats import Counters
+from gcodec.distributed.transport.lane import lane_of
+from gcodec.distributed.transport.transfers import Transfers
 from gcodec.dtypes import BY_NAME
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.distributed.allreduce_cases import _sabotage as sabotage
@@ -136,7 +136,7 @@ def between() -> bool:
     hands it in only when it waits for them."""
     lane = lane_of(dist.new_group(), PATIENCE)
     tensor, waits, go = torch.full((70_000,), float(rank())), threading.Event(), threading.Event()
-    result, wait = torch.empty_like(tensor), Exchange._wait
+    result, wait = torch.empty_like(tensor), Transfers._wait
 
     n_waits = count(1)
 
@@ -145,16 +145,16 @@ def between() -> bool:
             waits.set()
         wait(*arguments)
 
-    begun = compressed(lane, tensor, result, BY_NAME["float32"], gd.Lossless(), False, None, None, 1, Tally())
+    begun = compressed(lane, tensor, result, BY_NAME["float32"], gd.Lossless(), False, None, None, 1, Counters())
     small = torch.ones(3)
-    with mock.patch.object(Exchange, "_wait", noticed):
+    with mock.patch.object(Transfers, "_wait", noticed):
         if rank():
             lane.submit(lambda: go.wait(30))    # so that both are there
             works = [lane.submit(begun)]
         else:
             works = [lane.submit(begun)]
             assert waits.wait(30)
-        works.append(lane.submit(lambda: plain(lane, small, False, Tally())))
+        works.append(lane.submit(lambda: plain(lane, small, False, Counters())))
         go.set()
         for work in works:
             work.wait()

@@ -14,18 +14,18 @@ pytest.importorskip("torch")
 
 import gcodec.distributed as gd
 from gcodec.distributed.modes import Lossless
-from gcodec.distributed.reduction import common_codebooks
-from gcodec.distributed.reduction.bypass import NUMBERS, Gate
-from gcodec.distributed.reduction.codebooks import Codebooks
-from gcodec.distributed.reduction.common_codebooks import CommonBooks
-from gcodec.distributed.reduction.refresh import Rounds
+from gcodec.distributed.reduction import collective_codebooks
+from gcodec.distributed.reduction.bypass import NUMBERS, BypassController
+from gcodec.distributed.reduction.collective_codebooks import CollectiveCodebooks
+from gcodec.distributed.reduction.refresh import CodebookRefresh
+from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
 from gcodec.distributed.stats import Stats
 from gcodec.dtypes import BY_NAME
 
 FLOAT32 = BY_NAME["float32"]
 
 
-def counted(books: Codebooks, numbers: list[int], n_levels: int) -> None:
+def counted(books: SharedCodebooks, numbers: list[int], n_levels: int) -> None:
     """As after a step whose symbols were of a few bins, others in each layer."""
     books.prepare(numbers, FLOAT32.head_bits, n_levels)
     for number in numbers:
@@ -35,7 +35,7 @@ def counted(books: Codebooks, numbers: list[int], n_levels: int) -> None:
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
 def test_a_layer_that_has_another_form_by_now_has_no_codebook_of_the_old_one(changed):
-    books, undisturbed = Codebooks(gd.Refresh()), Codebooks(gd.Refresh())
+    books, undisturbed = SharedCodebooks(gd.Refresh()), SharedCodebooks(gd.Refresh())
     for one in (books, undisturbed):
         counted(one, [0, 1, 2], 1)
     sums = books.take(), undisturbed.take()
@@ -51,8 +51,8 @@ def test_a_layer_that_has_another_form_by_now_has_no_codebook_of_the_old_one(cha
 
 def test_what_is_new_has_a_codebook_soon():
     lane: Any = SimpleNamespace(size=1)
-    books = Codebooks(gd.Refresh(interval=50))
-    rounds = Rounds(books, Stats())
+    books = SharedCodebooks(gd.Refresh(interval=50))
+    rounds = CodebookRefresh(books, Stats())
     made = []
     for step in range(40):
         form = 8 if step >= 20 else 1       # another mode
@@ -64,8 +64,8 @@ def test_what_is_new_has_a_codebook_soon():
 
 
 def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
-    monkeypatch.setattr(common_codebooks, "_SEEN", 20)
-    books = CommonBooks(gd.Refresh())
+    monkeypatch.setattr(collective_codebooks, "_SEEN", 20)
+    books = CollectiveCodebooks(gd.Refresh())
     for size in range(100):
         assert books.shared(("reduce", size), 1000, FLOAT32, Lossless()) is None
     assert len(books._seen) <= 20
@@ -73,8 +73,8 @@ def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
 
 
 def test_kinds_that_come_again_have_codebooks_of_their_own_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(common_codebooks, "_MOST", 3)
-    books = CommonBooks(gd.Refresh())
+    monkeypatch.setattr(collective_codebooks, "_MOST", 3)
+    books = CollectiveCodebooks(gd.Refresh())
     kinds = ["a", "b", "c", "d"]
     found = [[books.shared(kind, 1000, FLOAT32, Lossless()) for kind in kinds] for _ in range(3)]
     assert found[0] == [None] * 4
@@ -83,10 +83,10 @@ def test_kinds_that_come_again_have_codebooks_of_their_own_up_to_a_limit(monkeyp
 
 
 def test_what_the_bypass_found_is_there_after_a_resume():
-    gate, other = Gate(gd.Bypass()), Gate(gd.Bypass())
-    gate.numbers = {name: 1.5 + k for k, name in enumerate(NUMBERS)}
-    other.load_state_dict(gate.state_dict())
-    assert other.numbers == gate.numbers
+    bypass, other = BypassController(gd.Bypass()), BypassController(gd.Bypass())
+    bypass.numbers = {name: 1.5 + k for k, name in enumerate(NUMBERS)}
+    other.load_state_dict(bypass.state_dict())
+    assert other.numbers == bypass.numbers
 
 
 _USES = """
@@ -94,11 +94,11 @@ import importlib, pkgutil, sys
 import numpy as np, torch
 import gcodec.kernels
 from gcodec.distributed import Lossless, Refresh
-from gcodec.distributed.reduction.codebooks import Codebooks
-from gcodec.distributed.reduction.coder import Coder, Shared
-from gcodec.distributed.gradients import Gradients, Segment
-from gcodec.distributed.stats import Tally
-from gcodec.distributed.reduction.precompile import rows_alike, warm
+from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
+from gcodec.distributed.reduction.coder import Coder, BufferCodebooks
+from gcodec.distributed.gradients import Gradients, GradientSegment
+from gcodec.distributed.stats import Counters
+from gcodec.distributed.reduction.precompile import rows_alike, precompile_kernels
 from gcodec.dtypes import BY_NAME
 
 def kernels():
@@ -108,15 +108,15 @@ def kernels():
     return sum(len(one.overloads) for one in found.values())
 
 dtype = BY_NAME[sys.argv[1]]
-warm(dtype, Lossless(), Refresh())
+precompile_kernels(dtype, Lossless(), Refresh())
 before, shape = kernels(), (200, 300)
 bits, room = rows_alike(dtype, *shape), np.empty(1 << 20, np.uint8)
-books = Codebooks(Refresh())
+books = SharedCodebooks(Refresh())
 books.prepare([0], dtype.head_bits, 1)
-shared = Shared(books, Gradients([Segment(0, len(bits), torch.empty(0), (1,))]), np.zeros(1, np.int64))
+shared = BufferCodebooks(books, Gradients([GradientSegment(0, len(bits), torch.empty(0), (1,))]), np.zeros(1, np.int64))
 sizes = []
 for step in range(1, 5):
-    coder = Coder(dtype, Lossless().bit_layout(dtype), None, shared, [shape], 1, Tally())
+    coder = Coder(dtype, Lossless().bit_layout(dtype), None, shared, [shape], 1, Counters())
     sizes.append(coder.encode(bits, 0, 0, room))
     coder.decode(room[:sizes[-1]], np.empty_like(bits))
     books.end_step()

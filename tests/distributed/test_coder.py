@@ -12,10 +12,10 @@ import torch
 
 import gcodec.distributed as gd
 from gcodec.distributed.gradients import Gradients
-from gcodec.distributed.reduction.codebooks import Codebooks, Refresh
-from gcodec.distributed.reduction.coder import Coder, Shared
-from gcodec.distributed.reduction.prediction import Piece, Predicted
-from gcodec.distributed.stats import Tally
+from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
+from gcodec.distributed.reduction.prediction_cache import LosslessPiece, PredictionCache
+from gcodec.distributed.reduction.shared_codebooks import Refresh, SharedCodebooks
+from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME
 
 SHAPES = ((3, 5), (900, 64), (70_000,), (128, 96))      # the second has rows worth predicting
@@ -23,10 +23,10 @@ N_VALUES = sum(int(np.prod(shape)) for shape in SHAPES)
 FLOAT32 = BY_NAME["float32"]
 
 
-class Never(Predicted):
+class Never(PredictionCache):
     """Predicts nothing."""
 
-    def encode(self, piece: Piece, out: np.ndarray) -> int:
+    def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
         return piece.encode(piece.plan(), out)
 
 
@@ -35,14 +35,15 @@ class Rank:
 
     def __init__(self) -> None:
         params = [torch.zeros(shape) for shape in SHAPES]
-        self.books = Codebooks(Refresh())
+        self.books = SharedCodebooks(Refresh())
         self.gradients = Gradients.of(params, N_VALUES)
-        self.shared = Shared(self.books, self.gradients, np.arange(len(SHAPES)))
+        self.shared = BufferCodebooks(self.books, self.gradients, np.arange(len(SHAPES)))
         self.books.prepare(range(len(SHAPES)), FLOAT32.head_bits, 1)
         self.step = 0
 
     def coder(self) -> Coder:
-        return Coder(FLOAT32, gd.Lossless().bit_layout(FLOAT32), None, self.shared, self.gradients.shapes, 1, Tally())
+        bit_layout = gd.Lossless().bit_layout(FLOAT32)
+        return Coder(FLOAT32, bit_layout, None, self.shared, self.gradients.shapes, 1, Counters())
 
     def send(self, values: np.ndarray, begin: int = 0) -> int:
         """The bytes of a frame, which has been decoded again."""
@@ -75,7 +76,7 @@ def test_related_rows_are_predicted_at_every_step():
     for one in (rank, plain):
         one.send(gradients(0, related=True))
         one.refresh()
-    plain.books.predicted = Never()
+    plain.books.prediction_cache = Never()
     usual = plain.send(gradients(1, related=True))
     sizes = [rank.send(gradients(seed, related=True)) for seed in range(1, 4)]      # a trial, then from memory
     assert max(sizes) < 0.85 * usual
@@ -84,7 +85,7 @@ def test_related_rows_are_predicted_at_every_step():
 
 def test_what_is_no_longer_related_is_no_longer_predicted():
     rank, plain = Rank(), Rank()
-    plain.books.predicted = Never()
+    plain.books.prediction_cache = Never()
     for one in (rank, plain):
         one.send(gradients(0, related=True))
         one.refresh()

@@ -160,7 +160,7 @@ def test_faults_are_told_to_all(pair, kind):
         assert "rank 0" in second[-1]
     elif kind == "damage":
         assert "rank 1: a payload's checksum differs" in first[-1]
-        assert "given up" in second[-1]
+        assert "aborted" in second[-1]
     else:
         assert "MemoryError: no memory" in first[-1]
         assert "no memory" in second[-1]

@@ -17,8 +17,8 @@ ranks = ranks_of(CASES, 3)
 @pytest.mark.parametrize(("kind", "error", "text"), [
     ("payload", "Corruption", "checksum is wrong"),
     ("header", "Corruption", "header is damaged"),
-    ("exception", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),
-    ("result", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),     # in all the others' last message
+    ("exception", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
+    ("result", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),     # in all the others' last message
     ("mode", "PeerError", "differs in dtype, mode"),
     ("longer", "PeerError", "number of values"),
     ("shorter", "PeerError", ""),
@@ -33,7 +33,7 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
         assert "has failed" in following
         if rank != CULPRIT:
             assert f"rank {CULPRIT} " in message
-            assert (name == error and text in message) or "given up" in message, message
+            assert (name == error and text in message) or "aborted" in message, message
 
 
 def test_a_silent_rank_is_an_error_within_the_timeout(ranks):

@@ -72,8 +72,8 @@ def test_sums_have_the_hosts_bits(ranks):
 
 
 @pytest.mark.parametrize(("kind", "by", "error", "text"), [
-    ("exception", "group", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),
-    ("result", "group", "PeerError", "given up: ZeroDivisionError: a fault on purpose"),
+    ("exception", "group", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
+    ("result", "group", "PeerError", "aborted: ZeroDivisionError: a fault on purpose"),
     ("payload", "staged", "Corruption", "checksum"),
     ("size", "staged", "Corruption", "a frame of"),
     ("other values", "group", "Corruption", "values of"),
@@ -87,8 +87,8 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
         assert untouched
         assert "has failed" in following
         if rank != CULPRIT:
-            assert f"rank {CULPRIT} " in message or "given up" in message, message
-            assert (name == error and text in message) or "given up" in message, (name, message)
+            assert f"rank {CULPRIT} " in message or "aborted" in message, message
+            assert (name == error and text in message) or "aborted" in message, (name, message)
 
 
 @pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])

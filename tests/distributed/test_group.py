@@ -81,14 +81,14 @@ def test_damage_is_an_exception(ranks, how):
     for rank, texts in enumerate(heard):
         assert all(texts), f"rank {rank} has noticed nothing: {texts}"
         if rank != ranks.size - 1:
-            assert all(f"rank {ranks.size - 1} " in text or "given up" in text for text in texts), texts
+            assert all(f"rank {ranks.size - 1} " in text or "aborted" in text for text in texts), texts
 
 
 def test_a_dead_rank_is_an_exception():
     ranks = Ranks(3, CASES, backend="gcodec")
     heard = ranks.run_with_deaths("death", by=1)
     assert heard[1] is None
-    assert all("rank 1 " in heard[rank] or "given up" in heard[rank] for rank in (0, 2)), heard
+    assert all("rank 1 " in heard[rank] or "aborted" in heard[rank] for rank in (0, 2)), heard
 
 
 def test_the_world_can_end_and_begin_again(ranks):

@@ -23,7 +23,7 @@ def test_training_goes_on_after_lanes_are_closed(ranks, state):
 
 def test_a_broken_lane_stays_broken_when_it_is_closed(ranks):
     for first, *later in ranks.run("closed_when_broken", culprit=CULPRIT):
-        assert "checksum is wrong" in first or "given up" in first
+        assert "checksum is wrong" in first or "aborted" in first
         assert all("an earlier all-reduce of this group has failed" in text for text in later), later
 
 
@@ -70,12 +70,12 @@ def test_so_is_one_of_diloco(ranks):
 
 
 def test_codebooks_that_differ_are_mentioned(ranks):
-    assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "given up" in text
+    assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "aborted" in text
                for text in ranks.run("changed", culprit=CULPRIT))
 
 
 def test_so_are_states_of_different_steps(ranks):
-    assert all("differs in" in text or "given up" in text for text in ranks.run("torn", culprit=CULPRIT))
+    assert all("differs in" in text or "aborted" in text for text in ranks.run("torn", culprit=CULPRIT))
     heard = ranks.run("torn_diloco", culprit=CULPRIT)
     assert all("ranks differ in steps: 4 on rank 0, 6 on rank 1" in text for text in heard)
 

@@ -20,16 +20,16 @@ import gcodec.distributed as gd
 from gcodec.averaging.state import pack_state, unpack_state
 from gcodec.distributed.collectives import Collectives
 from gcodec.distributed.ddp.compressor_state import CompressedGradients
-from gcodec.distributed.gradients import Gradients, Segment
-from gcodec.distributed.reduction.levels import Rule
+from gcodec.distributed.gradients import Gradients, GradientSegment
+from gcodec.distributed.reduction.level_chooser import LevelChooser
 from gcodec.distributed.reduction.partition import piece_length, shapes_within, shares
-from gcodec.distributed.reduction.periods import Periods
 from gcodec.distributed.reduction.schedule import Schedule
-from gcodec.distributed.reduction.summation import Sum
-from gcodec.distributed.stats import Stats, Tally
-from gcodec.distributed.transport.exchange import Buffers, Exchange
-from gcodec.distributed.transport.failures import Notices
-from gcodec.distributed.transport.message import HEADER, REFUSAL, RESULT, Header, check, refusal
+from gcodec.distributed.reduction.step_detection import StepDetector
+from gcodec.distributed.reduction.summation import RankSum
+from gcodec.distributed.stats import Counters, Stats
+from gcodec.distributed.transport.failures import FailureRecords
+from gcodec.distributed.transport.message import ABORT, HEADER, RESULT, Header, abort_message, check
+from gcodec.distributed.transport.transfers import Buffers, Transfers
 from gcodec.dtypes import BY_NAME
 from gcodec.truncation.optimizers import levels_for
 
@@ -46,14 +46,14 @@ class GoneGroup:
     recv = send
 
 
-@pytest.mark.parametrize("begin", [lambda exchange: exchange.post(3, 1, 10),
-                                   lambda exchange: exchange.send_array(3, 1, np.zeros(10, np.uint8))],
+@pytest.mark.parametrize("begin", [lambda transfers: transfers.post(3, 1, 10),
+                                   lambda transfers: transfers.send_array(3, 1, np.zeros(10, np.uint8))],
                          ids=["receive", "send"])
 def test_a_closed_connection_is_an_error_that_names_the_rank(begin):
     group: Any = GoneGroup()
-    exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer} (here)")
+    transfers = Transfers(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer} (here)")
     with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3 \(here\): .*closed by peer\)$"):
-        begin(exchange)
+        begin(transfers)
 
 
 class Box:
@@ -78,15 +78,15 @@ class Box:
 
 def test_who_has_given_up_before_is_not_to_blame():
     store: Any = Box(gone=False)
-    Notices(store, 3).leave("rank 1: no answer")
-    Notices(store, 3).leave("rank 1: no answer")
-    here = Notices(store, 2)
+    FailureRecords(store, 3).leave("rank 1: no answer")
+    FailureRecords(store, 3).leave("rank 1: no answer")
+    here = FailureRecords(store, 2)
     group: Any = GoneGroup()
-    exchange = Exchange(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer}", here)
+    transfers = Transfers(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer}", here)
     for again in range(2):
-        with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3: .* that rank had given up: rank 1: no answer$"):
-            exchange.post(3, again, 10)
-    assert Notices(store, 0).of(2) == "rank 3: the connection has failed (Connection closed by peer)"
+        with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3: .* that rank had aborted: rank 1: no answer$"):
+            transfers.post(3, again, 10)
+    assert FailureRecords(store, 0).of(2) == "rank 3: the connection has failed (Connection closed by peer)"
     assert here.of(1) is None
     looks = store.looks
     assert here.of(1) is None       # nobody waits twice for a notice
@@ -95,9 +95,9 @@ def test_who_has_given_up_before_is_not_to_blame():
 
 def test_without_a_store_there_are_no_notices():
     store: Any = Box(gone=True)
-    notices = Notices(store, 1)
-    notices.leave("anything")
-    assert notices.of(1) is None
+    failure_records = FailureRecords(store, 1)
+    failure_records.leave("anything")
+    assert failure_records.of(1) is None
 
 
 @given(st.integers(0, 1 << 26), st.integers(1, 9))
@@ -152,15 +152,15 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
         optimizer.step()
     ladder = gcodec.Ladder((0, 2, 3, 9)) if name == "uneven ladder" else None
     ends = np.cumsum([param.numel() for param in params])
-    segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
+    segments = [GradientSegment(int(end) - param.numel(), int(end), param, param.stride())
                 for end, param in zip(ends, params, strict=True)]
     mode = gd.NearLossless(optimizer, ladder=ladder, loss_scale=8.0, scale=0.5)
-    rule = Rule(mode, Gradients(segments), BY_NAME["float32"], 3.0)
+    level_chooser = LevelChooser(mode, Gradients(segments), BY_NAME["float32"], 3.0)
     values = (torch.randn(int(ends[-1]), generator=random) * 0.1).masked_fill(torch.rand(int(ends[-1])) < 0.1, 0)
     for kind, scale in ((0, 1.5), (1, 0.5)):
         out = np.full(len(values), 99, np.uint8)
         for begin in range(0, len(values), 1000):
-            rule.levels(begin, values.numpy()[begin : begin + 1000], kind, out[begin : begin + 1000])
+            level_chooser.levels(begin, values.numpy()[begin : begin + 1000], kind, out[begin : begin + 1000])
         for begin, end, held, stride in segments:
             grad, found = (torch.as_strided(flat[begin:end], held.shape, stride)
                            for flat in (values, torch.from_numpy(out)))
@@ -210,9 +210,9 @@ def test_what_does_not_fit_is_refused(change, error, text):
 
 def test_a_refusal_says_why():
     expected = Header(RESULT, 1, 2, 3, 4, 5, 0)
-    message = refusal(expected, ValueError("x" * 1000))
-    assert Header.read_from(message, "").kind == REFUSAL
-    with pytest.raises(gcodec.PeerError, match="rank 1: that rank has given up: ValueError: xxx"):
+    message = abort_message(expected, ValueError("x" * 1000))
+    assert Header.read_from(message, "").kind == ABORT
+    with pytest.raises(gcodec.PeerError, match="rank 1: that rank has aborted: ValueError: xxx"):
         check(message, expected, "rank 1")
 
 
@@ -227,7 +227,7 @@ def test_narrow_types_are_added_in_float32_and_rounded_once(dtype, place, n_term
     for term in terms[1:]:
         wanted = wanted + term.to(wide)
     wanted = wanted / n_terms
-    total = Sum(BY_NAME[dtype], len(values))
+    total = RankSum(BY_NAME[dtype], len(values))
     for _ in range(2):
         bits = [one.clone().view(getattr(torch, f"int{one.itemsize * 8}")).numpy().view(f"u{one.itemsize}")
                 for one in terms]
@@ -243,8 +243,8 @@ def test_narrow_types_are_added_in_float32_and_rounded_once(dtype, place, n_term
 
 def test_statistics_are_plain_numbers_and_go_to_a_writer():
     stats = Stats()
-    stats.add(0, Tally(calls=1, raw_bytes=100, dense_bytes=100.0, sent_bytes=25.0))
-    stats.add(1, Tally(calls=1, dense=1, raw_bytes=10, dense_bytes=10.0, sent_bytes=10.0))
+    stats.add(0, Counters(calls=1, raw_bytes=100, dense_bytes=100.0, sent_bytes=25.0))
+    stats.add(1, Counters(calls=1, dense=1, raw_bytes=10, dense_bytes=10.0, sent_bytes=10.0))
     stats.end_step()
     numbers = stats.numbers()
     assert numbers["ratio"] == 110 / 35
@@ -269,7 +269,7 @@ def test_tensorboard_has_what_was_written(tmp_path):
     stats = Stats()
     with SummaryWriter(tmp_path) as writer:
         for step in range(3):
-            stats.add(0, Tally(calls=1, raw_bytes=100, dense_bytes=100.0, sent_bytes=25.0))
+            stats.add(0, Counters(calls=1, raw_bytes=100, dense_bytes=100.0, sent_bytes=25.0))
             stats.end_step()
             gd.log_to(writer, stats.numbers(), step, "run")
     read = reading.EventAccumulator(str(tmp_path))
@@ -409,7 +409,7 @@ def test_what_is_not_reduced_on_devices_says_so():
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), min_size=1, max_size=20), st.data())
 def test_steps_begin_after_the_longest_gap(first, step, data):
-    pause, periods = data.draw(st.integers(0, len(step) - 1)), Periods(lambda gaps: 3 * gaps)
+    pause, periods = data.draw(st.integers(0, len(step) - 1)), StepDetector(lambda gaps: 3 * gaps)
     shortest = next(n for n in range(1, len(step) + 1) if len(step) % n == 0 and step == step[:n] * (len(step) // n))
     now, begun = 0.0, []
     for number, call in enumerate(first + step * 60):
@@ -427,5 +427,5 @@ def test_steps_begin_after_the_longest_gap(first, step, data):
 
 @given(st.integers(5, 9000))
 def test_what_never_repeats_itself_has_no_steps(n_calls):
-    periods = Periods(lambda gaps: gaps)
+    periods = StepDetector(lambda gaps: gaps)
     assert not any(periods.begins(number, number) for number in range(n_calls))

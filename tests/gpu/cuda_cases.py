@@ -528,11 +528,11 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
     import torch
 
     import gcodec.distributed as gd
-    from gcodec.distributed.gradients import Gradients, Segment
+    from gcodec.distributed.gradients import Gradients, GradientSegment
     from gcodec.distributed.reduction.gpu_coder import GpuCodebooks, GpuCoder
-    from gcodec.distributed.reduction.gpu_levels import GpuRule
-    from gcodec.distributed.reduction.levels import Rule
-    from gcodec.distributed.stats import Tally
+    from gcodec.distributed.reduction.gpu_levels import GpuLevelChooser
+    from gcodec.distributed.reduction.level_chooser import LevelChooser
+    from gcodec.distributed.stats import Counters
     from gcodec.truncation.reference import round_to_levels
     from tests.gpu.cuda_torch import on_host, pretending
 
@@ -547,7 +547,7 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
     for param in params[:2]:       # as with fused=True
         optimizer.state[param]["step"] = pretending(optimizer.state[param]["step"])
     ends = np.cumsum([param.numel() for param in params])
-    segments = [Segment(int(end) - param.numel(), int(end), param, param.stride())
+    segments = [GradientSegment(int(end) - param.numel(), int(end), param, param.stride())
                 for end, param in zip(ends, params, strict=True)]
     values = torch.randn(int(ends[-1]), generator=random) * 1e-2
     parts = [(begin, values[begin:end]) for begin, end in ((0, 1000), (1000, 4096), (4096, len(values)))]
@@ -557,8 +557,8 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
         near = mode if isinstance(mode, gd.NearLossless) else None
         arguments: Any = near, Gradients(segments), dtype, 2.0
         for kind in (0, 1, 1):
-            books, tally = GpuCodebooks(gd.Refresh()), Tally()
-            coder = GpuCoder(dtype, mode, GpuRule(*arguments) if near else None, books, tally)
+            books, tally = GpuCodebooks(gd.Refresh()), Counters()
+            coder = GpuCoder(dtype, mode, GpuLevelChooser(*arguments) if near else None, books, tally)
             with on_host():
                 frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
                 found = coder.decode(frames, [len(part) for _, part in parts])
@@ -566,7 +566,7 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
                 wanted = part.numpy()
                 if near:
                     levels = np.empty(len(part), np.uint8)
-                    Rule(*arguments).levels(begin, wanted, kind, levels)
+                    LevelChooser(*arguments).levels(begin, wanted, kind, levels)
                     assert len(np.unique(levels)) > 1
                     wanted = round_to_levels(wanted, levels, near.ladder_of(dtype))
                 elif isinstance(mode, gd.FixedBits):

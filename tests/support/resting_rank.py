@@ -9,7 +9,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp
 
 from gcodec.distributed import FixedBits, Lossless, NearLossless, Refresh
-from gcodec.distributed.reduction.precompile import warm
+from gcodec.distributed.reduction.precompile import precompile_kernels
 from gcodec.dtypes import BY_NAME
 
 TYPES = ("float32", "bfloat16", "float16", "float64")
@@ -19,4 +19,4 @@ near = NearLossless(torch.optim.SGD([torch.nn.Parameter(torch.ones(8))], lr=0.1,
 for name in TYPES:
     for mode in (Lossless(), FixedBits(5), near):
         for refresh in (Refresh(), None):
-            warm(BY_NAME[name], mode, refresh)
+            precompile_kernels(BY_NAME[name], mode, refresh)

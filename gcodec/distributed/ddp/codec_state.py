@@ -16,18 +16,18 @@ from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
 from ..modes import Mode, NearLossless, mode_of
 from ..reduction.allreduce import SMALLEST, TYPES, compressed, plain_begun
-from ..reduction.bypass import APART, Bypass, Gate
-from ..reduction.codebooks import Codebooks, Refresh
-from ..reduction.coder import Shared
+from ..reduction.bypass import DENSE_TIMED, Bypass, BypassController
+from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import TYPES as GPU_TYPES
 from ..reduction.gpu_coder import GpuCodebooks
 from ..reduction.gpu_jobs import compressed_on_gpu, is_on_gpu, plain_on_gpu, unchanged
-from ..reduction.precompile import warm
-from ..reduction.refresh import Rounds
-from ..stats import Stats, Tally
-from ..transport.arguments import chosen_of, duration, whole, whole_or_none
-from ..transport.lane import Job, Lane, Later, ended, then
-from ..transport.lanes import lane_for
+from ..reduction.precompile import precompile_kernels
+from ..reduction.refresh import CodebookRefresh
+from ..reduction.shared_codebooks import Refresh, SharedCodebooks
+from ..stats import Counters, Stats
+from ..transport.arguments import check_duration, check_int, check_optional_int, config_or_none
+from ..transport.jobs import LaneJob, StartedJob, result_of, then
+from ..transport.lane import Lane, lane_with_options
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -67,14 +67,14 @@ class CompressedAllreduce:
         if optimizer is not None and mode is not None:
             raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
         self.mode = mode_of(mode) if optimizer is None else NearLossless(optimizer)
-        self.refresh, self.smallest = chosen_of("refresh", refresh, Refresh), whole("smallest", smallest)
-        self.group, self.timeout = group, duration("timeout", timeout)
-        self.threads = whole_or_none("threads", threads) or threads_per_rank()
+        self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
+        self.group, self.timeout = group, check_duration("timeout", timeout)
+        self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self._stats = Stats()
-        self._codebooks = Codebooks(self.refresh or Refresh())
-        self._rounds = Rounds(self._codebooks, self._stats)
-        chosen = chosen_of("bypass", bypass, Bypass)
-        self._gate = None if chosen is None else Gate(chosen)
+        self._codebooks = SharedCodebooks(self.refresh or Refresh())
+        self._codebook_refresh = CodebookRefresh(self._codebooks, self._stats)
+        chosen = config_or_none("bypass", bypass, Bypass)
+        self._bypass = None if chosen is None else BypassController(chosen)
         self._compressed_any = self._warned = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
@@ -84,7 +84,7 @@ class CompressedAllreduce:
         self._warm: set[tuple[torch.dtype, str]] = set()
         self._lane: Lane | None = None
         for dtype in dict.fromkeys(self._likely_types()):
-            self._make_warm(dtype)
+            self._precompile(dtype)
 
     @property
     def mode(self) -> Mode:
@@ -104,51 +104,52 @@ class CompressedAllreduce:
                 f"{buffer.layout} gradients on {buffer.device.type} are not reduced yet: dense ones on CUDA devices are"
             )
         if not is_on_gpu(buffer):
-            self._make_warm(buffer.dtype)
-        self._lane = lane = lane_for(self._lane, self.group, self.timeout, self._options)
-        tally = Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
-        job = self._job(lane, bucket, tally)
+            self._precompile(buffer.dtype)
+        self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
+        counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+        job = self._job(lane, bucket, counters)
 
         def end(result: torch.Tensor) -> torch.Tensor:
             self._check(result, buffer)
-            tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
-            self._stats.add(index, tally)
-            self._compressed_any |= not tally.dense
+            counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
+            self._stats.add(index, counters)
+            self._compressed_any |= not counters.dense
             return result
 
-        def run() -> torch.Tensor | Later:
+        def run() -> torch.Tensor | StartedJob:
             value = job.run()
             if not last:
-                begun: torch.Tensor | Later = then(value, end)
+                begun: torch.Tensor | StartedJob = then(value, end)
                 return begun
-            lane.settle()
-            result = end(ended(value))
+            lane.drain()
+            result = end(result_of(value))
             self._end_step(lane)
             return result
 
-        return lane.submit(Job(run, job.refuse, job.devices, job.place, job.begins)).get_future()
+        return lane.submit(LaneJob(run, job.abort, job.devices, job.place, job.begins)).get_future()
 
     def _options(self) -> dict[str, object]:
         """What all ranks must have in common."""
-        gate = None if self._gate is None else (self._gate.step, self._gate.start, sorted(self._gate.verdicts.items()))
+        bypass, refresh = self._bypass, self._codebook_refresh
+        agreed = None if bypass is None else (bypass.step, bypass.start, sorted(bypass.verdicts.items()))
         return {
             "state": type(self).__name__,
             "mode": self.mode.terms,
             "refresh": self.refresh,
-            "bypass": None if self._gate is None else self._gate.config,
+            "bypass": None if bypass is None else bypass.config,
             "smallest": self.smallest,
-            "loaded state": (self._rounds.step, self._rounds.renewed, self._codebooks.digest, gate),
+            "loaded state": (refresh.step, refresh.renewed, self._codebooks.digest, agreed),
         }
 
-    def _job(self, lane: Lane, bucket: GradBucket, tally: Tally) -> Job:
+    def _job(self, lane: Lane, bucket: GradBucket, counters: Counters) -> LaneJob:
         buffer = bucket.buffer()
         on_gpu = is_on_gpu(buffer)
         if lane.size == 1:
-            return unchanged(buffer) if on_gpu else Job(lambda: buffer)
+            return unchanged(buffer) if on_gpu else LaneJob(lambda: buffer)
         label = f"step {self._stats.steps}, bucket {bucket.index()}"
-        dense = Job(lambda: plain_begun(lane, buffer, True, tally, label), begins=True)
+        dense = LaneJob(lambda: plain_begun(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
-            dense = plain_on_gpu(lane, buffer, True, tally, label)
+            dense = plain_on_gpu(lane, buffer, True, counters, label)
         dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
         if dtype is None or buffer.nbytes < max(self.smallest, 1) or (on_gpu and buffer.dtype not in GPU_TYPES):
             return dense
@@ -157,30 +158,31 @@ class CompressedAllreduce:
         result = self._result_for(bucket.index(), buffer)
         if on_gpu:
             books = self._gpu_codebooks(bucket.index(), buffer)
-            coded = compressed_on_gpu(lane, buffer, result, dtype, mode, True, gradients, books, tally, label)
+            coded = compressed_on_gpu(lane, buffer, result, dtype, mode, True, gradients, books, counters, label)
         else:
-            coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, self.threads, tally, label)
+            threads = self.threads
+            coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, threads, counters, label)
 
         def noted(flat: torch.Tensor) -> torch.Tensor:
-            if self._gate is not None:
-                self._gate.add(buffer.nbytes, tally)
+            if self._bypass is not None:
+                self._bypass.add(buffer.nbytes, counters)
             return flat
 
         def run() -> Any:
-            gate = self._gate
-            if gate is not None and not gate.compresses(buffer.nbytes):
+            bypass = self._bypass
+            if bypass is not None and not bypass.compresses(buffer.nbytes):
                 flat = dense.run()
-                if gate.kind != APART:
+                if bypass.kind != DENSE_TIMED:
                     return flat
-                flat = ended(flat)
+                flat = result_of(flat)
             else:
                 if shared is not None:
                     n_levels = len(mode.bit_layout(dtype).levels)
                     self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, n_levels)
                 flat = coded.run()
-            return flat if gate is None else then(flat, noted)
+            return flat if bypass is None else then(flat, noted)
 
-        return Job(run, coded.refuse, coded.devices, coded.place, coded.begins)
+        return LaneJob(run, coded.abort, coded.devices, coded.place, coded.begins)
 
     def _gradients(self, bucket: GradBucket) -> Gradients:
         """As :func:`gradients_of`, found once: a bucket keeps its layout until it is rebuilt, of other parameters or in
@@ -198,11 +200,11 @@ class CompressedAllreduce:
             text = f"no optimizer of the mode holds a parameter of bucket {index}: these gradients keep all their bits"
             warnings.warn(text, stacklevel=2)
 
-    def _shared(self, gradients: Gradients) -> Shared | None:
+    def _shared(self, gradients: Gradients) -> BufferCodebooks | None:
         if self.refresh is None:
             return None
         numbers = np.array([self._number(segment.param) for segment in gradients.segments], np.int64)
-        return Shared(self._codebooks, gradients, numbers)
+        return BufferCodebooks(self._codebooks, gradients, numbers)
 
     def _gpu_codebooks(self, index: int, buffer: torch.Tensor) -> GpuCodebooks | None:
         """The codebooks for frames of a bucket on a device; buckets may be rebuilt, and modes change."""
@@ -231,18 +233,18 @@ class CompressedAllreduce:
             return [torch.float32]
         return [param.dtype for param in self.mode.params if param.requires_grad and param.is_cpu]
 
-    def _make_warm(self, dtype: torch.dtype) -> None:
+    def _precompile(self, dtype: torch.dtype) -> None:
         key = dtype, repr(type(self.mode))
         if key not in self._warm and dtype in TYPES:
-            warm(TYPES[dtype], self.mode, self.refresh)
+            precompile_kernels(TYPES[dtype], self.mode, self.refresh)
             self._warm.add(key)
 
     def _end_step(self, lane: Lane) -> None:
         self._stats.end_step()
         if self.refresh is not None and self._compressed_any:
-            self._rounds.end_step(lane)
-        if self._gate is not None:
-            self._gate.end_step(lane)
+            self._codebook_refresh.end_step(lane)
+        if self._bypass is not None:
+            self._bypass.end_step(lane)
         self._compressed_any = False
 
     @staticmethod
@@ -256,9 +258,9 @@ class CompressedAllreduce:
     def stats(self) -> dict[str, Any]:
         """Wire bytes, ratio, bits per symbol, seconds, refreshes: plain numbers, in all, by bucket, of the last step.
 
-        See :class:`gcodec.distributed.stats.Tally` for each, and ``bypass.NUMBERS``. Call it between steps.
+        See :class:`gcodec.distributed.stats.Counters` for each, and ``bypass.NUMBERS``. Call it between steps.
         """
-        return {**self._stats.numbers(), **({} if self._gate is None else self._gate.numbers)}
+        return {**self._stats.numbers(), **({} if self._bypass is None else self._bypass.numbers)}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, as numbers and strings, so that ``torch.load`` takes it with ``weights_only=True``
@@ -268,8 +270,8 @@ class CompressedAllreduce:
         checkpoint keeps each rank's.
         """
         codebooks, own = self._codebooks.state_dict()
-        gate = {} if self._gate is None else self._gate.state_dict()
-        shared = {"rounds": self._rounds.state_dict(), "bypass": gate, "codebooks": codebooks}
+        bypass = {} if self._bypass is None else self._bypass.state_dict()
+        shared = {"rounds": self._codebook_refresh.state_dict(), "bypass": bypass, "codebooks": codebooks}
         return {"version": 1, "shared": pack_state(shared), f"rank{self._rank()}": pack_state(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -285,9 +287,9 @@ class CompressedAllreduce:
             )
         shared, own = unpack_state(state["shared"]), state.get(f"rank{self._rank()}")
         self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack_state(own))
-        self._rounds.load_state_dict(shared["rounds"])
-        if self._gate is not None and shared["bypass"]:
-            self._gate.load_state_dict(shared["bypass"])
+        self._codebook_refresh.load_state_dict(shared["rounds"])
+        if self._bypass is not None and shared["bypass"]:
+            self._bypass.load_state_dict(shared["bypass"])
 
     def _rank(self) -> int:
         return dist.get_rank(self.group) if dist.is_initialized() else 0

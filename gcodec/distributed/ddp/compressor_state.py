@@ -19,10 +19,9 @@ from ...errors import InvalidArgument, Unsupported
 from ..conversation import ConversationRunner
 from ..reduction.allreduce import TYPES, plain
 from ..reduction.gpu_jobs import beside
-from ..stats import Stats, Tally
-from ..transport.arguments import duration
-from ..transport.lane import Lane
-from ..transport.lanes import lane_for
+from ..stats import Counters, Stats
+from ..transport.arguments import check_duration
+from ..transport.lane import Lane, lane_with_options
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -59,7 +58,7 @@ class CompressedGradients:
             raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
         self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
         _check_optimizer(self.plan, optimizer)
-        self.group, self.timeout = group, duration("timeout", timeout)
+        self.group, self.timeout = group, check_duration("timeout", timeout)
         module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names = {id(param): name for name, param in module.named_parameters()}
         self._params = dict(module.named_parameters())  # keeps their ids from being used again
@@ -84,19 +83,19 @@ class CompressedGradients:
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         lane = self._lane_for(buffer)
         gradients = self._gradients(bucket)
-        tally = tally_of(buffer)
-        runner = ConversationRunner(lane, self._terms(gradients), tally, f"step {self._stats.steps}, bucket {index}")
+        counters = new_counters(buffer)
+        runner = ConversationRunner(lane, self._terms(gradients), counters, f"step {self._stats.steps}, bucket {index}")
         conversation = self._conversation(gradients, last)
 
         def run() -> torch.Tensor:
             if not is_coded(buffer):
-                plain(lane, buffer, True, tally)
+                plain(lane, buffer, True, counters)
             if conversation is not None:
                 runner.run(conversation)
-            self._count(lane, index, tally, last)
+            self._count(lane, index, counters, last)
             return buffer
 
-        return lane.submit(beside([buffer], run, None if conversation is None else runner.refuse)).get_future()
+        return lane.submit(beside([buffer], run, None if conversation is None else runner.abort)).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):
@@ -104,7 +103,7 @@ class CompressedGradients:
                 f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
                 "of floats on CUDA devices are"
             )
-        self._lane = lane_for(self._lane, self.group, self.timeout, self._options)
+        self._lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         return self._lane
 
     def _options(self) -> dict[str, object]:
@@ -128,9 +127,9 @@ class CompressedGradients:
             self._known[name] = known = compressor, gradient.shape, gradient.dtype, text
         return known[3]
 
-    def _count(self, lane: Lane, index: int, tally: Tally, last: bool) -> None:
-        tally.dense_bytes = 2 * (lane.size - 1) / lane.size * tally.raw_bytes
-        self._stats.add(index, tally)
+    def _count(self, lane: Lane, index: int, counters: Counters, last: bool) -> None:
+        counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
+        self._stats.add(index, counters)
         if last:
             self._stats.end_step()
             self._step += 1
@@ -205,9 +204,9 @@ def is_coded(buffer: torch.Tensor) -> bool:
     return not buffer.is_sparse and buffer.dtype in TYPES
 
 
-def tally_of(buffer: torch.Tensor) -> Tally:
+def new_counters(buffer: torch.Tensor) -> Counters:
     """The counts of a bucket, to begin with."""
-    return Tally(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
+    return Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
 
 
 def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | None) -> None:

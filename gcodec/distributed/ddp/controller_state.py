@@ -23,9 +23,10 @@ from ...errors import PeerError
 from ..conversation import ConversationRunner
 from ..reduction.allreduce import TYPES, plain
 from ..reduction.gpu_jobs import beside
-from ..stats import Tally
-from ..transport.lane import Job, Lane, Pending
-from .compressor_state import Averages, CompressedGradients, is_coded, tally_of
+from ..stats import Counters
+from ..transport.jobs import Future, LaneJob
+from ..transport.lane import Lane
+from .compressor_state import Averages, CompressedGradients, is_coded, new_counters
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -37,8 +38,8 @@ class HeldBucket(NamedTuple):
     number: int
     buffer: torch.Tensor
     gradients: dict[str, torch.Tensor]
-    tally: Tally
-    pending: Pending
+    counters: Counters
+    future: Future
 
 
 class AdaptiveGradients(CompressedGradients):
@@ -93,17 +94,17 @@ class AdaptiveGradients(CompressedGradients):
             return super().reduce(bucket)
         buffer = bucket.buffer()
         lane = self._lane_for(buffer)
-        pending = Pending([] if buffer.is_cpu else [buffer.device])
-        held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), tally_of(buffer), pending)
+        future = Future([] if buffer.is_cpu else [buffer.device])
+        held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), new_counters(buffer), future)
         self._held.append(held)
         if bucket.is_last():
             lane.submit(self._job_of_all(lane))
-        return held.pending.get_future()
+        return held.future.get_future()
 
     def _begin(self) -> None:
         """A step's first bucket is there."""
         for held in self._held:  # of a backward pass that ended in an error
-            held.pending.complete(None, PeerError("this backward pass has not come to its end"))
+            held.future.complete(None, PeerError("this backward pass has not come to its end"))
         self._held = []
         self._rate = None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
         self._in_parts = self.overlap and self.adaptive.in_parts
@@ -125,12 +126,12 @@ class AdaptiveGradients(CompressedGradients):
             shown = super()._terms(gradients)
         return "adaptive", shown, self.plan.terms, repr(self.controller), self.adaptive.step, self._rate
 
-    def _job_of_all(self, lane: Lane) -> Job:
+    def _job_of_all(self, lane: Lane) -> LaneJob:
         """All buckets of a step, as one conversation, which counts as the last one's."""
         step, self._held = self._held, []
         found = {name: x for held in step for name, x in held.gradients.items()}
         gradients = {name: found[name] for name in self._params if name in found}
-        runner = ConversationRunner(lane, self._terms(gradients), step[-1].tally, f"step {self._stats.steps}")
+        runner = ConversationRunner(lane, self._terms(gradients), step[-1].counters, f"step {self._stats.steps}")
         conversation = self.adaptive.average(
             gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
         )
@@ -138,12 +139,12 @@ class AdaptiveGradients(CompressedGradients):
         def work() -> None:
             for held in step:
                 if not is_coded(held.buffer):
-                    plain(lane, held.buffer, True, held.tally)
+                    plain(lane, held.buffer, True, held.counters)
             runner.run(conversation)
             for held in step:
-                self._count(lane, held.number, held.tally, held is step[-1])
+                self._count(lane, held.number, held.counters, held is step[-1])
 
-        return _for_all(step, beside([held.buffer for held in step], work, runner.refuse))
+        return _for_all(step, beside([held.buffer for held in step], work, runner.abort))
 
     def _packed(self) -> dict[str, Any]:
         return packed_state(self.adaptive, self._params)
@@ -152,27 +153,27 @@ class AdaptiveGradients(CompressedGradients):
         load_packed_state(self.adaptive, own, self._params)
 
 
-def _for_all(step: list[HeldBucket], job: Job) -> Job:
+def _for_all(step: list[HeldBucket], job: LaneJob) -> LaneJob:
     """The job at whose end, whichever it is, all buckets of a step are done."""
 
-    def settle(error: BaseException | None) -> None:
+    def complete_all(error: BaseException | None) -> None:
         for held in step:
-            held.pending.complete(held.buffer, error)
+            held.future.complete(held.buffer, error)
 
     def run() -> None:
         try:
             job.run()
         except BaseException as error:
-            settle(error)
+            complete_all(error)
             raise
-        settle(None)
+        complete_all(None)
 
-    def refuse(error: BaseException) -> None:
-        settle(PeerError(f"an earlier all-reduce of this group has failed: {error}"))
-        if job.refuse is not None:
-            job.refuse(error)
+    def abort(error: BaseException) -> None:
+        complete_all(PeerError(f"an earlier all-reduce of this group has failed: {error}"))
+        if job.abort is not None:
+            job.abort(error)
 
-    return Job(run, refuse, job.devices, job.place)
+    return LaneJob(run, abort, job.devices, job.place)
 
 
 def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch.nn.Parameter]) -> None:

@@ -16,14 +16,14 @@ from ...errors import InvalidArgument, Unsupported
 from ...tensors import values_of
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
-from ..stats import Tally
-from ..transport.arguments import duration_or_none, whole, whole_or_none
-from ..transport.exchange import named
-from ..transport.lane import Job, Lane, Later, Pending, ended
-from ..transport.lanes import lane_of
-from .coder import Coder, Shared
+from ..stats import Counters
+from ..transport.arguments import check_int, check_optional_duration, check_optional_int
+from ..transport.jobs import Future, LaneJob, StartedJob, result_of
+from ..transport.lane import Lane, lane_of
+from ..transport.transfers import labeled
+from .coder import BufferCodebooks, Coder
 from .gpu_jobs import allreduce_on_gpu, is_on_gpu
-from .levels import Rule
+from .level_chooser import LevelChooser
 from .reduce import Reduction
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
@@ -46,7 +46,7 @@ def allreduce(
     smallest: int = SMALLEST,
     threads: int | None = None,
     timeout: timedelta | None = None,
-) -> Pending | None:
+) -> Future | None:
     """All-reduce a tensor in place, compressed on the wire; every rank ends with the same bits.
 
     ``tensor``: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all
@@ -54,7 +54,7 @@ def allreduce(
     group, default the world's; its ranks must make these calls in the same order, and the first one makes a private
     Gloo group. ``op``: "sum", or "avg": the sum divided by the number of ranks. ``mode``: ``Lossless()`` by
     default; for ``NearLossless``, ``params``: the parameter whose gradient the tensor is, or the parameters whose
-    gradients it holds end to end. ``async_op``: return at once, with a :class:`Pending`; until its ``wait`` returns
+    gradients it holds end to end. ``async_op``: return at once, with a :class:`Future`; until its ``wait`` returns
     the tensor is not to be touched. ``smallest``: bytes below which nothing is compressed (nor
     rounded). ``threads`` of the codec: default all cores. ``timeout``: after which a silent rank is an error, default
     5 minutes; only the first call's on a group counts.
@@ -68,8 +68,8 @@ def allreduce(
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
     mode.bit_layout(dtype)  # it may have no ladder for the type
-    smallest, threads = whole("smallest", smallest), whole_or_none("threads", threads)
-    lane = lane_of(group, duration_or_none("timeout", timeout))
+    smallest, threads = check_int("smallest", smallest), check_optional_int("threads", threads)
+    lane = lane_of(group, check_optional_duration("timeout", timeout))
     dense = tensor.detach().contiguous().view(-1)
     gradients = None
     if params is not None:
@@ -78,19 +78,19 @@ def allreduce(
         raise InvalidArgument("NearLossless needs params: the parameters whose gradients the tensor holds")
     small = dense.nbytes < max(smallest, 1)
     if lane.size == 1:
-        job = Job(lambda: None)
+        job = LaneJob(lambda: None)
     elif is_on_gpu(tensor):
         job = allreduce_on_gpu(lane, tensor, dense, None if small else dtype, mode, op == "avg", gradients)
     elif small:
-        job = Job(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Tally())))
+        job = LaneJob(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Counters())))
     else:
         result = torch.empty_like(dense)
-        coded = compressed(lane, dense, result, dtype, mode, op == "avg", gradients, None, threads, Tally())
-        job = Job(lambda: _put_back(tensor, ended(coded.run())), coded.refuse)
-    pending = lane.submit(job)
+        coded = compressed(lane, dense, result, dtype, mode, op == "avg", gradients, None, threads, Counters())
+        job = LaneJob(lambda: _put_back(tensor, result_of(coded.run())), coded.abort)
+    future = lane.submit(job)
     if async_op:
-        return pending
-    pending.wait()
+        return future
+    future.wait()
     return None
 
 
@@ -116,29 +116,31 @@ def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
     tensor.detach().copy_(result.view(tensor.shape))
 
 
-def plain(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> torch.Tensor:
+def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> torch.Tensor:
     """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first. Raises
     PeerError, which ``label`` begins."""
-    reduced: torch.Tensor = plain_begun(lane, flat, mean, tally, label).finish()
+    reduced: torch.Tensor = plain_begun(lane, flat, mean, counters, label).finish()
     return reduced
 
 
-def plain_begun(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Later:
+def plain_begun(
+    lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
+) -> StartedJob:
     """The same, begun: Gloo does several at a time, and goes on while the lane does something else. ``tally`` then has
     as seconds what passes until somebody asks for the end."""
     start = perf_counter()
     if mean:
         flat.div_(lane.size)
     label = f"{label}, uncompressed"
-    work = named(label, lambda: lane.group.allreduce([flat]))
+    work = labeled(label, lambda: lane.group.allreduce([flat]))
 
     def finish() -> torch.Tensor:
-        named(label, work.wait)
+        labeled(label, work.wait)
         n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
-        tally.add_dense(n_bytes, lane.size, perf_counter() - start)
+        counters.add_dense(n_bytes, lane.size, perf_counter() - start)
         return flat
 
-    return Later(finish)
+    return StartedJob(finish)
 
 
 def compressed(
@@ -149,24 +151,24 @@ def compressed(
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,
-    shared: Shared | None,
+    shared: BufferCodebooks | None,
     threads: int | None,
-    tally: Tally,
+    counters: Counters,
     label: str = "",
-) -> Job:
+) -> LaneJob:
     """The job that reduces ``flat`` (contiguous) into ``result``, which it returns, ``Later``."""
 
     def reduction() -> Reduction:
-        rule = None
+        level_chooser = None
         if isinstance(mode, NearLossless):
             assert gradients is not None
-            rule = Rule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
+            level_chooser = LevelChooser(mode, gradients, dtype, 1.0 if mean else float(lane.size))
         shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
-        coder = Coder(dtype, mode.bit_layout(dtype), rule, shared, shapes, threads, tally)
+        coder = Coder(dtype, mode.bit_layout(dtype), level_chooser, shared, shapes, threads, counters)
         terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
 
-    def run() -> Later:
+    def run() -> StartedJob:
         begun = reduction()
         begun.begin()
 
@@ -175,13 +177,13 @@ def compressed(
                 pass
             return result
 
-        later = Later(finish, lambda: later if begun.advance() else result)
+        later = StartedJob(finish, lambda: later if begun.advance() else result)
         return later
 
-    return Job(run, lambda error: reduction().refuse(error), begins=True)
+    return LaneJob(run, lambda error: reduction().abort(error), begins=True)
 
 
-def digest_of(shared: Shared | None) -> int | None:
+def digest_of(shared: BufferCodebooks | None) -> int | None:
     """Stands for the codebooks that ranks share, about which they must agree."""
     return None if shared is None else shared.codebooks.digest
 

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from ...errors import InvalidArgument
-from ..stats import Tally
+from ..stats import Counters
 from ..transport.lane import Lane
-from .refresh import Sum
+from .refresh import AsyncSum
 
 _log = logging.getLogger("gcodec.distributed")
 _FIRST = 3  #: steps before the first trial: buckets are rebuilt, codebooks made
-_KINDS = COMPRESSED, DENSE, APART = range(3)  #: kinds of steps in a trial
+_KINDS = COMPRESSED, DENSE, DENSE_TIMED = range(3)  #: kinds of steps in a trial
 #: What a trial finds, averaged over the ranks: speed of the link and of the codec; milliseconds of steps; dense ones
 #: over compressed ones; 1 if anything is compressed from then on, or 0. NaN before the first.
 NUMBERS = (
@@ -60,7 +60,7 @@ class Bypass:
         return len(_KINDS) * self.steps
 
 
-class Gate:
+class BypassController:
     """Decides for each bucket, from steps and sums that all ranks have in common. On the lane's thread. ``label``:
     begins what is logged; ``numbers``: what the last trial found."""
 
@@ -70,13 +70,13 @@ class Gate:
         self.verdicts: dict[int, bool] = {}  #: by the bit length of a bucket's bytes: whether to compress
         self._forget()
         self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, math.nan)
-        self._sum, self._sizes = Sum(), list[int]()
+        self._sum, self._sizes = AsyncSum(), list[int]()
         self._ended = math.nan
 
     def _forget(self) -> None:
         self._seconds: dict[tuple[int, bool], list[float]] = {}
         self._steps: dict[int, list[float]] = {kind: [] for kind in _KINDS}
-        self._dense, self._coded = Tally(), Tally()
+        self._dense, self._coded = Counters(), Counters()
 
     @property
     def trying(self) -> bool:
@@ -94,11 +94,11 @@ class Gate:
             return self.kind == COMPRESSED
         return self.verdicts.get(n_bytes.bit_length(), True)
 
-    def add(self, n_bytes: int, tally: Tally) -> None:
+    def add(self, n_bytes: int, counters: Counters) -> None:
         """A bucket has been reduced, in so many seconds of the lane's."""
-        if self.kind in (COMPRESSED, APART):
-            self._seconds.setdefault((n_bytes.bit_length(), not tally.dense), []).append(tally.seconds)
-            (self._dense if tally.dense else self._coded).add(tally)
+        if self.kind in (COMPRESSED, DENSE_TIMED):
+            self._seconds.setdefault((n_bytes.bit_length(), not counters.dense), []).append(counters.seconds)
+            (self._dense if counters.dense else self._coded).add(counters)
 
     def end_step(self, lane: Lane) -> None:
         """All buckets have been."""

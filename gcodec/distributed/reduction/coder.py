@@ -21,29 +21,29 @@ from ...plan.plan import FramePlan
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
 from ..gradients import Gradients
-from ..stats import Tally
-from .codebooks import COUNTING, Codebooks
+from ..stats import Counters
 from .partition import shapes_within
-from .prediction import Piece
+from .prediction_cache import LosslessPiece
+from .shared_codebooks import COUNTING, SharedCodebooks
 
 _NO_LEVELS = np.zeros(0, np.uint8)
 _CHUNK = 1088  #: bytes of scratch that rounding needs
 _round_values = Direct(round_values)
 
 
-class Shared(NamedTuple):
+class BufferCodebooks(NamedTuple):
     """Codebooks that ranks share, and the parameter number of each segment of the buffer."""
 
-    codebooks: Codebooks
+    codebooks: SharedCodebooks
     gradients: Gradients
     numbers: np.ndarray
 
 
-class Chooser(Protocol):
+class LevelSource(Protocol):
     """What chooses levels."""
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """As :meth:`gradients.Rule.levels`."""
+        """As :meth:`level_chooser.LevelChooser.levels`."""
 
 
 class Coder:
@@ -57,14 +57,14 @@ class Coder:
         self,
         dtype: DType,
         bit_layout: BitLayout,
-        rule: Chooser | None,
-        shared: Shared | None,
+        level_chooser: LevelSource | None,
+        shared: BufferCodebooks | None,
         shapes: Sequence[Sequence[int]],
         threads: int | None,
-        tally: Tally,
+        counters: Counters,
     ) -> None:
-        self.dtype, self.bit_layout, self.rule, self.shared = dtype, bit_layout, rule, shared
-        self.shapes, self.threads, self.tally = shapes, threads, tally
+        self.dtype, self.bit_layout, self.level_chooser, self.shared = dtype, bit_layout, level_chooser, shared
+        self.shapes, self.threads, self.counters = shapes, threads, counters
 
     @property
     def exact(self) -> bool:
@@ -89,8 +89,8 @@ class Coder:
             n_bytes = self._lossless(values, begin, kind, out)
             if rounded is not None:
                 rounded[:] = bits
-        self.tally.encode_seconds += perf_counter() - start
-        self.tally.encoded_bytes += bits.nbytes
+        self.counters.encode_seconds += perf_counter() - start
+        self.counters.encoded_bytes += bits.nbytes
         return n_bytes
 
     def _lossless(self, values: Values, begin: int, kind: int, out: np.ndarray) -> int:
@@ -100,7 +100,7 @@ class Coder:
             return len(encode_values(values, bit_layout, _NO_LEVELS, True, plan, self.threads, out))
         key = begin, kind, shared.numbers.tobytes()
         given = shared.codebooks.given(self._owners(values, begin))
-        piece = Piece(
+        piece = LosslessPiece(
             key,
             values,
             bit_layout,
@@ -109,7 +109,7 @@ class Coder:
             self.threads,
             lambda: self._plan(values, _NO_LEVELS, begin),
         )
-        return shared.codebooks.predicted.encode(piece, out)
+        return shared.codebooks.prediction_cache.encode(piece, out)
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
@@ -134,17 +134,17 @@ class Coder:
             out,
         )
         self._give_back(levels)
-        self.tally.encode_seconds += perf_counter() - start
+        self.counters.encode_seconds += perf_counter() - start
 
     def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
         """Until they are given back."""
-        if self.rule is None:
+        if self.level_chooser is None:
             return _NO_LEVELS
         start, n_values = perf_counter(), len(bits)
         floats = bits if self.dtype.name == "bfloat16" else bits.view(self.dtype.name)
         levels: np.ndarray = acquire(("levels", n_values), lambda: np.empty(n_values, np.uint8))
-        self.rule.levels(begin, floats, kind, levels)
-        self.tally.level_seconds += perf_counter() - start
+        self.level_chooser.levels(begin, floats, kind, levels)
+        self.counters.level_seconds += perf_counter() - start
         return levels
 
     def _give_back(self, levels: np.ndarray) -> None:
@@ -182,5 +182,5 @@ class Coder:
                 f"{self.dtype.name}"
             )
         frame.decode_blocks(0, prelude.n_blocks, out, n_threads(self.threads, len(out)))
-        self.tally.decode_seconds += perf_counter() - start
-        self.tally.decoded_bytes += out.nbytes
+        self.counters.decode_seconds += perf_counter() - start
+        self.counters.decoded_bytes += out.nbytes

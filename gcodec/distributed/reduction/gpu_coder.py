@@ -15,9 +15,9 @@ from ... import gpu
 from ...dtypes import DType
 from ...errors import Corruption
 from ..modes import FixedBits, Mode, NearLossless
-from ..stats import Tally
-from .codebooks import Refresh
-from .gpu_levels import GpuRule
+from ..stats import Counters
+from .gpu_levels import GpuLevelChooser
+from .shared_codebooks import Refresh
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)  #: what is coded on devices
 
@@ -102,9 +102,9 @@ class GpuCoder:
 
     dtype: DType
     mode: Mode
-    rule: GpuRule | None
+    level_chooser: GpuLevelChooser | None
     books: GpuCodebooks | None
-    tally: Tally
+    counters: Counters
 
     @property
     def lossy(self) -> bool:
@@ -120,8 +120,8 @@ class GpuCoder:
         if isinstance(self.mode, FixedBits):
             options["mantissa_bits"] = min(self.mode.mantissa_bits, self.dtype.mantissa_bits)
         elif isinstance(self.mode, NearLossless):
-            assert self.rule is not None
-            options = {"levels": self.rule.graded(parts, kind), "ladder": self.mode.ladder_of(self.dtype)}
+            assert self.level_chooser is not None
+            options = {"levels": self.level_chooser.graded(parts, kind), "ladder": self.mode.ladder_of(self.dtype)}
         book = None if self.books is None else self.books.given(kind)
         if book is None:
             book = gpu.fresh_codebook(tensors, **options)
@@ -129,8 +129,8 @@ class GpuCoder:
         n_values = sum(values.numel() for values in tensors)
         if self.books is not None and n_values:
             self.books.used(kind, book, 8 * sum(map(len, frames)) / n_values)
-        self.tally.encode_seconds += perf_counter() - start
-        self.tally.encoded_bytes += n_values * self.dtype.itemsize
+        self.counters.encode_seconds += perf_counter() - start
+        self.counters.encoded_bytes += n_values * self.dtype.itemsize
         return frames
 
     def decode(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -142,14 +142,14 @@ class GpuCoder:
         for one, size in zip(values, sizes, strict=True):
             if one.dtype != wanted or one.numel() != size:
                 raise Corruption(f"a frame of {one.numel()} values of {one.dtype} instead of {size} of {wanted}")
-        self.tally.decode_seconds += perf_counter() - start
-        self.tally.decoded_bytes += n_bytes
+        self.counters.decode_seconds += perf_counter() - start
+        self.counters.decoded_bytes += n_bytes
         return [one.view(-1) for one in values]
 
 
 def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
-    """The sum of tensors in this order over ``divisor``, as :class:`summation.Sum` has it: narrow types are added in
-    float32, and rounded once."""
+    """The sum of tensors in this order over ``divisor``, as :class:`summation.RankSum` has it: narrow types are added
+    in float32, and rounded once."""
     dtype = terms[0].dtype
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     total = terms[0].to(wide, copy=True)

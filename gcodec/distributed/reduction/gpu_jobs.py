@@ -12,12 +12,13 @@ import torch
 from ...dtypes import DType
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
-from ..stats import Tally
-from ..transport.exchange import named
+from ..stats import Counters
 from ..transport.gpu import gpu_transport_of
-from ..transport.lane import Job, Lane
+from ..transport.jobs import LaneJob
+from ..transport.lane import Lane
+from ..transport.transfers import labeled
 from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, side_stream_of
-from .gpu_levels import GpuRule
+from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction
 
 
@@ -26,7 +27,9 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def beside(buffers: Sequence[torch.Tensor], run: Callable[[], Any], refuse: Callable[..., None] | None = None) -> Job:
+def beside(
+    buffers: Sequence[torch.Tensor], run: Callable[[], Any], abort: Callable[..., None] | None = None
+) -> LaneJob:
     """The job that works on a step's tensors by whatever ``run`` tells torch, all on one device or on the host."""
     side = side_stream_of(buffers[0].device)
     mark = side.mark()
@@ -35,10 +38,10 @@ def beside(buffers: Sequence[torch.Tensor], run: Callable[[], Any], refuse: Call
         side.after(mark, *buffers)
         return run()
 
-    return Job(run_there, refuse, _devices(buffers[0]), side.current)
+    return LaneJob(run_there, abort, _devices(buffers[0]), side.current)
 
 
-def unchanged(flat: torch.Tensor) -> Job:
+def unchanged(flat: torch.Tensor) -> LaneJob:
     """The job of a group of one."""
     side = side_stream_of(flat.device)
     mark = side.mark()
@@ -47,10 +50,10 @@ def unchanged(flat: torch.Tensor) -> Job:
         side.after(mark, flat)
         return flat
 
-    return Job(run, None, _devices(flat), side.current)
+    return LaneJob(run, None, _devices(flat), side.current)
 
 
-def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label: str = "all-reduce") -> Job:
+def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> LaneJob:
     """The job that reduces ``flat`` in place, uncompressed. As in DDP a mean is divided first. Raises PeerError, which
     ``label`` begins."""
     side = side_stream_of(flat.device)
@@ -66,11 +69,11 @@ def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, tally: Tally, label
             gpu_transport_of(lane, flat.device).all_reduce(flat)
             side.finish()  # so that seconds are those of the network
 
-        named(f"{label}, uncompressed", reduce)
-        tally.add_dense(flat.nbytes, lane.size, perf_counter() - start)
+        labeled(f"{label}, uncompressed", reduce)
+        counters.add_dense(flat.nbytes, lane.size, perf_counter() - start)
         return flat
 
-    return Job(run, None, _devices(flat), side.current)
+    return LaneJob(run, None, _devices(flat), side.current)
 
 
 def compressed_on_gpu(
@@ -82,19 +85,19 @@ def compressed_on_gpu(
     mean: bool,
     gradients: Gradients | None,
     books: GpuCodebooks | None,
-    tally: Tally,
+    counters: Counters,
     label: str = "",
-) -> Job:
+) -> LaneJob:
     """The job that reduces ``flat`` (contiguous) into ``result``, which it returns."""
     side = side_stream_of(flat.device)
     mark = side.mark()
 
     def reduction() -> GpuReduction:
-        rule = None
+        level_chooser = None
         if isinstance(mode, NearLossless):
             assert gradients is not None
-            rule = GpuRule(mode, gradients, dtype, 1.0 if mean else float(lane.size))
-        coder = GpuCoder(dtype, mode, rule, books, tally)
+            level_chooser = GpuLevelChooser(mode, gradients, dtype, 1.0 if mean else float(lane.size))
+        coder = GpuCoder(dtype, mode, level_chooser, books, counters)
         return GpuReduction(lane, coder, flat, result, mean=mean, terms=mode.terms, label=label)
 
     def run() -> torch.Tensor:
@@ -102,7 +105,7 @@ def compressed_on_gpu(
         reduction().run()
         return result
 
-    return Job(run, lambda error: reduction().refuse(error), _devices(flat), side.current)
+    return LaneJob(run, lambda error: reduction().abort(error), _devices(flat), side.current)
 
 
 def allreduce_on_gpu(
@@ -113,20 +116,20 @@ def allreduce_on_gpu(
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,
-) -> Job:
+) -> LaneJob:
     """The job that reduces ``tensor``, whose values are ``dense``, in place, and returns it; ``dtype`` None: as it
     is."""
     if dtype is None or dense.dtype not in TYPES:
-        job = plain_on_gpu(lane, dense.clone(), mean, Tally())
+        job = plain_on_gpu(lane, dense.clone(), mean, Counters())
     else:
-        job = compressed_on_gpu(lane, dense, torch.empty_like(dense), dtype, mode, mean, gradients, None, Tally())
+        job = compressed_on_gpu(lane, dense, torch.empty_like(dense), dtype, mode, mean, gradients, None, Counters())
 
     def run() -> torch.Tensor:
         side_stream_of(tensor.device).after(None, tensor)
         tensor.detach().copy_(job.run().view(tensor.shape))
         return tensor
 
-    return Job(run, job.refuse, job.devices, job.place)
+    return LaneJob(run, job.abort, job.devices, job.place)
 
 
 def _devices(flat: torch.Tensor) -> list[torch.device]:

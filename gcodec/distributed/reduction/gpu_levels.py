@@ -10,13 +10,13 @@ import torch
 
 from ... import gpu
 from ...truncation.optimizers import RULES, OptimizerView, counted
-from ..gradients import Segment, flat_tensor
-from .levels import Held, Many, Rule
+from ..gradients import GradientSegment, flat_tensor
+from .level_chooser import LevelChooser, OptimizerEntry, TensorBatch
 
 
-class GpuRule(Rule):
+class GpuLevelChooser(LevelChooser):
     """The levels of a near-lossless all-reduce of a buffer on a device, whose parameters and state are there too. As
-    Rule, but that it waits for the device, once, where an optimizer counts its steps there."""
+    LevelChooser, but that it waits for the device, once, where an optimizer counts its steps there."""
 
     def graded(self, parts: Sequence[tuple[int, torch.Tensor]], kind: int) -> list[torch.Tensor]:
         """Of parts of the buffer, each given as the value it begins at and its values: tensors of uint8. ``kind``: 0
@@ -48,7 +48,7 @@ class GpuRule(Rule):
         held = [(segment.begin, held.state.get("step", 0)) for segment, held in self._others if held is not None]
         return dict(zip([begin for begin, _ in held], counted([step for _, step in held]), strict=True))
 
-    def _seen(self, segment: Segment, held: Held) -> tuple[torch.Tensor, OptimizerView]:
+    def _seen(self, segment: GradientSegment, held: OptimizerEntry) -> tuple[torch.Tensor, OptimizerView]:
         """A parameter, and what its optimizer knows, flat in the order of the gradient's memory."""
         seen: Any = self._views.get(segment.begin)
         if seen is None:
@@ -62,6 +62,6 @@ class GpuRule(Rule):
         found: tuple[torch.Tensor, OptimizerView] = seen
         return found
 
-    def _sorted(self, plain: bool) -> tuple[list[Many], list[tuple[Segment, Held | None]]]:
+    def _sorted(self, plain: bool) -> tuple[list[TensorBatch], list[tuple[GradientSegment, OptimizerEntry | None]]]:
         """All tensors go by themselves: the device takes them in one launch anyway."""
         return [], [(segment, self._held(segment.param)) for segment in self.gradients.segments]

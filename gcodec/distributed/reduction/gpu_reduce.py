@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from ...errors import Corruption, GcodecError, LimitExceeded
-from ..transport.exchange import Exchange, Incoming, named
 from ..transport.gpu import GpuTransport, gpu_transport_of
 from ..transport.lane import Lane
 from ..transport.message import CONTRIBUTION, HEADER, RESULT, check
+from ..transport.transfers import Incoming, Transfers, labeled
 from .gpu_coder import GpuCoder, sum_in_rank_order
 from .partition import Range
 from .reduce import Reduction
@@ -67,16 +67,16 @@ class GpuReduction(Reduction):
         self.schedule = (Halves if self.two else Parts)(len(values), lane.rank, lane.size)
         self.parts: list[Range] = [share[0] for share in self.schedule.shares]
 
-    def _run(self, exchange: Exchange) -> Iterator[None]:
+    def _run(self, transfers: Transfers) -> Iterator[None]:
         (own,) = self.schedule.contributions()
         expected = [own, {slot.peer: slot for slot in self.schedule.results()}]
-        posted = [{peer: self._post(exchange, slot) for peer, slot in slots.items()} for slots in expected]
-        receipts = [(slot, self._post(exchange, slot)) for slot in self.schedule.receipts()]
+        posted = [{peer: self._post(transfers, slot) for peer, slot in slots.items()} for slots in expected]
+        receipts = [(slot, self._post(transfers, slot)) for slot in self.schedule.receipts()]
         wire, lossy = gpu_transport_of(self.lane, self.source.device), self.gpu_coder.lossy
         begin, end = self.parts[self.lane.rank]
 
         frames = self._encode(self.parts, CONTRIBUTION, lossy)
-        received = self._swap(exchange, wire, expected[0], posted[0], frames)
+        received = self._swap(transfers, wire, expected[0], posted[0], frames)
         ranges = [(begin, end)] * self.lane.size
         terms = self._decode_all(received, ranges, expected[0], None if lossy else self.source[begin:end])
         mean = sum_in_rank_order(terms, self.lane.size if self.mean else 1)
@@ -84,12 +84,12 @@ class GpuReduction(Reduction):
             self.target.copy_(mean)
         else:
             frame = self._encode_part((begin, end), mean) if end > begin else self._nothing()
-            received = self._swap(exchange, wire, expected[1], posted[1], [frame] * self.lane.size)
+            received = self._swap(transfers, wire, expected[1], posted[1], [frame] * self.lane.size)
             own_values = None if lossy else mean
             results = self._decode_all(received, self.parts, expected[1], own_values)
             for (first, last), part in zip(self.parts, results, strict=True):
                 self.target[first:last] = part
-        self._confirm(exchange, receipts)
+        self._confirm(transfers, receipts)
         yield from ()  # all at once
 
     def _encode(self, ranges: Sequence[Range], kind: int, with_own: bool) -> list[torch.Tensor]:
@@ -115,36 +115,36 @@ class GpuReduction(Reduction):
 
     def _swap(
         self,
-        exchange: Exchange,
+        transfers: Transfers,
         wire: GpuTransport,
         expected: dict[int, Slot],
         posted: dict[int, Incoming],
         frames: list[torch.Tensor],
     ) -> list[torch.Tensor]:
         """Tell and hear sizes, then swap frames: those of all ranks, this one's own among them."""
-        rank, tally = self.lane.rank, self.coder.tally
+        rank, counters = self.lane.rank, self.coder.counters
         while self._left and self._left[0].kind == next(iter(expected.values())).kind:
             slot = self._left[0]
             message = np.empty(HEADER + 8, np.uint8)
             self._header(slot, 8).write_to(message)
             message[HEADER:] = np.array([len(frames[slot.peer])], "<u8").view(np.uint8)
-            exchange.send_array(slot.peer, self._tag(slot), message)
+            transfers.send_array(slot.peer, self._tag(slot), message)
             self._left.popleft()
         sizes = [0] * self.lane.size
         for peer, slot in expected.items():
-            sizes[peer] = self._heard(exchange, slot, posted[peer])
+            sizes[peer] = self._heard(transfers, slot, posted[peer])
         outgoing = [self._nothing() if peer == rank else frame for peer, frame in enumerate(frames)]
         where = f"{self.label or f'all-reduce {self.sequence}'}, frames"
-        received = named(where, lambda: wire.swap(outgoing, sizes))
+        received = labeled(where, lambda: wire.swap(outgoing, sizes))
         received[rank] = frames[rank]
-        tally.sent_bytes += sum(map(len, outgoing))
-        tally.received_bytes += sum(sizes) + (HEADER + 8) * len(expected)
+        counters.sent_bytes += sum(map(len, outgoing))
+        counters.received_bytes += sum(sizes) + (HEADER + 8) * len(expected)
         return received
 
-    def _heard(self, exchange: Exchange, slot: Slot, incoming: Incoming) -> int:
+    def _heard(self, transfers: Transfers, slot: Slot, incoming: Incoming) -> int:
         """The size of the frame that a peer is about to send."""
         where = self._where(slot.peer)
-        payload = check(exchange.receive(incoming, where), self._header(slot, 0, slot.peer), where)
+        payload = check(transfers.receive(incoming, where), self._header(slot, 0, slot.peer), where)
         size = int.from_bytes(payload.tobytes(), "little")
         n_bytes = (slot.end - slot.begin) * self.coder.dtype.itemsize
         if len(payload) != 8 or size % 8 or size > 2 * n_bytes + (1 << 20) or (size > 0) != (n_bytes > 0):

@@ -11,11 +11,11 @@ from ...format.ladders import Ladder
 from ...format.modes import BitLayout
 from ...truncation.evaluate import Formula, Policy, terms_of
 from ...truncation.optimizers import RULES, formula_for, levels_for, stock_name, view_from_dump
-from ..gradients import Gradients, Segment
+from ..gradients import Gradients, GradientSegment
 from ..modes import Mode, NearLossless
-from ..stats import Tally
-from .codebooks import Codebooks, Refresh
-from .coder import Coder, Shared
+from ..stats import Counters
+from .coder import BufferCodebooks, Coder
+from .shared_codebooks import Refresh, SharedCodebooks
 
 _ROWS = 250, 280
 _VALUES = 70_000  #: as many
@@ -32,20 +32,21 @@ class _AnyLevels:
         out[:] = np.arange(len(values)) % self.n_levels
 
 
-def warm(dtype: DType, mode: Mode, refresh: Refresh | None) -> None:
+def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> None:
     """Run what all-reduces of ``dtype`` under ``mode`` will run: seconds, or minutes on a fresh installation."""
     if refresh is None:
         warmup([dtype.name])
     exponents = np.random.default_rng(0).integers(1, 12, _VALUES).astype(np.uint64) << np.uint64(dtype.head_shift)
     bits = (exponents | np.arange(_VALUES, dtype=np.uint64) % np.uint64(1 << dtype.mantissa_bits)).astype(dtype.uint)
     bit_layout = mode.bit_layout(dtype)
-    rule = _AnyLevels(len(bit_layout.levels)) if isinstance(mode, NearLossless) else None
-    codebooks = Codebooks(refresh or Refresh())
+    level_chooser = _AnyLevels(len(bit_layout.levels)) if isinstance(mode, NearLossless) else None
+    codebooks = SharedCodebooks(refresh or Refresh())
     codebooks.prepare([0], dtype.head_bits, len(bit_layout.levels))
-    shared = Shared(codebooks, Gradients([Segment(0, _VALUES, torch.empty(0), (1,))]), np.zeros(1, np.int64))
+    gradients = Gradients([GradientSegment(0, _VALUES, torch.empty(0), (1,))])
+    shared = BufferCodebooks(codebooks, gradients, np.zeros(1, np.int64))
     room = np.empty(_VALUES * 16, np.uint8)
     for books in (None, shared, shared):
-        coder = Coder(dtype, bit_layout, rule, books, [(_VALUES,)], 1, Tally())
+        coder = Coder(dtype, bit_layout, level_chooser, books, [(_VALUES,)], 1, Counters())
         size = coder.encode(bits, 0, 0, room)
         coder.decode(room[:size], np.empty_like(bits))
         coder.round(bits, 0, np.empty_like(bits))
@@ -68,12 +69,12 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
     return bits
 
 
-def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: Shared) -> None:
+def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: BufferCodebooks) -> None:
     """The trial of a piece with predicted rows, and what comes of it at the next step."""
     bits = rows_alike(dtype, *_ROWS)
     room = np.empty(16 * _VALUES, np.uint8)
     for _ in range(2):
-        coder = Coder(dtype, bit_layout, None, shared, [_ROWS], 1, Tally())
+        coder = Coder(dtype, bit_layout, None, shared, [_ROWS], 1, Counters())
         size = coder.encode(bits, 0, 0, room)
         coder.decode(room[:size], np.empty_like(bits))
 

@@ -24,13 +24,13 @@ import numpy as np
 
 from ...errors import Corruption, GcodecError, Unsupported
 from ...frame.sizes import max_encoded_size
-from ..transport.exchange import Exchange, Incoming
 from ..transport.lane import Lane
-from ..transport.message import HEADER, Header, agreement_of, check, refusal
+from ..transport.message import HEADER, Header, abort_message, agreement_of, check
+from ..transport.transfers import Incoming, Transfers
 from .coder import Coder
 from .partition import MOST
 from .schedule import Mutual, Schedule, Slot
-from .summation import Sum
+from .summation import RankSum
 
 #: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
 #: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
@@ -73,85 +73,90 @@ class Reduction:
 
     def begin(self) -> None:
         """Hand all contributions to the network; as :meth:`run`."""
-        exchange = self._start()
-        self._parts = self._work(exchange)
+        transfers = self._start()
+        self._parts = self._work(transfers)
         self.advance()
 
     def advance(self) -> bool:
         """Go on by about a piece, for whose messages it waits; whether there is more to do. As :meth:`run`."""
         start = perf_counter()
         more = next(self._parts, self) is None
-        self.coder.tally.seconds += perf_counter() - start
+        self.coder.counters.seconds += perf_counter() - start
         return more
 
-    def _work(self, exchange: Exchange) -> Iterator[None]:
+    def _work(self, transfers: Transfers) -> Iterator[None]:
         try:
-            yield from self._run(exchange)
-            exchange.finish()
+            yield from self._run(transfers)
+            transfers.finish()
         except GeneratorExit:  # nobody wants the rest
             raise
         except BaseException as error:
-            self._give_up(exchange, error)
+            self._send_aborts(transfers, error)
             raise
-        self.coder.tally.sent_bytes += exchange.sent
-        self.coder.tally.wait_seconds += exchange.waited
+        self.coder.counters.sent_bytes += transfers.sent
+        self.coder.counters.wait_seconds += transfers.waited
 
-    def refuse(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Tell all ranks that this one cannot take part."""
-        self._give_up(self._start(), error)
+        self._send_aborts(self._start(), error)
 
-    def _start(self) -> Exchange:
+    def _start(self) -> Transfers:
         self.sequence = self.lane.sequence
         self.lane.sequence += 1
         self._left = deque(self.schedule.outgoing())
         lane = self.lane
-        return Exchange(lane.group, lane.timeout, lane.buffers, self._where, lane.notices)
+        return Transfers(lane.group, lane.timeout, lane.buffers, self._where, lane.failure_records)
 
-    def _run(self, exchange: Exchange) -> Iterator[None]:
+    def _run(self, transfers: Transfers) -> Iterator[None]:
         own = [
-            {peer: (slot, self._post(exchange, slot)) for peer, slot in slots.items()}
+            {peer: (slot, self._post(transfers, slot)) for peer, slot in slots.items()}
             for slots in self.schedule.contributions()
         ]
         results, receipts = (
-            [(slot, self._post(exchange, slot)) for slot in slots]
+            [(slot, self._post(transfers, slot)) for slot in slots]
             for slots in (self.schedule.results(), self.schedule.receipts())
         )
         for slot in self.schedule.contributed():
             rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
-            self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
+            self._send(transfers, [slot], self.values[slot.begin : slot.end], rounded)
         yield
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
-        total, rooms = Sum(self.coder.dtype, longest), self._rooms(exchange, longest)
+        total, rooms = RankSum(self.coder.dtype, longest), self._rooms(transfers, longest)
         for due in self.schedule.sums():
-            self._reduce(exchange, due, own[due.piece], total, rooms[:, : due.end - due.begin])
+            self._reduce(transfers, due, own[due.piece], total, rooms[:, : due.end - due.begin])
             yield
         for slot, message in results:
-            self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
+            self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
             yield
-        self._confirm(exchange, receipts)
+        self._confirm(transfers, receipts)
 
-    def _rooms(self, exchange: Exchange, n_values: int) -> np.ndarray:
+    def _rooms(self, transfers: Transfers, n_values: int) -> np.ndarray:
         """Memory for two contributions, as long as the exchange lasts."""
         n_bytes = 2 * n_values * self.values.itemsize
         buffer = self.lane.buffers.take(max(n_bytes, HEADER))
-        exchange.own(buffer)
+        transfers.own(buffer)
         memory: np.ndarray = buffer.numpy()[:n_bytes]
         return memory.view(self.values.dtype).reshape(2, n_values)
 
-    def _confirm(self, exchange: Exchange, receipts: list[tuple[Slot, Incoming]]) -> None:
+    def _confirm(self, transfers: Transfers, receipts: list[tuple[Slot, Incoming]]) -> None:
         """Tell the others that all has arrived, and hear it from them."""
         for slot, _ in receipts:
             message = np.empty(HEADER, np.uint8)
             self._header(slot, 0).write_to(message)
-            exchange.send_array(slot.peer, self._tag(slot), message)
+            transfers.send_array(slot.peer, self._tag(slot), message)
             self._left.popleft()
         for slot, incoming in receipts:
             where = self._where(slot.peer)
-            check(exchange.receive(incoming, where), self._header(slot, 0, slot.peer), where)
-            self.coder.tally.received_bytes += HEADER
+            check(transfers.receive(incoming, where), self._header(slot, 0, slot.peer), where)
+            self.coder.counters.received_bytes += HEADER
 
     def _reduce(
-        self, exchange: Exchange, due: Slot, incoming: dict[int, tuple[Slot, Incoming]], total: Sum, rooms: np.ndarray
+        self,
+        transfers: Transfers,
+        due: Slot,
+        incoming: dict[int, tuple[Slot, Incoming]],
+        total: RankSum,
+        rooms: np.ndarray,
     ) -> None:
         """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``rooms``: for two
         contributions."""
@@ -160,7 +165,7 @@ class Reduction:
         for peer in range(self.lane.size):
             term = rooms[peer & 1]
             if peer != self.lane.rank:
-                self._decode(exchange, *incoming[peer], term)
+                self._decode(transfers, *incoming[peer], term)
             elif self._mutual:  # where it was left when it was sent
                 term = self.values[due.begin : due.end] if self.coder.exact else result
             else:
@@ -170,21 +175,23 @@ class Reduction:
                 total.add(term)
             else:
                 total.finish(term, self.lane.size if self.mean else 1, rooms[0] if copies else result)
-            self.coder.tally.sum_seconds += perf_counter() - start
+            self.coder.counters.sum_seconds += perf_counter() - start
         if copies:
-            self._send(exchange, copies, rooms[0], result)
+            self._send(transfers, copies, rooms[0], result)
 
     @property
     def _mutual(self) -> bool:
         return isinstance(self.schedule, Mutual)
 
-    def _post(self, exchange: Exchange, slot: Slot) -> Incoming:
-        return exchange.post(slot.peer, self._tag(slot), _ROOM)
+    def _post(self, transfers: Transfers, slot: Slot) -> Incoming:
+        return transfers.post(slot.peer, self._tag(slot), _ROOM)
 
     def _tag(self, slot: Slot) -> int:
         return (self.sequence % _SEQUENCES << 1 | slot.kind & 1) << 16 | slot.piece  # a receipt's piece is its own
 
-    def _send(self, exchange: Exchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None) -> None:
+    def _send(
+        self, transfers: Transfers, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None
+    ) -> None:
         """Encode once and send to every slot's peer; ``rounded`` takes what they will decode."""
         of = slots[0]
         room = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
@@ -192,20 +199,20 @@ class Reduction:
         message: np.ndarray = buffer.numpy()
         size = self.coder.encode(bits, of.begin, of.kind, message[HEADER:], rounded)
         self._header(of, size).write_to(message)
-        exchange.own(buffer)
+        transfers.own(buffer)
         for slot in slots:
-            exchange.send(slot.peer, self._tag(slot), buffer, HEADER + size)
+            transfers.send(slot.peer, self._tag(slot), buffer, HEADER + size)
             self._left.popleft()
 
     def _header(self, slot: Slot, payload: int, sender: int | None = None) -> Header:
         sender = self.lane.rank if sender is None else sender
         return Header(slot.kind, sender, slot.piece, self.sequence, self.agreement, slot.end - slot.begin, payload)
 
-    def _decode(self, exchange: Exchange, slot: Slot, incoming: Incoming, out: np.ndarray) -> None:
+    def _decode(self, transfers: Transfers, slot: Slot, incoming: Incoming, out: np.ndarray) -> None:
         where = self._where(slot.peer, slot.piece)
-        message = exchange.receive(incoming, where)
+        message = transfers.receive(incoming, where)
         payload = check(message, self._header(slot, 0, slot.peer), where)
-        self.coder.tally.received_bytes += HEADER + len(payload)
+        self.coder.counters.received_bytes += HEADER + len(payload)
         try:
             self.coder.decode(payload, out)
         except (Corruption, Unsupported) as error:
@@ -215,12 +222,12 @@ class Reduction:
         label = f"{self.label}, " if self.label else ""
         return f"rank {peer} ({label}all-reduce {self.sequence}{'' if piece is None else f', piece {piece}'})"
 
-    def _give_up(self, exchange: Exchange, error: BaseException) -> None:
+    def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
         """Send refusals in place of what has not been sent, and wait for nothing."""
         for slot in self._left:
             try:
-                message = refusal(self._header(slot, 0), error)
-                exchange.send_array(slot.peer, self._tag(slot), message)
+                message = abort_message(self._header(slot, 0), error)
+                transfers.send_array(slot.peer, self._tag(slot), message)
             except (RuntimeError, GcodecError):  # that peer is gone
                 continue
-        self.lane.parked.append((exchange, self.values, self.result))
+        self.lane.parked.append((transfers, self.values, self.result))

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from ..stats import Stats
-from ..transport.exchange import named
 from ..transport.lane import Lane
-from .codebooks import Codebooks, Spent
+from ..transport.transfers import labeled
+from .shared_codebooks import SharedCodebooks, Spent
 
 
-class Sum:
+class AsyncSum:
     """An all-reduce under way of a flat tensor: ``begin``, then some steps later ``finish``."""
 
     def __init__(self) -> None:
@@ -31,34 +31,34 @@ class Sum:
         self.tensor = tensor
         if lane.size > 1:
             self._lane = lane
-            self._work = named("sums between steps", lambda: lane.group.allreduce([tensor]))
+            self._work = labeled("sums between steps", lambda: lane.group.allreduce([tensor]))
 
-    def settle(self) -> torch.Tensor | None:
+    def wait(self) -> torch.Tensor | None:
         """The sum, once it is there; None if none was begun. It stays."""
         if self._work is not None:
-            named("sums between steps", self._work.wait)
+            labeled("sums between steps", self._work.wait)
             self._work = self._lane = None
         return self.tensor
 
     def finish(self) -> torch.Tensor | None:
         """The same, and forget it."""
-        tensor = self.settle()
+        tensor = self.wait()
         self.tensor = None
         return tensor
 
 
-class Rounds:
+class CodebookRefresh:
     """The refresh of ``codebooks``, step by step; everything here runs on the lane's thread.
 
     ``step``: steps ended.
     """
 
-    def __init__(self, codebooks: Codebooks, stats: Stats) -> None:
+    def __init__(self, codebooks: SharedCodebooks, stats: Stats) -> None:
         self.codebooks, self.stats = codebooks, stats
         self.step = 0
         self.renewed = -1  #: step from which the codebooks hold
         self.usual: float | None = None  #: excess when these codebooks were new, bits per symbol
-        self._spent, self._histograms = Sum(), Sum()
+        self._spent, self._histograms = AsyncSum(), AsyncSum()
         self._numbers: list[int] = []
 
     def end_step(self, lane: Lane) -> None:
@@ -95,7 +95,7 @@ class Rounds:
             self.usual = excess
         return age >= refresh.interval - 1 or (age >= refresh.least and excess > self.usual + refresh.trigger)
 
-    def _begin(self, lane: Lane, under_way: Sum, tensor: torch.Tensor) -> None:
+    def _begin(self, lane: Lane, under_way: AsyncSum, tensor: torch.Tensor) -> None:
         under_way.begin(lane, tensor)
         self.stats.refresh_bytes += round(2 * (lane.size - 1) / lane.size * tensor.nbytes)
 
@@ -110,7 +110,7 @@ class Rounds:
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and arrays; waits for sums under way, which all ranks have begun."""
-        spent, histograms = self._spent.settle(), self._histograms.settle()
+        spent, histograms = self._spent.wait(), self._histograms.wait()
         empty = np.zeros(0)
         return {
             "step": self.step,
@@ -126,7 +126,7 @@ class Rounds:
         """Go on from there."""
         self.step, self.renewed = int(state["step"]), int(state["renewed"])
         self.usual = None if math.isnan(state["usual"]) else float(state["usual"])
-        self._spent, self._histograms = Sum(), Sum()
+        self._spent, self._histograms = AsyncSum(), AsyncSum()
         if len(state["spent"]):
             self._spent.tensor = torch.tensor(np.asarray(state["spent"]), dtype=torch.float64)
         if state["refreshing"]:

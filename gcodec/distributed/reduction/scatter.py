@@ -11,12 +11,13 @@ import torch.distributed as dist
 
 from ...tensors import values_of
 from ..modes import FixedBits, Lossless
-from ..stats import Tally
+from ..stats import Counters
 from ..transport.delegation import inner_method
-from ..transport.exchange import named
-from ..transport.lane import Job, Lane
+from ..transport.jobs import LaneJob
+from ..transport.lane import Lane
+from ..transport.transfers import labeled
 from .allreduce import TYPES, digest_of
-from .coder import Coder, Shared
+from .coder import BufferCodebooks, Coder
 from .partition import Range, piece_length
 from .reduce import Reduction
 from .schedule import OneWay
@@ -71,17 +72,17 @@ def scattered(
     own: torch.Tensor,
     mode: Lossless | FixedBits,
     mean: bool,
-    shared: Shared | None,
+    shared: BufferCodebooks | None,
     threads: int | None,
-    tally: Tally,
+    counters: Counters,
     label: str = "",
-) -> Job:
+) -> LaneJob:
     """The job that reduces ``flat`` (contiguous, of a type in ``TYPES``) and puts this rank's part into ``own``
     (contiguous), which it returns."""
 
     def scatter() -> Scatter:
         dtype = TYPES[flat.dtype]
-        coder = Coder(dtype, mode.bit_layout(dtype), None, shared, [(flat.numel(),)], threads, tally)
+        coder = Coder(dtype, mode.bit_layout(dtype), None, shared, [(flat.numel(),)], threads, counters)
         values, result = values_of(flat).bits, values_of(own).bits
         terms = (*mode.terms, digest_of(shared))
         return Scatter(lane, coder, values, result, mean=mean, terms=terms, label=label)
@@ -90,18 +91,20 @@ def scattered(
         scatter().run()
         return own
 
-    return Job(run, lambda error: scatter().refuse(error))
+    return LaneJob(run, lambda error: scatter().abort(error))
 
 
-def plain_scattered(lane: Lane, flat: torch.Tensor, own: torch.Tensor, mean: bool, tally: Tally, label: str) -> Job:
+def plain_scattered(
+    lane: Lane, flat: torch.Tensor, own: torch.Tensor, mean: bool, counters: Counters, label: str
+) -> LaneJob:
     """The same of Gloo's own, uncompressed."""
 
     def run() -> torch.Tensor:
         start, options = perf_counter(), dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
         scatter = inner_method(lane.group, "reduce_scatter_single")
-        named(f"{label}, uncompressed", lambda: scatter(own, flat, options).wait())
-        tally.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
+        labeled(f"{label}, uncompressed", lambda: scatter(own, flat, options).wait())
+        counters.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
         return own
 
-    return Job(run)
+    return LaneJob(run)

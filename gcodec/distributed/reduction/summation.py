@@ -11,7 +11,7 @@ _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the division
 
 
-class Sum:
+class RankSum:
     """Sums of at most ``most`` values of one type, each term given as bits, uintW[n].
 
     float32 and float64 are added in their own precision, bfloat16 and float16 in float32: a term is never rounded, the

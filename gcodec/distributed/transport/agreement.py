@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 
 from ...errors import PeerError
-from .exchange import named
 from .message import agreement_of
+from .transfers import labeled
 
 _ROOM = 1 << 13  #: bytes of what a rank says: the same for all ranks, whatever it says
 _SHOWN = 80  #: characters of an option
 
 
-def compare(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
+def check_options(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
     """Compare options (a dozen at most) by their repr; collective over ``group``, which gathers tensors in CPU memory.
 
     Raises PeerError on all ranks where any two differ: it says which option, and on which ranks; ``label`` begins it.
@@ -31,7 +31,7 @@ def compare(group: dist.ProcessGroup, options: Mapping[str, object], label: str)
     text = json.dumps(said).encode()
     own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     everywhere = [torch.empty_like(own) for _ in range(group.size())]
-    named(f"{label}, options", lambda: group.allgather([everywhere], [own]).wait())
+    labeled(f"{label}, options", lambda: group.allgather([everywhere], [own]).wait())
     heard = [json.loads(one.numpy().tobytes().rstrip(b"\0")) for one in everywhere]
     differing = [_different(name, heard) for name in dict.fromkeys(name for one in heard for name in one)]
     if any(differing):

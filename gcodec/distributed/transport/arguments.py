@@ -11,7 +11,7 @@ from ...errors import InvalidArgument
 Chosen = TypeVar("Chosen")
 
 
-def chosen_of(name: str, value: Chosen | bool | None, kind: type[Chosen]) -> Chosen | None:
+def config_or_none(name: str, value: Chosen | bool | None, kind: type[Chosen]) -> Chosen | None:
     """A configuration that may be left out: True is the default one; None or False: none. Raises InvalidArgument."""
     if value is None or value is False:
         return None
@@ -22,7 +22,7 @@ def chosen_of(name: str, value: Chosen | bool | None, kind: type[Chosen]) -> Cho
     return value
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def check_int(name: str, value: Any, least: int = 0) -> int:
     """An integer. Raises InvalidArgument."""
     try:
         number = operator.index(value)
@@ -33,18 +33,18 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     return number
 
 
-def whole_or_none(name: str, value: Any) -> int | None:
+def check_optional_int(name: str, value: Any) -> int | None:
     """A positive integer, or None. Raises InvalidArgument."""
-    return None if value is None else whole(name, value, 1)
+    return None if value is None else check_int(name, value, 1)
 
 
-def duration(name: str, value: Any) -> timedelta:
+def check_duration(name: str, value: Any) -> timedelta:
     """A length of time, as torch takes it. Raises InvalidArgument."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise InvalidArgument(f"{name}={value!r:.80}: a positive datetime.timedelta, such as timedelta(seconds=10)")
     return value
 
 
-def duration_or_none(name: str, value: Any) -> timedelta | None:
+def check_optional_duration(name: str, value: Any) -> timedelta | None:
     """The same, or None. Raises InvalidArgument."""
-    return None if value is None else duration(name, value)
+    return None if value is None else check_duration(name, value)

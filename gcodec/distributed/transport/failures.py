@@ -19,7 +19,7 @@ _PAUSE = 0.02  #: seconds from look to look
 _MOST = 800  #: characters of a notice
 
 
-class Notices:
+class FailureRecords:
     """The notices of one group's ranks, each of which leaves at most one. Neither method raises, nor takes much longer
     than half a second: the store may be gone, too."""
 

@@ -15,8 +15,8 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import distributed_c10d
 
 from .delegation import inner_method
-from .exchange import Buffers, Exchange
 from .lane import Lane
+from .transfers import Buffers, Transfers
 
 _TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
 _made: dict[str, int] = {}  #: private NCCL groups so far, by the parent's name
@@ -61,33 +61,33 @@ class StagedTransport:
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """As :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
-        exchange = Exchange(self.lane.group, self.lane.timeout, self._buffers, _where, self.lane.notices)
+        transfers = Transfers(self.lane.group, self.lane.timeout, self._buffers, _where, self.lane.failure_records)
         try:
-            return self._swap(exchange, frames, sizes)
+            return self._swap(transfers, frames, sizes)
         except BaseException:
-            self.lane.parked.append(exchange)  # what the network may still write to must live on
+            self.lane.parked.append(transfers)  # what the network may still write to must live on
             raise
 
     def _swap(
-        self, exchange: Exchange, frames: Sequence[torch.Tensor], sizes: Sequence[int]
+        self, transfers: Transfers, frames: Sequence[torch.Tensor], sizes: Sequence[int]
     ) -> list[torch.Tensor]:
         lane = self.lane
         self._turn += 1
         tag = _TAG | self._turn % (1 << 16)
         others = [(lane.rank + distance) % lane.size for distance in range(1, lane.size)]
-        incoming = {peer: exchange.post(peer, tag, sizes[peer]) for peer in others if sizes[peer]}
+        incoming = {peer: transfers.post(peer, tag, sizes[peer]) for peer in others if sizes[peer]}
         for peer in others:
             size = len(frames[peer])
             if size:
                 buffer = self._buffers.take(size)
                 buffer[:size].copy_(frames[peer])
-                exchange.own(buffer)
-                exchange.send(peer, tag, buffer, size)
+                transfers.own(buffer)
+                transfers.send(peer, tag, buffer, size)
         received = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
         for peer, one in incoming.items():
-            exchange.receive(one, _where(peer))
+            transfers.receive(one, _where(peer))
             received[peer].copy_(one.buffer[: sizes[peer]])
-        exchange.finish()
+        transfers.finish()
         return received
 
     def all_reduce(self, flat: torch.Tensor) -> None:

@@ -7,9 +7,11 @@ longer agree on what comes next, so everything handed in later fails at once, wi
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from queue import Empty, Full, Queue
 from typing import Any
@@ -20,95 +22,16 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ...errors import GcodecError, InvalidArgument, PeerError
-from .exchange import Buffers
-from .failures import Notices
-
-Place = Callable[[], AbstractContextManager[Any]]
+from .agreement import check_options
+from .failures import FailureRecords
+from .jobs import Future, LaneJob, Place, StartedJob
+from .transfers import Buffers
 
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
+_lanes: list[Lane] = []  #: the lane registry: those of this process
+_lock = threading.Lock()
 _MOST = 1 << 10  #: jobs that may wait: each holds on to memory
 _UNDER_WAY = 2  #: jobs begun that do not go on by themselves: one has the network, the next makes its messages
-
-
-class Pending:
-    """What a lane will have done: as a ``dist.Work``, something to wait for.
-
-    ``devices``: those other than the CPU that its value lies on. Waiting makes the current stream wait for the stream
-    that was current where the work was completed, and not the host for the device.
-    """
-
-    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
-        self._box: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
-        self._error: BaseException | None = None
-
-    def complete(self, value: Any, error: BaseException | None = None) -> None:
-        """For the lane: the work is done, or has failed."""
-        self._error = error
-        self._box.set_result(value)
-
-    def done(self) -> bool:
-        """Whether there is nothing left to wait for."""
-        return self._box.done()
-
-    def wait(self) -> Any:
-        """The value; raises what the work raised."""
-        return self._checked(self._box.wait())
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the value. Errors are raised in a ``then``: one that is set on a future does not reach C++."""
-        return self._box.then(lambda box: self._checked(box.value()))
-
-    def _checked(self, value: Any) -> Any:
-        if self._error is not None:
-            raise self._error
-        return value
-
-
-class Later:
-    """What a job's ``run`` returns that has only begun its work: ``finish`` waits for the end and gives the value.
-
-    ``advance``: goes on for a while, and returns the value or, if there is more to do, a ``Later``; None for work that
-    goes on by itself.
-    """
-
-    def __init__(self, finish: Callable[[], Any], advance: Callable[[], Any] | None = None) -> None:
-        self.finish, self.advance = finish, advance
-
-    def then(self, end: Callable[[Any], Any]) -> Later:
-        """The same work, with what ``end`` makes of its value."""
-        advance = self.advance
-        return Later(lambda: end(self.finish()), advance and (lambda: then(advance(), end)))
-
-
-def then(value: Any, end: Callable[[Any], Any]) -> Any:
-    """What ``end`` makes of a value, at once or ``Later``."""
-    return value.then(end) if isinstance(value, Later) else end(value)
-
-
-def ended(value: Any) -> Any:
-    """A value that may be there ``Later``: waits for it."""
-    return value.finish() if isinstance(value, Later) else value
-
-
-class Job:
-    """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, which goes on while there is no next
-    job; ``refuse`` is called instead on a broken lane, to tell other ranks.
-
-    ``begins``: it may return a ``Later``, and waits for no other rank before that. All that has begun comes to its end
-    before a job that may wait: another rank may be waiting for that end, and not begin such a job before.
-    ``devices``: of its value, see :class:`Pending`; ``place``: what is current there while it runs and is completed,
-    such as a stream.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[], Any],
-        refuse: Callable[[BaseException], None] | None = None,
-        devices: Sequence[torch.device] = (),
-        place: Place = nullcontext,
-        begins: bool = False,
-    ) -> None:
-        self.run, self.refuse, self.devices, self.place, self.begins = run, refuse, devices, place, begins
 
 
 class ClosedError(GcodecError):
@@ -125,47 +48,48 @@ class Lane:
         store = _private_store(parent)
         self.parent, self.timeout = parent, timeout
         self.rank, self.size = parent.rank(), parent.size()
-        self.group, self.notices = private_group(store, self.rank, self.size, timeout), Notices(store, self.rank)
+        self.group = private_group(store, self.rank, self.size, timeout)
+        self.failure_records = FailureRecords(store, self.rank)
         self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
         self.closed = False
         self.gpu_transports: dict[torch.device, Any] = {}  #: how frames travel, by CUDA device; only the thread uses it
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
-        self._begun: list[tuple[Later, Pending, Place]] = []
-        self._queue: Queue[tuple[Job, Pending] | None] = Queue(_MOST)
+        self._begun: list[tuple[StartedJob, Future, Place]] = []
+        self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MOST)
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Job | Callable[[], Any]) -> Pending:
+    def submit(self, work: LaneJob | Callable[[], Any]) -> Future:
         """Hand in something to do, from any thread; the order of these calls must be the same on all ranks.
 
         Waits where too much is waiting. Raises PeerError if that lasts as long as a silent rank may; GcodecError if the
         lane is closed.
         """
         if self.closed or not self._thread.is_alive():
-            raise self._ended()
-        job = work if isinstance(work, Job) else Job(work)
-        pending = Pending(job.devices)
+            raise self._closed_error()
+        job = work if isinstance(work, LaneJob) else LaneJob(work)
+        future = Future(job.devices)
         try:
-            self._queue.put((job, pending), timeout=self._patience)
+            self._queue.put((job, future), timeout=self._patience)
         except Full:
             raise PeerError(f"{_MOST} all-reduces wait, and none has ended within {self._patience:g} s") from None
         if not self._thread.is_alive():  # closed meanwhile
-            self._drain()
-        return pending
+            self._fail_queued()
+        return future
 
-    def _ended(self) -> GcodecError:
+    def _closed_error(self) -> GcodecError:
         failed = f"an earlier all-reduce of this group has failed: {self.failure}"
         return PeerError(failed) if self.broken else ClosedError()
 
-    def _drain(self) -> None:
+    def _fail_queued(self) -> None:
         """Nobody is going to do what is still there."""
         with suppress(Empty):
             while True:
                 taken = self._queue.get_nowait()
                 if taken is not None:
-                    taken[1].complete(None, self._ended())
+                    taken[1].complete(None, self._closed_error())
 
     @property
     def broken(self) -> bool:
@@ -183,10 +107,10 @@ class Lane:
                 del taken
                 while sum(later.advance is not None for later, *_ in self._begun) > _UNDER_WAY:
                     self._go_on()
-            self.settle()
-            self._drain()
+            self.drain()
+            self._fail_queued()
 
-    def _next(self) -> tuple[Job, Pending] | None:
+    def _next(self) -> tuple[LaneJob, Future] | None:
         """What was handed in; until there is something, what has begun goes on."""
         while self._queue.empty() and self._go_on():
             pass
@@ -194,48 +118,48 @@ class Lane:
 
     def _go_on(self) -> bool:
         """Do some of the first work that does not go on by itself; whether there is any."""
-        for turn, (later, pending, place) in enumerate(self._begun):
+        for turn, (later, future, place) in enumerate(self._begun):
             if later.advance is not None:
                 del self._begun[turn]
-                self._attempt(later.advance, pending, place, turn)
+                self._attempt(later.advance, future, place, turn)
                 return True
         return False
 
-    def _do(self, job: Job, pending: Pending) -> None:
+    def _do(self, job: LaneJob, future: Future) -> None:
         def run() -> Any:
             if not job.begins:
-                self.settle()
+                self.drain()
             if self.failure is not None:
-                if job.refuse is not None:
-                    job.refuse(self.failure)
-                raise self._ended() from self.failure
+                if job.abort is not None:
+                    job.abort(self.failure)
+                raise self._closed_error() from self.failure
             value = job.run()
-            if not isinstance(value, Later):
-                self.settle()
+            if not isinstance(value, StartedJob):
+                self.drain()
             return value
 
-        self._attempt(run, pending, job.place)
+        self._attempt(run, future, job.place)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for the end of what has begun; for jobs, on the lane's thread."""
         begun, self._begun = self._begun, []
-        for later, pending, place in begun:
-            self._attempt(later.finish, pending, place)
+        for later, future, place in begun:
+            self._attempt(later.finish, future, place)
 
-    def _attempt(self, run: Callable[[], Any], pending: Pending, place: Place, turn: int | None = None) -> None:
+    def _attempt(self, run: Callable[[], Any], future: Future, place: Place, turn: int | None = None) -> None:
         """``turn``: which of the works begun this is, should it go on."""
         with place():
             try:
                 value = run()
             except BaseException as error:
                 self.failure = self.failure or error
-                pending.complete(None, error)
-                self.settle()
+                future.complete(None, error)
+                self.drain()
             else:
-                if isinstance(value, Later):
-                    self._begun.insert(len(self._begun) if turn is None else turn, (value, pending, place))
+                if isinstance(value, StartedJob):
+                    self._begun.insert(len(self._begun) if turn is None else turn, (value, future, place))
                 else:
-                    pending.complete(value)
+                    future.complete(value)
 
     def close(self, patience: float | None = None) -> None:
         """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""
@@ -246,9 +170,9 @@ class Lane:
                 self._queue.put(None, timeout=patience)
             self._thread.join(patience)
             if self._thread.is_alive():
-                self.failure = self.failure or self._ended()
+                self.failure = self.failure or self._closed_error()
             else:
-                self._drain()
+                self._fail_queued()
 
 
 def _private_store(parent: dist.ProcessGroup) -> Store:
@@ -275,3 +199,71 @@ def adopt(group: dist.ProcessGroup, gloo: dist.ProcessGroupGloo) -> None:
     """Make a Gloo backend the one of a group for tensors in CPU memory, and for all that has no device."""
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+
+
+def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> Lane:
+    """The lane of a group (default: the world's), made on the first call, which is collective over the group.
+
+    ``timeout``: after which a silent peer is an error; default 5 minutes; only the first call's counts. Making one
+    closes those of groups that have been destroyed. Raises InvalidArgument.
+    """
+    if not dist.is_initialized():
+        raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
+    parent: Any = dist.group.WORLD if group is None else group
+    if not isinstance(parent, dist.ProcessGroup):
+        outside = parent is dist.GroupMember.NON_GROUP_MEMBER
+        raise InvalidArgument("this process is not in the group" if outside else f"group={group!r} is no process group")
+    with _lock:
+        for lane in _lanes:
+            if lane.parent is parent:
+                return lane
+        _close_orphans()
+        lane = Lane(parent, timeout or timedelta(minutes=5))
+        _lanes.append(lane)
+        return lane
+
+
+def lane_with_options(
+    kept: Lane | None,
+    group: dist.ProcessGroup | None,
+    timeout: timedelta | None,
+    options: Callable[[], Mapping[str, object]],
+) -> Lane:
+    """The lane that somebody has kept, or a new one: the first time, and where that one has been closed. One that was
+    broken stays so, as ranks no longer agree on what comes next. ``options``: what they must have in common to use a
+    new one. Raises PeerError where they do not."""
+    if kept is not None and (kept.broken or not kept.closed):
+        return kept
+    lane = lane_of(group, timeout)
+    lane.submit(lambda: check_options(lane.group, options(), "the first all-reduce")).wait()
+    return lane
+
+
+def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None = None) -> None:
+    """Close the lane of ``group``, or all lanes, on all ranks alike; before ``destroy_process_group``. ``patience``:
+    seconds to wait for what is under way, default the timeout. What needs a lane later makes a new one."""
+    with _lock:
+        closing = [lane for lane in _lanes if group is None or lane.parent is group]
+        _lanes[:] = [lane for lane in _lanes if lane not in closing]
+    for lane in closing:
+        lane.close(patience)
+
+
+def _close_orphans() -> None:
+    """Nobody waits for the lanes of destroyed groups."""
+    known = distributed_c10d._world.pg_map
+    for lane in [lane for lane in _lanes if lane.parent not in known]:
+        _lanes.remove(lane)
+        lane.close(0.0)
+
+
+def _forget() -> None:
+    """Neither threads nor connections survive a fork."""
+    global _lock
+    _lanes.clear()
+    _lock = threading.Lock()
+
+
+atexit.register(close_lanes, None, 5.0)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -22,7 +22,7 @@ import xxhash
 from ...errors import Corruption, PeerError
 
 #: Kinds: a rank's own values; a finished sum; why a rank gives up, as text; that a rank has all it needs, no payload.
-CONTRIBUTION, RESULT, REFUSAL, RECEIPT = range(4)
+CONTRIBUTION, RESULT, ABORT, RECEIPT = range(4)
 HEADER = 64  #: bytes
 MAX_REASON = 400  #: bytes of a refusal's text
 _MAGIC, _VERSION = b"GCar", 2
@@ -74,8 +74,8 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
     if not 0 <= found.payload <= len(message) - HEADER:
         raise Corruption(f"{where}: {found.payload} bytes of payload where at most {len(message) - HEADER} fit")
     payload = message[HEADER : HEADER + found.payload]
-    if found.kind == REFUSAL:
-        raise PeerError(f"{where}: that rank has given up: {payload.tobytes().decode(errors='replace')}")
+    if found.kind == ABORT:
+        raise PeerError(f"{where}: that rank has aborted: {payload.tobytes().decode(errors='replace')}")
     if found.sequence != expected.sequence:
         raise PeerError(f"{where}: that rank is at all-reduce {found.sequence}, this one at {expected.sequence}")
     if found.agreement != expected.agreement or found.n_values != expected.n_values:
@@ -88,10 +88,10 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
     return payload
 
 
-def refusal(header: Header, error: BaseException) -> np.ndarray:
+def abort_message(header: Header, error: BaseException) -> np.ndarray:
     """The message that takes the place of ``header``'s when its sender gives up: uint8."""
     text = f"{type(error).__name__}: {error}".encode()[:MAX_REASON]
     message = np.empty(HEADER + len(text), np.uint8)
-    header._replace(kind=REFUSAL, payload=len(text)).write_to(message)
+    header._replace(kind=ABORT, payload=len(text)).write_to(message)
     message[HEADER:] = np.frombuffer(text, np.uint8)
     return message

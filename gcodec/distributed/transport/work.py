@@ -10,7 +10,7 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from ...errors import PeerError
-from .lane import Pending
+from .jobs import Future
 
 
 class LaneWork(Work):
@@ -19,20 +19,20 @@ class LaneWork(Work):
     Errors are raised by :meth:`wait` and by the future; DDP and functional collectives ask one or the other.
     """
 
-    def __init__(self, pending: Pending) -> None:
+    def __init__(self, future: Future) -> None:
         super().__init__()
-        self._pending = pending
-        self._future: torch.futures.Future[Any] = pending.get_future()
+        self._future = future
+        self._torch_future: torch.futures.Future[Any] = future.get_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Until it is done: True. Raises what the lane's job raised; PeerError after ``timeout``, if that is positive.
         The job goes on then, and the tensors are not to be touched."""
-        if timeout > timedelta(0) and not self._pending.done():
-            ended = threading.Event()
-            self._future.add_done_callback(lambda _: ended.set())
-            if not ended.wait(timeout.total_seconds()):
+        if timeout > timedelta(0) and not self._future.done():
+            result_of = threading.Event()
+            self._torch_future.add_done_callback(lambda _: result_of.set())
+            if not result_of.wait(timeout.total_seconds()):
                 raise PeerError(f"not done within {timeout.total_seconds():g} s")
-        self._future.wait()
+        self._torch_future.wait()
         return True
 
     def synchronize(self) -> None:
@@ -41,28 +41,28 @@ class LaneWork(Work):
 
     def is_completed(self) -> bool:
         """Whether there is nothing left to wait for."""
-        return self._pending.done()
+        return self._future.done()
 
     def is_success(self) -> bool:
         """Whether it is done, and nothing went wrong."""
-        return self._pending.done() and self._error() is None
+        return self._future.done() and self._error() is None
 
     def exception(self) -> Any:
         """What went wrong, or None."""
-        return self._error() if self._pending.done() else None
+        return self._error() if self._future.done() else None
 
     def _error(self) -> BaseException | None:
         try:
-            self._pending.wait()
+            self._future.wait()
         except BaseException as error:
             return error
         return None
 
     def result(self) -> list[torch.Tensor]:
         """The tensors; waits for them."""
-        tensors: list[torch.Tensor] = self._future.wait()
+        tensors: list[torch.Tensor] = self._torch_future.wait()
         return tensors
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the list of tensors."""
-        return self._future
+        return self._torch_future

@@ -13,38 +13,38 @@ import numpy as np
 import torch
 
 from ...dtypes import DType
-from ..gradients import Gradients, Segment
+from ..gradients import Gradients, GradientSegment
 from ..modes import Mode
 from ..stats import Stats
 from ..transport.lane import Lane
-from .codebooks import Codebooks, Refresh
-from .coder import Shared
-from .refresh import Rounds
+from .coder import BufferCodebooks
+from .refresh import CodebookRefresh
+from .shared_codebooks import Refresh, SharedCodebooks
 
 _TURN = 16  #: collectives
 _MOST = 256  #: kinds with a codebook: those that were the first to come twice
 _SEEN = 1 << 12  #: kinds that are remembered for having come once; then all are forgotten
 
 
-class CommonBooks:
+class CollectiveCodebooks:
     """The codebooks of a lane's collectives, one for each kind; on the lane's thread. ``stats`` counts refreshes."""
 
     def __init__(self, refresh: Refresh) -> None:
         self.stats = Stats()
-        self._codebooks = Codebooks(refresh)
-        self._rounds = Rounds(self._codebooks, self.stats)
+        self._codebooks = SharedCodebooks(refresh)
+        self._codebook_refresh = CodebookRefresh(self._codebooks, self.stats)
         self._numbers: dict[Hashable, int] = {}
         self._seen: set[Hashable] = set()
         self._calls = 0
 
-    def shared(self, kind: Hashable, n_values: int, dtype: DType, mode: Mode) -> Shared | None:
+    def shared(self, kind: Hashable, n_values: int, dtype: DType, mode: Mode) -> BufferCodebooks | None:
         """For the next collective, of so many values; None for one of a kind that has no codebook."""
         number = self._number(kind)
         if number is None:
             return None
         self._codebooks.prepare([number], dtype.head_bits, len(mode.bit_layout(dtype).levels))
-        whole = Gradients([Segment(0, n_values, torch.empty(0), (1,))])
-        return Shared(self._codebooks, whole, np.array([number], np.int64))
+        whole = Gradients([GradientSegment(0, n_values, torch.empty(0), (1,))])
+        return BufferCodebooks(self._codebooks, whole, np.array([number], np.int64))
 
     def _number(self, kind: Hashable) -> int | None:
         if kind not in self._numbers and len(self._numbers) < _MOST:
@@ -60,4 +60,4 @@ class CommonBooks:
         """It has been made."""
         self._calls += 1
         if self._calls % _TURN == 0:
-            self._rounds.end_step(lane)
+            self._codebook_refresh.end_step(lane)

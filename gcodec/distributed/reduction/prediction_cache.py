@@ -26,7 +26,7 @@ _MOST = 1 << 12  #: pieces that are remembered
 _NO_LEVELS = np.zeros(0, np.uint8)
 
 
-class Piece(NamedTuple):
+class LosslessPiece(NamedTuple):
     """A range of a buffer to be encoded without loss.
 
     ``key``: the same for this range at every step; ``shapes``: finds those of the tensors in it; ``given``: shared
@@ -54,7 +54,7 @@ class _Tried(NamedTuple):
     usual: int
 
 
-class Predicted:
+class PredictionCache:
     """Encodes pieces, and remembers what came of trials as long as the shared codebooks hold."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Predicted:
         """The codebooks are new: everything is to be tried again."""
         self._tried.clear()
 
-    def encode(self, piece: Piece, out: np.ndarray) -> int:
+    def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
         """A frame at the start of ``out``, uint8; its size, bytes."""
         tried = self._tried.get(piece.key)
         if tried is not None:
@@ -72,7 +72,7 @@ class Predicted:
         size = piece.encode(piece.plan(), out)
         return size if piece.given is None or piece.key in self._tried else self._try(piece, size, out)
 
-    def _again(self, piece: Piece, tried: _Tried, out: np.ndarray) -> int:
+    def _again(self, piece: LosslessPiece, tried: _Tried, out: np.ndarray) -> int:
         prediction = tried.prediction.renewed(piece.values.bits, piece.values.dtype, rows_of(piece.shapes()))
         plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
         size = piece.encode(plan._replace(prediction=prediction), out)
@@ -80,7 +80,7 @@ class Predicted:
             self._tried[piece.key] = None
         return size
 
-    def _try(self, piece: Piece, usual: int, out: np.ndarray) -> int:
+    def _try(self, piece: LosslessPiece, usual: int, out: np.ndarray) -> int:
         """``out`` has a frame of ``usual`` bytes; the size of the better one, which it has then."""
         if len(self._tried) >= _MOST:
             self._tried.clear()

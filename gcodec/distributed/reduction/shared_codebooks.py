@@ -25,7 +25,7 @@ from ...plan.codebooks import kept_costs, n_bins_of
 from ...plan.plan import FixedCodebooks, FramePlan
 from ...stream import CodebookCycle, Version
 from ..transport.message import agreement_of
-from .prediction import Predicted
+from .prediction_cache import PredictionCache
 
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
 _MOST = 8  #: codebooks in a frame
@@ -76,7 +76,7 @@ class Spent(NamedTuple):
     symbols: float
 
 
-class Codebooks:
+class SharedCodebooks:
     """The shared codebooks of a hook, by parameter number: the order in which parameters were first seen.
 
     Its methods must be called in the same order on all ranks, but for those that count.
@@ -84,7 +84,7 @@ class Codebooks:
 
     def __init__(self, refresh: Refresh) -> None:
         self.refresh, self.options = refresh, EncoderOptions(columns=False, prediction=False, wide_heads=False)
-        self.predicted = Predicted()
+        self.prediction_cache = PredictionCache()
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0
         self.digest = 0  #: stands for the codebooks in use
@@ -173,7 +173,7 @@ class Codebooks:
 
     def _remember(self) -> None:
         self._given.clear()
-        self.predicted.forget()
+        self.prediction_cache.forget()
         versions = [layer.cycle.current for layer in self.layers.values()]
         self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
         self.digest = agreement_of(*sorted(self._by_hash))

@@ -13,10 +13,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from ..stats import Tally
-from ..transport.lane import Job, Lane
+from ..stats import Counters
+from ..transport.jobs import LaneJob
+from ..transport.lane import Lane
 from .allreduce import plain
-from .bypass import APART, COMPRESSED, DENSE, Bypass, Gate
+from .bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass, BypassController
 
 _TIMES = 4  #: repetitions that make a period
 _LEAST = 16  #: calls before the first search; then at twice as many, and so on
@@ -26,7 +27,7 @@ _MOST = 1 << 13  #: calls after which those before are given up
 Summed = Callable[[np.ndarray], np.ndarray]
 
 
-class Periods:
+class StepDetector:
     """Finds the period of a sequence of calls, and follows it. What it answers depends on the calls and on sums over
     the ranks alone, so it is the same on all of them. For one thread at a time."""
 
@@ -80,42 +81,42 @@ def period_of(calls: list[Hashable]) -> int | None:
     return next((length for length in lengths if calls[length:] == calls[:-length]), None)
 
 
-class PeriodGate:
-    """A :class:`bypass.Gate` whose steps are the periods of a lane's collectives: on the thread that asks for these,
-    and in the lane only where the gate measures or ranks agree. ``label``: begins what is logged."""
+class GroupBypass:
+    """A :class:`bypass.BypassController` whose steps are the periods of a lane's collectives: on the thread that
+    asks for these, and in the lane only where the gate measures or ranks agree. ``label``: begins what is logged."""
 
     def __init__(self, config: Bypass, lane: Lane, label: str) -> None:
-        self._gate, self._lane, self._label = Gate(config, label), lane, label
-        self._periods = Periods(self._summed)
+        self._bypass, self._lane, self._label = BypassController(config, label), lane, label
+        self._detector = StepDetector(self._summed)
 
     def kind(self, call: Hashable, n_bytes: int) -> int:
         """How the next collective is to be made: COMPRESSED, DENSE, or APART, which is dense but in the lane. Ranks
         ask in the same order. Raises PeerError."""
-        if self._periods.begins(call, perf_counter()):
+        if self._detector.begins(call, perf_counter()):
             self._end_step()
-        elif self._gate.trying and not self._periods.known:
-            self._lane.submit(self._gate.restart).wait()
-        if self._gate.compresses(n_bytes):
+        elif self._bypass.trying and not self._detector.known:
+            self._lane.submit(self._bypass.restart).wait()
+        if self._bypass.compresses(n_bytes):
             return COMPRESSED
-        return APART if self._gate.kind == APART else DENSE
+        return DENSE_TIMED if self._bypass.kind == DENSE_TIMED else DENSE
 
     @property
     def numbers(self) -> dict[str, float]:
         """What the last trial found: ``bypass.NUMBERS``."""
-        return self._gate.numbers
+        return self._bypass.numbers
 
     def _end_step(self) -> None:
         """In the lane what it measured is there, and nothing else happens at the same time."""
-        if self._gate.step + 1 < self._gate.start:
-            self._gate.end_step(self._lane)
+        if self._bypass.step + 1 < self._bypass.start:
+            self._bypass.end_step(self._lane)
         else:
-            self._lane.submit(lambda: self._gate.end_step(self._lane)).wait()
+            self._lane.submit(lambda: self._bypass.end_step(self._lane)).wait()
 
-    def add(self, n_bytes: int, tally: Tally) -> None:
+    def add(self, n_bytes: int, counters: Counters) -> None:
         """For the lane: it has made a collective."""
-        self._gate.add(n_bytes, tally)
+        self._bypass.add(n_bytes, counters)
 
     def _summed(self, numbers: np.ndarray) -> np.ndarray:
         total = torch.from_numpy(numbers)
-        self._lane.submit(Job(lambda: plain(self._lane, total, False, Tally(), self._label))).wait()
+        self._lane.submit(LaneJob(lambda: plain(self._lane, total, False, Counters(), self._label))).wait()
         return total.numpy()

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 
 from ...errors import PeerError
-from .failures import Notices
+from .failures import FailureRecords
 
 _KEPT = 64  #: buffers of a size that are kept
 
 
-def named(label: str, operation: Callable[[], Any]) -> Any:
+def labeled(label: str, operation: Callable[[], Any]) -> Any:
     """What an operation of torch's groups returns. Raises PeerError, which ``label`` begins, in place of what torch
     raises of them, which does not say for whom it has waited; what a device lacks is nobody else's fault."""
     try:
@@ -70,9 +70,9 @@ class Incoming:
         return array
 
 
-class Exchange:
+class Transfers:
     """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to; ``where``:
-    from a peer to the text that its errors begin with; ``notices``: what ranks have said of why they are gone.
+    from a peer to the text that its errors begin with; ``failure_records``: what ranks have said of why they are gone.
 
     ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it. All methods raise PeerError.
     """
@@ -83,9 +83,9 @@ class Exchange:
         timeout: timedelta,
         buffers: Buffers,
         where: Callable[[int], str],
-        notices: Notices | None = None,
+        failure_records: FailureRecords | None = None,
     ) -> None:
-        self.group, self.buffers, self.where, self.notices = group, buffers, where, notices
+        self.group, self.buffers, self.where, self.failure_records = group, buffers, where, failure_records
         self._deadline = monotonic() + timeout.total_seconds()
         self._timeout = timeout
         self._receives: list[Incoming] = []
@@ -139,10 +139,10 @@ class Exchange:
         late = "imed out" in str(error)
         what = f"no answer within {self._timeout.total_seconds():g} s" if late else "the connection has failed"
         text, reason = f"{where}: {what} ({_in_short(error)})", None
-        if self.notices is not None:
-            self.notices.leave(text)
-            reason = self.notices.of(peer)
-        return PeerError(text if reason is None else f"{text}; that rank had given up: {reason}")
+        if self.failure_records is not None:
+            self.failure_records.leave(text)
+            reason = self.failure_records.of(peer)
+        return PeerError(text if reason is None else f"{text}; that rank had aborted: {reason}")
 
     def _wait(self, work: Any, peer: int, where: str) -> None:
         start = perf_counter()

@@ -11,13 +11,13 @@ import torch
 from ...dtypes import DType
 from ...truncation.evaluate import Policy, terms_of
 from ...truncation.optimizers import RULES, OptimizerView, arrays_of, formula_for, hyper_from, levels_for, stock_name
-from ..gradients import Gradients, Segment, flat_array
+from ..gradients import Gradients, GradientSegment, flat_array
 from ..modes import NearLossless
 
 _STATES = 3  #: state arrays at most that a rule reads
 
 
-class Held(NamedTuple):
+class OptimizerEntry(NamedTuple):
     """How a parameter is held: by an optimizer of this name, in a group with these hyperparameters, whose rule reads
     the state arrays ``keys`` (True: they may be absent); ``state`` of the parameter, under torch's names."""
 
@@ -28,9 +28,9 @@ class Held(NamedTuple):
     state: Mapping[str, Any]
 
 
-class Many(NamedTuple):
+class TensorBatch(NamedTuple):
     """Tensors whose levels one call of a kernel's ``of_many`` finds: its ``table`` in the order of the buffer, their
-    ``ends`` in it, and its other arguments by kind, as in :meth:`Rule.levels`."""
+    ``ends`` in it, and its other arguments by kind, as in :meth:`LevelChooser.levels`."""
 
     kernel: Any
     table: np.ndarray
@@ -38,7 +38,7 @@ class Many(NamedTuple):
     terms: tuple[tuple[np.ndarray, Any, Any], ...]
 
 
-class Rule:
+class LevelChooser:
     """The levels of a near-lossless all-reduce, from the optimizers as they are now.
 
     ``ranks_share``: what one rank's gradient counts for in the step, against the result of the all-reduce: 1 for a mean
@@ -75,7 +75,13 @@ class Rule:
                 self._levels(segment, held, part, values[here], kind, out[here])
 
     def _levels(
-        self, segment: Segment, held: Held | None, part: slice, values: np.ndarray, kind: int, out: np.ndarray
+        self,
+        segment: GradientSegment,
+        held: OptimizerEntry | None,
+        part: slice,
+        values: np.ndarray,
+        kind: int,
+        out: np.ndarray,
     ) -> None:
         """Of some values of one tensor; 0 where no optimizer holds it."""
         if held is None:
@@ -90,7 +96,7 @@ class Rule:
         ladder, scale, loss_scale = policy.ladder, policy.scale, policy.loss_scale
         levels_for(view, param[part], values, ladder=ladder, scale=scale, loss_scale=loss_scale, out=out)
 
-    def _sorted(self, plain: bool) -> tuple[list[Many], list[tuple[Segment, Held | None]]]:
+    def _sorted(self, plain: bool) -> tuple[list[TensorBatch], list[tuple[GradientSegment, OptimizerEntry | None]]]:
         """The tensors that kernels for many can take, and all others. ``plain``: the buffer is float32."""
         rows: dict[Any, list[list[int]]] = {}
         terms: dict[Any, list[list[Any]]] = {}  # by kernel, then by kind
@@ -115,7 +121,7 @@ class Rule:
             rows.setdefault(number[0], []).append([segment.begin, segment.end, number[1], *addresses])
         return [_many(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
 
-    def _number(self, held: Held, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
+    def _number(self, held: OptimizerEntry, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
         """The kernel for a parameter's rule, and the number of its constants among those of that kernel, where one for
         many tensors will do."""
         view = OptimizerView(held.name, held.hyper, held.state)
@@ -128,7 +134,7 @@ class Rule:
             kind.append(one)
         return formulas[0].kernel, len(kinds[0]) - 1
 
-    def _held(self, param: torch.Tensor) -> Held | None:
+    def _held(self, param: torch.Tensor) -> OptimizerEntry | None:
         found = self._groups.get(id(param))
         if found is None:
             return None
@@ -137,10 +143,10 @@ class Rule:
             hyper = hyper_from(name, group)
             keys = [(key, initial is None) for key, initial in arrays_of(OptimizerView(name, hyper, {}))]
             self._hypers[id(group)] = hyper, keys
-        return Held(name, id(group), *self._hypers[id(group)], states.get(param, {}))
+        return OptimizerEntry(name, id(group), *self._hypers[id(group)], states.get(param, {}))
 
 
-def _addresses(segment: Segment, held: Held) -> tuple[list[int], list[torch.Tensor]] | None:
+def _addresses(segment: GradientSegment, held: OptimizerEntry) -> tuple[list[int], list[torch.Tensor]] | None:
     """Of a parameter's and its state's memory, and the tensors; None unless all are float32 in the gradient's order."""
     tensors = [segment.param]
     addresses = [tensors[0].data_ptr()]
@@ -158,13 +164,13 @@ def _addresses(segment: Segment, held: Held) -> tuple[list[int], list[torch.Tens
     return [*addresses, *[0] * (1 + _STATES - len(addresses))], tensors
 
 
-def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> Many:
+def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> TensorBatch:
     table = np.array(rows, np.int64)
     by_kind = [(np.array([k for k, *_ in kind], np.float32), *kind[0][1:]) for kind in terms]
-    return Many(kernel.of_many, table, table[:, 1].copy(), tuple(by_kind))
+    return TensorBatch(kernel.of_many, table, table[:, 1].copy(), tuple(by_kind))
 
 
-def _view(segment: Segment, held: Held) -> tuple[OptimizerView, np.ndarray]:
+def _view(segment: GradientSegment, held: OptimizerEntry) -> tuple[OptimizerView, np.ndarray]:
     """What a tensor's optimizer knows, and the parameter, in the order of the gradient's memory."""
     known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
     stride = segment.stride
