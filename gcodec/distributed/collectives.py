@@ -1,5 +1,4 @@
-"""Compressed all-reduces and reduce-scatters of tensors about which nothing else is known: what the process group and
-FSDP's adapters have in common."""
+"""Compressed all-reduces and reduce-scatters of plain tensors, as the process group and FSDP's adapter need them."""
 
 from __future__ import annotations
 
@@ -36,15 +35,21 @@ _warm: set[tuple[torch.dtype, type, bool]] = set()
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How a process group compresses; the same on all of its ranks.
+    """Options of a process group that compresses. They must be the same on all of its ranks.
 
-    ``mode``: ``Lossless()`` or ``FixedBits``; NearLossless needs parameters, which a process group does not see and of
-    which FSDP has but shards. ``smallest``: tensors of fewer bytes go through Gloo as they are. ``threads`` of the
-    codec: default the cores divided by the ranks on this host (as torchrun tells). ``timeout``: after which a silent
-    rank is an error; default what torch was told (``timeout=``). ``bypass``: how it is found out what is faster
-    uncompressed, where the same collectives come again and again; None: all are compressed. ``refresh``: when codebooks
-    that ranks share are renewed, one for each kind of collective that comes again (256 at most), in turns of 16
-    collectives for steps; None: every frame brings its own. Raises InvalidArgument.
+    Attributes:
+        mode: ``Lossless()`` or ``FixedBits(k)``. NearLossless needs the parameters, which a process group does not see
+            and of which FSDP has only shards.
+        smallest: bytes; smaller tensors go through Gloo uncompressed.
+        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: time after which a silent rank is an error. Default: the ``timeout=`` that torch was given.
+        bypass: policy that measures whether compression pays, for collectives that repeat from step to step; None
+            always compresses.
+        refresh: when the codebooks that ranks share are renewed. Each kind of collective that repeats has one, up to
+            256; every 16 collectives count as a step. None: every frame carries its own codebook.
+
+    Raises:
+        InvalidArgument: an option has another type or value.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
@@ -68,18 +73,24 @@ class GroupOptions:
 
     @property
     def terms(self) -> dict[str, object]:
-        """What all ranks must have in common."""
+        """Return the options that must be equal on all ranks."""
         return {"mode": self.mode, "smallest": self.smallest, "bypass": self.bypass, "refresh": self.refresh}
 
     @property
     def _timeout(self) -> timedelta | None:
-        """Under this name device meshes ask for it."""
+        """Return the timeout, under the name by which torch's device meshes ask for it."""
         return self.timeout
 
 
 class _Call(NamedTuple):
-    """What one collective has in common with those of other steps; ``turns``: of a ring that the dense one takes, 2 for
-    an all-reduce, 1 for half of it."""
+    """The facts by which a collective is recognized when it comes again in a later step.
+
+    Attributes:
+        name: the operation.
+        turns: passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for a reduce-scatter.
+        n_bytes: bytes of its tensors.
+        dtype: type of its tensors.
+    """
 
     name: str
     turns: int
@@ -88,7 +99,12 @@ class _Call(NamedTuple):
 
 
 class Collectives:
-    """Starts them on lanes, and counts. ``label``: begins what errors say of where they happened."""
+    """Starts compressed collectives on lanes, and counts them.
+
+    Args:
+        options: how to compress.
+        label: begins the texts of errors.
+    """
 
     def __init__(self, options: GroupOptions, label: str) -> None:
         self.options, self.label = options, label
@@ -110,10 +126,13 @@ class Collectives:
             return {**self._counters.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes, **found[-1]}
 
     def suits(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> bool:
-        """Whether reducing these among the ranks of a group is work for a lane: the same answer on all ranks, whose
-        options are compared the first time.
+        """Return whether these tensors can be compressed. The answer is the same on all ranks.
 
-        Raises Unsupported for floats on another device, PeerError for options that differ.
+        The first call for a group is collective: ranks compare their options.
+
+        Raises:
+            Unsupported: the tensors are floats outside of CPU memory.
+            PeerError: ranks were given different options.
         """
         first = tensors[0] if tensors else None
         if first is None or group.size() == 1 or first.dtype not in TYPES:
@@ -129,8 +148,20 @@ class Collectives:
         return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
 
     def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork | None:
-        """Of tensors of one type, in place; they travel as one. The work's value is the list. None: this is one that is
-        faster uncompressed, and the caller's to make. Raises PeerError."""
+        """Start the all-reduce of tensors of one type, in place; they travel as one.
+
+        Args:
+            group: the process group.
+            tensors: dense floats in CPU memory, for which :meth:`suits` returned True.
+            mean: divide the sum by the number of ranks.
+
+        Returns:
+            The work, whose value is the list of tensors; None where the bypass found that compression does not pay:
+            then the caller makes the collective itself.
+
+        Raises:
+            PeerError: the group's lane is broken, or takes nothing more.
+        """
         call = _Call("all-reduce", 2, sum(one.nbytes for one in tensors), tensors[0].dtype)
         lane, kind, counters = self._begun(group, call)
         if kind == DENSE:
@@ -154,8 +185,19 @@ class Collectives:
     def reduce_scatter(
         self, group: dist.ProcessGroup, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], mean: bool
     ) -> LaneWork | None:
-        """Of pairs: the whole, and what takes this rank's part. The work's value is the list of parts. None, errors: as
-        :meth:`all_reduce`."""
+        """Start the reduce-scatter of pairs of tensors.
+
+        Args:
+            group: the process group.
+            pairs: each a whole tensor, and the tensor that takes this rank's part of its sum.
+            mean: divide the sum by the number of ranks.
+
+        Returns:
+            The work, whose value is the list of parts; or None, as for :meth:`all_reduce`.
+
+        Raises:
+            PeerError: the group's lane is broken, or takes nothing more.
+        """
         call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
         lane, kind, counters = self._begun(group, call)
         if kind == DENSE:
@@ -191,7 +233,7 @@ class Collectives:
         return compressed(lane, flat, result, dtype, mode, mean, None, shared, threads, counters, self.label)
 
     def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
-        """In the lane."""
+        """Return the shared codebook of a collective, if there are any. Called on the lane's thread."""
         if self.options.refresh is None:
             return None
         with self._lock:
@@ -200,7 +242,7 @@ class Collectives:
         return books.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
 
     def _begun(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Counters]:
-        """The lane, how the collective is to be made, and what counts it; for DENSE it has been counted."""
+        """Return the lane, how to make the collective, and its counters. A DENSE one has been counted already."""
         lane, bypass = self._lane(group, call.dtype), self.options.bypass
         counters = Counters(calls=1, raw_bytes=call.n_bytes)
         counters.dense_bytes = call.turns * (lane.size - 1) / lane.size * call.n_bytes
@@ -215,7 +257,7 @@ class Collectives:
         return lane, kind, counters
 
     def _ended(self, lane: Lane, kind: int, call: _Call, counters: Counters) -> None:
-        """In the lane."""
+        """Record that a collective has completed. Called on the lane's thread."""
         self._count(counters)
         if kind == COMPRESSED and lane in self._books:
             self._books[lane].end(lane)
@@ -250,17 +292,15 @@ class Collectives:
 
 
 def is_mean(op: Any) -> bool | None:
-    """Whether a reduction is a mean (True) or a sum (False); None for any other operation.
-
-    Operations are compared one by one: ``in`` does not work on them.
-    """
+    """Return True for a mean, False for a sum, None for any other reduce operation."""
+    # Compared one by one: ``in`` does not work on torch's operations.
     if op == dist.ReduceOp.AVG:
         return True
     return False if op == dist.ReduceOp.SUM else None
 
 
 def _made_there(make: Callable[[], LaneJob]) -> LaneJob:
-    """The job that ``make`` returns in the lane."""
+    """Return a job that calls ``make`` on the lane's thread and runs the job that it returns."""
 
     def abort(error: BaseException) -> None:
         job = make()
@@ -273,8 +313,8 @@ def _made_there(make: Callable[[], LaneJob]) -> LaneJob:
 def _with_end(
     jobs: Sequence[LaneJob], end: Callable[[], list[torch.Tensor]], written: Sequence[torch.Tensor]
 ) -> LaneJob:
-    """One job of several, whose value is that of ``end``. ``written``: tensors that they write to; those of inference
-    mode may be written to in that mode alone, which the lane's thread is not in."""
+    """Return one job that runs several, then ``end``, whose value it has; ``written``: tensors that they write to."""
+    # Tensors of inference mode may be written to only in that mode, which is each thread's own: the lane enters it.
     inference = any(one.is_inference() for one in written)
 
     def run() -> list[torch.Tensor]:

@@ -40,15 +40,26 @@ _NOTE, _BODY = 2, 3  #: beside the two kinds of message of ``reduction``, whose 
 
 
 class Message(NamedTuple):
-    """What is sent: memory, and the ``values`` in it behind the header."""
+    """A message to send.
+
+    Attributes:
+        buffer: the memory, which begins with room for a header.
+        values: the values behind the header, a view.
+    """
 
     buffer: torch.Tensor
     values: torch.Tensor
 
 
 class ConversationRunner:
-    """One conversation on a lane. ``terms``: what ranks must agree on; ``label``: for errors. Its methods run on the
-    lane's thread."""
+    """Runs one conversation among the ranks of a lane. Its methods are called on the lane's thread.
+
+    Args:
+        lane: the lane.
+        terms: facts that ranks must have in common, compared by repr.
+        counters: counts bytes and seconds.
+        label: names the conversation in errors.
+    """
 
     def __init__(self, lane: Lane, terms: tuple[object, ...], counters: Counters, label: str = "") -> None:
         self.lane, self.counters, self.label = lane, counters, label
@@ -59,7 +70,7 @@ class ConversationRunner:
         self.sequence, self.piece = -1, 0
 
     def run(self, conversation: Generator[Request, Any, Any]) -> Any:
-        """What it comes to. Raises PeerError, Corruption, or what the conversation raised."""
+        """Return the value of the conversation. Raises PeerError, Corruption, or what the conversation raised."""
         transfers, start = self._start(), perf_counter()
         try:
             result = self._run(conversation, transfers)
@@ -179,7 +190,7 @@ class ConversationRunner:
         return found
 
     def _swap(self, transfers: Transfers, payloads: Sequence[bytes]) -> list[bytes]:
-        """What every rank has for this one, this one's own included."""
+        """Send each rank its payload, and return every rank's payload for this one, this rank's own included."""
         piece, self.piece = self.piece, self.piece + 1
         posted = {peer: transfers.post(peer, self._tag(_NOTE, piece), self.room) for peer in self.others}
         for peer in self.others:
@@ -239,13 +250,25 @@ def converse(
     terms: tuple[object, ...] = (),
     counters: Counters | None = None,
 ) -> Any:
-    """What this rank's conversation comes to; all ranks of ``group`` (default: the world) must call it together.
+    """Run this rank's side of a conversation and return its value. All ranks of the group must call it together.
 
-        optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, gcodec.distributed.conversation)
+        optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, gcodec.distributed.converse)
 
-    Waits for it, on the group's lane, behind whatever was handed in before. ``terms``: what ranks must have in common,
-    by its repr. ``tally`` counts what was moved. Raises PeerError, Corruption, or what the conversation raised, after
-    which the lane takes nothing more.
+    It runs on the group's lane, after all that was submitted before, and the call waits for its end.
+
+    Args:
+        conversation: a generator of requests (``gcodec.compressors.contract``).
+        group: the process group; default the world.
+        terms: facts that ranks must have in common, compared by repr.
+        counters: takes the counts of bytes and seconds, if given.
+
+    Returns:
+        What the generator returned.
+
+    Raises:
+        PeerError: another rank failed, is silent, or has other terms; the error names it.
+        Corruption: a message arrived damaged.
+        Exception: what the conversation itself raised. After any of these the lane takes nothing more.
     """
     lane, counted = lane_of(group), Counters() if counters is None else counters
     runner = ConversationRunner(lane, ("converse", *terms), counted, "converse")

@@ -32,14 +32,23 @@ class DiLoCo:
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
         diloco = gcodec.distributed.DiLoCo(outer, every=100, mode=gcodec.distributed.NearLossless(outer))
 
-    ``optimizer``: the outer one, a torch optimizer of the parameters that the inner one trains, all of which are floats
-    in CPU memory. ``every``: inner steps between exchanges (H in the paper). ``mode``: lossless by default;
-    ``NearLossless(outer)`` needs an outer optimizer with a rule. ``group``, ``smallest``, ``timeout``: as for
-    :func:`gcodec.distributed.allreduce`; ``threads``: as for :class:`gcodec.distributed.GroupOptions`.
+    Making one is collective: all ranks start from the parameters of the group's first rank. After each outer step all
+    ranks have the same parameters, bit for bit. All else, such as a batch norm's statistics or the inner optimizer's
+    state, stays each rank's own, as in the paper.
 
-    Making one is collective: all ranks start from the parameters of the group's first. After each outer step all ranks
-    have the same parameters, bit for bit; what is not a parameter, such as a batch norm's statistics or the inner
-    optimizer's state, stays each rank's own, as in the paper. Raises InvalidArgument, Unsupported.
+    Args:
+        optimizer: the outer optimizer, a torch optimizer of the parameters that the inner one trains. All of them must
+            be floats in CPU memory.
+        every: inner steps between exchanges (H in the paper).
+        mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule.
+        group: the process group; default the world.
+        smallest: bytes; smaller exchanges go through Gloo uncompressed.
+        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: time after which a silent rank is an error.
+
+    Raises:
+        InvalidArgument: an argument has another type or value, or a parameter another type.
+        Unsupported: parameters on another device, or an optimizer without a rule.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class DiLoCo:
         self._anchors = [one.detach().clone() for one in self._all()]
 
     def _options(self) -> dict[str, object]:
-        """What all ranks must have in common."""
+        """Return what must be equal on all ranks, by name."""
         params = [(str(dtype), [tuple(one.shape) for one in held]) for dtype, held in self._params.items()]
         return {
             "every": self.every,
@@ -81,9 +90,14 @@ class DiLoCo:
         }
 
     def step(self) -> bool:
-        """An inner step has been taken. Every ``every``-th time, exchange and take an outer step, and return True.
+        """Count an inner step; every ``every``-th time, exchange and take an outer step.
 
-        Raises PeerError, Corruption; then the parameters are those of the last outer step.
+        Returns:
+            True if an outer step was taken.
+
+        Raises:
+            PeerError: another rank failed or is silent. The parameters are then those of the last outer step.
+            Corruption: a message arrived damaged, with the same result.
         """
         self.steps += 1
         if self.steps % self.every:
@@ -145,13 +159,22 @@ class DiLoCo:
         return self._counters.numbers()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside model and inner optimizer, for ``torch.load(weights_only=True)``: the same on
-        all ranks. In the middle of a round every rank's model and inner optimizer are its own."""
+        """Return what a checkpoint needs beside model and inner optimizer, for ``torch.load(weights_only=True)``.
+
+        It is the same on all ranks; between outer steps, model and inner optimizer are each rank's own.
+        """
         anchors = [one.clone() for one in self._anchors]
         return {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; parameters are the model's to load, after this object has been made."""
+        """Go on from a :meth:`state_dict`. Load the model's parameters separately, after making this object.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            InvalidArgument: the state is not one of these parameters.
+        """
         complete = {"steps", "anchors", "optimizer"} <= state.keys() and state.get("version") == 1
         if not complete or [one.shape for one in state["anchors"]] != [one.shape for one in self._anchors]:
             raise InvalidArgument("not a state of DiLoCo for these parameters")

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class CompressedReduceScatter:
-    """What FSDP2 calls to reduce the gradients of one module: torch's ``ReduceScatter`` interface."""
+    """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``."""
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Memory for a buffer."""
+        """Return memory for a buffer."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -72,15 +72,26 @@ def compress_fsdp(
 ) -> Collectives:
     """Compress the gradients of every module of ``model`` that ``fully_shard`` has been called on.
 
-    ``mode``: lossless by default. ``replicas``: for models that are sharded over one dimension of a mesh alone: the
-    other dimension (or its group), over which the shards' gradients are then averaged, compressed, in place of HSDP's
-    own all-reduce. To keep HSDP's own, and compress only that, give its dimension the backend "gcodec". ``smallest``,
-    ``threads``, ``bypass``, ``refresh``: as for :class:`gcodec.distributed.GroupOptions`; ``timeout``: after which a
-    silent rank is an error.
+    Errors of the exchange are raised by ``backward()``.
 
-    Returns what counts: ``stats()`` has wire bytes, ratio and seconds. Errors are raised by ``backward()``. Raises
-    Unsupported for a torch without custom communications, InvalidArgument for another mode, for a model without FSDP2
-    modules, and for ``replicas`` of a model that is already HSDP.
+    Args:
+        model: the sharded model.
+        mode: ``Lossless()`` (default) or ``FixedBits(k)``.
+        replicas: for models that are sharded over only one dimension of a mesh: the other dimension, or its group. The
+            shards' gradients are averaged over it, compressed, in place of HSDP's own all-reduce. (To keep HSDP's
+            own and compress only that, give its dimension the backend "gcodec".)
+        smallest: bytes; smaller tensors go through Gloo uncompressed.
+        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: time after which a silent rank is an error.
+        bypass: policy that measures whether compression pays; None always compresses.
+        refresh: when shared codebooks are renewed; None: every frame carries its own.
+
+    Returns:
+        The counters: its ``stats()`` has wire bytes, ratio and seconds.
+
+    Raises:
+        Unsupported: this torch has no custom communications for FSDP2.
+        InvalidArgument: another mode, a model without FSDP2 modules, or ``replicas`` of a model that is already HSDP.
     """
     mode = Lossless() if mode is None else mode
     collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP")
@@ -123,7 +134,8 @@ def _averaging(collectives: Collectives, replicas: DeviceMesh | dist.ProcessGrou
 
 
 def _is_hsdp(module: FSDPModule) -> bool:
-    """Whether FSDP2 all-reduces itself; there is no public way to ask. Before torch 2.13 a module has one group."""
+    """Return whether FSDP2 makes the all-reduce among replicas itself."""
+    # There is no public way to ask. Before torch 2.13 a module has one parameter group, since then a list.
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     return any(getattr(group, "_is_hsdp", False) for group in groups)

@@ -28,7 +28,7 @@ _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
 @hands_on
 class CompressedGroup(dist.ProcessGroup):
-    """What ``init_process_group("gcodec")`` makes; see :class:`gcodec.distributed.GroupOptions` for its options.
+    """The process group that ``init_process_group("gcodec")`` makes; :class:`GroupOptions` are its options.
 
     Dense float32, float64, bfloat16 and float16 tensors in CPU memory of at least ``smallest`` bytes are compressed
     when they are summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced. Sums are
@@ -48,7 +48,7 @@ class CompressedGroup(dist.ProcessGroup):
             self._collectives.precompile(torch.float32)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """The name it is registered under."""
+        """Return the name under which the backend is registered."""
         return self._name
 
     def stats(self) -> dict[str, float]:
@@ -57,30 +57,30 @@ class CompressedGroup(dist.ProcessGroup):
         return self._collectives.stats()
 
     def allreduce(self, *arguments: Any, **options: Any) -> Work:
-        """As ``ProcessGroup.allreduce``; compressed where that is possible."""
+        """Make ``ProcessGroup.allreduce``, compressed where that is possible."""
         return self._all_reduce("allreduce", *arguments, **options)
 
     def allreduce_coalesced(self, *arguments: Any, **options: Any) -> Work:
-        """As ``ProcessGroup.allreduce_coalesced``; all tensors travel as one."""
+        """Make ``ProcessGroup.allreduce_coalesced``, compressed where possible; all tensors travel as one."""
         return self._all_reduce("allreduce_coalesced", *arguments, **options)
 
     def reduce_scatter_single(self, *arguments: Any, **options: Any) -> Work:
-        """As ``ProcessGroup.reduce_scatter_single``; compressed where that is possible."""
+        """Make ``ProcessGroup.reduce_scatter_single``, compressed where that is possible."""
         return self._reduce_scatter("reduce_scatter_single", *arguments, **options)
 
     def _reduce_scatter_base(self, *arguments: Any, **options: Any) -> Work:
         return self._reduce_scatter("reduce_scatter_single", *arguments, **options)
 
     def reduce_scatter_single_coalesced(self, *arguments: Any, **options: Any) -> Work:
-        """As ``ProcessGroup.reduce_scatter_single_coalesced``; compressed where that is possible."""
+        """Make ``ProcessGroup.reduce_scatter_single_coalesced``, compressed where that is possible."""
         return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
 
     def reduce_scatter_tensor_coalesced(self, *arguments: Any, **options: Any) -> Work:
-        """The same under its older name."""
+        """Call :meth:`reduce_scatter_single_coalesced`, which torch 2.11 knows by this name."""
         return self._reduce_scatter("reduce_scatter_single_coalesced", *arguments, **options)
 
     def shutdown(self) -> None:
-        """End the lane and the connections; what ``destroy_process_group`` calls."""
+        """End the lane and the connections. ``destroy_process_group`` calls it."""
         close_lanes(self)
         self.inner.shutdown()
 
@@ -109,8 +109,15 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
     """Make ``name`` a backend of torch.distributed whose groups compress as ``options`` say, on all ranks alike.
 
     Importing gcodec.distributed registers "gcodec" with the default options; registering a name again changes groups
-    made from then on. A group's own options, given as ``pg_options=`` to ``init_process_group`` or ``new_group``, go
-    first. Raises InvalidArgument for the name of another backend.
+    made from then on. A group's own options, given as ``pg_options=`` to ``init_process_group`` or ``new_group``, take
+    precedence.
+
+    Args:
+        name: the backend's name, an identifier; its case does not matter.
+        options: how its groups compress; default ``GroupOptions()``.
+
+    Raises:
+        InvalidArgument: another backend has the name, or it is not an identifier.
     """
     name = name.lower()
     if not name.isidentifier() or (name in dist.Backend.backend_list and name not in _registered):

@@ -1,4 +1,4 @@
-"""What a compressed all-reduce may do to the values it carries. Each configuration is a small frozen object."""
+"""The modes of a compressed all-reduce, which say how it may change the values: small frozen objects."""
 
 from __future__ import annotations
 
@@ -23,22 +23,27 @@ class Lossless:
     """The result is the sum of all ranks' values in the order of ranks, bit for bit."""
 
     def bit_layout(self, dtype: DType) -> BitLayout:
-        """Which bits frames of this type keep."""
+        """Return which bits frames of this type keep."""
         return bit_layouts.lossless(dtype)
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """What all ranks must have in common."""
+        """The facts of this mode that must be equal on all ranks."""
         return ("lossless",)
 
 
 @dataclass(frozen=True)
 class FixedBits:
-    """``mantissa_bits`` mantissa bits are kept of every value, rounded to nearest even, in each encoding: one
-    between two ranks, two among more.
+    """Every encoding rounds values to ``mantissa_bits`` mantissa bits, to nearest even.
 
-    Each moves a value by at most 2**-(mantissa_bits + 1) of itself. A type with no more mantissa bits than that stays
-    lossless. Raises InvalidArgument unless ``mantissa_bits`` is positive.
+    A value is encoded once between two ranks, twice among more; each time it moves by at most 2**-(mantissa_bits + 1)
+    of itself. A type with no more mantissa bits than that stays lossless.
+
+    Attributes:
+        mantissa_bits: explicit mantissa bits that are kept, at least 1.
+
+    Raises:
+        InvalidArgument: ``mantissa_bits`` is not a positive integer.
     """
 
     mantissa_bits: int
@@ -47,18 +52,18 @@ class FixedBits:
         check_int("mantissa_bits", self.mantissa_bits, 1)
 
     def bit_layout(self, dtype: DType) -> BitLayout:
-        """Which bits frames of this type keep."""
+        """Return which bits frames of this type keep."""
         return bit_layouts.fixed(dtype, min(self.mantissa_bits, dtype.mantissa_bits))
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """What all ranks must have in common."""
+        """The facts of this mode that must be equal on all ranks."""
         return ("fixed", self.mantissa_bits)
 
 
 @dataclass(frozen=True, eq=False)
 class NearLossless:
-    """What the optimizer's next step cannot feel is rounded away (GComp, Table 2; docs/algorithms.md).
+    """Bits that cannot change the optimizer's next step are rounded away (GComp, Table 2; docs/algorithms.md).
 
     Attributes:
         optimizer: the live torch optimizer that will take the step, or several; their hyperparameters and state are
@@ -69,8 +74,9 @@ class NearLossless:
         scale: stretches the rule: 1 (default) promises the codec's bound once for all ranks' contributions together
             and, among more than two ranks, once for the sum; 2 promises it once for both; 0.5 twice for each.
 
-    Raises Unsupported for an optimizer without a rule, InvalidArgument for none at all and for a ladder whose level 0
-    drops bits.
+    Raises:
+        Unsupported: the optimizer has no rule.
+        InvalidArgument: there is no optimizer, or level 0 of a ladder drops bits.
     """
 
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
@@ -90,12 +96,12 @@ class NearLossless:
 
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """All of them."""
+        """The optimizers, also where there is only one."""
         return tuple(self.optimizer) if isinstance(self.optimizer, Sequence) else (self.optimizer,)
 
     @property
     def params(self) -> list[torch.Tensor]:
-        """Those that an optimizer holds."""
+        """The parameters that the optimizers hold."""
         return [param for one in self.optimizers for group in one.param_groups for param in group["params"]]
 
     def ladder_of(self, dtype: DType) -> Ladder:
@@ -106,12 +112,12 @@ class NearLossless:
         return ladder
 
     def bit_layout(self, dtype: DType) -> BitLayout:
-        """Which bits frames of this type keep."""
+        """Return which bits frames of this type keep."""
         return bit_layouts.ladder(dtype, self.ladder_of(dtype))
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """What all ranks must have in common. Levels need not be: each frame says its values' own."""
+        """The facts of this mode that must be equal on all ranks. Levels may differ: each frame tells its own."""
         return ("near", repr(self.ladder))
 
 
@@ -119,7 +125,7 @@ Mode = Lossless | FixedBits | NearLossless
 
 
 def mode_of(mode: Any) -> Mode:
-    """A mode; lossless where none is given. Raises InvalidArgument."""
+    """Return ``mode``, or lossless mode for None. Raises InvalidArgument for anything that is no mode."""
     if mode is None:
         return Lossless()
     if not isinstance(mode, Mode):

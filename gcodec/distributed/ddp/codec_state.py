@@ -1,4 +1,4 @@
-"""What a compressed DDP hook knows and keeps: mode, codebooks, statistics; and how it reduces a bucket."""
+"""The DDP hook's state for the codec: mode, codebooks and statistics, and the all-reduce of a bucket."""
 
 from __future__ import annotations
 
@@ -34,22 +34,30 @@ if TYPE_CHECKING:
 
 
 class CompressedAllreduce:
-    """State of the DDP hook: two lines compress a model's gradients.
+    """State of the DDP hook that sends gradients through the codec: two lines compress a model's gradients.
 
         state = gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
-    ``optimizer``: a torch optimizer or several, for near-lossless mode; without one the mode is lossless. ``mode``: any
-    mode instead; it may be assigned anew between steps, on all ranks alike. ``refresh``: when shared codebooks are
-    renewed; None: every frame brings its own, smaller by a few percent where rows of a gradient have something in
-    common, and slower to make by half or more. ``bypass``: how it is found out which buckets are faster uncompressed;
-    None: all are compressed, and training repeats bit for bit. (Of both, True is the default, and False is None.)
-    ``group``: DDP's process group. ``smallest``: buckets of fewer bytes go through Gloo as they are, as do those of
-    other types than float32, float64, float16 and bfloat16. ``threads`` of the codec: default the cores divided by the
-    ranks on this host (as torchrun tells). ``timeout``: when a silent rank becomes an error.
-
     One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
-    Raises Unsupported for an optimizer without a rule, InvalidArgument.
+
+    Args:
+        optimizer: the torch optimizer (or several) that will take the step, for near-lossless mode. Without one the
+            mode is lossless.
+        mode: any mode, in place of ``optimizer``. It may be assigned anew between steps, on all ranks alike.
+        refresh: when shared codebooks are renewed. None (or False): every frame carries its own, which is smaller by a
+            few percent where rows of a gradient resemble each other, and slower to encode by half or more.
+        bypass: policy that measures, per bucket size, whether compression pays. None (or False): all buckets are
+            compressed, and training repeats bit for bit.
+        group: DDP's process group; default the world.
+        smallest: bytes; smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
+            float16 and bfloat16.
+        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: time after which a silent rank is an error.
+
+    Raises:
+        Unsupported: the optimizer has no rule.
+        InvalidArgument: an argument has another type or value.
     """
 
     def __init__(
@@ -88,16 +96,16 @@ class CompressedAllreduce:
 
     @property
     def mode(self) -> Mode:
-        """What a rank's gradient and the average may lose; may be assigned between steps, on all ranks alike."""
+        """The mode: what compression may do to values. It may be assigned between steps, on all ranks alike."""
         return self._mode
 
     @mode.setter
     def mode(self, mode: Mode) -> None:
-        """Raises InvalidArgument for anything but a mode."""
+        """Set the mode for the steps to come. Raises InvalidArgument for anything that is no mode."""
         self._mode = mode_of(mode)
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The future of a bucket's average; what the hook calls."""
+        """Start the all-reduce of a bucket, and return the future of its average. The hook calls it."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if not buffer.is_cpu and (buffer.is_sparse or not is_on_gpu(buffer)):
             raise Unsupported(
@@ -129,7 +137,7 @@ class CompressedAllreduce:
         return lane.submit(LaneJob(run, job.abort, job.devices, job.place, job.begins)).get_future()
 
     def _options(self) -> dict[str, object]:
-        """What all ranks must have in common."""
+        """Return what must be equal on all ranks, by name."""
         bypass, refresh = self._bypass, self._codebook_refresh
         agreed = None if bypass is None else (bypass.step, bypass.start, sorted(bypass.verdicts.items()))
         return {
@@ -185,8 +193,7 @@ class CompressedAllreduce:
         return LaneJob(run, coded.abort, coded.devices, coded.place, coded.begins)
 
     def _gradients(self, bucket: GradBucket) -> Gradients:
-        """As :func:`gradients_of`, found once: a bucket keeps its layout until it is rebuilt, of other parameters or in
-        another order."""
+        """Return :func:`gradients_of` a bucket, kept until DDP rebuilds the bucket from other parameters."""
         index, params = bucket.index(), tuple(map(id, bucket.parameters()))
         if index not in self._layouts or self._layouts[index][0] != params:
             self._layouts[index] = params, gradients_of(bucket)
@@ -207,28 +214,28 @@ class CompressedAllreduce:
         return BufferCodebooks(self._codebooks, gradients, numbers)
 
     def _gpu_codebooks(self, index: int, buffer: torch.Tensor) -> GpuCodebooks | None:
-        """The codebooks for frames of a bucket on a device; buckets may be rebuilt, and modes change."""
+        """Return the codebooks of a bucket on a GPU. The key has all that may change: DDP rebuilds buckets."""
         if self.refresh is None:
             return None
         key = index, buffer.numel(), buffer.dtype, repr(self.mode.terms)
         return self._kept_gpu_codebooks.setdefault(key, GpuCodebooks(self.refresh))
 
     def _result_for(self, index: int, buffer: torch.Tensor) -> torch.Tensor:
-        """Memory for a bucket's result, the same at every step: DDP reads it before the next backward pass begins."""
+        """Return the memory of a bucket's result, the same in every step: DDP reads it before the next begins."""
         kept = self._results.get(index)
         if kept is None or kept.shape != buffer.shape or kept.dtype != buffer.dtype:
             kept = self._results[index] = torch.empty_like(buffer)
         return kept
 
     def _number(self, param: torch.Tensor) -> int:
-        """A parameter's number: how many others were seen before it."""
+        """Return a parameter's number, counted in the order in which parameters are first seen."""
         if id(param) not in self._numbers:
             self._numbers[id(param)] = len(self._params)
             self._params.append(param)
         return self._numbers[id(param)]
 
     def _likely_types(self) -> list[torch.dtype]:
-        """Of the gradients to come; others are made warm when they are there."""
+        """Return the types that gradients will probably have. Kernels for others are compiled when one arrives."""
         if not isinstance(self.mode, NearLossless):
             return [torch.float32]
         return [param.dtype for param in self.mode.params if param.requires_grad and param.is_cpu]
@@ -249,22 +256,24 @@ class CompressedAllreduce:
 
     @staticmethod
     def _check(result: torch.Tensor, buffer: torch.Tensor) -> None:
-        """DDP takes a result of any length and type without a word."""
+        """Raise InvalidArgument for a result unlike its bucket: DDP would take any length and type silently."""
         if result.shape != buffer.shape or result.dtype != buffer.dtype or result.device != buffer.device:
             raise InvalidArgument(
                 f"a result of {tuple(result.shape)} {result.dtype} for a bucket of {tuple(buffer.shape)} {buffer.dtype}"
             )
 
     def stats(self) -> dict[str, Any]:
-        """Wire bytes, ratio, bits per symbol, seconds, refreshes: plain numbers, in all, by bucket, of the last step.
+        """Return wire bytes, ratio, bits per symbol, seconds and refreshes: in all, by bucket, and of the last step.
 
         See :class:`gcodec.distributed.stats.Counters` for each, and ``bypass.NUMBERS``. Call it between steps.
         """
         return {**self._stats.numbers(), **({} if self._bypass is None else self._bypass.numbers)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, as numbers and strings, so that ``torch.load`` takes it with ``weights_only=True``
-        and a distributed checkpoint in place: between steps, after a backward pass.
+        """Return what a checkpoint needs, for :meth:`load_state_dict`. Call it between steps, after a backward pass.
+
+        All of it is numbers and strings: ``torch.load`` reads it with ``weights_only=True``, and a distributed
+        checkpoint in place.
 
         All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
         checkpoint keeps each rank's.
@@ -275,11 +284,16 @@ class CompressedAllreduce:
         return {"version": 1, "shared": pack_state(shared), f"rank{self._rank()}": pack_state(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`, on all ranks, before the first step.
+        """Go on from a :meth:`state_dict`. Call it on all ranks, before the first step.
 
-        All ranks from one rank's state, or each from its own, which also has what it counted for the next refresh. The
-        gradients are those of the uninterrupted run either way, bit for bit. Raises InvalidArgument for another
-        version's state.
+        All ranks may load one rank's state, or each its own, which also has what it counted for the next refresh.
+        Either way the gradients are those of the uninterrupted run, bit for bit.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            InvalidArgument: the state is another version's.
         """
         if state.get("version") != 1 or "shared" not in state:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""The DDP hook's state for compressors: Top-k, DGC, PowerSGD, GradZip and their like, with what they keep."""
+"""The DDP hook's state for compressors such as Top-k, DGC, PowerSGD and GradZip, and what they keep."""
 
 from __future__ import annotations
 
@@ -28,21 +28,28 @@ if TYPE_CHECKING:
 
 
 class CompressedGradients:
-    """State of the DDP hook for a compressor.
+    """State of the DDP hook that averages gradients with a compressor, such as Top-k or PowerSGD.
 
         state = gcodec.distributed.CompressedGradients(model, TopK(density=0.01))
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
-    ``model``: the module whose gradients come, under DDP or not, on the CPU or a CUDA device (docs/gpu.md): its
-    parameters' names tell tensors apart, however DDP forms its buckets; with ``find_unused_parameters`` it should be
-    DDP's, unless gradients are None between steps (``zero_grad(set_to_none=True)``). ``plan``: a compressor, which gets
-    error feedback, or a :class:`~gcodec.averaging.averager.CompressionPlan`. ``optimizer``: the one that will take the
-    step; plans with momentum correction need it, to see that it has no momentum. ``group``: DDP's process group.
-    ``timeout``: when a silent rank becomes an error.
-
     One state belongs to one DDP model. Making it compiles kernels, on a fresh installation. The averages are those of
     ``gcodec.averaging.simulate``, and the same on all ranks, bit for bit; low-rank compressors need the same BLAS and
-    number of threads everywhere for that. Raises InvalidArgument.
+    number of threads everywhere for that.
+
+    Args:
+        model: the module whose gradients come, wrapped by DDP or not, on the CPU or a CUDA device (docs/gpu.md). Its
+            parameters' names tell tensors apart, however DDP forms its buckets. With ``find_unused_parameters`` give
+            DDP's module, unless gradients are None between steps (``zero_grad(set_to_none=True)``).
+        plan: a compressor, which gets error feedback, or a
+            :class:`~gcodec.averaging.averager.CompressionPlan`.
+        optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
+            no momentum of its own.
+        group: DDP's process group; default the world.
+        timeout: time after which a silent rank is an error.
+
+    Raises:
+        InvalidArgument: torch.distributed is not initialized, or an argument has another type or value.
     """
 
     def __init__(
@@ -74,12 +81,11 @@ class CompressedGradients:
 
     @property
     def compressors(self) -> dict[str, Compressor]:
-        """Settings of single parameters by name, in place of the plan's; to be changed between steps, on all ranks
-        alike."""
+        """Compressors of single parameters by name, in place of the plan's. Change them between steps, on all ranks."""
         return self.averager.compressors
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The future of a bucket's average; what the hook calls."""
+        """Start the averaging of a bucket, and return the future of its average. The hook calls it."""
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         lane = self._lane_for(buffer)
         gradients = self._gradients(bucket)
@@ -107,7 +113,7 @@ class CompressedGradients:
         return self._lane
 
     def _options(self) -> dict[str, object]:
-        """What all ranks must have in common from the beginning."""
+        """Return what must be equal on all ranks from the beginning, by name."""
         return {"state": type(self).__name__, "plan": self.plan.terms}
 
     def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
@@ -115,7 +121,7 @@ class CompressedGradients:
         return self.averager.average(gradients, self._params, in_place=True) if gradients else None
 
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
-        """What ranks must agree on."""
+        """Return what ranks compare in every conversation."""
         tensors = [self._term(name, x, self.averager.compressor_of(name, x)) for name, x in gradients.items()]
         return "compressors", tensors, self._feedback, self._step
 
@@ -135,7 +141,7 @@ class CompressedGradients:
             self._step += 1
 
     def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
-        """A bucket's gradients by name: none where it is not one of dense floats."""
+        """Return a bucket's gradients by name; none where it does not hold dense floats."""
         found: dict[str, torch.Tensor] = {}
         if not is_coded(bucket.buffer()):
             return found
@@ -157,16 +163,22 @@ class CompressedGradients:
         return {**self._stats.numbers(), "compressor": counts}
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's checkpoint needs, residuals and factors, as numbers and strings, so that ``torch.load``
-        takes it with ``weights_only=True`` and a distributed checkpoint in place: between steps.
+        """Return this rank's state, such as residuals and factors, for its checkpoint. Call it between steps.
 
-        Every rank has its own, under ``"rank<r>"``; only together are they the state of a run.
+        All of it is numbers and strings: ``torch.load`` reads it with ``weights_only=True``, and a distributed
+        checkpoint in place. It stands under ``"rank<r>"``; only all ranks' together are the state of a run.
         """
         return {"version": 1, self._own: self._packed()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict` of the same rank, bit for bit, before the first step. Raises InvalidArgument
-        for another version's or rank's."""
+        """Go on from the same rank's :meth:`state_dict`, bit for bit. Call it before the first step.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            InvalidArgument: the state is another version's or another rank's.
+        """
         own = state.get(self._own)
         if state.get("version") != 1 or own is None or not {"averager", "tensors"} <= own.keys():
             raise InvalidArgument(
@@ -179,8 +191,8 @@ class CompressedGradients:
         return f"rank{self.averager.rank}"
 
     def _packed(self) -> dict[str, Any]:
-        """A string for each parameter, whether there is anything to say of it or not: a distributed checkpoint restores
-        what the new state has an entry for."""
+        """Return this rank's state as strings, one for each parameter."""
+        # Even for parameters without state: a distributed checkpoint restores only what the new state has an entry for.
         state = {**self.averager.state_dict(), "step": self._step}
         tensors = state.pop("tensors")
         return {
@@ -200,12 +212,12 @@ Averages = Generator[Request, Any, dict[str, torch.Tensor]]
 
 
 def is_coded(buffer: torch.Tensor) -> bool:
-    """Whether a compressor takes a bucket; Gloo reduces others as they are."""
+    """Return whether a compressor takes a bucket. Gloo reduces the others uncompressed."""
     return not buffer.is_sparse and buffer.dtype in TYPES
 
 
 def new_counters(buffer: torch.Tensor) -> Counters:
-    """The counts of a bucket, to begin with."""
+    """Return the counters of a bucket, before it is reduced."""
     return Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
 
 
@@ -221,7 +233,7 @@ def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | N
 
 
 def _warm(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
-    """Compile what a compressor needs."""
+    """Compile the kernels that a compressor needs, before other ranks wait for this one."""
     if isinstance(compressor, Frames) and compressor.optimizer is not None:
         return
     for dtype in sorted(dtypes & TYPES.keys(), key=str):

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 
 class HeldBucket(NamedTuple):
-    """A bucket that waits for the last one: its number, memory, gradients by name, counts, and what DDP waits for."""
+    """A bucket that waits for the last one of its step.
+
+    Attributes:
+        number: DDP's index of it.
+        buffer: its memory.
+        gradients: the gradients in it, by the parameters' names.
+        counters: its counters.
+        future: what DDP waits for.
+    """
 
     number: int
     buffer: torch.Tensor
@@ -43,19 +51,32 @@ class HeldBucket(NamedTuple):
 
 
 class AdaptiveGradients(CompressedGradients):
-    """State of the DDP hook for a compressor whose settings a controller chooses.
+    """State of the DDP hook that averages gradients with a compressor whose settings a controller chooses.
 
         state = gcodec.distributed.AdaptiveGradients(ddp, TopK(0.1), GraVAC(TopK(0.1)), optimizer=optimizer)
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
-    ``plan``: as for :class:`CompressedGradients`; its compressor holds where the controller says nothing, its feedback
-    throughout. ``controller``: as made, not one that has been in use. ``optimizer``: whose learning rate, that of the
-    first parameter group, the controller hears at every step. ``samples`` of a step on this rank, for throughputs; may
-    be changed. ``overlap=False``: also controllers that could do without get all buckets at once, in the order of the
-    model's parameters; the bits are the same.
+    All ranks make the same decisions at the same steps. Which gradients there are, and their shapes, must not change
+    from step to step.
 
-    All ranks make the same decisions at the same steps. Gradients come with their names from step to step; which are
-    there, and their shapes, must not change. ``adaptive``: what is at work.
+    Args:
+        model: as for :class:`CompressedGradients`.
+        plan: as for :class:`CompressedGradients`. Its compressor is used where the controller sets none, its feedback
+            always.
+        controller: the controller, newly made.
+        optimizer: the optimizer that will take the step. The controller hears the learning rate of its first parameter
+            group at every step.
+        samples: samples of a step on this rank, for throughputs. The attribute may be changed.
+        overlap: average each bucket as soon as it is there, if the controller can do without the others. False: all
+            buckets at the end of the step, in the order of the model's parameters, with the same bits.
+        group: DDP's process group; default the world.
+        timeout: time after which a silent rank is an error.
+
+    Attributes:
+        adaptive: the :class:`~gcodec.adaptive.Adaptive` at work.
+
+    Raises:
+        InvalidArgument: torch.distributed is not initialized, or an argument has another type or value.
     """
 
     def __init__(
@@ -80,14 +101,14 @@ class AdaptiveGradients(CompressedGradients):
 
     @property
     def controller(self) -> Controller:
-        """What decides."""
+        """The controller at work."""
         return self.adaptive.controller
 
     def _options(self) -> dict[str, object]:
         return {**super()._options(), "controller": repr(self.controller), "overlap": self.overlap}
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The future of a bucket's average; what the hook calls."""
+        """Start the averaging of a bucket, or hold it, and return the future of its average. The hook calls it."""
         if bucket.index() == 0:
             self._begin()
         if self._in_parts:
@@ -102,7 +123,7 @@ class AdaptiveGradients(CompressedGradients):
         return held.future.get_future()
 
     def _begin(self) -> None:
-        """A step's first bucket is there."""
+        """Begin a step, when its first bucket arrives."""
         for held in self._held:  # of a backward pass that ended in an error
             held.future.complete(None, PeerError("this backward pass has not come to its end"))
         self._held = []
@@ -127,7 +148,7 @@ class AdaptiveGradients(CompressedGradients):
         return "adaptive", shown, self.plan.terms, repr(self.controller), self.adaptive.step, self._rate
 
     def _job_of_all(self, lane: Lane) -> LaneJob:
-        """All buckets of a step, as one conversation, which counts as the last one's."""
+        """Return the job that averages all buckets of a step in one conversation, counted as the last bucket's."""
         step, self._held = self._held, []
         found = {name: x for held in step for name, x in held.gradients.items()}
         gradients = {name: found[name] for name in self._params if name in found}
@@ -154,7 +175,7 @@ class AdaptiveGradients(CompressedGradients):
 
 
 def _for_all(step: list[HeldBucket], job: LaneJob) -> LaneJob:
-    """The job at whose end, whichever it is, all buckets of a step are done."""
+    """Return the job that completes all buckets of a step when it ends, with a result or an error."""
 
     def complete_all(error: BaseException | None) -> None:
         for held in step:
@@ -177,7 +198,7 @@ def _for_all(step: list[HeldBucket], job: LaneJob) -> LaneJob:
 
 
 def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch.nn.Parameter]) -> None:
-    """Compile what the controller needs, where others would wait for it: on a small tensor of each type."""
+    """Compile what the controller needs, on a small tensor of each type, before other ranks wait for this one."""
     if isinstance(plan.compressor, Frames) and plan.compressor.optimizer is not None:
         return
     names = {param.dtype: name for name, param in params.items() if plan.compresses(param) and param.dtype in TYPES}

@@ -16,8 +16,18 @@ def hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients over the ranks, compressed: ``ddp.register_comm_hook(state, hook)``.
 
-    Returns at once; the all-reduce runs in the state's lane, beside the rest of the backward pass. Errors are raised by
-    ``backward()``. Raises Unsupported under torch.compile's ``python_reducer``, which has no buckets.
+    It returns at once: the all-reduce runs on the state's lane while the backward pass goes on. Errors are raised by
+    ``backward()``.
+
+    Args:
+        state: how to compress, and what is kept from step to step.
+        bucket: DDP's bucket.
+
+    Returns:
+        The future of the bucket's average.
+
+    Raises:
+        Unsupported: under torch.compile's ``python_reducer``, which has no buckets.
     """
     if not isinstance(bucket, GradBucket):
         raise Unsupported(

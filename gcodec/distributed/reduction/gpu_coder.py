@@ -32,15 +32,15 @@ class SideStream:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def mark(self) -> Any:
-        """An event: all that the current stream has been told so far."""
+        """Record and return an event behind all work that the current stream has been given so far."""
         return None if self._stream is None else torch.cuda.current_stream(self.device).record_event()
 
     def current(self) -> AbstractContextManager[Any]:
-        """Work goes to this stream meanwhile."""
+        """Return a context in which this stream is the current one."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def after(self, mark: Any, *tensors: torch.Tensor) -> None:
-        """What follows on this stream waits for the event, if any; it will use these tensors of other streams."""
+        """Make this stream wait for an event, if there is one, and tell torch that it uses these tensors."""
         if self._stream is not None:
             if mark is not None:
                 self._stream.wait_event(mark)
@@ -48,14 +48,14 @@ class SideStream:
                 tensor.record_stream(self._stream)
 
     def finish(self) -> None:
-        """Wait for all of it, on the host."""
+        """Make the host wait for all work on this stream."""
         if self._stream is not None:
             self._stream.synchronize()
 
 
 @cache
 def side_stream_of(device: torch.device) -> SideStream:
-    """The one of a device."""
+    """Return the side stream of a device, always the same one."""
     return SideStream(device)
 
 
@@ -79,12 +79,12 @@ class GpuCodebooks:
         self._kept: dict[int, _Kept] = {}
 
     def given(self, kind: int) -> Any:
-        """The codebook to use, None to make one."""
+        """Return the codebook to use; None if a new one is to be made."""
         kept = self._kept.get(kind)
         return None if kept is None else kept.codebook
 
     def used(self, kind: int, codebook: Any, bits: float) -> None:
-        """Frames have been made with it, of so many bits per value."""
+        """Record that frames were made with a codebook, at ``bits`` bits per value."""
         kept = self._kept.get(kind)
         fresh = kept is None or kept.codebook is not codebook
         usual = bits if fresh or kept is None or kept.bits is None else kept.bits
@@ -108,7 +108,7 @@ class GpuCoder:
 
     @property
     def lossy(self) -> bool:
-        """Whether decoding returns other values than were encoded."""
+        """True if decoding may return other values than were encoded."""
         return bool(self.mode.bit_layout(self.dtype).lossy)
 
     def encode(self, parts: Sequence[Part], kind: int) -> list[torch.Tensor]:

@@ -1,5 +1,8 @@
-"""A lane's jobs for tensors on CUDA devices: they run on a side stream, which waits for what training's stream had been
-told when the job was made; what waits for the job waits for that stream, and not the host for the device."""
+"""A lane's jobs for tensors on CUDA devices.
+
+A job runs on a side stream, which waits for the work that training's stream had been given when the job was made.
+Waiting for a job makes streams wait for each other, never the host for the device.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ from .gpu_reduce import GpuReduction
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether it is reduced where it is."""
+    """Return whether a tensor is on a CUDA device, where it is then reduced."""
     return tensor.is_cuda
 
 
 def beside(
     buffers: Sequence[torch.Tensor], run: Callable[[], Any], abort: Callable[..., None] | None = None
 ) -> LaneJob:
-    """The job that works on a step's tensors by whatever ``run`` tells torch, all on one device or on the host."""
+    """Return the job that calls ``run`` on the side stream of the buffers' device, or for buffers on the host."""
     side = side_stream_of(buffers[0].device)
     mark = side.mark()
 
@@ -42,7 +45,7 @@ def beside(
 
 
 def unchanged(flat: torch.Tensor) -> LaneJob:
-    """The job of a group of one."""
+    """Return the job of a group of one rank, whose value is ``flat`` as it is."""
     side = side_stream_of(flat.device)
     mark = side.mark()
 
@@ -54,8 +57,10 @@ def unchanged(flat: torch.Tensor) -> LaneJob:
 
 
 def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> LaneJob:
-    """The job that reduces ``flat`` in place, uncompressed. As in DDP a mean is divided first. Raises PeerError, which
-    ``label`` begins."""
+    """Return the job that reduces ``flat`` in place, uncompressed. As in DDP, a mean is divided before it is summed.
+
+    The job raises PeerError, whose text begins with ``label``.
+    """
     side = side_stream_of(flat.device)
     mark = side.mark()
 
@@ -88,7 +93,7 @@ def compressed_on_gpu(
     counters: Counters,
     label: str = "",
 ) -> LaneJob:
-    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns."""
+    """Return the job that reduces ``flat`` (contiguous) into ``result``, which is its value."""
     side = side_stream_of(flat.device)
     mark = side.mark()
 
@@ -117,8 +122,10 @@ def allreduce_on_gpu(
     mean: bool,
     gradients: Gradients | None,
 ) -> LaneJob:
-    """The job that reduces ``tensor``, whose values are ``dense``, in place, and returns it; ``dtype`` None: as it
-    is."""
+    """Return the job that reduces ``tensor`` in place, whose contiguous values are ``dense``; its value is ``tensor``.
+
+    It is not compressed where ``dtype`` is None, or the codec has no such type on GPUs.
+    """
     if dtype is None or dense.dtype not in TYPES:
         job = plain_on_gpu(lane, dense.clone(), mean, Counters())
     else:

@@ -1,4 +1,4 @@
-"""At what level each value of a buffer on a CUDA device may be sent: :mod:`levels` there."""
+"""Levels at which the values of a buffer on a CUDA device may be sent: :mod:`levels` for GPUs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ class GpuLevelChooser(LevelChooser):
     LevelChooser, but that it waits for the device, once, where an optimizer counts its steps there."""
 
     def graded(self, parts: Sequence[tuple[int, torch.Tensor]], kind: int) -> list[torch.Tensor]:
-        """Of parts of the buffer, each given as the value it begins at and its values: tensors of uint8. ``kind``: 0
-        for a rank's own gradient, 1 for the result."""
+        """Return the levels of parts of the buffer, a uint8 tensor for each.
+
+        Args:
+            parts: for each part, the position of its first value in the buffer, and its values.
+            kind: 0 for a rank's own gradient, 1 for the result.
+        """
         policy = self.policies[kind]
         out = [torch.zeros(values.numel(), dtype=torch.uint8, device=values.device) for _, values in parts]
         found: list[tuple[torch.Tensor, OptimizerView, torch.Tensor, torch.Tensor]] = []
@@ -44,12 +48,12 @@ class GpuLevelChooser(LevelChooser):
 
     @cached_property
     def _steps(self) -> dict[int, float]:
-        """How many an optimizer has taken, by where a parameter's segment begins."""
+        """Return the steps an optimizer has taken for each parameter, by where the parameter's segment begins."""
         held = [(segment.begin, held.state.get("step", 0)) for segment, held in self._others if held is not None]
         return dict(zip([begin for begin, _ in held], counted([step for _, step in held]), strict=True))
 
     def _seen(self, segment: GradientSegment, held: OptimizerEntry) -> tuple[torch.Tensor, OptimizerView]:
-        """A parameter, and what its optimizer knows, flat in the order of the gradient's memory."""
+        """Return a parameter and its optimizer's state, flat, in the order of the gradient's memory."""
         seen: Any = self._views.get(segment.begin)
         if seen is None:
             known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
@@ -63,5 +67,5 @@ class GpuLevelChooser(LevelChooser):
         return found
 
     def _sorted(self, plain: bool) -> tuple[list[TensorBatch], list[tuple[GradientSegment, OptimizerEntry | None]]]:
-        """All tensors go by themselves: the device takes them in one launch anyway."""
+        """Leave every tensor to itself: on the GPU one launch takes them all anyway."""
         return [], [(segment, self._held(segment.param)) for segment in self.gradients.segments]

@@ -1,9 +1,10 @@
 """Scatter-reduce, then all-gather, of tensors on CUDA devices: :mod:`reduce` in one piece per rank.
 
-A device encodes and decodes all parts of a buffer in one launch each, and many times faster than a wire carries them:
-what would be won by pieces is little. In each half every rank encodes, tells every other one how long its frame is, in
-a message of the lane's Gloo group, and hears it from them. Then the frames go from device to device (:mod:`device`). So
-no rank waits for a frame that another could not make: that one sends a refusal in place of the size.
+A GPU encodes and decodes all parts of a buffer in one launch each, and many times faster than a network carries them:
+pieces would gain little. In each half every rank encodes, and tells every other one how long its frame is, in a message
+of the lane's Gloo group. When all lengths are known, the frames go from device to device
+(:mod:`~gcodec.distributed.transport.gpu`). So no rank waits for a frame that another could not make: that one sends a
+refusal in place of the length.
 
 The result has the bits that the same all-reduce of tensors in CPU memory has.
 """
@@ -47,7 +48,7 @@ class Halves(OneWay):
 
 
 class GpuReduction(Reduction):
-    """One all-reduce of ``values`` into ``result``, flat tensors on a device, on a lane. Else as Reduction."""
+    """Runs one all-reduce of ``values`` into ``result``, flat tensors on a CUDA device. Else as Reduction."""
 
     def __init__(
         self,

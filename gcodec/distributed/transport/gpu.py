@@ -1,4 +1,4 @@
-"""How frames on a CUDA device go from rank to rank: by NCCL, or through the host's memory and Gloo.
+"""Transports of frames on a CUDA device from rank to rank: NCCL, or Gloo through the host's memory.
 
 Sizes are known on both sides by then, for NCCL does not say how much it has received. All that is called here is called
 on the lane's thread, with the side stream current, in the same order on all ranks.
@@ -39,7 +39,7 @@ class NcclTransport:
         self.group = group
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """As :meth:`GpuTransport.swap`, in one call of the group's, which waits for nothing on a device."""
+        """Implement :meth:`GpuTransport.swap` by one collective, without waiting for a device."""
         sent = torch.cat(list(frames))
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
         lengths = [len(frame) for frame in frames]
@@ -47,7 +47,7 @@ class NcclTransport:
         return list(received.split(list(sizes)))
 
     def all_reduce(self, flat: torch.Tensor) -> None:
-        """As :meth:`GpuTransport.all_reduce`."""
+        """Implement :meth:`GpuTransport.all_reduce`."""
         self.group.allreduce([flat]).wait()
 
 
@@ -60,7 +60,7 @@ class StagedTransport:
         self._turn = 0
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """As :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
+        """Implement :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
         transfers = Transfers(self.lane.group, self.lane.timeout, self._buffers, _where, self.lane.failure_records)
         try:
             return self._swap(transfers, frames, sizes)
@@ -91,7 +91,7 @@ class StagedTransport:
         return received
 
     def all_reduce(self, flat: torch.Tensor) -> None:
-        """As :meth:`GpuTransport.all_reduce`."""
+        """Implement :meth:`GpuTransport.all_reduce`."""
         staged = flat.cpu()
         self.lane.group.allreduce([staged]).wait()
         flat.copy_(staged)
@@ -112,7 +112,7 @@ def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
 
 
 def has_nccl(group: dist.ProcessGroup) -> bool:
-    """Whether a group moves CUDA tensors by NCCL: the same on all ranks."""
+    """Return whether a group moves CUDA tensors by NCCL. The answer is the same on all ranks."""
     if not dist.is_nccl_available():
         return False
     try:

@@ -25,30 +25,36 @@ class LaneWork(Work):
         self._torch_future: torch.futures.Future[Any] = future.get_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Until it is done: True. Raises what the lane's job raised; PeerError after ``timeout``, if that is positive.
-        The job goes on then, and the tensors are not to be touched."""
+        """Wait until the job is done, and return True.
+
+        Args:
+            timeout: how long to wait, if positive. When it is over the job still goes on: do not touch its tensors.
+
+        Raises:
+            PeerError: the timeout is over. Otherwise, what the job raised.
+        """
         if timeout > timedelta(0) and not self._future.done():
-            result_of = threading.Event()
-            self._torch_future.add_done_callback(lambda _: result_of.set())
-            if not result_of.wait(timeout.total_seconds()):
+            ended = threading.Event()
+            self._torch_future.add_done_callback(lambda _: ended.set())
+            if not ended.wait(timeout.total_seconds()):
                 raise PeerError(f"not done within {timeout.total_seconds():g} s")
         self._torch_future.wait()
         return True
 
     def synchronize(self) -> None:
-        """As :meth:`wait`."""
+        """Call :meth:`wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Return whether the job has ended, with a result or an error."""
         return self._future.done()
 
     def is_success(self) -> bool:
-        """Whether it is done, and nothing went wrong."""
+        """Return whether the job has ended without an error."""
         return self._future.done() and self._error() is None
 
     def exception(self) -> Any:
-        """What went wrong, or None."""
+        """Return the error of a job that has failed, or None."""
         return self._error() if self._future.done() else None
 
     def _error(self) -> BaseException | None:
