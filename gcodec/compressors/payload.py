@@ -18,35 +18,45 @@ import torch
 import xxhash
 
 from ..errors import Corruption, GcodecError, InsufficientData
-from .contract import TYPES
 
 SPARSE, QUANTIZED, PART = 1, 2, 3  #: kinds
+#: Numbers of dtypes in payloads; they stand on the wire and must not change.
+DTYPE_CODES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 ENVELOPE = 16  #: bytes
 _FIELDS = struct.Struct("<BBHIQ")
 
 
 def seal(kind: int, dtype: torch.dtype, n_values: int, *sections: bytes) -> bytes:
-    """A payload of these sections."""
+    """Return the payload of these sections for a tensor of ``n_values`` values."""
     body = b"".join(sections)
-    head = _FIELDS.pack(kind, TYPES.index(dtype), 0, 0, n_values)
-    return _FIELDS.pack(kind, TYPES.index(dtype), 0, _checksum(head, body), n_values) + body
+    head = _FIELDS.pack(kind, DTYPE_CODES[dtype], 0, 0, n_values)
+    return _FIELDS.pack(kind, DTYPE_CODES[dtype], 0, _checksum(head, body), n_values) + body
 
 
 def unseal(payload: bytes, kind: int, dtype: torch.dtype, n_values: int) -> memoryview:
-    """The sections of a payload of this kind for a tensor of so many values.
+    """Return the sections of a payload, end to end.
 
-    Raises InsufficientData, or Corruption for another kind, dtype, number of values or checksum.
+    Args:
+        payload: What :func:`seal` returned on some rank.
+        kind: One of this module's kinds.
+        dtype: The tensor's.
+        n_values: Values of the tensor.
+
+    Raises:
+        InsufficientData: For a payload that is shorter than its envelope.
+        Corruption: For another kind, dtype, number of values or checksum.
     """
     if len(payload) < ENVELOPE:
         raise InsufficientData(f"a payload of {len(payload)} bytes; its envelope alone takes {ENVELOPE}")
-    *found, zero, checksum, n_found = _FIELDS.unpack_from(payload)
+    *identity, zero, checksum, n_stated = _FIELDS.unpack_from(payload)
     body = memoryview(payload)[ENVELOPE:]
-    head = _FIELDS.pack(*found, zero, 0, n_found)
+    head = _FIELDS.pack(*identity, zero, 0, n_stated)
     if checksum != _checksum(head, body):
         raise Corruption("a payload's checksum differs")
-    if (*found, zero, n_found) != (kind, TYPES.index(dtype), 0, n_values):
+    if (*identity, zero, n_stated) != (kind, DTYPE_CODES[dtype], 0, n_values):
         raise Corruption(
-            f"a payload of kind, dtype, values {(*found, n_found)} instead of {(kind, TYPES.index(dtype), n_values)}"
+            f"a payload of kind, dtype, values {(*identity, n_stated)} instead of "
+            f"{(kind, DTYPE_CODES[dtype], n_values)}"
         )
     return body
 

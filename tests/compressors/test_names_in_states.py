@@ -13,6 +13,7 @@ from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
 from gcodec.averaging.state import pack_state
 from gcodec.compressors import ACPSGD, DGC, Dense, GradNA, GradZip, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.compressors.lowrank import Alternating
+from gcodec.compressors.payload import DTYPE_CODES, PART, QUANTIZED, SPARSE
 from tests.support.compressor_settings import PROMISES
 
 REPRS = {
@@ -100,3 +101,9 @@ def averager(setting, feedback):
 def memory_after(setting, feedback=None):
     """What is kept of a tensor after a step, by name."""
     return averager(setting, feedback or ErrorFeedback()).memories["x"]
+
+
+def test_dtypes_have_the_numbers_that_payloads_have():
+    assert {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3} == DTYPE_CODES
+    kinds = [SPARSE, QUANTIZED, PART]
+    assert kinds == [1, 2, 3]
