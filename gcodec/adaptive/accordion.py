@@ -70,7 +70,7 @@ class Accordion(Planner):
         self.dropped = False
 
     def regimes(self, numbers: Sequence[float]) -> dict[str, bool]:
-        """Which tensors are in a critical regime by these norms, for those of the period before. Changes nothing."""
+        """Return which tensors are in a critical regime by these norms and the last period's. Changes nothing."""
         found = {}
         for name, norm in zip(self.shapes, numbers, strict=True):
             before = self.norms.get(name)

@@ -46,11 +46,17 @@ class Controller(ABC):
 
     @abstractmethod
     def settings(self, step: int, rate: float | None) -> Settings:
-        """What compresses in a step, which counts from 0, at a learning ``rate`` if that is known; tensors that are not
-        in it are compressed as the averager's plan says. Called once in each step."""
+        """Return the settings of a step, by tensor; others are compressed as the averager's plan says.
+
+        Called once in each step.
+
+        Args:
+            step: The step's number, from 0.
+            rate: The learning rate, if it is known.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs; the same on all ranks."""
+        """Return what a checkpoint needs; the same on all ranks."""
         return {"kind": self.kind, **{name: copy.deepcopy(getattr(self, name)) for name in self.changing}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -64,7 +70,7 @@ class Controller(ABC):
 
 
 class Measured(NamedTuple):
-    """What a step's gradients came to: sums over ranks and tensors of squared L2 norms, and times.
+    """Measurements of a step: sums over ranks and tensors of squared L2 norms, and times.
 
     ``raw``: of gradients; ``fed``: of gradients with error feedback, as they are compressed; ``kept``: of what each
     probe leaves of these: |fed|^2 - |fed - compressed|^2, which for a choice of values is |compressed|^2. ``seconds``:
@@ -94,12 +100,15 @@ class Selector(Controller):
 
     @abstractmethod
     def choose(self, measured: Measured) -> int | None:
-        """Which probe is sent; None: :attr:`fallback`. Called once in each step, after :meth:`probes`."""
+        """Return the number of the probe to send, or None to send :attr:`fallback`.
+
+        Called once in each step, after :meth:`probes`.
+        """
 
     @property
     @abstractmethod
     def fallback(self) -> Compressor:
-        """What is sent if no probe is."""
+        """The setting to send if no probe is sent."""
 
 
 SOURCES = ("average", "own", "reduced")
@@ -119,11 +128,14 @@ class Planner(Controller):
     @property
     @abstractmethod
     def n_numbers(self) -> int:
-        """How many numbers :meth:`decide` returns."""
+        """The number of numbers that :meth:`decide` returns."""
 
     @abstractmethod
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
-        """From the mean over the period's steps of every tensor's gradient. Changes nothing: it runs on one rank."""
+        """Return numbers that say what to do, from every tensor's mean gradient over the period.
+
+        It runs on one rank, so it must change nothing.
+        """
 
     @abstractmethod
     def apply(self, numbers: Sequence[float]) -> None:
@@ -131,6 +143,6 @@ class Planner(Controller):
 
 
 def check_source(source: str) -> None:
-    """Raises InvalidArgument for what is not one of ``SOURCES``."""
+    """Raise InvalidArgument for anything but one of ``SOURCES``."""
     if source not in SOURCES:
-        raise InvalidArgument(f"source={source!r}; one of {SOURCES}")
+        raise InvalidArgument(f"source must be one of {SOURCES}, not {source!r}")

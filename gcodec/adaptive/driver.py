@@ -30,7 +30,7 @@ _ENTRIES = {"averager", "tensors", "adaptive", "sums"}  #: of a packed state
 
 
 class Adaptive:
-    """One rank's part in averaging the gradients of a model, with settings that a controller chooses.
+    """Averages the gradients of a model on one rank, with settings that a controller chooses.
 
     ``averager``: what does it; ``controller``: this rank's own, which no other rank's shares. ``clock`` counts seconds.
     All gradients of a step come in one call of :meth:`average`, the same names at every step; or, where that is
@@ -78,7 +78,7 @@ class Adaptive:
 
     @property
     def in_parts(self) -> bool:
-        """Whether the next step's gradients may come in parts: not the first one's, from which the controller learns
+        """The next step's gradients may come in parts: not the first one's, from which the controller learns
         what there is, and not those of a controller that decides within the step, from all of them."""
         return self._shapes is not None and not isinstance(self.controller, Selector)
 
@@ -157,7 +157,7 @@ class Adaptive:
         return Place(self.averager.rank, self.averager.size, name, params.get(name))
 
     def _fed(self, gradient: torch.Tensor, place: Place) -> torch.Tensor:
-        """What is to be compressed in a gradient's place."""
+        """Return what is compressed in a gradient's place: with error feedback, if there is any."""
         feedback, memory = self.averager.feedback_of(gradient), self.averager.memories.setdefault(place.name, {})
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
         return carried.corrected.to(gradient.dtype)
@@ -201,8 +201,11 @@ class Adaptive:
     # checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's checkpoint needs, between steps: plain tensors, numbers and strings, its averager's and its
-        controller's included. How long the next step takes is not known after a resume, nor used."""
+        """Return what this rank's checkpoint needs, between steps: plain tensors, numbers and strings.
+
+        Its averager's and its controller's states are included. How long the next step takes is not known after a
+        resume, nor used.
+        """
         return {
             "version": 1,
             "step": self.step,

@@ -95,7 +95,7 @@ def errors_of(
 
 
 def _group(setting: Compressor, tensor: torch.Tensor) -> str:
-    """What settings have in common for whose errors one pass over the tensor is enough."""
+    """Return a key that settings share if one pass over the tensor is enough for their errors."""
     if isinstance(setting, HardThreshold):
         return "other"
     if isinstance(setting, Sparsifier) and not getattr(setting, "same_sign", False):

@@ -85,14 +85,14 @@ class GraVAC(Selector):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """What a step tries: theta_min and the candidate, or one if they are the same."""
+        """The factors that a step tries: theta_min and the candidate, or one if they are the same."""
         return (self.floor,) if self.candidate == self.floor else (self.floor, self.candidate)
 
     def probes(self) -> Sequence[Settings]:
         return [self._at(factor) for factor in self.factors]
 
     def choose(self, measured: Measured) -> int | None:
-        """One iteration, lines 7 to 27."""
+        """Decide an iteration, lines 7 to 27 of Algorithm 1."""
         self._update_throughput(measured)
         factors = self.factors
         for factor, kept in zip(factors, measured.kept, strict=True):

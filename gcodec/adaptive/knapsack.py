@@ -16,7 +16,7 @@ _NEVER = 1 << 40  #: bins of an option that no budget has room for
 
 
 def solve(bins: Sequence[np.ndarray], costs: Sequence[np.ndarray], budget: int) -> list[int]:
-    """One option of each item, so that the sum of their bins is at most ``budget`` and that of their costs least.
+    """Choose one option of each item so that the bins sum up to at most ``budget`` and the costs to the least possible.
 
     ``bins``: of each item an int64 array, not negative, one number for each option; ``costs``: float64, likewise. Of
     options that come to the same the one of fewer bins is taken. Takes time in proportion to options * budget, memory

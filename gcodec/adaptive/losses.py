@@ -1,4 +1,4 @@
-"""What settings lose of a tensor: squared L2 norms, and settings by the compression factor they come to."""
+"""Losses of settings on a tensor, as squared L2 norms, and settings by the compression factor they come to."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def quantized(values: np.ndarray, settings: Sequence[QSGD]) -> np.ndarray:
 
 
 def cut(values: np.ndarray, bits: Sequence[int]) -> np.ndarray:
-    """What rounding to each number of mantissa bits loses: float64."""
+    """Return what rounding to each number of mantissa bits loses: float64."""
     drops = np.array([23 - min(one, 23) for one in bits], np.uint32)
     found = np.zeros(len(drops))
     _round(values.view(np.uint32), _ULPS, drops, found)

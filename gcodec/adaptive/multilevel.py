@@ -23,8 +23,12 @@ from .losses import loss, square
 
 
 class ProbeResult(NamedTuple):
-    """A setting tried: what ``compressor`` sends it, and the squared norm of what it has ``kept``
-    (``contract.Measured``)."""
+    """A setting that was tried on a tensor.
+
+    Attributes:
+        compressor: What sends it, should it be chosen.
+        kept: The squared norm of what it leaves (``contract.Measured``).
+    """
 
     compressor: Compressor
     kept: float
@@ -55,8 +59,15 @@ class Chosen(Compressor):
 def probe_settings(
     fed: torch.Tensor, settings: Sequence[Compressor], memory: Memory, place: Place, nested: bool = True
 ) -> list[ProbeResult]:
-    """What settings, from mild to harsh, leave of a tensor. ``memory`` counts the random draws, and nothing else in it
-    changes; ``nested=False`` chooses anew for each."""
+    """Try settings on a tensor, from mild to harsh, and return what each leaves of it.
+
+    Args:
+        fed: The tensor, with error feedback.
+        settings: From mild to harsh.
+        memory: Counts the random draws; nothing else in it changes.
+        place: The rank and the tensor's name.
+        nested: Let each setting choose among the values that the one before has chosen; otherwise among all.
+    """
     found: list[ProbeResult] = []
     chosen: SparseValues | None = None
     flat = fed.reshape(-1)
@@ -74,7 +85,7 @@ def probe_settings(
 
 
 def chooses(setting: Sparsifier | RandomK) -> bool:
-    """Whether what is sent is a choice among the tensor's values, as they are."""
+    """Tell whether a setting sends some of the tensor's values as they are."""
     return not getattr(setting, "unbiased" if isinstance(setting, RandomK) else "same_sign", False)
 
 

@@ -71,8 +71,9 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's checkpoint needs, as strings and numbers: the optimizer's state, which all ranks have alike,
-        and under ``"rank<r>"`` what only this one has.
+        """Return what this rank's checkpoint needs, as strings and numbers.
+
+        It has the optimizer's state, which all ranks have alike, and under ``"rank<r>"`` what only this one has.
 
         ``torch.load`` takes it with ``weights_only=True``, and a distributed checkpoint in place, of this object
         itself: ``{"optimizer": optimizer}``. (``get_optimizer_state_dict`` of torch.distributed.checkpoint makes a step

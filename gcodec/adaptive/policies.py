@@ -16,7 +16,7 @@ class ScalingPolicy(ABC):
         """Rising factors above ``least``, at least up to ``most``, if the rule goes as far."""
 
     def candidates(self, least: float, most: float) -> list[float]:
-        """Those below ``most``, and ``most`` itself."""
+        """Return the factors below ``most``, and ``most`` itself."""
         return [*(factor for factor in self.factors(least, most) if factor < most), most]
 
 
@@ -57,7 +57,7 @@ class Geometric(ScalingPolicy):
 
 @dataclass(frozen=True)
 class Listed(ScalingPolicy):
-    """These factors, which rise."""
+    """Candidates from a list of factors, which must rise."""
 
     values: tuple[float, ...]
 

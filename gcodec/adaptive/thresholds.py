@@ -66,7 +66,7 @@ class GlobalThreshold(Planner):
 
     @property
     def density(self) -> float:
-        """What is aimed at."""
+        """The share of values that the threshold aims at."""
         return self.initial.density
 
     def settings(self, step: int, rate: float | None) -> Settings:

@@ -32,10 +32,15 @@ from .feedback import Carried, ErrorFeedback, Feedback
 
 @dataclass(frozen=True)
 class CompressionPlan:
-    """What is done with gradients: ``compressor``, and around it ``feedback`` (None: what is left out is lost).
+    """A compressor, what is done around it, and which tensors it is for.
 
-    Tensors of fewer than ``smallest`` values and, unless ``vectors``, those of one dimension are sent dense: they are a
-    thousandth of a model, and biases and norms suffer most.
+    Small tensors and vectors are sent dense: they are a thousandth of a model, and biases and norms suffer most.
+
+    Attributes:
+        compressor: Of the tensors that are not sent dense.
+        feedback: Carries what is left out to the next step; None: it is lost.
+        smallest: Tensors of fewer values are sent dense.
+        vectors: Compress tensors of one dimension, too.
     """
 
     compressor: Compressor
@@ -55,15 +60,22 @@ class CompressionPlan:
         )
 
     def compresses(self, gradient: torch.Tensor) -> bool:
-        """Whether a gradient is not sent dense."""
+        """Tell whether a gradient is compressed, rather than sent dense."""
         return gradient.numel() >= self.smallest and (self.vectors or gradient.dim() > 1)
 
 
 @dataclass
 class Count:
-    """What some averages took. ``tensors``; ``dropped``: those of them whose average was not finite, so that residuals
-    stayed as they were; ``values``; ``raw_bytes`` of these; ``floats`` sent, as papers count them, without indices;
-    ``payload_bytes`` handed over (``batching.Sent``)."""
+    """Counts of what some averages took on one rank.
+
+    Attributes:
+        tensors: Tensors averaged.
+        dropped: Tensors whose average was not finite, so that residuals stayed as they were.
+        values: Values of all tensors.
+        raw_bytes: Bytes of these values.
+        floats: Floats sent, as papers count them, without indices.
+        payload_bytes: Bytes handed over (``batching.Sent``).
+    """
 
     tensors: int = 0
     dropped: int = 0
@@ -103,7 +115,7 @@ def _is_zero(gradient: torch.Tensor) -> bool:
 
 
 class Averager:
-    """One rank's part in averaging the gradients of a model, step after step. Everything is known by a tensor's name.
+    """Averages the gradients of a model on one rank, step after step; everything is known by a tensor's name.
 
     ``compressors``: settings of single tensors, in place of the plan's; changed between steps, on all ranks alike.
     ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome.
@@ -120,13 +132,13 @@ class Averager:
         self.total, self.last = Count(), dict[str, Count]()
 
     def compressor_of(self, name: str, gradient: torch.Tensor) -> Compressor:
-        """What compresses a tensor."""
+        """Return the compressor of a tensor."""
         if not self.plan.compresses(gradient):
             return _DENSE
         return self.compressors.get(name, self.plan.compressor)
 
     def feedback_of(self, gradient: torch.Tensor) -> Feedback | None:
-        """What carries something from earlier steps into this one's gradient."""
+        """Return what carries earlier steps' residuals into this gradient; None for nothing."""
         return None if self.skips_zeros and _is_zero(gradient) else self.plan.feedback
 
     def average(
@@ -135,10 +147,12 @@ class Averager:
         params: Mapping[str, torch.Tensor] | None = None,
         in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
-        """The conversation about some tensors: the same names in the same order on all ranks. Returns their averages.
+        """Return the conversation about some tensors, which returns their averages by name.
 
-        ``params``: the parameters whose gradients these are, for compressors that look at them. ``in_place``: averages
-        take the gradients' place in memory.
+        Args:
+            gradients: By name: the same names in the same order on all ranks.
+            params: The parameters whose gradients these are, for compressors that look at them.
+            in_place: Write averages into the gradients' memory.
         """
         sent = yield from batch_conversations(
             [self._one(name, x, (params or {}).get(name), in_place) for name, x in gradients.items()], self.rank
@@ -172,11 +186,11 @@ class Averager:
         return outcome
 
     def residual(self, name: str) -> torch.Tensor | None:
-        """What is left of a tensor's gradients so far; None for nothing."""
+        """Return the residual of a tensor, what was left out of its gradients so far; None for nothing."""
         return self.memories.get(name, {}).get("residual")
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, between steps: tensors, numbers and strings; this rank's own, for residuals are.
+        """Return what this rank's checkpoint needs, between steps: tensors, numbers and strings.
 
         Settings are not in it: they come with the program, or with what changes them.
         """

@@ -16,8 +16,13 @@ from ..errors import InvalidArgument
 
 
 class Carried(NamedTuple):
-    """What is to be compressed, in the dtype in which it is added up; memory that the residual may take, like it; and
-    the momentum it came from, if any."""
+    """A gradient with what earlier steps have left of theirs.
+
+    Attributes:
+        corrected: What to compress, in the dtype in which it is added up.
+        room: Memory like it that the next residual may take, if there is any.
+        momentum: The momentum that it came from, if any.
+    """
 
     corrected: torch.Tensor
     room: torch.Tensor | None = None
@@ -32,14 +37,14 @@ class Feedback(ABC):
 
     @abstractmethod
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
-        """What to compress in a gradient's place; ``in_place``: in its memory, where that is of use."""
+        """Return what to compress in a gradient's place; ``in_place``: in its memory, where that is of use."""
 
     @abstractmethod
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
         """Keep what was not sent."""
 
     def check(self, optimizer: Any) -> None:  # noqa: B027 - most go with any
-        """Raises InvalidArgument for an optimizer that this must not be combined with."""
+        """Raise InvalidArgument for an optimizer that this must not be combined with."""
 
 
 @dataclass(frozen=True)

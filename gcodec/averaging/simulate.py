@@ -13,9 +13,12 @@ from .averager import Averager, CompressionPlan
 
 
 def run_conversations(conversations: Sequence[Generator[Request, Any, Any]]) -> list[Any]:
-    """What conversations of as many ranks come to, by rank. Sums are made in the order of ranks.
+    """Run one conversation per rank in this process, and return their results by rank.
 
-    Raises PeerError where ranks do not ask for the same.
+    Sums are made in the order of ranks, as real ranks make them.
+
+    Raises:
+        PeerError: Where ranks do not ask for the same.
     """
     answers: list[Any] = [None] * len(conversations)
     while True:
@@ -57,14 +60,14 @@ class Simulation:
 
     def __init__(self, size: int, plan: CompressionPlan | Compressor) -> None:
         if size < 1:
-            raise InvalidArgument(f"{size} ranks")
+            raise InvalidArgument(f"size must be at least 1, not {size}")
         self.plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
         self.ranks = [Averager(self.plan, rank, size) for rank in range(size)]
 
     def average(
         self, gradients: Sequence[Mapping[str, torch.Tensor]], params: Mapping[str, torch.Tensor] | None = None
     ) -> list[dict[str, torch.Tensor]]:
-        """One step: the averages that each rank arrives at, from the gradients by name of each."""
+        """Average the gradients of a step, by name, of each rank; return the averages that each rank arrives at."""
         if len(gradients) != len(self.ranks):
             raise InvalidArgument(f"gradients of {len(gradients)} ranks instead of {len(self.ranks)}")
         return run_conversations([rank.average(own, params) for rank, own in zip(self.ranks, gradients, strict=True)])

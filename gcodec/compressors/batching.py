@@ -17,8 +17,13 @@ from .contract import AllGather, AllReduce, AllToAll, Conversation, Outcome, Req
 
 
 class Sent(NamedTuple):
-    """How a conversation ended, and the ``payload_bytes`` that this rank handed over in its course: tensors to reduce
-    count once, payloads to gather once, payloads to exchange unless they are its own."""
+    """The end of a conversation.
+
+    Attributes:
+        outcome: What it returned.
+        payload_bytes: Bytes that this rank handed over in its course: of an all-reduce and an all-gather once, of an
+            all-to-all those for other ranks.
+    """
 
     outcome: Outcome
     payload_bytes: int
@@ -48,7 +53,7 @@ def batch_conversations(conversations: Sequence[Conversation], rank: int) -> Gen
 
 
 def request_bytes(request: Request, rank: int) -> int:
-    """What a rank hands over with a request, as :class:`Sent` counts it."""
+    """Return the bytes that a rank hands over with a request, as :class:`Sent` counts them."""
     match request:
         case AllReduce():
             return request.tensor.nbytes

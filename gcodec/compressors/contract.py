@@ -1,17 +1,46 @@
-"""What every compressor is: a conversation.
+"""The contract of compressors: an algorithm for one tensor is a conversation with the other ranks.
 
-An algorithm for one tensor is a generator. It yields what it wants from the other ranks and is sent the answer, as many
-times as it likes; in the end it returns an :class:`Outcome`. It never learns how ranks are connected, so the same code
-runs among simulated ranks in one process (``gcodec.averaging.simulate``), on real ones (``gcodec.distributed``), and
-alone.
+It is written as a generator. It yields a request, is sent the answer, and goes on, as many times as it likes; in the
+end it returns an :class:`Outcome`. It never learns how ranks are connected.
 
-    AllReduce(tensor)    -> the sum of all ranks' tensors
-    AllGather(payload)   -> the payloads of all ranks, in the order of ranks
-    AllToAll(payloads)   -> what each rank had for this one; ``payloads[r]`` is for rank r
+    request                 answer
+    AllReduce(tensor)       the sum of all ranks' tensors
+    AllGather(payload)      the payloads of all ranks, in the order of ranks
+    AllToAll(payloads)      what each rank had for this one; ``payloads[r]`` is for rank r
 
-Two rules keep ranks together. All ranks must yield the same kinds of request in the same order, an ``AllReduce`` of the
-same shape and dtype: so a branch may depend on settings, shapes and answers, never on a rank's own values. And the
-average must be computed from answers alone, in one order: then it is the same on all ranks, bit for bit.
+Whoever holds the generator, its driver, answers. There are three drivers, so the same code runs alone
+(:func:`alone`), among simulated ranks in one process (``gcodec.averaging.simulate.run_conversations``) and on real
+ranks (``gcodec.distributed``); all three give the same bits. In between, generators delegate to generators by
+``yield from``. A request of PowerSGD climbs this stack to the driver, and the answer comes back down the same way:
+
+    driver                        has the ranks: sends messages, or adds up tensors
+      Adaptive.average            adaptive/driver: under a controller, which chooses settings
+        Adaptive.part             adaptive/driver: some of a step's gradients
+          Averager.average        averaging/averager: all gradients of a bucket, by name
+            batch_conversations   batching: one request per kind and round, for all tensors at once
+              Averager._one       averaging/averager: one tensor: error feedback before and after
+                compress          lowrank: the tensor as a matrix
+                  factorize       powersgd: P = M Q, then Q = M^T P
+                    all_reduce_mean   here: yields AllReduce
+
+Two rules keep ranks together:
+
+1. All ranks yield the same kinds of request in the same order, an ``AllReduce`` of the same shape and dtype. So a
+   branch may depend on settings, shapes and answers, never on a rank's own values.
+2. The average is computed from answers alone, in one order. Then it is the same on all ranks, bit for bit.
+
+A complete compressor, which sends the signs of a gradient and its mean size:
+
+    @dataclass(frozen=True)
+    class MeanSign(Compressor):
+        def compress(self, gradient, memory, place):
+            size = yield from all_reduce_mean(gradient.abs().mean(), place.size)
+            sent = gradient.sign() * size
+            average = yield from all_reduce_mean(sent.clone(), place.size)
+            return Outcome(average, sent, gradient.numel() / 32)
+
+        def floats(self, shape):
+            return math.prod(shape) / 32
 """
 
 from __future__ import annotations
@@ -29,10 +58,10 @@ from ..errors import InvalidArgument
 from .outcome import Outcome as Outcome
 
 Memory = dict[str, Any]
-"""What a compressor keeps of one tensor from step to step: tensors, numbers and strings by name. Nothing else may be
-state, so that a checkpoint has it all."""
+"""State that a compressor keeps of one tensor from step to step: tensors, numbers and strings by name. Nothing else may
+be state, so that a checkpoint has it all. The names stand in checkpoints."""
 
-TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  #: of gradients
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  #: dtypes that gradients may have
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -61,13 +90,21 @@ class AllReduce(NamedTuple):
 
 
 class AllGather(NamedTuple):
-    """Asks for all ranks' payloads: bytes, of any length each."""
+    """Asks for all ranks' payloads.
+
+    Attributes:
+        payload: This rank's bytes, of any length.
+    """
 
     payload: bytes
 
 
 class AllToAll(NamedTuple):
-    """Asks for what every rank has for this one; gives one payload for each rank, its own included."""
+    """Asks for what every rank has for this one.
+
+    Attributes:
+        payloads: One for each rank, by rank, this one included.
+    """
 
     payloads: Sequence[bytes]
 
@@ -80,8 +117,14 @@ Conversation = Generator[Request, Any, Outcome]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a conversation takes place. ``rank`` of ``size``; ``name`` of the tensor, the same on all ranks; ``param``:
-    the parameter whose gradient it is, where a compressor wants to see it."""
+    """The rank and tensor that a conversation is about.
+
+    Attributes:
+        rank: This rank, from 0.
+        size: The number of ranks.
+        name: The tensor's name, the same on all ranks.
+        param: The parameter whose gradient the tensor is, for compressors that look at it.
+    """
 
     rank: int = 0
     size: int = 1
@@ -90,61 +133,96 @@ class Place:
 
 
 class Compressor(ABC):
-    """A setting of an algorithm: a frozen dataclass whose repr is the call. What changes lives in a :data:`Memory`."""
+    """A setting of an algorithm: a frozen dataclass whose repr is the call, and is compared between ranks.
 
-    knob: ClassVar[str | None] = None  #: the field that says how much is sent: density, rank, bits
-    carries_nan: ClassVar[bool] = False  #: NaN and infinity arrive where they were; else the tensor is to be all NaN
+    What changes from step to step lives in a :data:`Memory`.
+
+    Attributes:
+        knob: The name of the field that says how much is sent: "density", "rank" or "bits"; None for no such field.
+        carries_nan: NaN and infinity arrive where they were. Otherwise the caller makes the whole tensor NaN, so that
+            the average of no rank is finite.
+    """
+
+    knob: ClassVar[str | None] = None
+    carries_nan: ClassVar[bool] = False
 
     @abstractmethod
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        """The conversation about a gradient: any shape, one of ``TYPES``; it is not written to."""
+        """Return the conversation about a gradient.
+
+        Args:
+            gradient: Of any shape, one of ``TYPES``; it is not written to.
+            memory: What this compressor has kept of the tensor; changed in place.
+            place: The rank and the tensor's name.
+
+        Returns:
+            A generator that yields requests and returns an :class:`Outcome`.
+        """
 
     @abstractmethod
     def floats(self, shape: Sequence[int]) -> float:
-        """Floats that a rank sends of a tensor of this shape, as :class:`Outcome` counts them; where that depends on
-        the values, about how many."""
+        """Return how many floats a rank sends of a tensor of this shape, as :class:`Outcome` counts them.
+
+        Where that depends on the values it is an estimate.
+        """
 
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
-        """Bytes that a rank hands over of such a tensor, or about how many."""
+        """Return how many bytes a rank hands over of a tensor of this shape and dtype, or an estimate."""
         return self.floats(shape) * dtype.itemsize
 
     def at(self, value: float) -> Self:
-        """The same algorithm with another value of its knob. Raises InvalidArgument where it has none."""
+        """Return the algorithm with another value of its knob, and all else as it is.
+
+        Raises:
+            InvalidArgument: For a compressor without a knob, or a value that the knob cannot have.
+        """
         if self.knob is None:
-            raise InvalidArgument(f"{self!r} has nothing to set")
+            raise InvalidArgument(f"{self!r} has no density, rank or bits to set")
         return replace(self, **{self.knob: value})  # type: ignore[type-var]
 
     @property
     def value(self) -> float:
-        """Of its knob. Raises InvalidArgument where it has none."""
+        """The current value of the knob. Raises InvalidArgument for a compressor without one."""
         if self.knob is None:
-            raise InvalidArgument(f"{self!r} has nothing to set")
+            raise InvalidArgument(f"{self!r} has no density, rank or bits")
         return float(getattr(self, self.knob))
 
     def decompressed(self, tensor: torch.Tensor, steps: int = 1, memory: Memory | None = None) -> Outcome:
-        """What a single rank makes of a tensor: ``steps`` times over, for algorithms that get better on the way (five
-        are usual for low ranks), from an empty memory unless one is given."""
+        """Return the outcome on a single rank.
+
+        Args:
+            tensor: What to compress.
+            steps: How often to compress it, for algorithms that get better on the way; five are usual for low ranks.
+            memory: Where to start from; by default an empty one.
+        """
         memory = {} if memory is None else memory
         for _ in range(steps):
             outcome = alone(self.compress(tensor, memory, Place()))
         return outcome
 
     def error(self, tensor: torch.Tensor, steps: int = 1) -> float:
-        """The squared L2 norm of what is lost of a tensor; ``steps`` as in :meth:`decompressed`."""
+        """Return the squared L2 norm of what is lost of a tensor; ``steps`` as in :meth:`decompressed`."""
         lost = tensor - self.decompressed(tensor, steps).contribution
         return float(lost.double().square().sum())
 
 
 def all_reduce_mean(tensor: torch.Tensor, size: int, preserve: bool = False) -> Generator[Request, Any, torch.Tensor]:
-    """The mean over ``size`` ranks of a tensor, which is used up unless ``preserve``. As in DDP, float16 and bfloat16
-    are divided before they are added up, so that sums stay in range; the others after."""
+    """Return the mean over ranks of a tensor, by one :class:`AllReduce`.
+
+    As in DDP, float16 and bfloat16 are divided before they are added up, so that sums stay in range; the others after.
+
+    Args:
+        tensor: This rank's term; its memory is used up unless ``preserve``.
+        size: The number of ranks.
+        preserve: Leave ``tensor`` as it is.
+    """
     narrow = wide(tensor.dtype) is not tensor.dtype
     mean: torch.Tensor = yield (AllReduce(tensor / size) if narrow else AllReduce(tensor, size, preserve))
     return mean
 
 
 def alone(conversation: Generator[Request, Any, Any]) -> Any:
-    """What a conversation comes to on the only rank there is."""
+    """Run a conversation on the only rank there is, and return its result."""
     answer: Any = None
     while True:
         try:
@@ -189,46 +267,51 @@ def parts_of(n_values: int, size: int) -> list[slice]:
 
 
 def check_gradient(gradient: torch.Tensor) -> None:
-    """Raises InvalidArgument for what is not a dense tensor of floats."""
+    """Raise InvalidArgument for anything but a dense tensor of floats."""
     if gradient.layout != torch.strided or gradient.dtype not in TYPES:
-        raise InvalidArgument(f"cannot compress a {gradient.layout} tensor of {gradient.dtype}")
+        raise InvalidArgument(
+            f"cannot compress a {gradient.layout} tensor of {gradient.dtype}: it must be dense, of one of {TYPES}"
+        )
 
 
 def check_share(name: str, value: float) -> None:
-    """Raises InvalidArgument unless 0 < value <= 1."""
+    """Raise InvalidArgument unless 0 < value <= 1."""
     if not 0 < value <= 1:
-        raise InvalidArgument(f"{name}={value!r} is not in (0, 1]")
+        raise InvalidArgument(f"{name} must be above 0 and at most 1, not {value!r}")
 
 
-def check_whole(name: str, value: int, least: int = 1, most: float = math.inf) -> None:
-    """Raises InvalidArgument for what is not an integer of a range."""
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidArgument(f"{name}={value!r} is not an integer in {least} ... {most}")
+def check_whole(name: str, value: int, minimum: int = 1, maximum: float = math.inf) -> None:
+    """Raise InvalidArgument for anything but an integer of this range."""
+    if type(value) is not int or not minimum <= value <= maximum:
+        limit = f"at least {minimum}" if maximum == math.inf else f"in {minimum} ... {maximum}"
+        raise InvalidArgument(f"{name} must be an integer, {limit}, not {value!r}")
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values of ``dtype`` are added up."""
+    """Return the dtype in which values of ``dtype`` are added up."""
     return _WIDE.get(dtype, dtype)
 
 
 def n_kept(n_values: int, density: float) -> int:
-    """How many of ``n_values`` a density keeps: rounded, but at least one of any."""
+    """Return how many of ``n_values`` values a density keeps: rounded, and at least one if there are any."""
     return min(n_values, max(1, round(n_values * density)))
 
 
 def tick(memory: Memory) -> int:
-    """The number of this step, from 0; the next call's is one more."""
+    """Return the number of this step, from 0, and count it: the next call returns one more."""
     step = int(memory.get("step", 0))
     memory["step"] = step + 1
     return step
 
 
 def key_of(*facts: Any) -> int:
-    """64 bits that depend on these numbers and strings alone: what random numbers follow from. Never a global
-    generator, so that nothing has to be saved but a count of steps."""
+    """Return 64 bits that depend on these numbers and strings alone, as the seed of random numbers.
+
+    Compressors never use a global generator, so nothing has to be saved but a count of steps.
+    """
     return xxhash.xxh3_64_intdigest(repr(facts).encode())
 
 
 def random_of(*facts: Any) -> torch.Generator:
-    """A generator of random numbers, on the CPU, by :func:`key_of`."""
+    """Return a generator of random numbers, on the CPU, seeded by :func:`key_of`."""
     return torch.Generator().manual_seed(key_of(*facts) >> 1)

@@ -50,7 +50,7 @@ class DGC(Sparsifier):
         return indices if indices.numel() <= k else indices[largest(flat[indices], k)]
 
     def _about(self, flat: torch.Tensor, k: int, threshold: float) -> torch.Tensor:
-        """Where values reach a threshold, once that is adjusted: in one pass where it need not be."""
+        """Return where values reach a threshold, adjusted until about k do; one pass if it need not be adjusted."""
         for _ in range(self.rounds):
             indices = above(flat, threshold, int(self.upper * k))
             if indices.numel() < self.lower * k:

@@ -69,7 +69,7 @@ class GradZip(Alternating):
 
 @dataclass(frozen=True)
 class GradNA(GradZip):
-    """The same without alternation: V stays what it was at the start, and only U is ever fitted."""
+    """GradZip without alternation: V stays what it was at the start, and only U is ever fitted."""
 
     memory_prefix: ClassVar[str] = "gradna"
     alternate: ClassVar[bool] = False

@@ -61,7 +61,7 @@ class LowRank(Compressor):
         return Outcome(found.mean, found.sent, found.floats, gradient.shape, gradient.dtype, found.bound)
 
     def factored(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape is sent as factors."""
+        """Tell whether a tensor of this shape is sent as factors."""
         m, n = matrix_shape(shape)
         return m * n > 0 and (self.always or self.rank_of(shape) * (m + n) < m * n)
 
@@ -90,8 +90,9 @@ class LowRank(Compressor):
 
 @dataclass(frozen=True)
 class Alternating(LowRank):
-    """One factor is known to all ranks, the last all-reduced one; the other is fitted to it, and reduced. At the next
-    step they change roles.
+    """A factorization in which the factor that all ranks know, the last reduced one, stays, and the other is fitted.
+
+    The fitted one is reduced, and at the next step they change roles.
 
     ``dtype``: "float16" or "bfloat16": the type in which factors are sent and added up; None: their own.
     """
@@ -107,7 +108,7 @@ class Alternating(LowRank):
 
     @abstractmethod
     def fixed(self, factor: torch.Tensor) -> torch.Tensor:
-        """What the fitting is done against: [n, rank], from the factor that all know."""
+        """Return the matrix [n, rank] to fit against, from the factor that all ranks know."""
 
     @abstractmethod
     def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
@@ -147,7 +148,7 @@ class Alternating(LowRank):
         return f"{self.memory_prefix}.{name}"
 
     def floats(self, shape: Sequence[int]) -> float:
-        """Of an average step: the two sides differ."""
+        """Return the floats of an average step: the two sides differ."""
         if not self.factored(shape):
             return math.prod(shape)
         m, n = matrix_shape(shape)
@@ -184,6 +185,8 @@ def norm_of(factor: torch.Tensor) -> float:
 
 
 def usable(norm: float) -> bool:
-    """Whether a factor of this norm can be built on: neither NaN or infinite, nor all zero, from which no fit finds a
-    way back."""
+    """Tell whether a factor of this norm can be built on: neither NaN or infinite, nor all zero.
+
+    From a factor of zeros no fit finds a way back.
+    """
     return 0 < norm < math.inf

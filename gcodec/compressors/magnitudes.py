@@ -17,7 +17,12 @@ _LARGE = 1 << 18  #: values from which a histogram is worth its bins
 
 
 class Magnitudes:
-    """Of a flat tensor that is not empty. ``mean``; ``most``: the greatest, infinity where there is NaN."""
+    """Magnitudes of a flat tensor that is not empty, counted whenever there is a question.
+
+    Attributes:
+        mean: Their mean.
+        most: Their max, infinity where there is NaN.
+    """
 
     def __init__(self, flat: torch.Tensor) -> None:
         self.flat = flat
@@ -28,7 +33,7 @@ class Magnitudes:
         return float(sizes.mean()), float(sizes.max())
 
     def reached(self, threshold: float, k: int) -> bool:
-        """Whether k values or more are of size ``threshold``, which is not negative, or more."""
+        """Tell whether k values or more are of magnitude ``threshold``, which is not negative, or more."""
         return count_above(self.flat, threshold) >= k
 
     def most_above(self, threshold: float) -> int:

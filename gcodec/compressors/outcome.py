@@ -1,5 +1,7 @@
-"""What a conversation comes to: the average, and what a rank's messages amount to; in the form in which it is known,
-for a tensor is made only where somebody wants one."""
+"""Results of conversations: the average, and what a rank's messages amount to, in the form in which they are known.
+
+A tensor is made only where somebody wants one.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,19 @@ import torch
 
 
 class SparseValues(NamedTuple):
-    """Some values of a tensor: at ``indices``, int64[k], of its flat form; ``values``: k of them, or one for all."""
+    """Some values of a tensor.
+
+    Attributes:
+        indices: int64[k], into the flat tensor.
+        values: k of them, or one for all.
+    """
 
     indices: torch.Tensor
     values: torch.Tensor
 
 
 class Summed(NamedTuple):
-    """What some ranks have sent of a tensor, added up in their order in ``dtype``, a ``size``-th of it."""
+    """The sum of what ranks have sent of a tensor, in their order and in ``dtype``, divided by ``size``."""
 
     parts: Sequence[SparseValues]
     size: int
@@ -66,7 +73,7 @@ class Rounded(NamedTuple):
         return self if self.values.numel() > _KEPT else self._replace(known=self.narrow())
 
     def narrow(self) -> torch.Tensor:
-        """In the narrower dtype, a ``size``-th of it."""
+        """Return a ``size``-th of the values in the narrower dtype."""
         if self.known is not None:
             return self.known
         if self.size == 1:
@@ -101,7 +108,7 @@ _KEPT = 1 << 18  #: values whose rounded ones are kept
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a conversation comes to.
+    """The result of a conversation.
 
     ``mean``: the estimate of the mean over ranks, the same on all of them: a tensor of the gradient's shape and dtype,
     or what makes one, and then ``shape`` and ``dtype`` are those. ``sent``: what this rank's messages amount to: a
@@ -146,7 +153,7 @@ class Outcome:
 
     @cached_property
     def finite(self) -> bool:
-        """Whether no value of the average is NaN or infinite."""
+        """No value of the average is NaN or infinite."""
         bound = self.mean.bound if isinstance(self.mean, Summed) else self.bound
         if bound < torch.finfo(self.dtype).max / 2:
             return True
@@ -159,7 +166,7 @@ class Outcome:
 
     @cached_property
     def contribution(self) -> torch.Tensor:
-        """What this rank's messages amount to, shape and dtype of the gradient."""
+        """The tensor that this rank's messages amount to, of the gradient's shape and dtype."""
         match self.sent:
             case SparseValues(indices, values):
                 flat = torch.zeros_like(self.average, memory_format=torch.contiguous_format).view(-1)
@@ -194,7 +201,7 @@ class Outcome:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite: one sum, unless that overflows."""
+    """Tell whether no value is NaN or infinite: by one sum, unless that overflows."""
     if math.isfinite(float(tensor.sum())):
         return True
     if tensor.element_size() == 2:

@@ -79,7 +79,7 @@ class RedSync(Sparsifier):
         return max(threshold, 0.0)
 
     def _by_halves(self, sizes: Magnitudes, k: int, mean: float, distance: float) -> float:
-        """One that k ... 2k values reach, or the one below which the search ended."""
+        """Return a threshold that k ... 2k values reach, or the one below which the search ended."""
         low = mean if sizes.reached(mean, k) else 0.0
         high = mean + distance
         while high - low > self.tolerance * distance:

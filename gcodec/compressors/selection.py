@@ -25,7 +25,7 @@ def magnitudes_of(values: torch.Tensor) -> torch.Tensor:
 
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Where the k values of greatest size are: int64[k], ascending. Of equal ones torch.topk chooses."""
+    """Return where the k values of max magnitude are: int64[k], ascending. Of equal ones torch.topk chooses."""
     found = torch.topk(magnitudes_of(values), k, sorted=False).indices
     if _DENSE * k < values.numel():
         return found.sort().values
@@ -35,8 +35,10 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:
-    """Where values are of size ``threshold`` or more: int64, ascending. If there are at most ``expected`` of them, they
-    need not be counted first."""
+    """Return where values are of magnitude ``threshold`` or more: int64, ascending.
+
+    If there are at most ``expected`` of them, they need not be counted first.
+    """
     bits = magnitude_bits(values)
     if bits is None:
         return torch.nonzero(magnitudes_of(values) >= threshold).view(-1)
@@ -50,7 +52,7 @@ def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Te
 
 
 def count_above(values: torch.Tensor, threshold: float) -> int:
-    """How many values are of size ``threshold`` or more."""
+    """Count the values of magnitude ``threshold`` or more."""
     bits = magnitude_bits(values)
     if bits is None:
         return int((magnitudes_of(values) >= threshold).sum())
@@ -87,7 +89,7 @@ def threshold_bits(threshold: float) -> np.uint32:
 
 @kernel
 def _count(bits: Any, threshold: Any) -> Any:
-    """How many values reach a threshold."""
+    """Count the values whose magnitudes reach a threshold, as bits."""
     count = np.uint32(0)
     for value in bits:
         count += np.uint32(np.uint32(value & np.uint32(0x7FFFFFFF)) >= threshold)
@@ -96,8 +98,10 @@ def _count(bits: Any, threshold: Any) -> Any:
 
 @kernel
 def _select(bits: Any, threshold: Any, indices: Any) -> Any:
-    """Where they are, and how many; -1 where ``indices`` has not room for all and ``_RUN`` more. In runs, many of which
-    hold none."""
+    """Write where values reach a threshold, and return how many do; -1 if ``indices`` lacks room for ``_RUN`` more.
+
+    It goes by runs, many of which hold none.
+    """
     at, n, last = 0, len(bits), len(indices) - _RUN
     whole = n - n % _RUN
     for begin in range(0, whole, _RUN):

@@ -53,11 +53,13 @@ class Sparsifier(Compressor):
 
     @abstractmethod
     def select(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
-        """Which values to send of a flat tensor that is not empty: int64[k] on its device, ascending."""
+        """Return which values to send of a flat tensor that is not empty: int64[k] on its device, ascending."""
 
     def refine(self, chosen: SparseValues, n_values: int, memory: Memory, place: Place) -> SparseValues:
-        """The same, among those that a setting of greater density has chosen of a tensor of ``n_values``: compression
-        of the compressed. Its cost is theirs, not that of all values."""
+        """Choose among the values that a setting of greater density has chosen of a tensor of ``n_values``.
+
+        This is compression of the compressed: it costs what they cost, not what all values would.
+        """
         k, k_chosen = n_kept(n_values, self.density), chosen.indices.numel()
         if k >= k_chosen:
             return chosen
@@ -70,7 +72,7 @@ class Sparsifier(Compressor):
         return (yield from self.send(gradient, self.chosen(flat, memory, place), place))
 
     def chosen(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
-        """:meth:`select`, but for what needs no choice: int64[k]."""
+        """Return the indices of :meth:`select`, or of all values where no choice is needed: int64[k]."""
         if self.density == 1 or not flat.numel():
             return torch.arange(flat.numel(), device=flat.device)
         return self.select(flat, memory, place)
