@@ -589,7 +589,7 @@ def full_queue(culprit: int, patience: float) -> list[str]:
     if rank() == culprit:
         return []
     begun, texts = [], []
-    with mock.patch.object(lanes, "_MOST", 3):
+    with mock.patch.object(lanes, "_MAX_QUEUED", 3):
         lane_of(group)._queue.maxsize = 3
         for _ in range(9):
             try:

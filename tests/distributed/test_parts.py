@@ -76,28 +76,28 @@ class Box:
         return self.kept[key]
 
 
-def test_who_has_given_up_before_is_not_to_blame():
+def test_a_rank_that_had_failed_before_is_not_to_blame():
     store: Any = Box(gone=False)
-    FailureRecords(store, 3).leave("rank 1: no answer")
-    FailureRecords(store, 3).leave("rank 1: no answer")
+    FailureRecords(store, 3).record("rank 1: no answer")
+    FailureRecords(store, 3).record("rank 1: no answer")
     here = FailureRecords(store, 2)
     group: Any = GoneGroup()
     transfers = Transfers(group, timedelta(seconds=1), Buffers(), lambda peer: f"rank {peer}", here)
     for again in range(2):
         with pytest.raises(gcodec.errors.PeerError, match=r"^rank 3: .* that rank had aborted: rank 1: no answer$"):
             transfers.post(3, again, 10)
-    assert FailureRecords(store, 0).of(2) == "rank 3: the connection has failed (Connection closed by peer)"
-    assert here.of(1) is None
+    assert FailureRecords(store, 0).reason_of(2) == "rank 3: the connection has failed (Connection closed by peer)"
+    assert here.reason_of(1) is None
     looks = store.looks
-    assert here.of(1) is None       # nobody waits twice for a notice
+    assert here.reason_of(1) is None       # nobody waits twice for a record
     assert store.looks == looks > 1
 
 
-def test_without_a_store_there_are_no_notices():
+def test_without_a_store_there_are_no_failure_records():
     store: Any = Box(gone=True)
     failure_records = FailureRecords(store, 1)
-    failure_records.leave("anything")
-    assert failure_records.of(1) is None
+    failure_records.record("anything")
+    assert failure_records.reason_of(1) is None
 
 
 @given(st.integers(0, 1 << 26), st.integers(1, 9))

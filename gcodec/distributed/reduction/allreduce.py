@@ -156,7 +156,7 @@ def compressed(
     counters: Counters,
     label: str = "",
 ) -> LaneJob:
-    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns, ``Later``."""
+    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns, as a ``StartedJob``."""
 
     def reduction() -> Reduction:
         level_chooser = None
@@ -168,7 +168,7 @@ def compressed(
         terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
         return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
 
-    def run() -> StartedJob:
+    def start() -> StartedJob:
         begun = reduction()
         begun.begin()
 
@@ -177,10 +177,10 @@ def compressed(
                 pass
             return result
 
-        later = StartedJob(finish, lambda: later if begun.advance() else result)
-        return later
+        started = StartedJob(finish, lambda: started if begun.advance() else result)
+        return started
 
-    return LaneJob(run, lambda error: reduction().abort(error), begins=True)
+    return LaneJob(start, lambda error: reduction().abort(error), begins=True)
 
 
 def digest_of(shared: BufferCodebooks | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What ranks must have in common from the beginning: options, compared before anything that depends on them is sent.
+"""Checks that ranks have the same options, before anything that depends on them is sent.
 
 A difference found later would be one in what ranks send, or whether: on Gloo that hangs, or ends the process.
 """
@@ -15,7 +15,7 @@ from ...errors import PeerError
 from .message import agreement_of
 from .transfers import labeled
 
-_ROOM = 1 << 13  #: bytes of what a rank says: the same for all ranks, whatever it says
+_MESSAGE_BYTES = 1 << 13  #: of every rank's message: Gloo gathers tensors of one size
 _SHOWN = 80  #: characters of an option
 
 
@@ -26,7 +26,7 @@ def check_options(group: dist.ProcessGroup, options: Mapping[str, object], label
     """
     if group.size() == 1:
         return
-    own = torch.zeros(_ROOM, dtype=torch.uint8)
+    own = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
     said = {name: [repr(value)[:_SHOWN], agreement_of(value)] for name, value in options.items()}
     text = json.dumps(said).encode()
     own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -39,7 +39,7 @@ def check_options(group: dist.ProcessGroup, options: Mapping[str, object], label
 
 
 def _different(name: str, heard: list[dict[str, list[object]]]) -> str:
-    """Which ranks have which values of an option, if not all the same: the first with each."""
+    """Return the first rank with each value of an option as text; empty if all ranks have the same."""
     first: dict[str, str] = {}
     for rank, options in enumerate(heard):
         shown, digest = options.get(name, ["nothing", 0])

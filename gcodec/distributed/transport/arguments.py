@@ -1,4 +1,4 @@
-"""What callers may give for an option, checked where it is given: before other ranks wait."""
+"""Argument checks: options are checked where they are given, before other ranks wait."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any, TypeVar
 
 from ...errors import InvalidArgument
 
-Chosen = TypeVar("Chosen")
+Config = TypeVar("Config")
 
 
-def config_or_none(name: str, value: Chosen | bool | None, kind: type[Chosen]) -> Chosen | None:
-    """A configuration that may be left out: True is the default one; None or False: none. Raises InvalidArgument."""
+def config_or_none(name: str, value: Config | bool | None, kind: type[Config]) -> Config | None:
+    """Return an optional configuration: the default one for True, None for None or False.
+
+    Raises:
+        InvalidArgument: if ``value`` is of another type than ``kind``.
+    """
     if value is None or value is False:
         return None
     if value is True:
@@ -22,29 +26,29 @@ def config_or_none(name: str, value: Chosen | bool | None, kind: type[Chosen]) -
     return value
 
 
-def check_int(name: str, value: Any, least: int = 0) -> int:
-    """An integer. Raises InvalidArgument."""
+def check_int(name: str, value: Any, minimum: int = 0) -> int:
+    """Return ``value`` as an int of at least ``minimum``. Raises InvalidArgument."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = least - 1
-    if number < least:
-        raise InvalidArgument(f"{name}={value!r:.80}: an integer, at least {least}")
+        number = minimum - 1
+    if number < minimum:
+        raise InvalidArgument(f"{name}={value!r:.80}: an integer, at least {minimum}")
     return number
 
 
 def check_optional_int(name: str, value: Any) -> int | None:
-    """A positive integer, or None. Raises InvalidArgument."""
+    """Return a positive int, or None for None. Raises InvalidArgument."""
     return None if value is None else check_int(name, value, 1)
 
 
 def check_duration(name: str, value: Any) -> timedelta:
-    """A length of time, as torch takes it. Raises InvalidArgument."""
+    """Return ``value`` if it is a positive ``timedelta``, as torch takes it. Raises InvalidArgument."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise InvalidArgument(f"{name}={value!r:.80}: a positive datetime.timedelta, such as timedelta(seconds=10)")
     return value
 
 
 def check_optional_duration(name: str, value: Any) -> timedelta | None:
-    """The same, or None. Raises InvalidArgument."""
+    """Return a positive ``timedelta``, or None for None. Raises InvalidArgument."""
     return None if value is None else check_duration(name, value)

@@ -1,8 +1,8 @@
-"""Why ranks have given up, where they cannot say so over the network.
+"""Failure records: why ranks have failed, where they cannot say so over the network.
 
-A wait that takes too long on Gloo closes all connections of the rank that waits. Other ranks then find that it is gone,
-or lose patience with it in their turn, and would name it instead of the one it waited for. So it leaves a notice in
-the store that the group met through, and they look there.
+On Gloo a wait that times out closes all connections of the rank that waits. Other ranks then find that it is gone, or
+time out in their turn, and would name it instead of the rank it waited for. So it writes a record to the store that the
+group met through, and the others read it there.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ from time import monotonic, sleep
 
 from torch._C._distributed_c10d import Store
 
-_PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have left its notice
-_PAUSE = 0.02  #: seconds from look to look
-_MOST = 800  #: characters of a notice
+_PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have written its record
+_PAUSE = 0.02  #: seconds from poll to poll
+_MAX_LENGTH = 800  #: characters of a record
 
 
 class FailureRecords:
-    """The notices of one group's ranks, each of which leaves at most one. Neither method raises, nor takes much longer
-    than half a second: the store may be gone, too."""
+    """The failure records of one group's ranks, each of which writes at most one.
+
+    Neither method raises or takes much longer than half a second, as the store may be gone, too.
+    """
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
-        self._left = False
-        self._found: dict[int, str | None] = {}
+        self._recorded = False
+        self._reasons: dict[int, str | None] = {}
 
-    def leave(self, text: str) -> None:
-        """This rank has given up, and why; only the first time counts."""
-        if not self._left:
-            self._left = True
-            _briefly(lambda: self._store.set(_key(self._rank), text[:_MOST]))
+    def record(self, text: str) -> None:
+        """Write why this rank has failed; only the first call counts."""
+        if not self._recorded:
+            self._recorded = True
+            _briefly(lambda: self._store.set(_key(self._rank), text[:_MAX_LENGTH]))
 
-    def of(self, rank: int) -> str | None:
-        """Why a rank has given up; None if it had not said so when this was first asked: nobody waits twice for it."""
-        if rank not in self._found:
-            self._found[rank] = self._look_for(rank)
-        return self._found[rank]
+    def reason_of(self, rank: int) -> str | None:
+        """Return why a rank has failed; None if there was no record at the first call, as nobody waits twice for it."""
+        if rank not in self._reasons:
+            self._reasons[rank] = self._read(rank)
+        return self._reasons[rank]
 
-    def _look_for(self, rank: int) -> str | None:
+    def _read(self, rank: int) -> str | None:
         end = monotonic() + _PATIENCE
 
-        def look() -> str | None:
+        def poll() -> str | None:
             while not self._store.check([_key(rank)]):
                 if monotonic() > end:
                     return None
                 sleep(_PAUSE)
             return self._store.get(_key(rank)).decode(errors="replace")
 
-        return _briefly(look)
+        return _briefly(poll)
 
 
 def _key(rank: int) -> str:
-    return f"given-up-{rank}"
+    return f"given-up-{rank}"  # ranks of any version look for this key
 
 
 def _briefly(call: Callable[[], str | None]) -> str | None:
-    """What a call returns; None if it fails or hangs, as one to a store in a process that is stopped does."""
-    found: list[str | None] = []
+    """Return the result of ``call``; None if it fails or hangs, as calls to a stopped process's store do."""
+    results: list[str | None] = []
 
     def run() -> None:
         with suppress(RuntimeError):
-            found.append(call())
+            results.append(call())
 
-    thread = threading.Thread(target=run, name="gcodec-notices", daemon=True)
+    thread = threading.Thread(target=run, name="gcodec-failures", daemon=True)
     thread.start()
     thread.join(2 * _PATIENCE)
-    return found[0] if found else None
+    return results[0] if results else None

@@ -12,10 +12,13 @@ Place = Callable[[], AbstractContextManager[Any]]
 
 
 class Future:
-    """What a lane will have done: as a ``dist.Work``, something to wait for.
+    """The value that a lane will produce: what callers wait for.
 
-    ``devices``: those other than the CPU that its value lies on. Waiting makes the current stream wait for the stream
-    that was current where the work was completed, and not the host for the device.
+    Waiting makes the current CUDA stream wait for the stream that was current when the value was completed; the host
+    does not wait for the device.
+
+    Args:
+        devices: the CUDA devices that the value lies on; empty for values in CPU memory.
     """
 
     def __init__(self, devices: Sequence[torch.device] = ()) -> None:
@@ -23,20 +26,21 @@ class Future:
         self._error: BaseException | None = None
 
     def complete(self, value: Any, error: BaseException | None = None) -> None:
-        """For the lane: the work is done, or has failed."""
+        """Set the value, or the error that :meth:`wait` is to raise; called once, by the lane."""
         self._error = error
         self._box.set_result(value)
 
     def done(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Return True once there is a value or an error."""
         return self._box.done()
 
     def wait(self) -> Any:
-        """The value; raises what the work raised."""
+        """Return the value, waiting for it; raises what the job raised."""
         return self._checked(self._box.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the value. Errors are raised in a ``then``: one that is set on a future does not reach C++."""
+        """Return torch's future of the value."""
+        # Errors are raised in a `then`, as an exception that is set on a torch future does not reach C++ (DDP).
         return self._box.then(lambda box: self._checked(box.value()))
 
     def _checked(self, value: Any) -> Any:
@@ -46,39 +50,45 @@ class Future:
 
 
 class StartedJob:
-    """What a job's ``run`` returns that has only begun its work: ``finish`` waits for the end and gives the value.
+    """A job that has started and not ended: what ``LaneJob.run`` may return in place of its value.
 
-    ``advance``: goes on for a while, and returns the value or, if there is more to do, a ``Later``; None for work that
-    goes on by itself.
+    Args:
+        finish: waits for the end and returns the value.
+        advance: works for a while and returns the value or, if there is more to do, a ``StartedJob``; None for work
+            that goes on by itself, as Gloo's own all-reduce does.
     """
 
     def __init__(self, finish: Callable[[], Any], advance: Callable[[], Any] | None = None) -> None:
         self.finish, self.advance = finish, advance
 
     def then(self, end: Callable[[Any], Any]) -> StartedJob:
-        """The same work, with what ``end`` makes of its value."""
+        """Return the same work with ``end`` applied to its value."""
         advance = self.advance
         return StartedJob(lambda: end(self.finish()), advance and (lambda: then(advance(), end)))
 
 
 def then(value: Any, end: Callable[[Any], Any]) -> Any:
-    """What ``end`` makes of a value, at once or ``Later``."""
+    """Apply ``end`` to a job's value: at once, or when a ``StartedJob`` ends."""
     return value.then(end) if isinstance(value, StartedJob) else end(value)
 
 
 def result_of(value: Any) -> Any:
-    """A value that may be there ``Later``: waits for it."""
+    """Return a job's value, waiting for the end of a ``StartedJob``."""
     return value.finish() if isinstance(value, StartedJob) else value
 
 
 class LaneJob:
-    """Work for a lane: ``run`` does it and returns the value, or a :class:`Later`, which goes on while there is no next
-    job; ``abort`` is called instead on a broken lane, to tell other ranks.
+    """Work for a lane.
 
-    ``begins``: it may return a ``Later``, and waits for no other rank before that. All that has begun comes to its end
-    before a job that may wait: another rank may be waiting for that end, and not begin such a job before.
-    ``devices``: of its value, see :class:`Future`; ``place``: what is current there while it runs and is completed,
-    such as a stream.
+    Attributes:
+        run: does the work and returns the value, or a :class:`StartedJob`, which goes on while there is no next job.
+        abort: called in place of ``run`` on a broken lane, to tell the other ranks; None where nobody waits for this
+            one.
+        devices: the CUDA devices of the value, for its :class:`Future`.
+        place: returns the context in which the job runs and is completed, such as a CUDA stream.
+        begins: True if ``run`` may return a ``StartedJob`` and waits for no other rank before that. Jobs that may wait
+            run only after all started jobs have ended: another rank may be waiting for such an end, and does not
+            begin its own waiting job before that.
     """
 
     def __init__(

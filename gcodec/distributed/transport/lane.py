@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from queue import Empty, Full, Queue
 from typing import Any
 
@@ -30,12 +31,12 @@ from .transfers import Buffers
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _lanes: list[Lane] = []  #: the lane registry: those of this process
 _lock = threading.Lock()
-_MOST = 1 << 10  #: jobs that may wait: each holds on to memory
-_UNDER_WAY = 2  #: jobs begun that do not go on by themselves: one has the network, the next makes its messages
+_MAX_QUEUED = 1 << 10  #: jobs: each holds on to memory
+_MAX_STARTED = 2  #: started jobs that do not go on by themselves: one has the network, the next makes its messages
 
 
 class ClosedError(GcodecError):
-    """Nothing more can be handed in."""
+    """The lane is closed and takes no more jobs."""
 
     def __init__(self) -> None:
         super().__init__("the lane of this group is closed, by close_lanes() or with its process group")
@@ -56,8 +57,8 @@ class Lane:
         self.closed = False
         self.gpu_transports: dict[torch.device, Any] = {}  #: how frames travel, by CUDA device; only the thread uses it
         self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
-        self._begun: list[tuple[StartedJob, Future, Place]] = []
-        self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MOST)
+        self._started: list[tuple[StartedJob, Future, Place]] = []
+        self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
 
@@ -74,7 +75,7 @@ class Lane:
         try:
             self._queue.put((job, future), timeout=self._patience)
         except Full:
-            raise PeerError(f"{_MOST} all-reduces wait, and none has ended within {self._patience:g} s") from None
+            raise PeerError(f"{_MAX_QUEUED} all-reduces wait, and none has ended within {self._patience:g} s") from None
         if not self._thread.is_alive():  # closed meanwhile
             self._fail_queued()
         return future
@@ -84,7 +85,7 @@ class Lane:
         return PeerError(failed) if self.broken else ClosedError()
 
     def _fail_queued(self) -> None:
-        """Nobody is going to do what is still there."""
+        """Fail the jobs that are still queued."""
         with suppress(Empty):
             while True:
                 taken = self._queue.get_nowait()
@@ -93,7 +94,7 @@ class Lane:
 
     @property
     def broken(self) -> bool:
-        """Whether something has failed, so that ranks no longer agree on what comes next."""
+        """True once a job has failed, so that ranks no longer agree on what comes next."""
         return self.failure is not None and not isinstance(self.failure, ClosedError)
 
     @property
@@ -103,61 +104,63 @@ class Lane:
     def _work(self) -> None:
         with torch.no_grad():
             while (taken := self._next()) is not None:
-                self._do(*taken)
-                del taken
-                while sum(later.advance is not None for later, *_ in self._begun) > _UNDER_WAY:
+                job, future = taken
+                self._attempt(partial(self._run_or_abort, job), future, job.place)
+                del taken, job, future  # they hold on to memory, and the next job may be long in coming
+                while sum(started.advance is not None for started, *_ in self._started) > _MAX_STARTED:
                     self._go_on()
             self.drain()
             self._fail_queued()
 
     def _next(self) -> tuple[LaneJob, Future] | None:
-        """What was handed in; until there is something, what has begun goes on."""
+        """Return the next job of the queue; until there is one, started jobs go on."""
         while self._queue.empty() and self._go_on():
             pass
         return self._queue.get()
 
     def _go_on(self) -> bool:
-        """Do some of the first work that does not go on by itself; whether there is any."""
-        for turn, (later, future, place) in enumerate(self._begun):
-            if later.advance is not None:
-                del self._begun[turn]
-                self._attempt(later.advance, future, place, turn)
+        """Advance the first started job that does not go on by itself; returns False if there is none."""
+        for position, (started, future, place) in enumerate(self._started):
+            if started.advance is not None:
+                del self._started[position]
+                self._attempt(started.advance, future, place, position)
                 return True
         return False
 
-    def _do(self, job: LaneJob, future: Future) -> None:
-        def run() -> Any:
-            if not job.begins:
-                self.drain()
-            if self.failure is not None:
-                if job.abort is not None:
-                    job.abort(self.failure)
-                raise self._closed_error() from self.failure
-            value = job.run()
-            if not isinstance(value, StartedJob):
-                self.drain()
-            return value
-
-        self._attempt(run, future, job.place)
+    def _run_or_abort(self, job: LaneJob) -> Any:
+        """Run a job, or on a broken lane abort it; returns what its ``run`` returned."""
+        if not job.begins:
+            self.drain()
+        if self.failure is not None:
+            if job.abort is not None:
+                job.abort(self.failure)
+            raise self._closed_error() from self.failure
+        value = job.run()
+        if not isinstance(value, StartedJob):
+            self.drain()  # jobs complete in the order in which they were handed in
+        return value
 
     def drain(self) -> None:
-        """Wait for the end of what has begun; for jobs, on the lane's thread."""
-        begun, self._begun = self._begun, []
-        for later, future, place in begun:
-            self._attempt(later.finish, future, place)
+        """Wait for the end of all started jobs; may be called by jobs, on the lane's thread."""
+        jobs, self._started = self._started, []
+        for started, future, place in jobs:
+            self._attempt(started.finish, future, place)
 
-    def _attempt(self, run: Callable[[], Any], future: Future, place: Place, turn: int | None = None) -> None:
-        """``turn``: which of the works begun this is, should it go on."""
+    def _attempt(self, work: Callable[[], Any], future: Future, place: Place, position: int | None = None) -> None:
+        """Do some work of a job, and complete its future unless there is more to do.
+
+        ``position``: where among the started jobs the rest belongs; None: at the end.
+        """
         with place():
             try:
-                value = run()
+                value = work()
             except BaseException as error:
                 self.failure = self.failure or error
                 future.complete(None, error)
                 self.drain()
             else:
                 if isinstance(value, StartedJob):
-                    self._begun.insert(len(self._begun) if turn is None else turn, (value, future, place))
+                    self._started.insert(len(self._started) if position is None else position, (value, future, place))
                 else:
                     future.complete(value)
 

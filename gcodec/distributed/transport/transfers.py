@@ -23,8 +23,12 @@ _KEPT = 64  #: buffers of a size that are kept
 
 
 def labeled(label: str, operation: Callable[[], Any]) -> Any:
-    """What an operation of torch's groups returns. Raises PeerError, which ``label`` begins, in place of what torch
-    raises of them, which does not say for whom it has waited; what a device lacks is nobody else's fault."""
+    """Return the result of an operation of torch's groups, with a label for its errors.
+
+    Raises:
+        PeerError: with ``label`` ahead of torch's text, which does not say which rank it has waited for. Errors of the
+            device itself are raised as they are.
+    """
     try:
         return operation()
     except (torch.OutOfMemoryError, torch.AcceleratorError):
@@ -51,7 +55,7 @@ class Buffers:
         return kept.pop() if kept else torch.empty(rounded, dtype=torch.uint8, pin_memory=self._pinned)
 
     def give(self, buffer: torch.Tensor) -> None:
-        """It is no longer in use."""
+        """Return a buffer that is no longer in use."""
         kept = self._kept.setdefault(buffer.numel(), [])
         if len(kept) < _KEPT:
             kept.append(buffer)
@@ -135,13 +139,13 @@ class Transfers:
             raise self._failed(peer, self.where(peer), error) from error
 
     def _failed(self, peer: int, where: str, error: RuntimeError) -> PeerError:
-        """What to raise. Where that peer has given up before, it is not the one to blame."""
+        """Return the error to raise, with the peer's failure record: one that had failed before is not to blame."""
         late = "imed out" in str(error)
         what = f"no answer within {self._timeout.total_seconds():g} s" if late else "the connection has failed"
         text, reason = f"{where}: {what} ({_in_short(error)})", None
         if self.failure_records is not None:
-            self.failure_records.leave(text)
-            reason = self.failure_records.of(peer)
+            self.failure_records.record(text)
+            reason = self.failure_records.reason_of(peer)
         return PeerError(text if reason is None else f"{text}; that rank had aborted: {reason}")
 
     def _wait(self, work: Any, peer: int, where: str) -> None:
@@ -158,6 +162,6 @@ class Transfers:
 
 
 def _in_short(error: RuntimeError) -> str:
-    """What Gloo says, without the place in its source before it and the advice after it."""
+    """Return Gloo's message without the source location before it and the advice after it."""
     line = str(error).splitlines()[0]
     return (line.partition("] ")[2] if line.startswith("[") else line).partition(". ")[0]
