@@ -23,7 +23,7 @@ from .reduction.scatter import plain_scattered, scattered
 from .reduction.shared_codebooks import Refresh
 from .reduction.step_detection import GroupBypass
 from .stats import Counters
-from .transport.agreement import check_options
+from .transport.agreement import compare_options
 from .transport.arguments import check_int, check_optional_duration, check_optional_int, config_or_none
 from .transport.jobs import LaneJob, result_of
 from .transport.lane import Lane, lane_of
@@ -143,7 +143,7 @@ class Collectives:
         if elsewhere is not None:
             raise Unsupported(f"{self.label}: tensors on {elsewhere} are not reduced yet; those in CPU memory are")
         if group not in self._compared:
-            check_options(group, self.options.terms, self.label)
+            compare_options(group, self.options.terms, self.label)
             self._compared.add(group)
         return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
 

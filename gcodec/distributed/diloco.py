@@ -20,7 +20,7 @@ from .modes import Mode, mode_of
 from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
 from .reduction.precompile import precompile_kernels
 from .stats import Counters
-from .transport.agreement import check_options
+from .transport.agreement import compare_options
 from .transport.arguments import check_duration, check_int, check_optional_int
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_with_options
@@ -126,7 +126,7 @@ class DiLoCo:
         """The averages over the ranks; those of a type travel as one."""
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         label = f"outer step {self.steps // self.every}"  # ranks may have loaded states of different ones
-        lane.submit(lambda: check_options(lane.group, self._options(), label)).wait()
+        lane.submit(lambda: compare_options(lane.group, self._options(), label)).wait()
         averages, at = [], 0
         for params in self._params.values():
             own = gradients[at : at + len(params)]

@@ -35,7 +35,7 @@ class Gradients:
 
     @classmethod
     def of(cls, params: Sequence[torch.Tensor], n_values: int) -> Gradients:
-        """Of parameters whose gradients lie end to end in row-major order. Raises InvalidArgument."""
+        """Make the segments of parameters whose gradients lie end to end in row-major order. Raises InvalidArgument."""
         ends = np.cumsum([param.numel() for param in params], dtype=np.int64)
         if not params or ends[-1] != n_values:
             raise InvalidArgument(f"the parameters do not have {n_values} values in all")
@@ -49,7 +49,7 @@ class Gradients:
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the tensors as they lie in memory: those in another order than row-major count as flat."""
+        """Shapes of the tensors as they lie in memory; those in another order than row-major count as flat."""
         return [
             tuple(segment.param.shape)
             if torch.empty(segment.param.shape, device="meta").stride() == segment.stride
@@ -64,8 +64,10 @@ class Gradients:
 
 
 def gradients_of(bucket: GradBucket) -> Gradients:
-    """Which part of a bucket belongs to which parameter, in which order of memory: DDP lays a gradient out as its
-    parameter if that is dense, else row by row."""
+    """Return the segments of a bucket: which part belongs to which parameter, in which order of memory.
+
+    DDP lays a gradient out as its parameter if that is dense, else row by row.
+    """
     buffer, segments = bucket.buffer(), []
     for param, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
         if view.numel():
@@ -83,7 +85,7 @@ def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
 
 
 def flat_tensor(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """The same as a flat tensor, on any device."""
+    """Return a tensor's values in the order of memory that ``stride`` has, as a flat tensor on its device."""
     tensor = tensor.detach()
     if tensor.stride() != tuple(stride):
         other = torch.empty_strided(tensor.shape, tuple(stride), dtype=tensor.dtype, device=tensor.device)

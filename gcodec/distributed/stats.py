@@ -50,7 +50,7 @@ class Counters:
         self.dense += 1
 
     def numbers(self) -> dict[str, float]:
-        """All counts by name, and ``ratio``: what a dense ring would have sent over what was sent."""
+        """Return all counts by name, and ``ratio``: what a dense ring would have sent over what was sent."""
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**counts, "ratio": self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0}
 
@@ -67,17 +67,17 @@ class Stats:
         self.bits_per_symbol = self.entropy_per_symbol = float("nan")
 
     def add(self, bucket: int, counters: Counters) -> None:
-        """An all-reduce has ended."""
+        """Add the counters of an all-reduce that has ended."""
         for kept in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
             kept.add(counters)
 
     def end_step(self) -> None:
-        """Every bucket of a step has been reduced."""
+        """End a step, of which every bucket has been reduced."""
         self.steps += 1
         self.last_step, self.step = self.step, Counters()
 
     def numbers(self) -> dict[str, Any]:
-        """All of it as plain numbers and dictionaries of them."""
+        """Return all statistics as plain numbers and dictionaries of them."""
         return {
             "steps": self.steps,
             "refreshes": self.refreshes,

@@ -126,8 +126,10 @@ def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label:
 def plain_begun(
     lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
 ) -> StartedJob:
-    """The same, begun: Gloo does several at a time, and goes on while the lane does something else. ``tally`` then has
-    as seconds what passes until somebody asks for the end."""
+    """Start :func:`plain`: Gloo does several at a time, and goes on beside the lane.
+
+    The seconds of ``counters`` are those until somebody asks for the end.
+    """
     start = perf_counter()
     if mean:
         flat.div_(lane.size)

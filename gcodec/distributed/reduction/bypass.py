@@ -40,7 +40,7 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class Bypass:
-    """How it is found out whether compressing pays.
+    """Policy that measures whether compression pays, per bucket size.
 
     ``steps``: of each of three kinds in a trial; ``every``: steps from one trial to the next; ``margin``: share of the
     dense time that compressing must save. Raises InvalidArgument.
@@ -80,28 +80,28 @@ class BypassController:
 
     @property
     def trying(self) -> bool:
-        """Whether this step is one of a trial."""
+        """True if this step is one of a trial."""
         return self.start <= self.step < self.start + self.config.trial
 
     @property
     def kind(self) -> int | None:
-        """Of this step, if it is one of a trial."""
+        """The kind of this step: COMPRESSED, DENSE or DENSE_TIMED in a trial, else None."""
         return (self.step - self.start) % len(_KINDS) if self.trying else None
 
     def compresses(self, n_bytes: int) -> bool:
-        """Whether a bucket of this size is to be compressed in this step."""
+        """Return True if a bucket of this size is to be compressed in this step."""
         if self.trying:
             return self.kind == COMPRESSED
         return self.verdicts.get(n_bytes.bit_length(), True)
 
     def add(self, n_bytes: int, counters: Counters) -> None:
-        """A bucket has been reduced, in so many seconds of the lane's."""
+        """Record that a bucket has been reduced, with its counters."""
         if self.kind in (COMPRESSED, DENSE_TIMED):
             self._seconds.setdefault((n_bytes.bit_length(), not counters.dense), []).append(counters.seconds)
             (self._dense if counters.dense else self._coded).add(counters)
 
     def end_step(self, lane: Lane) -> None:
-        """All buckets have been."""
+        """End a step: all of its buckets have been reduced. At the end of a trial the ranks sum their measurements."""
         now = perf_counter()
         if self.kind is not None:
             self._steps[self.kind].append(now - self._ended)
@@ -150,12 +150,12 @@ class BypassController:
         self._forget()
 
     def restart(self) -> None:
-        """Steps are no longer those that were measured: the trial is to begin anew."""
+        """Begin the trial anew, as steps are no longer those that were measured."""
         self.start = self.step + _FIRST
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and arrays; a trial under way is begun anew."""
+        """Return the state as numbers and arrays; a trial under way begins anew after loading."""
         sizes = list(self.verdicts)
         return {
             "step": self.step,
@@ -166,7 +166,7 @@ class BypassController:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what :meth:`state_dict` returned."""
         self.step, self.start = int(state["step"]), int(state["start"])
         if self.step >= self.start:
             self.start = self.step + _FIRST

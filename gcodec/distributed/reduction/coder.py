@@ -40,17 +40,17 @@ class BufferCodebooks(NamedTuple):
 
 
 class LevelSource(Protocol):
-    """What chooses levels."""
+    """Anything that chooses levels, as a :class:`level_chooser.LevelChooser` does."""
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """As :meth:`level_chooser.LevelChooser.levels`."""
+        """Write the levels of ``values``; see :meth:`level_chooser.LevelChooser.levels`."""
 
 
 class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
     ``rule``: chooses levels, where there are any; ``shared``: codebooks, or None for frames that carry their own;
-    ``shapes``: of the tensors in the buffer; ``tally`` takes times and bytes.
+    ``shapes``: of the tensors in the buffer; ``counters`` takes times and bytes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Coder:
 
     @property
     def exact(self) -> bool:
-        """Whether decoding returns what was encoded."""
+        """True if decoding returns what was encoded."""
         return not self.bit_layout.lossy
 
     def encode(
@@ -112,7 +112,7 @@ class Coder:
         return shared.codebooks.prediction_cache.encode(piece, out)
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
-        """What decoding would return for this rank's own ``bits``, into ``out``; as in :meth:`encode`."""
+        """Write to ``out`` what decoding would return for this rank's own ``bits``; arguments as in :meth:`encode`."""
         start = perf_counter()
         bit_layout, kind = self.bit_layout, kind_of(self.dtype)
         if not bit_layout.lossy:
@@ -137,7 +137,7 @@ class Coder:
         self.counters.encode_seconds += perf_counter() - start
 
     def _levels(self, bits: np.ndarray, begin: int, kind: int) -> np.ndarray:
-        """Until they are given back."""
+        """Return the levels of a range in a buffer of the pool, to be given back by :meth:`_give_back`."""
         if self.level_chooser is None:
             return _NO_LEVELS
         start, n_values = perf_counter(), len(bits)
@@ -172,7 +172,7 @@ class Coder:
         return self.shared.numbers[self.shared.gradients.owners(begin, begin + len(values.bits))]
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
-        """A frame's values into ``out``, uintW[n]. Raises Corruption, Unsupported."""
+        """Decode a frame into ``out``, uintW[n]. Raises Corruption, Unsupported."""
         start = perf_counter()
         frame = FrameReader(payload, None if self.shared is None else self.shared.codebooks.find)
         prelude = frame.prelude

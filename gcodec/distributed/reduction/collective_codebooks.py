@@ -57,7 +57,7 @@ class CollectiveCodebooks:
         return self._numbers.get(kind)
 
     def end(self, lane: Lane) -> None:
-        """It has been made."""
+        """Record that a compressed collective has completed."""
         self._calls += 1
         if self._calls % _TURN == 0:
             self._codebook_refresh.end_step(lane)

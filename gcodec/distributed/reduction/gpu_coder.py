@@ -98,7 +98,7 @@ class GpuCodebooks:
 @dataclass(frozen=True)
 class GpuCoder:
     """Encodes and decodes parts of a buffer of one type on a device; ``rule`` chooses levels, where the mode has any;
-    ``books``: codebooks that are kept, or None; ``tally`` takes times and bytes."""
+    ``books``: codebooks that are kept, or None; ``counters`` takes times and bytes."""
 
     dtype: DType
     mode: Mode

@@ -62,8 +62,10 @@ class LevelChooser:
         self._many, self._others = self._sorted(dtype.name == "float32")
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """Of ``values``, which are the buffer's from ``begin`` on (bfloat16 as bits), into ``out``, uint8. ``kind``: 0
-        for a rank's own gradient, 1 for the result."""
+        """Write the levels of ``values``, the buffer's from ``begin`` on (bfloat16 as bits), to ``out``, uint8.
+
+        ``kind``: 0 for a rank's own gradient, 1 for the result.
+        """
         end = begin + len(values)
         for many in self._many:
             first = int(np.searchsorted(many.ends, begin, side="right"))
@@ -83,7 +85,7 @@ class LevelChooser:
         kind: int,
         out: np.ndarray,
     ) -> None:
-        """Of some values of one tensor; 0 where no optimizer holds it."""
+        """Write the levels of some values of one tensor; 0 where no optimizer holds it."""
         if held is None:
             out[:] = 0
             return
@@ -147,7 +149,8 @@ class LevelChooser:
 
 
 def _addresses(segment: GradientSegment, held: OptimizerEntry) -> tuple[list[int], list[torch.Tensor]] | None:
-    """Of a parameter's and its state's memory, and the tensors; None unless all are float32 in the gradient's order."""
+    """Return the addresses of a parameter and its state, and the tensors; None unless all are float32 in the gradient's
+    order."""
     tensors = [segment.param]
     addresses = [tensors[0].data_ptr()]
     for key, optional in held.keys:
@@ -171,7 +174,7 @@ def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> TensorB
 
 
 def _view(segment: GradientSegment, held: OptimizerEntry) -> tuple[OptimizerView, np.ndarray]:
-    """What a tensor's optimizer knows, and the parameter, in the order of the gradient's memory."""
+    """Return the optimizer's view of a tensor, and the parameter, in the order of the gradient's memory."""
     known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
     stride = segment.stride
     state = {key: float(value) if key == "step" else flat_array(value, stride) for key, value in known.items()}

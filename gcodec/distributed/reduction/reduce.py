@@ -223,7 +223,7 @@ class Reduction:
         return f"rank {peer} ({label}all-reduce {self.sequence}{'' if piece is None else f', piece {piece}'})"
 
     def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
-        """Send refusals in place of what has not been sent, and wait for nothing."""
+        """Send abort messages in place of what has not been sent, and wait for nothing."""
         for slot in self._left:
             try:
                 message = abort_message(self._header(slot, 0), error)

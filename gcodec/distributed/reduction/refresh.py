@@ -27,21 +27,21 @@ class AsyncSum:
         self._lane: Lane | None = None  #: which may be closed before the sum is read
 
     def begin(self, lane: Lane, tensor: torch.Tensor) -> None:
-        """Hand the tensor to Gloo, which works beside the lane."""
+        """Start the all-reduce of the tensor, in place; Gloo works on it beside the lane."""
         self.tensor = tensor
         if lane.size > 1:
             self._lane = lane
             self._work = labeled("sums between steps", lambda: lane.group.allreduce([tensor]))
 
     def wait(self) -> torch.Tensor | None:
-        """The sum, once it is there; None if none was begun. It stays."""
+        """Wait for the sum and return it; None if none was begun. It can be read again."""
         if self._work is not None:
             labeled("sums between steps", self._work.wait)
             self._work = self._lane = None
         return self.tensor
 
     def finish(self) -> torch.Tensor | None:
-        """The same, and forget it."""
+        """Return the sum as :meth:`wait` does, and forget it."""
         tensor = self.wait()
         self.tensor = None
         return tensor
@@ -62,7 +62,7 @@ class CodebookRefresh:
         self._numbers: list[int] = []
 
     def end_step(self, lane: Lane) -> None:
-        """All buckets of a step have been reduced."""
+        """Go on with the refresh, at the end of a step: all of its buckets have been reduced."""
         self.step += 1
         histograms = self._histograms.finish()
         if histograms is not None:
@@ -79,7 +79,7 @@ class CodebookRefresh:
         self._begin(lane, self._spent, torch.tensor(own, dtype=torch.float64))
 
     def _due(self, spent: torch.Tensor | None) -> bool:
-        """Whether a refresh is to begin: a fact or a sum that all ranks have in common."""
+        """Return True if a refresh is to begin; follows from facts and sums that all ranks have in common."""
         if not self.codebooks.layers or self._histograms.tensor is not None:
             return False
         if self.renewed < 0:
@@ -123,7 +123,7 @@ class CodebookRefresh:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what :meth:`state_dict` returned."""
         self.step, self.renewed = int(state["step"]), int(state["renewed"])
         self.usual = None if math.isnan(state["usual"]) else float(state["usual"])
         self._spent, self._histograms = AsyncSum(), AsyncSum()

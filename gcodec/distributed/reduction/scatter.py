@@ -97,7 +97,7 @@ def scattered(
 def plain_scattered(
     lane: Lane, flat: torch.Tensor, own: torch.Tensor, mean: bool, counters: Counters, label: str
 ) -> LaneJob:
-    """The same of Gloo's own, uncompressed."""
+    """Return the job that reduces and scatters ``flat`` by Gloo's own collective, uncompressed."""
 
     def run() -> torch.Tensor:
         start, options = perf_counter(), dist.ReduceScatterOptions()

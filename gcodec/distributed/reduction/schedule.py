@@ -33,7 +33,7 @@ class Schedule:
         self.others = [(rank + distance) % size for distance in range(1, size)]  #: so that not all send to the same
 
     def contributed(self) -> list[Slot]:
-        """What this rank contributes to the others' pieces, in the order of sending."""
+        """Return the messages with this rank's contributions to the others' pieces, in the order of sending."""
         return self._others(CONTRIBUTION)
 
     def sums(self) -> list[Slot]:
@@ -52,17 +52,19 @@ class Schedule:
         return [due._replace(peer=peer) for peer in self.others]
 
     def contributions(self) -> list[dict[int, Slot]]:
-        """What this rank receives for each piece of its own, by peer."""
+        """Return the contributions that this rank receives for each piece of its own, by peer."""
         pieces = range(len(self.shares[self.rank]))
         return [{peer: self._slot(peer, CONTRIBUTION, self.rank, piece) for peer in self.others} for piece in pieces]
 
     def results(self) -> list[Slot]:
-        """What this rank receives of the others' pieces, about in the order in which it comes."""
+        """Return the messages with the others' results, about in the order in which they come."""
         return self._others(RESULT)
 
     def receipts(self) -> list[Slot]:
-        """What this rank tells all others at the end, and they tell it: that everything has arrived. So what has failed
-        on one rank has failed on all, and none goes on with a step that another has not taken."""
+        """Return the receipts that this rank sends all others at the end, and they send it: everything has arrived.
+
+        So what has failed on one rank has failed on all, and none goes on with a step that another has not taken.
+        """
         return [Slot(peer, RECEIPT, _LAST, 0, 0) for peer in self.others]
 
     @classmethod

@@ -56,7 +56,7 @@ class Refresh:
 
 
 class Layer:
-    """One parameter's codebook: ``cycle``, which counts."""
+    """The codebook of one parameter: its ``cycle``, which counts, and what was counted in the current step."""
 
     def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
         self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
@@ -138,7 +138,7 @@ class SharedCodebooks:
         return paid - int(code_costs.entropy_fixed(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
 
     def end_step(self) -> Spent:
-        """What this step's symbols took; what was counted goes into the histograms."""
+        """Return what this step's symbols took, and add what was counted to the histograms."""
         entropy = symbols = 0.0
         for layer in self.layers.values():
             entropy += int(code_costs.entropy_fixed(layer.recent)) / 256
@@ -151,7 +151,7 @@ class SharedCodebooks:
         return spent
 
     def take(self) -> np.ndarray:
-        """All histograms, end to end, to be summed over the ranks: int64. Counting starts again."""
+        """Return all histograms end to end, int64, to be summed over the ranks; counting starts again."""
         self._taken, self.unmade = {number: layer.form for number, layer in self.layers.items()}, False
         parts = [self.layers[number].cycle.take() for number in sorted(self.layers)]
         return np.concatenate([np.zeros(0, np.uint64), *parts]).astype(np.int64)
@@ -179,7 +179,7 @@ class SharedCodebooks:
         self.digest = agreement_of(*sorted(self._by_hash))
 
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What all ranks have in common, and what is this rank's: arrays and numbers."""
+        """Return the state that all ranks have in common and the state of this rank: arrays and numbers."""
         shared: dict[str, Any] = {}
         own: dict[str, Any] = {"paid": self.paid}
         for number, layer in self.layers.items():

@@ -21,7 +21,7 @@ from .bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass, BypassController
 
 _TIMES = 4  #: repetitions that make a period
 _LEAST = 16  #: calls before the first search; then at twice as many, and so on
-_MOST = 1 << 13  #: calls after which those before are given up
+_MOST = 1 << 13  #: calls after which those before are forgotten
 
 #: From one number per place in the period to their sums over all ranks.
 Summed = Callable[[np.ndarray], np.ndarray]
@@ -43,11 +43,11 @@ class StepDetector:
 
     @property
     def known(self) -> bool:
-        """Whether there is a period."""
+        """True once a period has been found."""
         return self._period is not None
 
     def begins(self, call: Hashable, now: float) -> bool:
-        """Whether a step begins with this call; ``now``: seconds. False as long as there is no period."""
+        """Return True if a step begins with this call, at ``now`` seconds; False as long as there is no period."""
         if self._period is not None:
             if call == self._period[self._place]:
                 first = self._place == 0
@@ -61,7 +61,7 @@ class StepDetector:
         return False
 
     def _search(self) -> None:
-        """In the second half, for DDP's first step is another one than those that follow."""
+        """Search the second half of the calls for a period, as DDP's first step differs from those that follow."""
         half = self._search_at // 2
         length = period_of(self._calls[half:])
         if length is not None:
@@ -90,8 +90,8 @@ class GroupBypass:
         self._detector = StepDetector(self._summed)
 
     def kind(self, call: Hashable, n_bytes: int) -> int:
-        """How the next collective is to be made: COMPRESSED, DENSE, or APART, which is dense but in the lane. Ranks
-        ask in the same order. Raises PeerError."""
+        """Return how the next collective is to be made: COMPRESSED, DENSE, or DENSE_TIMED, which is dense but in the
+        lane. Ranks ask in the same order. Raises PeerError."""
         if self._detector.begins(call, perf_counter()):
             self._end_step()
         elif self._bypass.trying and not self._detector.known:
@@ -102,18 +102,18 @@ class GroupBypass:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What the last trial found: ``bypass.NUMBERS``."""
+        """The results of the last trial, by the names of ``bypass.NUMBERS``."""
         return self._bypass.numbers
 
     def _end_step(self) -> None:
-        """In the lane what it measured is there, and nothing else happens at the same time."""
+        """End a step, on the lane's thread where needed: measurements are complete there, and nothing else runs."""
         if self._bypass.step + 1 < self._bypass.start:
             self._bypass.end_step(self._lane)
         else:
             self._lane.submit(lambda: self._bypass.end_step(self._lane)).wait()
 
     def add(self, n_bytes: int, counters: Counters) -> None:
-        """For the lane: it has made a collective."""
+        """Record that the lane has made a collective."""
         self._bypass.add(n_bytes, counters)
 
     def _summed(self, numbers: np.ndarray) -> np.ndarray:

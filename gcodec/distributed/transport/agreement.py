@@ -19,7 +19,7 @@ _MESSAGE_BYTES = 1 << 13  #: of every rank's message: Gloo gathers tensors of on
 _SHOWN = 80  #: characters of an option
 
 
-def check_options(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
+def compare_options(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
     """Compare options (a dozen at most) by their repr; collective over ``group``, which gathers tensors in CPU memory.
 
     Raises PeerError on all ranks where any two differ: it says which option, and on which ranks; ``label`` begins it.

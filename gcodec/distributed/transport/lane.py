@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from ...errors import GcodecError, InvalidArgument, PeerError
-from .agreement import check_options
+from .agreement import compare_options
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
 from .transfers import Buffers
@@ -238,7 +238,7 @@ def lane_with_options(
     if kept is not None and (kept.broken or not kept.closed):
         return kept
     lane = lane_of(group, timeout)
-    lane.submit(lambda: check_options(lane.group, options(), "the first all-reduce")).wait()
+    lane.submit(lambda: compare_options(lane.group, options(), "the first all-reduce")).wait()
     return lane
 
 

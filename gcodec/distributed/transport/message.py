@@ -21,10 +21,10 @@ import xxhash
 
 from ...errors import Corruption, PeerError
 
-#: Kinds: a rank's own values; a finished sum; why a rank gives up, as text; that a rank has all it needs, no payload.
+#: Kinds: a rank's own values; a finished sum; why a rank fails, as text; that a rank has all it needs, no payload.
 CONTRIBUTION, RESULT, ABORT, RECEIPT = range(4)
 HEADER = 64  #: bytes
-MAX_REASON = 400  #: bytes of a refusal's text
+MAX_REASON = 400  #: bytes of an abort message's text
 _MAGIC, _VERSION = b"GCar", 2
 _FIELDS = struct.Struct("<4sBB2xIIQQQQ12x")
 
@@ -67,7 +67,7 @@ def agreement_of(*facts: Any) -> int:
 def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
     """The payload of a received message, uint8, a view; ``expected`` says all but the payload's size.
 
-    Raises PeerError for a refusal or a peer that does something else, Corruption for damage; ``where`` names the
+    Raises PeerError for an abort message or a peer that does something else, Corruption for damage; ``where`` names the
     sender.
     """
     found = Header.read_from(message, where)
@@ -89,7 +89,7 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
 
 
 def abort_message(header: Header, error: BaseException) -> np.ndarray:
-    """The message that takes the place of ``header``'s when its sender gives up: uint8."""
+    """Return the message that takes the place of ``header``'s when its sender fails: uint8."""
     text = f"{type(error).__name__}: {error}".encode()[:MAX_REASON]
     message = np.empty(HEADER + len(text), np.uint8)
     header._replace(kind=ABORT, payload=len(text)).write_to(message)
