@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .base import Base
-from .bases import Bases
+from .base_files import Bases
+from .base_tensors import Base
 from .dicts import load_file, save_file
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
 from .reader import ArchiveReader

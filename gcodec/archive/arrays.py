@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 
 from ..errors import GcodecError, InvalidArgument, LimitExceeded
 from ..files.elements import RAW_BITS, name_of, numpy_dtype
+from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
-from ..files.plan import TensorView, row_major
 from ..files.source import Bytes
+from ..tensors import is_torch
 
 
 def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
@@ -62,12 +62,6 @@ def _ml_dtype(name: str) -> Any:
     except ImportError:
         return None
     return getattr(ml_dtypes, name, None)
-
-
-def is_torch(value: object) -> bool:
-    """Whether ``value`` is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...], Bytes]:

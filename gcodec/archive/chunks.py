@@ -39,7 +39,7 @@ class Packed(NamedTuple):
     needs_base: bool = False
 
 
-def pack(
+def pack_chunk(
     data: Bytes, dtype: str | None, options: Mapping[str, Any], n_columns: int = 0, base: Bytes | None = None
 ) -> Packed:
     """Stores a part as small as it gets.
@@ -61,7 +61,7 @@ def pack(
     return best
 
 
-def unpack(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], Bytes] | None = None) -> Bytes:
+def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], Bytes] | None = None) -> Bytes:
     """The part that a chunk holds; ``where`` is for the error message.
 
     Args:

@@ -12,11 +12,12 @@ import numpy as np
 
 from ..errors import InvalidArgument, LimitExceeded
 from ..files.elements import FLOATS, stored_as, width
-from ..files.plan import FilePlan, Piece, Segment, TensorView, assemble
-from ..files.safetensors import header_bytes
+from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
-from .arrays import as_bytes, is_torch
-from .bases import Bases
+from ..tensors import is_torch
+from .arrays import as_bytes
+from .base_files import Bases
 from .entries import FileEntry
 from .reader import ArchiveReader
 from .writer import ArchiveWriter, EncodingPolicy, Part
@@ -137,10 +138,11 @@ def plan_tensors(
     """
     arrays = {name: _bytes_of(name, value, dtype) for name, value in tensors.items()}
     sizes = {name: (element, shape, data.size) for name, (element, shape, data) in arrays.items()}
-    header = np.frombuffer(header_bytes(sizes, None if metadata is None else dict(metadata)), np.uint8)
+    header = np.frombuffer(safetensors_header(sizes, None if metadata is None else dict(metadata)), np.uint8)
     pieces, at = [], header.size
     for name, (element, shape, data) in arrays.items():
-        pieces.append(Piece(Segment(at, at + data.size, stored_as(element)), (TensorView(name, element, shape, 0),)))
+        segment = FileSegment(at, at + data.size, stored_as(element))
+        pieces.append(SegmentViews(segment, (TensorView(name, element, shape, 0),)))
         at += data.size
     source = ArraySource([header, *(data for _, _, data in arrays.values())])
     container = "torch" if tensors and all(is_torch(value) for value in tensors.values()) else "numpy"

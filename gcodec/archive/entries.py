@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..errors import Corruption
-from ..files.plan import TensorView, by_segment
+from ..files.file_plan import TensorView, by_segment
 from .layout import HEADER, padding
 
 DRIVE = re.compile(r"[A-Za-z]:")

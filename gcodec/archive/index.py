@@ -11,9 +11,9 @@ import numpy as np
 
 from ..errors import Corruption, InsufficientData, Unsupported
 from ..files.elements import FLOATS, width
-from ..files.plan import TensorView, row_major
-from ..files.source import Source
-from .chunks import unpack
+from ..files.file_plan import TensorView, row_major
+from ..files.source import ByteSource
+from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, place_blobs, well_formed
 from .layout import (
     CODECS,
@@ -32,7 +32,7 @@ LIMIT = 1 << 62
 HASH = re.compile(r"[0-9a-f]{16}")
 
 
-def read_index(source: Source) -> tuple[FileEntry, ...]:
+def read_index(source: ByteSource) -> tuple[FileEntry, ...]:
     """The files of an archive, every blob with its offset.
 
     Raises:
@@ -61,7 +61,7 @@ def _index_text(index: bytes, trailer: Trailer) -> bytes:
     if trailer.index_codec == STORED:
         return index
     chunk = Chunk(trailer.index_codec, len(index), trailer.index_raw_bytes)
-    return unpack(chunk, np.frombuffer(index, np.uint8), "the index").tobytes()
+    return unpack_chunk(chunk, np.frombuffer(index, np.uint8), "the index").tobytes()
 
 
 def index_to_json(files: Sequence[FileEntry]) -> bytes:

@@ -26,7 +26,7 @@ def padding(size: int) -> int:
     return -size % ALIGNMENT
 
 
-def header_bytes() -> bytes:
+def archive_header() -> bytes:
     """The first 8 bytes of an archive."""
     return HEADER.pack(MAGIC, VERSION, bytes(3))
 

@@ -7,31 +7,48 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
 
 from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from ..files.elements import width
-from ..files.plan import TensorView
+from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
-from ..files.source import ArraySource, Bytes, Source, open_source
+from ..files.source import ArraySource, Bytes, ByteSource, open_source
 from ..threads import available_threads, ordered_map
 from .arrays import as_array
-from .base import FindBase, base_bytes
-from .chunks import unpack
-from .entries import Blob, FileEntry
+from .base_tensors import BaseBytes, BaseFinder, base_bytes
+from .chunks import unpack_chunk
+from .entries import Blob, Chunk, FileEntry
 from .index import read_index
 from .layout import padding
-from .wanted import Item, Wanted, chunks_of, verbatim_of
+
+
+class _BlobToRead(NamedTuple):
+    """A blob to be read, what errors call it, and what it is coded against."""
+
+    blob: Blob
+    where: str
+    base: BaseBytes | None
+
+
+class _ChunkToRead(NamedTuple):
+    """A chunk to be unpacked: where it lies in the archive (``at``), where its part begins in its blob."""
+
+    at: int
+    start: int
+    chunk: Chunk
+    where: str
+    base: BaseBytes | None
 
 
 class ArchiveReader:
     """An archive opened for reading; nothing but its index is read until it is asked for.
 
     Args:
-        source: a path, a binary stream (copied to a temporary file if it cannot seek) or a ``Source``.
+        source: a path, a binary stream (copied to a temporary file if it cannot seek) or a ``ByteSource``.
         threads: how many work on parts at once; as many as the process may use if None.
         max_output_bytes: refuse to give out more than this many bytes in one call; no limit if None.
         base: where the bases are that files were coded against (:class:`gcodec.archive.Bases`); not closed here.
@@ -47,14 +64,14 @@ class ArchiveReader:
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | BinaryIO | Source,
+        source: str | os.PathLike[str] | BinaryIO | ByteSource,
         *,
         threads: int | None = None,
         max_output_bytes: int | None = None,
-        base: FindBase | None = None,
+        base: BaseFinder | None = None,
     ) -> None:
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
-        self._source: Source = self._owned or source  # type: ignore[assignment]
+        self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         self.name = str(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "archive")
         self._threads, self._limit, self._bases = available_threads(threads), max_output_bytes, base
         self._pool = ThreadPoolExecutor(self._threads, "gcodec")
@@ -139,7 +156,7 @@ class ArchiveReader:
         """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
         from several threads."""
         found, at = [], 0
-        for item in chunks_of([self._segment(entry, number)]):
+        for item in _chunks_to_read([self._segment(entry, number)]):
             if at < stop and start < at + item.chunk.size:
                 found.append(self._unpacked(item)[max(0, start - at) : stop - at])
             at += item.chunk.size
@@ -152,7 +169,7 @@ class ArchiveReader:
             GcodecError: the archive is damaged, or the file above the limit.
         """
         self._check_limit(entry.size, entry.path)
-        verbatim = _Verbatim(self._parts_of([verbatim_of(entry)]))
+        verbatim = _Verbatim(self._parts_of([_verbatim_to_read(entry)]))
         parts = self._parts_of([self._segment(entry, number) for number in range(len(entry.segments))])
         for segment in entry.segments:
             yield from verbatim.take(segment.skip)
@@ -170,7 +187,7 @@ class ArchiveReader:
         if entry.format != "safetensors" or not entry.size:
             return {}
         # a long header is a segment
-        header = verbatim_of(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
+        header = _verbatim_to_read(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
         if header.blob.bytes > MAX_HEADER + 8:
             return {}
         parts = list(self._parts_of([header]))
@@ -200,19 +217,19 @@ class ArchiveReader:
         at = blob.offset + sum(c.stored + padding(c.stored) for c in blob.chunks[:number])
         return self._source.read(at, at + blob.chunks[number].stored)
 
-    def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> Wanted:
+    def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> _BlobToRead:
         """A segment with what it is coded against, if it is."""
         segment, where = entry.segments[number], f"{entry.path}:{name or entry.label(number)}"
         if segment.base is None:
-            return Wanted(segment, where, None)
+            return _BlobToRead(segment, where, None)
         try:
             found = base_bytes(entry, number, self._bases)
         except Unsupported as error:
             raise Unsupported(f"{self.name}: {where}: {error}") from error
-        return Wanted(segment, f"{where} (base: {found.name})", found)
+        return _BlobToRead(segment, f"{where} (base: {found.name})", found)
 
-    def _parts_of(self, blobs: Sequence[Wanted]) -> Iterator[Bytes]:
-        results = ordered_map(self._pool, self._unpacked, chunks_of(blobs), self._threads + 1)
+    def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
+        results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1)
         for blob, where, _ in blobs:
             hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
             for number in range(len(blob.chunks)):
@@ -224,17 +241,31 @@ class ArchiveReader:
             if last < 0:
                 _check_hash(hash_.hexdigest(), blob, where)
 
-    def _unpacked(self, item: Item) -> Bytes:
+    def _unpacked(self, item: _ChunkToRead) -> Bytes:
         at, start, chunk, where, base = item
         stored = self._source.read(at, at + chunk.stored + padding(chunk.stored))
         if stored[chunk.stored :].any():
             raise Corruption(f"{where}: padding that is not zero, at byte {at + chunk.stored}")
         read = (lambda: base.read(start, start + chunk.size)) if base else None
-        return unpack(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read)
+        return unpack_chunk(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read)
 
     def _check_limit(self, size: int, what: str) -> None:
         if self._limit is not None and size > self._limit:
             raise LimitExceeded(f"{what}: {size} bytes are above the limit of {self._limit} bytes")
+
+
+def _verbatim_to_read(entry: FileEntry) -> _BlobToRead:
+    """The bytes of a file between its segments."""
+    return _BlobToRead(entry.verbatim, f"{entry.path}: verbatim bytes", None)
+
+
+def _chunks_to_read(blobs: Sequence[_BlobToRead]) -> Iterator[_ChunkToRead]:
+    """The chunks of all blobs in order."""
+    for blob, where, base in blobs:
+        at, start = blob.offset, 0
+        for chunk in blob.chunks:
+            yield _ChunkToRead(at, start, chunk, where, base)
+            at, start = at + chunk.stored + padding(chunk.stored), start + chunk.size
 
 
 class _Verbatim:

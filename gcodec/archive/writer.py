@@ -19,14 +19,14 @@ import zstandard
 
 from ..errors import Corruption, GcodecError, InvalidArgument
 from ..files.elements import width
-from ..files.plan import FilePlan, Segment, by_segment
+from ..files.file_plan import FilePlan, FileSegment, by_segment
 from ..files.source import Bytes
 from ..threads import available_threads, ordered_map
-from .base import Base, BaseBytes
-from .chunks import Packed, pack
+from .base_tensors import Base, BaseBytes
+from .chunks import Packed, pack_chunk
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import index_to_json
-from .layout import MAX_INDEX, STORED, ZSTD, Trailer, fits_index, header_bytes, padding
+from .layout import MAX_INDEX, STORED, ZSTD, Trailer, archive_header, fits_index, padding
 from .output import Staging, check_free, naming
 
 #: Segments are cut into parts of this many bytes.
@@ -163,7 +163,7 @@ class ArchiveWriter:
             try:
                 options = policy.options(part, data) if policy and segment.dtype else {}
                 known = earlier.read(part.start, part.stop) if earlier else None
-                return pack(data, segment.dtype, options, columns.get(part.segment, 0), known), known
+                return pack_chunk(data, segment.dtype, options, columns.get(part.segment, 0), known), known
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
@@ -219,7 +219,7 @@ class ArchiveWriter:
     def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
         data = np.frombuffer(_verbatim(plan, crcs), np.uint8)
         parts = (data[at : at + self._part_bytes] for at in range(0, data.size, self._part_bytes))
-        blob = self._segment(((pack(part, None, {}), None) for part in parts), data.size)
+        blob = self._segment(((pack_chunk(part, None, {}), None) for part in parts), data.size)
         return Blob(blob.bytes, blob.hash, blob.chunks)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -229,7 +229,7 @@ class ArchiveWriter:
                 self._stream = self._staging.create(self._path)
             if self._stream is not None:
                 if not self.bytes_written:
-                    self.bytes_written += self._stream.write(header_bytes())
+                    self.bytes_written += self._stream.write(archive_header())
                 self._stream.write(data)
         self.bytes_written += len(data)
 
@@ -253,7 +253,7 @@ def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
 class _Crc:
     """The running CRC-32 of a zip member, from its first byte to the end of its segment."""
 
-    def __init__(self, plan: FilePlan, segment: Segment) -> None:
+    def __init__(self, plan: FilePlan, segment: FileSegment) -> None:
         self.value = zlib.crc32(plan.source.read(segment.crc_from, segment.start).data)
 
     def update(self, data: Bytes) -> None:

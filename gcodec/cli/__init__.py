@@ -1,7 +1,7 @@
 """The command line: one parser, one module per verb, imported only when its verb is used.
 
 A verb's module has ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code); it raises
-:class:`~gcodec.cli.errors.UsageError` for what argparse cannot check, and otherwise what the library raises.
+:class:`UsageError` for what argparse cannot check, and otherwise what the library raises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from ..errors import GcodecError
-from .errors import Terminated, UsageError
 
 VERBS = {
     "compress": "compress tensor files and folders into .gc archives",
@@ -29,6 +28,14 @@ VERBS = {
     "demo": "train two small models, record their gradients and compress them",
 }
 OK, FAILURE, USAGE, BROKEN_PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
+
+
+class UsageError(Exception):
+    """The command line asks for something that has no meaning; the exit code is 2."""
+
+
+class Terminated(BaseException):
+    """The process was told to end; like KeyboardInterrupt, this is not an ``Exception``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

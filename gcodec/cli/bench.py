@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import UsageError
 from .display import progress
-from .errors import UsageError
 
 if TYPE_CHECKING:
     from ..benchmark.inputs import Input

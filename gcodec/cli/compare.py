@@ -11,9 +11,9 @@ import numpy as np
 
 from ..archive import ArchiveReader, FileEntry, SegmentEntry
 from ..errors import GcodecError
-from ..files import FilePlan, Segment, open_source, plan_or_bytes
+from ..files import FilePlan, FileSegment, open_source, plan_or_bytes
 from ..files.elements import numpy_dtype
-from ..files.source import Bytes, Source
+from ..files.source import Bytes, ByteSource
 
 Progress = Callable[[int], None]
 
@@ -32,7 +32,7 @@ class Difference(NamedTuple):
     max_absolute: float
 
 
-def compare(archive: ArchiveReader, entry: FileEntry, original: Path, progress: Progress) -> list[Difference]:
+def compare_file(archive: ArchiveReader, entry: FileEntry, original: Path, progress: Progress) -> list[Difference]:
     """Compares a file with its original; the differences in lossy segments that have any.
 
     Raises:
@@ -51,7 +51,7 @@ def compare(archive: ArchiveReader, entry: FileEntry, original: Path, progress: 
 
 
 def _compare_bytes(
-    archive: ArchiveReader, entry: FileEntry, source: Source, original: Path, progress: Progress
+    archive: ArchiveReader, entry: FileEntry, source: ByteSource, original: Path, progress: Progress
 ) -> None:
     if entry.size != source.size:
         raise GcodecError(f"{entry.path}: has {entry.size} bytes, {original} has {source.size}")
@@ -76,7 +76,7 @@ def _compare_segment(
     entry: FileEntry,
     number: int,
     segment: SegmentEntry,
-    planned: Segment,
+    planned: FileSegment,
     plan: FilePlan,
     progress: Progress,
 ) -> Difference:

@@ -14,10 +14,9 @@ from ..archive.output import check_free
 from ..errors import GcodecError, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes
 from ..files.elements import width
-from . import display
-from .bases import add_base, opened
-from .errors import UsageError
-from .inputs import Job, Member, jobs_for
+from . import UsageError, display
+from .base_option import add_base, open_bases
+from .jobs import ArchiveJob, InputFile, jobs_for
 
 PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
 
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         if job.target is not None:
             check_free(job.target, force=args.force)
     results = []
-    with opened(args.base) as bases:
+    with open_bases(args.base) as bases:
         _check_bases(args, jobs, bases)
         for job in jobs:
             results.append(_write(job, args, make_policy, bases))
@@ -81,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def check_options(args: argparse.Namespace, jobs: list[Job]) -> None:
+def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
     """Raises UsageError for options that exclude each other."""
     if args.threads is not None and args.threads < 1:
         raise UsageError("--threads must be positive")
@@ -102,7 +101,7 @@ def check_options(args: argparse.Namespace, jobs: list[Job]) -> None:
         raise UsageError("--dtype is for files, not for folders")
 
 
-def _check_bases(args: argparse.Namespace, jobs: list[Job], bases: Bases | None) -> None:
+def _check_bases(args: argparse.Namespace, jobs: list[ArchiveJob], bases: Bases | None) -> None:
     """Raises UsageError if a base would be gone when it is needed."""
     sources = [member.source for job in jobs for member in job.members if member.source and args.rm]
     for path in (*sources, *(job.target for job in jobs if job.target)):
@@ -145,7 +144,7 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     return lambda plan: DumpPolicy.for_plan(plan, args.ladder or "fine", args.rounding or "nearest", args.literal)
 
 
-def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None) -> dict[str, Any]:
+def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None) -> dict[str, Any]:
     """Writes one archive and says so."""
     begin = time.perf_counter()
     title = job.target.name if job.target else "compressing"
@@ -162,11 +161,11 @@ def _write(job: Job, args: argparse.Namespace, make_policy: PolicyMaker, bases: 
 
 
 def _add(
-    archive: ArchiveWriter, member: Member, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None
+    archive: ArchiveWriter, member: InputFile, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None
 ) -> FileEntry:
     with closing(open_source(member.source if member.source else display.stdin_bytes())) as source:
-        forgive = Unsupported if member.named else GcodecError
-        plan = plan_or_bytes(member.path, source, dtype=args.dtype, forgive=forgive)
+        tolerated = Unsupported if member.named else GcodecError
+        plan = plan_or_bytes(member.path, source, dtype=args.dtype, tolerated=tolerated)
         with closing(plan):  # its source may be a copy
             if plan.note:
                 display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
@@ -177,7 +176,7 @@ def _add(
             return entry
 
 
-def _result(job: Job, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:
+def _result(job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:
     size = sum(entry.size for entry in entries)
     segments = [segment for entry in entries for segment in entry.segments if segment.dtype]
     values = sum(segment.bytes // (width(segment.dtype or "") or 1) for segment in segments)
@@ -205,7 +204,7 @@ def _line(result: dict[str, Any]) -> str:
     return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
 
 
-def _remove_inputs(job: Job, args: argparse.Namespace, bases: Bases | None) -> None:
+def _remove_inputs(job: ArchiveJob, args: argparse.Namespace, bases: Bases | None) -> None:
     """Decodes the archive once more, compares every file with its hash and size, then removes the inputs."""
     assert job.target is not None  # check_options has refused streams
     with ArchiveReader(job.target, threads=args.threads, base=bases) as archive:

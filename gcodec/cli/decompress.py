@@ -11,12 +11,11 @@ from typing import Any
 from ..archive import ArchiveReader, FileEntry
 from ..archive.output import Staging, check_free, naming
 from ..files.elements import width
-from ..files.plan import TensorView
-from . import bases, display
+from ..files.file_plan import TensorView
+from . import UsageError, base_option, display
 from .compress import add_common
-from .errors import UsageError
 from .extract import extract
-from .inputs import STDIO
+from .jobs import STDIO
 
 EXAMPLES = """examples:
   gcodec decompress run/*.gc                     restore the files beside their archives
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="list the contents instead")
     add("--only", action="append", metavar="NAME", help="take out this tensor instead: as .npy, or .safetensors if -o\n"
         "ends so; NAME, FILE:NAME or a pattern with * ? []; may be repeated")
-    bases.add_base(parser, "what the archives were compressed against:")
+    base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
     add("--max-output-bytes", type=_size, metavar="SIZE", help="refuse archives that restore to more (500MB, 2GiB)")
     add_common(parser)
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Restores, lists or takes out; the exit code."""
     _check_options(args)
     results: list[Any] = []
-    with bases.opened(args.base) as base:
+    with base_option.open_bases(args.base) as base:
         for name in args.archives:
             source: Any = display.stdin_bytes() if name == STDIO else name
             limit = args.max_output_bytes
@@ -152,7 +151,7 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
             print(f"{file['path']}: {file['format']}, {sizes}, ratio {_ratio(file)}{remade}")
             columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
             if "base" in file:
-                print(f"  {bases.line(file)}")
+                print(f"  {base_option.base_line(file)}")
                 columns = (*columns, "base")
             rows = [_text_row(tensor)[: len(columns)] for tensor in file["tensors"]]
             if rows:
@@ -164,7 +163,7 @@ def _file_row(entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
     owners = Counter(tensor.segment for tensor in entry.tensors)
     tensors = [_tensor_row(entry, tensor, owners[tensor.segment] > 1) for tensor in entry.tensors]
-    return {**row, "stored_bytes": entry.stored, **bases.summary(entry), "tensors": tensors}
+    return {**row, "stored_bytes": entry.stored, **base_option.base_summary(entry), "tensors": tensors}
 
 
 def _tensor_row(entry: FileEntry, tensor: TensorView, shared: bool) -> dict[str, Any]:

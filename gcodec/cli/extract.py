@@ -15,14 +15,12 @@ from ..archive import ArchiveReader, FileEntry
 from ..archive.output import Staging, check_free, naming
 from ..errors import InvalidArgument, Unsupported
 from ..files.elements import RAW_BITS, numpy_dtype
-from ..files.npy import header_bytes as npy_header
-from ..files.plan import TensorView
-from ..files.safetensors import CODES
-from ..files.safetensors import header_bytes as safetensors_header
+from ..files.file_plan import TensorView
+from ..files.npy import npy_header
+from ..files.safetensors import CODES, safetensors_header
 from ..files.source import Bytes
-from . import display
-from .errors import UsageError
-from .inputs import STDIO
+from . import UsageError, display
+from .jobs import STDIO
 
 Found = tuple[FileEntry, TensorView]
 

@@ -14,10 +14,9 @@ from ..archive.layout import MAGIC as ARCHIVE_MAGIC
 from ..errors import GcodecError
 from ..files import FileSource, open_source, plan_file
 from ..files.elements import width
-from ..files.plan import TensorView
-from . import bases, display
-from .errors import UsageError
-from .inputs import STDIO
+from ..files.file_plan import TensorView
+from . import UsageError, base_option, display
+from .jobs import STDIO
 
 FRAME_MAGIC = b"\x89GCF"
 COLUMNS = ("tensor", "dtype", "shape", "mode", ">size", ">stored", ">ratio", ">bits/value", "blocks", ">codebooks")
@@ -84,7 +83,7 @@ def _file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "verbatim_bytes": entry.verbatim.bytes,
         "verbatim_stored_bytes": entry.verbatim.stored,
         "metadata": archive.metadata(entry),
-        **bases.summary(entry),
+        **base_option.base_summary(entry),
         "segments": segments,
         "tensors": [_tensor(tensor, segments[tensor.segment]) for tensor in entry.tensors],
     }
@@ -177,7 +176,7 @@ def _show_file(file: dict[str, Any], chunks: bool) -> None:
     print(f"{file['path']}: {file['format']}, {sizes}, ratio {ratio}{remade}")
     _show_metadata(file["metadata"])
     if "base" in file:
-        print(f"  {bases.line(file)}")
+        print(f"  {base_option.base_line(file)}")
     if file["tensors"]:
         names = (*COLUMNS, "base") if "base" in file else COLUMNS
         tensors = [_row(tensor, file["segments"])[: len(names)] for tensor in file["tensors"]]

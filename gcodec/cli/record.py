@@ -13,8 +13,7 @@ from typing import Any
 from ..errors import Corruption, GcodecError
 from ..files import FilePlan, open_source, plan_file
 from ..files.elements import width
-from . import display
-from .errors import UsageError
+from . import UsageError, display
 
 SNIPPET = """from gcodec.recorder import Recorder
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
 from ..errors import GcodecError
-from . import display
-from .bases import add_base, opened
-from .compare import Difference, compare
+from . import UsageError, display
+from .base_option import add_base, open_bases
+from .compare import Difference, compare_file
 from .compress import add_common
-from .errors import UsageError
-from .inputs import STDIO
+from .jobs import STDIO
 
 EXAMPLES = """examples:
   gcodec verify run/*.gc
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--threads must be positive")
     if args.against is not None and len(args.archives) > 1:
         raise UsageError("--against goes with one archive")
-    with opened(args.base) as bases:
+    with open_bases(args.base) as bases:
         results = [_verify(name, args, bases) for name in args.archives]
     if args.json:
         display.print_json(results)
@@ -71,7 +70,7 @@ def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, 
             progress(part.size)
         return row
     original = _original(Path(against), entry, alone=len(archive.files) == 1)
-    differences = compare(archive, entry, original, progress)
+    differences = compare_file(archive, entry, original, progress)
     return {**row, "original": str(original), "differences": [difference._asdict() for difference in differences]}
 
 

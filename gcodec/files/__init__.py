@@ -7,22 +7,22 @@ from pathlib import PurePosixPath
 
 from ..errors import Corruption, GcodecError, InvalidArgument
 from .elements import numpy_dtype, stored_as
+from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .npy import MAGIC as NPY_MAGIC
 from .npy import plan_npy
 from .npz import is_npz, plan_npz
-from .plan import FilePlan, Piece, Segment, TensorView, assemble
 from .safetensors import looks_like_safetensors, plan_safetensors
-from .source import ArraySource, FileSource, Source, open_source
-from .torch_file import is_torch, plan_torch
+from .source import ArraySource, ByteSource, FileSource, open_source
+from .torch_file import is_torch_zip, plan_torch
 from .zips import MAGICS as ZIP_MAGICS
 from .zips import Zip
 
 __all__ = [
     "ArraySource",
+    "ByteSource",
     "FilePlan",
+    "FileSegment",
     "FileSource",
-    "Segment",
-    "Source",
     "TensorView",
     "open_source",
     "plan_file",
@@ -37,7 +37,7 @@ NOT_ZIP = "kept as plain bytes: not the zip file that torch.save writes since ve
 SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt"}
 
 
-def plan_file(path: str, source: Source, *, dtype: str | None = None) -> FilePlan:
+def plan_file(path: str, source: ByteSource, *, dtype: str | None = None) -> FilePlan:
     """The plan of a file of any kind, told by its content.
 
     Args:
@@ -73,17 +73,17 @@ def plan_file(path: str, source: Source, *, dtype: str | None = None) -> FilePla
 
 
 def plan_or_bytes(
-    path: str, source: Source, *, dtype: str | None = None, forgive: type[GcodecError] = GcodecError
+    path: str, source: ByteSource, *, dtype: str | None = None, tolerated: type[GcodecError] = GcodecError
 ) -> FilePlan:
-    """Like :func:`plan_file`, but what raises ``forgive`` is kept as plain bytes, with a note."""
+    """Like :func:`plan_file`, but keep a file that raises ``tolerated`` as plain bytes, with a note."""
     try:
         return plan_file(path, source, dtype=dtype)
-    except forgive as error:
+    except tolerated as error:
         note = "kept as plain bytes: " + str(error).removeprefix(f"{path}: ")
         return assemble(path or "stdin", "bytes", source, [], note=note)
 
 
-def _kind(source: Source) -> str:
+def _kind(source: ByteSource) -> str:
     head = source.read(0, min(16, source.size)).tobytes()
     if head.startswith(NPY_MAGIC):
         return "npy"
@@ -94,17 +94,17 @@ def _kind(source: Source) -> str:
     return "safetensors" if looks_like_safetensors(head, source.size) else "bytes"
 
 
-def _plan_zip(path: str, source: Source, name: str) -> FilePlan:
+def _plan_zip(path: str, source: ByteSource, name: str) -> FilePlan:
     archive = Zip.read_from(source, path)
-    if is_torch(archive):
+    if is_torch_zip(archive):
         return plan_torch(path, source, archive, name)
     return plan_npz(path, source, archive) if is_npz(archive) else assemble(path, "bytes", source, [])
 
 
-def _plan_raw(path: str, source: Source, name: str, dtype: str) -> FilePlan:
+def _plan_raw(path: str, source: ByteSource, name: str, dtype: str) -> FilePlan:
     """A file that is nothing but values."""
     element = numpy_dtype(dtype)
     if element is None or source.size % element.itemsize:
         raise InvalidArgument(f"{path}: {source.size} bytes are not a whole number of {dtype} values")
     view = TensorView(name, dtype, (source.size // element.itemsize,), 0)
-    return assemble(path, "raw", source, [Piece(Segment(0, source.size, stored_as(dtype)), (view,))])
+    return assemble(path, "raw", source, [SegmentViews(FileSegment(0, source.size, stored_as(dtype)), (view,))])

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import Corruption, InvalidArgument
 from .elements import name_of, numpy_dtype, stored_as
-from .plan import FilePlan, Piece, Segment, TensorView, assemble
-from .source import Source
+from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from .source import ByteSource
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 1 << 16
@@ -27,7 +27,7 @@ class NpyHeader:
     fortran: bool
 
     @classmethod
-    def read_from(cls, source: Source, path: str) -> NpyHeader:
+    def read_from(cls, source: ByteSource, path: str) -> NpyHeader:
         """Reads the header (NEP 1, versions 1.0 to 3.0).
 
         Raises:
@@ -52,7 +52,7 @@ class NpyHeader:
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 
-def plan_npy(path: str, source: Source, name: str, dtype: str | None = None) -> FilePlan:
+def plan_npy(path: str, source: ByteSource, name: str, dtype: str | None = None) -> FilePlan:
     """The plan of a ``.npy`` file.
 
     Args:
@@ -63,17 +63,17 @@ def plan_npy(path: str, source: Source, name: str, dtype: str | None = None) -> 
     header = NpyHeader.read_from(source, path)
     if header.dtype.hasobject:
         return assemble(path, "bytes", source, [], note="kept as plain bytes: an array of Python objects")
-    return assemble(path, "npy", source, [npy_piece(header, name, 0, dtype)])
+    return assemble(path, "npy", source, [npy_segment(header, name, 0, dtype)])
 
 
-def npy_piece(
+def npy_segment(
     header: NpyHeader, name: str, at: int, dtype: str | None = None, crc_at: tuple[int, ...] = ()
-) -> Piece:
+) -> SegmentViews:
     """The array of a ``.npy`` that begins at byte ``at`` of a larger file, with a checksum at ``crc_at``."""
     element = reinterpreted(header.dtype, dtype) if dtype else name_of(header.dtype)
     stride = _fortran_stride(header.shape) if header.fortran and len(header.shape) > 1 else None
-    segment = Segment(at + header.start, at + header.stop, stored_as(element), at, crc_at)
-    return Piece(segment, (TensorView(name, element, header.shape, 0, 0, stride),))
+    segment = FileSegment(at + header.start, at + header.stop, stored_as(element), at, crc_at)
+    return SegmentViews(segment, (TensorView(name, element, header.shape, 0, 0, stride),))
 
 
 def reinterpreted(dtype: np.dtype, name: str) -> str:
@@ -88,7 +88,7 @@ def reinterpreted(dtype: np.dtype, name: str) -> str:
     return name
 
 
-def header_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """The header of a row-major ``.npy`` file: what :meth:`NpyHeader.read_from` reads."""
     import io
 

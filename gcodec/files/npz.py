@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import Corruption
-from .npy import NpyHeader, npy_piece
-from .plan import FilePlan, Piece, assemble
-from .source import Source, SubSource
-from .zips import Member, Zip, stored_copy
+from .file_plan import FilePlan, SegmentViews, assemble
+from .npy import NpyHeader, npy_segment
+from .source import ByteSource, SubSource
+from .zips import Zip, ZipMember, stored_copy
 
 
 def is_npz(archive: Zip) -> bool:
@@ -16,7 +16,7 @@ def is_npz(archive: Zip) -> bool:
     return bool(archive.members) and all(member.name.endswith(".npy") for member in archive.members)
 
 
-def plan_npz(path: str, source: Source, archive: Zip) -> FilePlan:
+def plan_npz(path: str, source: ByteSource, archive: Zip) -> FilePlan:
     """The plan of a ``.npz`` file; tensors are named as ``numpy.load`` names them.
 
     Raises:
@@ -30,7 +30,7 @@ def plan_npz(path: str, source: Source, archive: Zip) -> FilePlan:
     return assemble(path, "npz", source, pieces)
 
 
-def _pieces(path: str, source: Source, member: Member) -> list[Piece]:
+def _pieces(path: str, source: ByteSource, member: ZipMember) -> list[SegmentViews]:
     """The array in a member; none if the member cannot be looked into, then its bytes are just kept."""
     within = SubSource(source, member.start, member.stop)
     try:
@@ -39,4 +39,4 @@ def _pieces(path: str, source: Source, member: Member) -> list[Piece]:
         return []
     if header.dtype.hasobject or header.stop != within.size:
         return []
-    return [npy_piece(header, member.name.removesuffix(".npy"), member.start, crc_at=member.crc_at)]
+    return [npy_segment(header, member.name.removesuffix(".npy"), member.start, crc_at=member.crc_at)]

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import Corruption, InsufficientData, InvalidArgument
 from .elements import stored_as, width
-from .plan import FilePlan, Piece, Segment, TensorView, assemble
-from .source import Source
+from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
+from .source import ByteSource
 
 #: The format's own limit on its header.
 MAX_HEADER = 100_000_000
@@ -45,7 +45,7 @@ def looks_like_safetensors(head: bytes, size: int) -> bool:
     return len(head) > 8 and 2 <= length <= min(size - 8, MAX_HEADER) and head[8:9] == b"{"
 
 
-def plan_safetensors(path: str, source: Source) -> FilePlan:
+def plan_safetensors(path: str, source: ByteSource) -> FilePlan:
     """The plan of a ``.safetensors`` file.
 
     Raises:
@@ -61,7 +61,7 @@ def plan_safetensors(path: str, source: Source) -> FilePlan:
     return plan
 
 
-def read_header(source: Source, path: str) -> tuple[int, dict[str, Any]]:
+def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
     """Where the data begins, and the header as JSON.
 
     Raises:
@@ -81,7 +81,7 @@ def read_header(source: Source, path: str) -> tuple[int, dict[str, Any]]:
     return start, header
 
 
-def header_bytes(tensors: dict[str, tuple[str, tuple[int, ...], int]], metadata: dict[str, str] | None) -> bytes:
+def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], metadata: dict[str, str] | None) -> bytes:
     """The header of a ``.safetensors`` file: what :func:`read_header` reads.
 
     Args:
@@ -105,7 +105,7 @@ def header_bytes(tensors: dict[str, tuple[str, tuple[int, ...], int]], metadata:
     return len(text).to_bytes(8, "little") + text
 
 
-def _piece(path: str, name: str, entry: object, start: int) -> Piece:
+def _piece(path: str, name: str, entry: object, start: int) -> SegmentViews:
     try:
         code, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[index]
         if not all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, first, last)):
@@ -116,8 +116,8 @@ def _piece(path: str, name: str, entry: object, start: int) -> Piece:
     if len(shape) > 64 or math.prod(shape) * bits != (last - first) * 8:
         raise Corruption(f"{path}: tensor {name!r}: shape {shape} of {code} is not {last - first} bytes")
     dtype = DTYPES.get(code, code)
-    segment = Segment(start + first, start + last, stored_as(dtype))
-    return Piece(segment, (TensorView(name, dtype, tuple(shape), 0),))
+    segment = FileSegment(start + first, start + last, stored_as(dtype))
+    return SegmentViews(segment, (TensorView(name, dtype, tuple(shape), 0),))
 
 
 def _width(code: str) -> int:
@@ -127,7 +127,7 @@ def _width(code: str) -> int:
     return size
 
 
-def _check_complete(path: str, start: int, pieces: list[Piece], size: int) -> None:
+def _check_complete(path: str, start: int, pieces: list[SegmentViews], size: int) -> None:
     """Data without holes up to the end of the file, as the format demands."""
     at = start
     for piece in sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop)):

@@ -20,7 +20,7 @@ from ..errors import InsufficientData
 Bytes = NDArray[np.uint8]
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """``size`` bytes that can be read at any place."""
 
     @property
@@ -98,7 +98,7 @@ class ArraySource:
 class SubSource:
     """The bytes ``start`` to ``stop`` of another source."""
 
-    def __init__(self, source: Source, start: int, stop: int) -> None:
+    def __init__(self, source: ByteSource, start: int, stop: int) -> None:
         self._source, self._start = source, start
         self.size = stop - start
 
@@ -112,7 +112,7 @@ class SubSource:
 class SourceFile(io.RawIOBase):
     """A source as a read-only binary file, for libraries that want one (zipfile)."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         super().__init__()
         self._source, self._at = source, 0
 

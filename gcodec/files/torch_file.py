@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from ..errors import Unsupported
 from .elements import stored_as, width
-from .plan import FilePlan, Piece, Segment, TensorView, assemble, row_major
-from .source import Source
+from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble, row_major
+from .source import ByteSource
 from .torch_pickle import Storage, Tensor, named_tensors, read_pickle
-from .zips import Member, Zip
+from .zips import Zip, ZipMember
 
 PICKLE, STORAGE = "data.pkl", "data/"
 MAX_PICKLE = 1 << 28
 
 
-def is_torch(archive: Zip) -> bool:
+def is_torch_zip(archive: Zip) -> bool:
     """Whether the zip has the pickle that ``torch.save`` writes."""
     return _pickle_member(archive) is not None
 
 
-def plan_torch(path: str, source: Source, archive: Zip, name: str) -> FilePlan:
+def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePlan:
     """The plan of a file that ``torch.save`` wrote; tensors are named by their path (``model/fc.weight``).
 
     Args:
@@ -43,7 +43,7 @@ def plan_torch(path: str, source: Source, archive: Zip, name: str) -> FilePlan:
     return assemble(path, "torch", source, pieces)
 
 
-def _pickle_member(archive: Zip) -> Member | None:
+def _pickle_member(archive: Zip) -> ZipMember | None:
     found = [m for m in archive.members if m.name.rpartition("/")[2] == PICKLE and m.name.count("/") <= 1]
     return found[0] if len(found) == 1 else None
 
@@ -56,17 +56,17 @@ def _by_storage(root: object, name: str) -> dict[str, list[tuple[str, Tensor]]]:
     return tensors
 
 
-def _piece(member: Member, tensors: list[tuple[str, Tensor]]) -> Piece:
+def _piece(member: ZipMember, tensors: list[tuple[str, Tensor]]) -> SegmentViews:
     """A storage as a segment of its own type, or of the first tensor's if it is untyped."""
     first: Storage = tensors[0][1].storage
     dtype = stored_as(first.dtype or tensors[0][1].dtype)
     if dtype and (member.stop - member.start) % (width(dtype) or 1):
         dtype = None
-    segment = Segment(member.start, member.stop, dtype, member.start, member.crc_at)
-    return Piece(segment, tuple(_view(name, tensor, segment) for name, tensor in tensors))
+    segment = FileSegment(member.start, member.stop, dtype, member.start, member.crc_at)
+    return SegmentViews(segment, tuple(_view(name, tensor, segment) for name, tensor in tensors))
 
 
-def _view(name: str, tensor: Tensor, segment: Segment) -> TensorView:
+def _view(name: str, tensor: Tensor, segment: FileSegment) -> TensorView:
     last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))
     inside = (last + 1) * (width(tensor.dtype) or 1) <= segment.stop - segment.start
     if 0 not in tensor.shape and not inside:

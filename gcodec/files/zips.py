@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
 from ..errors import Corruption
-from .source import FileSource, Source, SourceFile
+from .source import ByteSource, FileSource, SourceFile
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s22xHH"), 14
@@ -20,7 +20,7 @@ CENTRAL, CENTRAL_CRC = struct.Struct("<4s24xHHH12x"), 16
 
 
 @dataclass(frozen=True)
-class Member:
+class ZipMember:
     """A stored (not compressed) member: bytes ``start`` to ``stop`` of the zip, and the places of their CRC-32."""
 
     name: str
@@ -33,11 +33,11 @@ class Member:
 class Zip:
     """The members of a zip in the order of its directory; ``compressed`` if any of them is."""
 
-    members: tuple[Member, ...]
+    members: tuple[ZipMember, ...]
     compressed: bool
 
     @classmethod
-    def read_from(cls, source: Source, path: str) -> Zip:
+    def read_from(cls, source: ByteSource, path: str) -> Zip:
         """Reads the directory, and each member's header.
 
         Raises:
@@ -48,14 +48,14 @@ class Zip:
                 infos, directory = archive.infolist(), archive.start_dir
             compressed = any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 for info in infos)
             if compressed:
-                return cls(tuple(Member(info.filename, 0, 0, ()) for info in infos), True)
+                return cls(tuple(ZipMember(info.filename, 0, 0, ()) for info in infos), True)
             places = _directory_entries(source, directory, len(infos))
             return cls(tuple(_member(source, *both) for both in zip(infos, places, strict=True)), False)
         except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError) as error:
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 
 
-def stored_copy(source: Source, path: str) -> FileSource:
+def stored_copy(source: ByteSource, path: str) -> FileSource:
     """A zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
 
     Raises:
@@ -78,7 +78,7 @@ def stored_copy(source: Source, path: str) -> FileSource:
     return FileSource(target)
 
 
-def _directory_entries(source: Source, at: int, count: int) -> Iterator[int]:
+def _directory_entries(source: ByteSource, at: int, count: int) -> Iterator[int]:
     """The places of the entries of the central directory."""
     for _ in range(count):
         magic, *lengths = CENTRAL.unpack(source.read(at, at + CENTRAL.size).tobytes())
@@ -88,7 +88,7 @@ def _directory_entries(source: Source, at: int, count: int) -> Iterator[int]:
         at += CENTRAL.size + sum(lengths)
 
 
-def _member(source: Source, info: zipfile.ZipInfo, entry: int) -> Member:
+def _member(source: ByteSource, info: zipfile.ZipInfo, entry: int) -> ZipMember:
     local = info.header_offset
     magic, *lengths = LOCAL.unpack(source.read(local, local + LOCAL.size).tobytes())
     start = local + LOCAL.size + sum(lengths)
@@ -99,8 +99,8 @@ def _member(source: Source, info: zipfile.ZipInfo, entry: int) -> Member:
     if info.flag_bits & 8:  # a data descriptor, with or without its own magic
         signed = source.read(stop, min(stop + 4, source.size)).tobytes() == b"PK\x07\x08"
         candidates.append(stop + 4 if signed else stop)
-    return Member(info.filename, start, stop, tuple(at for at in candidates if _u32(source, at) == info.CRC))
+    return ZipMember(info.filename, start, stop, tuple(at for at in candidates if _u32(source, at) == info.CRC))
 
 
-def _u32(source: Source, at: int) -> int:
+def _u32(source: ByteSource, at: int) -> int:
     return int.from_bytes(source.read(at, min(at + 4, source.size)).tobytes(), "little")

@@ -20,7 +20,7 @@ from safetensors.numpy import save as safetensors_bytes
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter, load_file, save_file
 from gcodec.archive.dicts import Levels, MantissaBits, plan_tensors
-from gcodec.archive.layout import STORED, ZSTD, Trailer, header_bytes
+from gcodec.archive.layout import STORED, ZSTD, Trailer, archive_header
 from gcodec.archive.output import Staging
 from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
 from gcodec.files import ArraySource, FilePlan, plan_file, plan_or_bytes
@@ -418,12 +418,12 @@ def test_an_index_with_less_or_more_is_refused():
 def test_an_index_that_is_not_one_is_refused(raw):
     for codec in (STORED, ZSTD):
         with pytest.raises(GcodecError):
-            opened(with_index(header_bytes(), raw, codec))
+            opened(with_index(archive_header(), raw, codec))
 
 
 def test_an_index_that_explodes_is_refused():
     with pytest.raises(Corruption, match="illegal"):
-        opened(with_index(header_bytes(), b" " * (1 << 24)))
+        opened(with_index(archive_header(), b" " * (1 << 24)))
 
 
 @pytest.mark.parametrize("path", [
@@ -482,7 +482,7 @@ def test_parts_that_unpack_to_more_are_refused():
     frame = gcodec.encode(np.zeros(1 << 22, np.float32))
     for stored, padded, codec in ((bomb, chunk, 1), (frame, frame, 2)):
         blob["chunks"] = [[codec, len(stored), 8192]]
-        data = with_index(header_bytes() + padded, {"files": [file | {"segments": [blob]}]})
+        data = with_index(archive_header() + padded, {"files": [file | {"segments": [blob]}]})
         with opened(data) as archive, pytest.raises(GcodecError, match=r"where 8192 were expected|more than"):
             list(archive.restored(archive.files[0]))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
-from .base import Base
+from .base_tensors import Base
 from .layout import MAGIC
 from .reader import ArchiveReader
 
@@ -76,7 +76,7 @@ class Bases:
         for place in (self.path / name for name in _names(path)):
             for file in (place, place.with_name(place.name + SUFFIX)):
                 if file.is_file():
-                    return self._opened(file, dtype, forgive=True)(path)
+                    return self._opened(file, dtype, in_folder=True)(path)
         return None
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
@@ -99,36 +99,36 @@ class Bases:
     ) -> None:
         self.close()
 
-    def _opened(self, file: Path, dtype: str | None, *, forgive: bool = False) -> Finder:
+    def _opened(self, file: Path, dtype: str | None, *, in_folder: bool = False) -> Finder:
         """What finds the base of a path in a file, opened now or before."""
         with self._lock:
             key = file, dtype
             if key not in self._open:
-                self._open[key] = self._open_file(file, dtype, forgive)
+                self._open[key] = self._open_file(file, dtype, in_folder)
                 if len(self._open) > MAX_OPEN:
                     self._open.popitem(last=False)[1].stack.close()
             self._open.move_to_end(key)
             return self._open[key].find
 
-    def _open_file(self, file: Path, dtype: str | None, forgive: bool) -> _Opened:
+    def _open_file(self, file: Path, dtype: str | None, in_folder: bool) -> _Opened:
         with ExitStack() as stack:
             source = stack.enter_context(closing(open_source(file)))
             if source.read(0, min(len(MAGIC), source.size)).tobytes() == MAGIC:
                 archive = stack.enter_context(ArchiveReader(source, threads=1, base=self._base))
                 return _Opened(_InArchive(archive).find, stack.pop_all())
-            plan = stack.enter_context(closing(_plan(file, source, dtype, forgive)))
+            plan = stack.enter_context(closing(_plan(file, source, dtype, in_folder)))
             base = Base.of_plan(file.name, plan)
             return _Opened(lambda path: base, stack.pop_all())
         raise AssertionError  # an ExitStack suppresses nothing of its own
 
 
-def _plan(file: Path, source: FileSource, dtype: str | None, forgive: bool) -> FilePlan:
-    """The plan of a base. In a folder (``forgive``) what is no tensor file is one without tensors."""
-    plan = (plan_or_bytes if forgive else plan_file)(str(file), source)
+def _plan(file: Path, source: FileSource, dtype: str | None, in_folder: bool) -> FilePlan:
+    """The plan of a base. In a folder (``in_folder``) what is no tensor file is one without tensors."""
+    plan = (plan_or_bytes if in_folder else plan_file)(str(file), source)
     if dtype is not None and plan.format in ("bytes", "npy"):
         with suppress(InvalidArgument):  # a header says something else
             plan = plan_file(str(file), source, dtype=dtype)
-    if not plan.tensors and not forgive:
+    if not plan.tensors and not in_folder:
         raise InvalidArgument(f"{file}: holds no tensors, so it is no base")
     return plan
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..archive import Bases, FileEntry
-from .errors import UsageError
-from .inputs import STDIO
+from . import UsageError
+from .jobs import STDIO
 
 
 def add_base(parser: argparse.ArgumentParser, text: str) -> None:
@@ -19,7 +19,7 @@ def add_base(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 @contextmanager
-def opened(paths: Sequence[str] | None) -> Iterator[Bases | None]:
+def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
     """The bases that the options name, each with those after it for its own archives; None without any.
 
     Raises:
@@ -35,7 +35,7 @@ def opened(paths: Sequence[str] | None) -> Iterator[Bases | None]:
         yield bases
 
 
-def summary(entry: FileEntry) -> dict[str, Any]:
+def base_summary(entry: FileEntry) -> dict[str, Any]:
     """What a file needs of its base, for ``--json``: nothing if it needs none."""
     if not entry.needs_base:
         return {}
@@ -43,7 +43,7 @@ def summary(entry: FileEntry) -> dict[str, Any]:
     return {"base": {"name": entry.base, "tensors": needing}}
 
 
-def line(file: dict[str, Any]) -> str:
+def base_line(file: dict[str, Any]) -> str:
     """The same as a line of text."""
     name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]
     return f"base: {name}, for {count} of {len(file['tensors'])} tensors"

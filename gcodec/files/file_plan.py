@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import Corruption
-from .source import Source
+from .source import ByteSource
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
 MAX_VERBATIM_RUN = 1 << 20
 
 
 @dataclass(frozen=True)
-class Segment:
+class FileSegment:
     """Bytes ``start`` to ``stop`` of the file.
 
     Attributes:
@@ -57,8 +57,8 @@ class FilePlan:
 
     path: str
     format: str
-    source: Source
-    segments: tuple[Segment, ...]
+    source: ByteSource
+    segments: tuple[FileSegment, ...]
     tensors: tuple[TensorView, ...]
     exact: bool = True
     container: str | None = None
@@ -88,21 +88,21 @@ class FilePlan:
 
 
 @dataclass(frozen=True)
-class Piece:
+class SegmentViews:
     """A stretch of values while a file is being taken apart, with the tensors that look at it."""
 
-    segment: Segment
+    segment: FileSegment
     views: tuple[TensorView, ...] = ()
 
 
-def assemble(path: str, format: str, source: Source, pieces: Iterable[Piece], **more: object) -> FilePlan:
+def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[SegmentViews], **more: object) -> FilePlan:
     """Sorts pieces by place, turns long verbatim runs into segments and numbers the tensors' segments.
 
     Raises:
         Corruption: pieces overlap or lie outside the file.
     """
     pieces = sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop))
-    segments: list[Segment] = []
+    segments: list[FileSegment] = []
     views: list[TensorView] = []
     at = 0
     for piece in pieces:
@@ -149,8 +149,8 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(steps))
 
 
-def _long_run(start: int, stop: int) -> list[Segment]:
-    return [Segment(start, stop)] if stop - start > MAX_VERBATIM_RUN else []
+def _long_run(start: int, stop: int) -> list[FileSegment]:
+    return [FileSegment(start, stop)] if stop - start > MAX_VERBATIM_RUN else []
 
 
 def _sound(name: str) -> str:

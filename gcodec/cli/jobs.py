@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import GcodecError
-from .errors import UsageError
+from . import UsageError
 
 STDIO = "-"
 SUFFIX = ".gc"
 
 
 @dataclass(frozen=True)
-class Member:
+class InputFile:
     """A file to archive: where it is (None for standard input) and its path in the archive (empty: by its kind).
 
     ``named``: the user named this very file, so that it must be what its name says.
@@ -28,11 +28,11 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Job:
+class ArchiveJob:
     """An archive to write: its members and its path, None for standard output."""
 
     target: Path | None
-    members: tuple[Member, ...]
+    members: tuple[InputFile, ...]
 
     @property
     def input_bytes(self) -> int:
@@ -40,7 +40,7 @@ class Job:
         return sum(member.source.stat().st_size for member in self.members if member.source)
 
 
-def jobs_for(inputs: Sequence[str], output: str | None) -> list[Job]:
+def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
     """The archives that a command line asks for.
 
     Without ``output`` each input becomes an archive beside it; with a folder, in that folder; with a file (or ``-``)
@@ -55,36 +55,36 @@ def jobs_for(inputs: Sequence[str], output: str | None) -> list[Job]:
         raise UsageError("standard input (-) can be read only once")
     if output is not None and not _is_folder(output):
         target = None if output == STDIO else Path(output)
-        return [Job(target, tuple(_members(names, target)))]
+        return [ArchiveJob(target, tuple(_members(names, target)))]
     return [_own_job(name, None if output is None else Path(output)) for name in names]
 
 
-def _own_job(name: str, folder: Path | None) -> Job:
+def _own_job(name: str, folder: Path | None) -> ArchiveJob:
     if name == STDIO:
         target = None if folder is None else folder / f"stdin{SUFFIX}"
-        return Job(target, (Member(None, "", True),))
+        return ArchiveJob(target, (InputFile(None, "", True),))
     whole = Path(os.path.abspath(name))  # noqa: PTH100 - resolve() would follow links
     target = (whole.parent if folder is None else folder) / f"{whole.name}{SUFFIX}"
     if not Path(name).is_absolute() and folder is None:
         target = Path(name).parent / f"{whole.name}{SUFFIX}" if Path(name).name not in ("", "..") else target
-    return Job(target, tuple(_members([name], target)))
+    return ArchiveJob(target, tuple(_members([name], target)))
 
 
-def _members(names: Sequence[str], target: Path | None) -> Iterator[Member]:
+def _members(names: Sequence[str], target: Path | None) -> Iterator[InputFile]:
     """The files under the named ones, with paths relative to what all of them share."""
     whole = {name: Path(os.path.abspath(name)) for name in names if name != STDIO}  # noqa: PTH100
     root = Path(os.path.commonpath([path.parent for path in whole.values()])) if whole else Path()
     left_out = None if target is None else Path(os.path.abspath(target))  # noqa: PTH100
     for name in dict.fromkeys(names):
         if name == STDIO:
-            yield Member(None, "", True)
+            yield InputFile(None, "", True)
         elif whole[name].is_dir():
             files = list(_files_in(whole[name]))
             if not files:
                 raise GcodecError(f"{name}: no files in this folder")
-            yield from (Member(path, _path(path, root), False) for path in files if path != left_out)
+            yield from (InputFile(path, _path(path, root), False) for path in files if path != left_out)
         else:
-            yield Member(Path(name), _path(whole[name], root), True)
+            yield InputFile(Path(name), _path(whole[name], root), True)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from ..errors import Unsupported
 from ..files.elements import width
-from ..files.plan import FilePlan, TensorView, row_major
+from ..files.file_plan import FilePlan, TensorView, row_major
 from ..files.source import Bytes
 from .entries import FileEntry
 
@@ -114,7 +114,7 @@ class Base:
         return raw and other.dtype == f"uint{8 * (width(view.dtype) or 0)}"
 
 
-class FindBase(Protocol):
+class BaseFinder(Protocol):
     """Where files find their bases."""
 
     def find(self, path: str, dtype: str | None = None) -> Base | None:
@@ -125,7 +125,7 @@ class FindBase(Protocol):
         ...
 
 
-def base_bytes(entry: FileEntry, number: int, bases: FindBase | None) -> BaseBytes:
+def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseBytes:
     """What a segment in an archive is coded against.
 
     Raises:
