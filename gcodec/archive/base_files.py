@@ -33,7 +33,7 @@ class _Opened(NamedTuple):
 
 
 class Bases:
-    """Where the files of an archive find their bases.
+    """Finds the bases of the files of an archive.
 
     A file, tensors in memory and an archive of one file are the base of every file; in a folder, or an archive of
     several files, a file's base has the same path, or the same one below the first folder (``run2/x`` and ``run1/x``).
@@ -80,7 +80,7 @@ class Bases:
         return None
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Whether ``path`` is a base, or lies in a folder of bases: replacing it would make archives unreadable."""
+        """Return True if ``path`` is a base, or in a folder of bases: replacing it would make archives unreadable."""
         ours = self.path.resolve() if self.path else None
         within = ours is not None and Path(path).resolve().is_relative_to(ours) and Path(path).is_file()
         return within or (self._base is not None and self._base.is_at(path))
@@ -100,7 +100,7 @@ class Bases:
         self.close()
 
     def _opened(self, file: Path, dtype: str | None, *, in_folder: bool = False) -> Finder:
-        """What finds the base of a path in a file, opened now or before."""
+        """Return what finds the base of a path in a file, opened now or before."""
         with self._lock:
             key = file, dtype
             if key not in self._open:

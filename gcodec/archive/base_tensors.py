@@ -79,7 +79,7 @@ class Base:
     def bytes_for(
         self, views: Sequence[TensorView], size: int, dtype: str | None, *, alone: bool, raw: bool = False
     ) -> BaseBytes | None:
-        """What a segment of another file is coded against; None if nothing here fits it.
+        """Return what a segment of another file is coded against; None if nothing here fits it.
 
         Args:
             views: the tensors on the segment.
@@ -115,7 +115,7 @@ class Base:
 
 
 class BaseFinder(Protocol):
-    """Where files find their bases."""
+    """An object that finds the bases of files."""
 
     def find(self, path: str, dtype: str | None = None) -> Base | None:
         """The base of the file ``path``, None if there is none; safe from several threads.
@@ -126,7 +126,7 @@ class BaseFinder(Protocol):
 
 
 def base_bytes(entry: FileEntry, number: int, bases: BaseFinder | None) -> BaseBytes:
-    """What a segment in an archive is coded against.
+    """Return what a segment in an archive is coded against.
 
     Raises:
         Unsupported: that is not to be found, or known to be of other values than at compression.

@@ -6,7 +6,7 @@ The codec is imported where it is first needed: listing an archive does not wait
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import zstandard
@@ -16,9 +16,6 @@ from ..files.elements import width
 from ..files.source import Bytes
 from .entries import Chunk
 from .layout import FRAME, MIN_FRAME, STORED, ZSTD
-
-if TYPE_CHECKING:
-    from ..frame.decode import FrameReader
 
 #: Level of Zstandard for what is not floating-point numbers.
 ZSTD_LEVEL = 3
@@ -93,7 +90,7 @@ def _packed_frame(
     in_rows = n_columns and bits.size % n_columns == 0
     shapes = [(bits.size // n_columns, n_columns)] if in_rows else None
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, **options)
-    needs_base = earlier is not None and _refers_to_base(FrameReader(frame))
+    needs_base = earlier is not None and FrameReader(frame).prelude.refers_to_base
     if needs_base:  # not every block that looks better against a base is: rows may predict each other as well
         alone = codec.encode(bits, dtype=dtype, shapes=shapes, threads=1)
         if len(frame) > (1 - WORTH_A_BASE) * len(alone):
@@ -119,23 +116,19 @@ def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
 
 def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | None) -> Bytes:
     from .. import codec
+    from ..format.prelude import stated_frame_bytes
     from ..frame.decode import FrameReader
 
-    stated = int.from_bytes(payload[16:24].tobytes(), "little")
+    stated = stated_frame_bytes(payload)
     if stated != chunk.stored:
         raise Corruption(f"a frame of {stated} bytes in a chunk of {chunk.stored}")
     frame, earlier = FrameReader(payload), None
-    if base is not None and _refers_to_base(frame):
+    if base is not None and frame.prelude.refers_to_base:
         dtype = frame.prelude.dtype
         if frame.prelude.n_values * dtype.itemsize != chunk.size:  # before a base of another size is blamed for it
             raise Corruption(f"a frame of {frame.prelude.n_values} {dtype.name} where {chunk.size} bytes were expected")
         earlier = _as_bits(base(), dtype.name)
     return _as_bytes(codec.decode_frame(frame, None, "numpy", 1, chunk.size, earlier))
-
-
-def _refers_to_base(frame: FrameReader) -> bool:
-    """A template of no columns stands for the base (docs/format.md, section 8)."""
-    return not all(map(len, frame.prelude.templates))
 
 
 def _as_bits(data: Bytes, dtype: str) -> np.ndarray:

@@ -17,7 +17,7 @@ DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class Chunk(NamedTuple):
-    """One stored part: the codec, its stored size and the part's size, in bytes."""
+    """A stored part: the codec, its stored size and the part's size, in bytes."""
 
     codec: int
     stored: int
@@ -71,7 +71,7 @@ class FileEntry:
 
     @property
     def needs_base(self) -> bool:
-        """Whether anything in it is coded against a base."""
+        """True if any segment of the file is coded against a base."""
         return any(segment.base for segment in self.segments)
 
     @cached_property
@@ -80,7 +80,7 @@ class FileEntry:
         return by_segment(self.tensors)
 
     def label(self, number: int) -> str:
-        """What to call a segment: by its first tensor."""
+        """Return the name of a segment in messages: that of its first tensor."""
         return self.views[number][0].name if number in self.views else f"segment {number}"
 
 
@@ -117,7 +117,7 @@ def unsafe_path(path: str) -> str:
 
 
 def well_formed(text: str) -> bool:
-    """Whether a string can be written as UTF-8."""
+    """Return True if a string can be written as UTF-8."""
     return not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 

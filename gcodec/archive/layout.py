@@ -89,5 +89,5 @@ class Trailer:
 
 
 def fits_index(stored: int, raw: int) -> bool:
-    """Whether an index of ``raw`` bytes may be stored in ``stored`` bytes."""
+    """Return True if an index of ``raw`` bytes may be stored in ``stored`` bytes."""
     return raw <= min(MAX_INDEX, (1 << 20) + 100 * stored)

@@ -83,7 +83,7 @@ class ArchiveReader:
             raise type(error)(f"{self.name}: {error}") from error
 
     def tensors(self) -> Iterator[tuple[FileEntry, TensorView]]:
-        """All tensors with their files."""
+        """Iterate over all tensors, each after its file."""
         return ((entry, tensor) for entry in self.files for tensor in entry.tensors)
 
     def find(self, name: str) -> tuple[FileEntry, TensorView]:
@@ -101,7 +101,7 @@ class ArchiveReader:
         return found[0]
 
     def read(self, name: str, *, like: str | None = None) -> Any:
-        """One tensor, read without the rest of the archive.
+        """Read a tensor without the rest of the archive.
 
         Args:
             name: as for :meth:`find`.

@@ -240,7 +240,7 @@ class ArchiveWriter:
 
 
 def _bases_of(plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
-    """What each segment is coded against."""
+    """Return what each segment is coded against, None for nothing."""
     if base is None:
         return [None] * len(plan.segments)
     views, alone = by_segment(plan.tensors), len(plan.tensors) == 1

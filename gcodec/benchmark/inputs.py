@@ -116,7 +116,7 @@ def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
 
 def choices_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dtype: str, ladder: str,
                loss_scale: float = 1.0, narrow: bool = False) -> list[Callable[..., np.ndarray]]:
-    """What chooses the levels of each parameter's gradient: ``levels_for`` but for ``out``.
+    """Return what chooses the levels of each parameter's gradient: ``levels_for`` but for ``out``.
 
     ``narrow``: with the parameters rounded to bfloat16.
     """
@@ -128,7 +128,7 @@ def choices_of(dump: Dump, names: Sequence[str], bits: Sequence[np.ndarray], dty
 
 
 def _seconds_of(calls: Sequence[Callable[..., np.ndarray]], parts: Sequence[np.ndarray]) -> float:
-    """What choosing levels takes, one after another, into memory that exists."""
+    """Return the seconds that choosing all levels takes, in turn, into memory that exists."""
     start = perf_counter()
     for call, part in zip(calls, parts, strict=True):
         call(out=part)

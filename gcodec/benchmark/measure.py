@@ -19,7 +19,7 @@ Key = tuple[str, str]  #: mode and codec
 
 @dataclass(frozen=True)
 class Size:
-    """What a codec made of one input.
+    """The size that a codec reached on one input.
 
     ``bound`` and ``paper``: bytes of the local order-0 bound and of the GComp paper's layout (docs/benchmarks.md), for
     gcodec's own rows, else None.
@@ -56,7 +56,7 @@ class Size:
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """What a measurement does.
+    """The extent of a measurement.
 
     Attributes:
         peers: the other codecs, all installed.
@@ -135,7 +135,7 @@ def _size(part: Input, mode: str, codec: str, size: int, bound: float | None = N
 
 
 def _our_size(setting: Setting, result: Result) -> list[Size]:
-    """One of gcodec's modes on one input; none if it fails."""
+    """Measure a mode of gcodec on one input; an empty list if it fails."""
     paper = paper_bound(setting)
     try:
         size = setting.task().verify()
@@ -201,7 +201,7 @@ def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int,
 
 def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size],
           seconds: dict[Key, tuple[float, float]]) -> list[Row]:
-    """One row per mode and codec: the inputs' sizes added up, the seconds scaled to that size."""
+    """Return a row per mode and codec: the inputs' sizes added up, the seconds scaled to that size."""
     before, values = sum(part.nbytes for part in parts), sum(part.bits.size for part in parts)
     after: dict[Key, list[int]] = {}
     for size in sizes:

@@ -38,7 +38,7 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        """Whether its package is there."""
+        """True if the compressor's package is installed."""
         return not self.package or installed_version(self.package) is not None
 
 

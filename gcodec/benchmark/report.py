@@ -20,7 +20,7 @@ NARROWEST_TEXT = 7
 
 @dataclass(frozen=True)
 class Row:
-    """One codec on one dump.
+    """A codec's result on one dump.
 
     Attributes:
         dump: what was compressed, such as ``"cnn step 100"``.

@@ -112,7 +112,7 @@ def settings_for(data: Input) -> list[Setting]:
 
 
 def join_settings(parts: Sequence[Setting], data: Input, at_least: int) -> Setting:
-    """One mode's settings on several inputs as that on their :func:`gcodec.benchmark.inputs.joined`, which is
+    """Return a mode's settings on several inputs as that on their :func:`gcodec.benchmark.inputs.joined`, which is
     ``data``."""
     result = gather([part.result for part in parts], joined_count([part.data for part in parts], at_least))
     return replace(parts[0], data=data, result=result)

@@ -30,7 +30,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, eq=False)
 class CodecTask:
-    """One codec on one input.
+    """A codec on one input.
 
     Attributes:
         encode: gives the encoded bytes (bytes-like; may lie in a buffer that the next call overwrites).
@@ -77,7 +77,7 @@ class Timing:
 
 
 def same_bytes(decoded: Any, expected: np.ndarray) -> bool:
-    """Whether a bytes-like object or array holds exactly the bytes of ``expected``."""
+    """Return True if a bytes-like object or array holds exactly the bytes of ``expected``."""
     if isinstance(decoded, np.ndarray):
         decoded = np.ascontiguousarray(decoded).reshape(-1).view(np.uint8)
     raw = np.frombuffer(decoded, np.uint8)
@@ -119,7 +119,7 @@ def interleave(tasks: Mapping[str, CodecTask], rounds: int = 7, budget: float = 
 
 
 def _turn(task: CodecTask, timing: Timing, calls: int, verify: bool) -> float:
-    """So many encodings and decodings; the seconds they took. Raises RoundTripError."""
+    """Encode and decode ``calls`` times; return the seconds that it took. Raises RoundTripError."""
     encoding = decoding = 0.0
     for _ in range(calls):
         task.prepare()

@@ -36,7 +36,7 @@ def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
 
 
 def base_summary(entry: FileEntry) -> dict[str, Any]:
-    """What a file needs of its base, for ``--json``: nothing if it needs none."""
+    """Return what a file needs of its base, for ``--json``; an empty dictionary if it needs none."""
     if not entry.needs_base:
         return {}
     needing = sum(entry.segments[tensor.segment].base is not None for tensor in entry.tensors)
@@ -44,6 +44,6 @@ def base_summary(entry: FileEntry) -> dict[str, Any]:
 
 
 def base_line(file: dict[str, Any]) -> str:
-    """The same as a line of text."""
+    """Return what :func:`base_summary` found as a line of text."""
     name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]
     return f"base: {name}, for {count} of {len(file['tensors'])} tensors"

@@ -19,7 +19,7 @@ Progress = Callable[[int], None]
 
 
 class Difference(NamedTuple):
-    """How the values of a lossy segment differ from the original's.
+    """The differences between the values of a lossy segment and the original's.
 
     ``changed`` of its ``values``; the largest change as a share of the original value and as it is, over the finite
     values (relative: over those that are not zero, either).

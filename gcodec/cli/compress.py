@@ -111,12 +111,12 @@ def _check_bases(args: argparse.Namespace, jobs: list[ArchiveJob], bases: Bases 
 
 
 def make_lossy(args: argparse.Namespace) -> bool:
-    """Whether the options ask for a lossy mode."""
+    """Return True if the options ask for a lossy mode."""
     return args.mode == "gcomp" or args.mantissa_bits is not None
 
 
 def policy_maker(args: argparse.Namespace) -> PolicyMaker:
-    """What makes the policy of each file, from the options.
+    """Return the function that makes the policy of each file, by the options.
 
     Raises:
         UsageError: options that exclude each other.

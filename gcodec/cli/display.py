@@ -30,7 +30,7 @@ def rate(count: float, seconds: float) -> str:
 
 
 def ratio(before: int, after: int) -> str:
-    """How many times smaller; a dash for nothing."""
+    """Return how many times smaller ``after`` is; a dash where nothing is left."""
     return f"{before / after:.3f}" if after else "-"
 
 

@@ -132,7 +132,7 @@ def _chunks(archive: ArchiveReader, segment: SegmentEntry, where: str) -> Iterat
 
 
 def _mode(chunk: dict[str, Any], lossy: bool) -> str:
-    """What a frame says; for other chunks their codec, which may have got lossy values."""
+    """Return the mode that a frame states; for other chunks their codec, which may have got lossy values."""
     mode: str = chunk["frame"]["mode"] if "frame" in chunk else chunk["codec"]
     return mode if "frame" in chunk or not lossy else f"{mode} (lossy)"
 

@@ -88,7 +88,7 @@ def _members(names: Sequence[str], target: Path | None) -> Iterator[InputFile]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """All regular files below a folder, links to files included, links to folders not followed."""
+    """Yield the regular files below a folder, links to files included, links to folders not followed."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):

@@ -110,7 +110,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _contents(plan: FilePlan) -> dict[str, Any]:
-    """What the tensors of a dump are: its parameters, and per kind of tensor the bytes."""
+    """Count the tensors of a dump: its parameters, and per kind of tensor the bytes."""
     kinds: dict[str, int] = {}
     for view in plan.tensors:
         kind = view.name.partition("/")[0]

@@ -75,7 +75,7 @@ def _verify_file(archive: ArchiveReader, entry: FileEntry, against: str | None, 
 
 
 def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
-    """Where the original of a file is, below the folder that was archived or the one that holds it."""
+    """Return where the original of a file is, below the folder that was archived or the one that holds it."""
     if alone and not against.is_dir():
         return against
     places = (against / PurePosixPath(entry.path), against.absolute().parent / PurePosixPath(entry.path))

@@ -167,7 +167,7 @@ def _write(findings: Findings, out: Path) -> None:
 
 
 def lines_of(findings: Findings) -> Iterator[str]:
-    """What the table does not say: the update's exactness, distance from bound and paper, where a peer is smaller."""
+    """Yield what the table does not say: how exact updates are, distances from bound and paper, smaller peers."""
     yield f"Machine: {machine()}."
     for model, counts in findings.ulps.items():
         shares = [100 * counts[ulps] / max(1, counts.total()) for ulps in range(LIMIT + 2)]
@@ -200,7 +200,7 @@ def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float
 
 
 def _smaller(findings: Findings) -> Iterator[str]:
-    """Where the best peer beats lossless gcodec: model, kind and type, on how many inputs and by how much at most."""
+    """Yield where the best peer beats lossless gcodec: model, kind and type, how often and by how much at most."""
     by_input: dict[Size, dict[str, Size]] = {}
     for size in findings.result.sizes:
         if size.mode == LOSSLESS:

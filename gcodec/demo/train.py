@@ -35,7 +35,7 @@ CONTEXT = 64
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How long a model trains and what is kept of it.
+    """The length of a training, and what is kept of it.
 
     Attributes:
         steps: iterations in all.
@@ -56,7 +56,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """One finished training: where its dumps lie, and its loss (nats) at each step."""
+    """A finished training: where its dumps lie, and its loss (nats) at each step."""
 
     model: str
     folder: Path

@@ -119,7 +119,7 @@ def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[Segmen
 
 
 def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
-    """The same views with names an archive can hold; a name that occurs again gets ``#2``, ``#3`` and so on."""
+    """Return views with names that an archive can hold; a name that occurs again gets ``#2``, ``#3`` and so on."""
     taken: set[str] = set()
     result = []
     for view in views:

@@ -19,7 +19,7 @@ MAX_HEADER = 1 << 16
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What a ``.npy`` header says; ``start`` is where the data begins."""
+    """The fields of a ``.npy`` header; ``start`` is where the data begins."""
 
     start: int
     dtype: np.dtype
@@ -48,7 +48,7 @@ class NpyHeader:
 
     @property
     def stop(self) -> int:
-        """Where the data ends."""
+        """The byte after the last of the data."""
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 

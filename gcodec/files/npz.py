@@ -12,7 +12,7 @@ from .zips import Zip, ZipMember, stored_copy
 
 
 def is_npz(archive: Zip) -> bool:
-    """Whether every member is called ``….npy``, and there is one at least."""
+    """Return True if every member is called ``….npy``, and there is one at least."""
     return bool(archive.members) and all(member.name.endswith(".npy") for member in archive.members)
 
 

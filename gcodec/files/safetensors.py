@@ -40,7 +40,7 @@ PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
 def looks_like_safetensors(head: bytes, size: int) -> bool:
-    """Whether a file of ``size`` bytes that begins with ``head`` (9 bytes or more) may be one."""
+    """Return True if a file of ``size`` bytes that begins with ``head`` (9 bytes or more) may be a ``.safetensors``."""
     length = int.from_bytes(head[:8], "little")
     return len(head) > 8 and 2 <= length <= min(size - 8, MAX_HEADER) and head[8:9] == b"{"
 
@@ -62,7 +62,7 @@ def plan_safetensors(path: str, source: ByteSource) -> FilePlan:
 
 
 def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
-    """Where the data begins, and the header as JSON.
+    """Return where the data begins, and the header as JSON.
 
     Raises:
         Corruption: not a ``.safetensors`` header.

@@ -73,7 +73,7 @@ class FileSource:
 
 
 class ArraySource:
-    """One-dimensional uint8 arrays, end to end. A read must not cross from one to the next, except for copies."""
+    """A source of one-dimensional uint8 arrays, end to end. A read across two of them is a copy."""
 
     def __init__(self, pieces: Sequence[Bytes]) -> None:
         self._pieces = [piece for piece in pieces if piece.size]

@@ -14,7 +14,7 @@ MAX_PICKLE = 1 << 28
 
 
 def is_torch_zip(archive: Zip) -> bool:
-    """Whether the zip has the pickle that ``torch.save`` writes."""
+    """Return True if the zip has the pickle that ``torch.save`` writes."""
     return _pickle_member(archive) is not None
 
 

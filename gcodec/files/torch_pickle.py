@@ -35,7 +35,7 @@ STORAGES = {
 
 
 class Inert:
-    """What a pickle builds here keeps its fields: a state that the pickle would set is dropped."""
+    """An object that keeps its fields: a state that the pickle would set is dropped."""
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -77,11 +77,11 @@ class Stranger:
         self.held += state.items() if isinstance(state, dict) else [("state", state)]
 
     def append(self, value: object) -> None:
-        """What a pickle does to a list."""
+        """Keep an item, as a pickle adds it to a list."""
         self.held.append((len(self.held), value))
 
     def extend(self, values: Any) -> None:
-        """What a pickle does to a list, too."""
+        """Keep several items, as a pickle adds them to a list."""
         for value in values:
             self.append(value)
 

@@ -62,6 +62,11 @@ class Prelude(_Fields):
     name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
     of no columns where a base with ``base_hash`` is meant; ``columns``: column references of coded blocks."""
 
+    @property
+    def refers_to_base(self) -> bool:
+        """True if a template stands for a base: one of no columns does (docs/format.md, section 8)."""
+        return not all(map(len, self.templates))
+
     # Worked out once what is asked for several times: such things make up the fixed cost of a call.
     @cached_property
     def n_values(self) -> int:
@@ -159,6 +164,12 @@ def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int
     if frame_bytes > n_bytes:
         raise InsufficientData(f"the frame has {frame_bytes} bytes, here are {n_bytes}")
     return prelude_bytes, frame_bytes
+
+
+def stated_frame_bytes(data: np.ndarray) -> int:
+    """Return the size that a frame's header states, unchecked. ``data``: uint8, the header or more."""
+    frame_bytes: int = HEADER.unpack(data[:HEADER_BYTES].tobytes())[13]
+    return frame_bytes
 
 
 def read_prelude(data: bytes, find: FindCodebook) -> Prelude:

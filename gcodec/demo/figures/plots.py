@@ -116,7 +116,7 @@ def plot_mantissa_coding(rows: Iterable[Row], path: Path) -> None:
 
 
 def _plot_series(rows: Iterable[Row], path: Path, series: str, value: str, title: str, label: str) -> None:
-    """One panel per model, one line per distinct ``row[series]``; steps on a logarithmic axis."""
+    """Draw a panel per model, and a line per distinct ``row[series]``; steps on a logarithmic axis."""
     rows = list(rows)
     _require([rows])
     models, names = _distinct(rows, "model"), _distinct(rows, series)
@@ -195,7 +195,7 @@ def _describe(axes: Axes, title: str, x: str, y: str, *, percent: bool = True, l
 
 
 def _shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
-    """One legend for panels with the same series, below them all, in as many columns as fit."""
+    """Draw one legend for panels with the same series, below them all, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(len(label) for label in labels) + 4
     fitting = max(1, LEGEND_CHARACTERS * columns // longest)
