@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 import numpy as np
 import zstandard
-from numba import njit
 
+from gcodec.benchmark.peers import shuffle_bytes, unshuffle_bytes
 from gcodec.distributed.reduction import coder
 from gcodec.distributed.reduction.coder import Coder
 from gcodec.distributed.stats import Counters
@@ -23,7 +23,6 @@ from gcodec.dtypes import BY_NAME, DType
 from gcodec.errors import Corruption
 
 STORED, CODED = 0, 1  #: first byte of a payload
-_PIECE = 1 << 12  #: values that are shuffled at a time, so that they stay in cache
 
 
 class Codec(Protocol):
@@ -67,35 +66,17 @@ class ShuffledZstd(Zstd):
 
     def encode(self, bits: np.ndarray) -> bytes:
         planes = np.empty((bits.itemsize, len(bits)), np.uint8)
-        _shuffle(bits, planes)
+        shuffle_bytes(bits, planes)
         return self._encoder.compress(planes.data)
 
     def decode(self, data: memoryview, out: np.ndarray) -> None:
         planes = np.frombuffer(self._decoder.decompress(data), np.uint8).reshape(out.itemsize, len(out))
-        _unshuffle(planes, out)
+        unshuffle_bytes(planes, out)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     view: Any = array.view(np.uint8)
     return memoryview(view)
-
-
-@njit(nogil=True, cache=True)
-def _shuffle(words: Any, planes: Any) -> None:
-    for start in range(0, words.size, _PIECE):
-        for k in range(planes.shape[0]):
-            for i in range(start, min(start + _PIECE, words.size)):
-                planes[k, i] = (words[i] >> (8 * k)) & 255
-
-
-@njit(nogil=True, cache=True)
-def _unshuffle(planes: Any, words: Any) -> None:
-    for start in range(0, words.size, _PIECE):
-        for i in range(start, min(start + _PIECE, words.size)):
-            words[i] = 0
-        for k in range(planes.shape[0]):
-            for i in range(start, min(start + _PIECE, words.size)):
-                words[i] |= np.uint32(planes[k, i]) << np.uint32(8 * k)
 
 
 class _Coder:

@@ -84,8 +84,8 @@ def zstd_at(level: int, checksum: bool = False) -> Callable[[Input], CodecTask]:
 
 
 @kernel
-def _shuffle(words: Any, planes: Any) -> None:
-    """Byte k of every value to plane k. ``words``: uintW[n]; ``planes``: uint8[W / 8, n]."""
+def shuffle_bytes(words: Any, planes: Any) -> None:
+    """Copy byte k of every value to plane k. ``words``: uintW[n]; ``planes``: uint8[W / 8, n]."""
     for start in range(0, words.size, _PIECE):
         stop = min(start + _PIECE, words.size)
         for k in range(planes.shape[0]):
@@ -94,8 +94,8 @@ def _shuffle(words: Any, planes: Any) -> None:
 
 
 @kernel
-def _unshuffle(planes: Any, words: Any) -> None:
-    """The inverse of :func:`_shuffle`."""
+def unshuffle_bytes(planes: Any, words: Any) -> None:
+    """Invert :func:`shuffle_bytes`: plane k holds byte k of every value."""
     for start in range(0, words.size, _PIECE):
         stop = min(start + _PIECE, words.size)
         words[start:stop] = 0
@@ -113,11 +113,11 @@ def shuffled_zstd(level: int) -> Callable[[Input], CodecTask]:
         encoder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
 
         def encode() -> bytes:
-            _shuffle(data.bits, planes)
+            shuffle_bytes(data.bits, planes)
             return encoder.compress(planes.data)
 
         def decode(encoded: bytes) -> np.ndarray:
-            _unshuffle(np.frombuffer(decoder.decompress(encoded), np.uint8).reshape(planes.shape), back)
+            unshuffle_bytes(np.frombuffer(decoder.decompress(encoded), np.uint8).reshape(planes.shape), back)
             return back
 
         return CodecTask(encode, decode, data.bits)

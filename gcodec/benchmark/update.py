@@ -20,7 +20,7 @@ LIMIT = 2  #: ulps that are counted one by one; key LIMIT + 1 is everything beyo
 
 
 def update_ulps(dump: Dump, decoded: Mapping[str, np.ndarray]) -> Counter[int]:
-    """How many parameters of a dump end up how many ulps from where the exact gradients would have put them.
+    """Count parameters of a dump by how many ulps they end up from where exact gradients would have put them.
 
     ``decoded``: name to gradient as decoded, float32 of the parameter's shape.
     """
