@@ -7,7 +7,7 @@ its size.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +58,15 @@ def _histogram(dumps: list[Dump], what: str, ladders: dict[str, Ladder] | None, 
     return (total / total.sum() * (1 << 20)).astype(np.int64)
 
 
-def main(folder: str) -> None:
+def main() -> None:
     """Print one row per codebook."""
-    dumps = [read_dump(path) for path in sorted(Path(folder).glob("*/step-*.safetensors"))]
+    summary = "Fits the codebooks that come with gcodec to recorded dumps; prints the rows of gcodec/format/shipped.py."
+    parser = argparse.ArgumentParser(prog="python -m tools.fit_shipped", description=summary)
+    parser.add_argument("dumps", type=Path, help="a folder of dumps as gcodec.demo.train writes them")
+    folder = parser.parse_args().dumps
+    dumps = [read_dump(path) for path in sorted(folder.glob("*/step-*.safetensors"))]
+    if not dumps:
+        parser.error(f"{folder} holds no dumps (MODEL/step-000001.safetensors and so on)")
     for number, types, what, ladders, dtype in PLAN:
         n_levels = len(ladders[dtype].drops) if ladders else 1
         head_bits = BY_NAME[dtype].head_bits
@@ -71,4 +77,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
