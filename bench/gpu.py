@@ -28,7 +28,7 @@ from gcodec.benchmark.csv_tables import write_table
 from gcodec.dtypes import BY_NAME
 from gcodec.format.modes import fixed, ladder, lossless
 from gcodec.frame.encode import encode_values
-from gcodec.gpu import device_memory as seam
+from gcodec.gpu import gpu_memory as seam
 from gcodec.gpu.encoder import plan_of
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gcodec.gpu import device_memory
+from gcodec.gpu import gpu_memory
 
 ROTATING = 1 << 28          #: bytes of buffers that are used in turn: more than a cache holds
 _SAMPLE = 1 << 22           #: values that are drawn; more are copies of these
@@ -21,7 +21,7 @@ def reason_not_to() -> str:
     if not torch.cuda.is_available():
         return "torch finds no CUDA device"
     try:
-        device_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+        gpu_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
     except Exception as error:
         return str(error)
     return ""

@@ -38,7 +38,7 @@ from gcodec.kernels.block import decode as decoder
 from gcodec.kernels.block import encode as encoder
 from gcodec.kernels.block import header
 from gcodec.kernels.core.jit import kernel
-from gcodec.kernels.core.unaligned import load_u16, load_u32, view, view_if_any
+from gcodec.kernels.core.unaligned import load_u16, load_u32, subarray, subarray_if_any
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.entropy.decode_streams import decode_streams
 from gcodec.kernels.entropy.prefix_code import ESCAPE
@@ -60,48 +60,50 @@ VALUES = 8 << 20
 
 @kernel
 @no_type_check
-def encode_up_to(upto, values, levels, geometry, kind, begin, end, rounding, choices, columns, books, shape, rounded,
-                 keep, scratch, out, at):
+def encode_up_to(upto, values, levels, geometry, float_bits, begin, end, rounding, choices, columns, books, planes,
+                 rounded, keep, scratch, out, at):
     """``encode_blocks``, left in each block after so many of ``ENCODING``."""
-    stream = geometry.stream
+    stream_len = geometry.stream_len
     for b in range(begin, end):
         n = min(geometry.block, geometry.n_values - b * geometry.block)
-        some = view(values, b * geometry.block, n)
-        some_levels = view_if_any(levels, b * geometry.block, n)
+        some = subarray(values, b * geometry.block, n)
+        some_levels = subarray_if_any(levels, b * geometry.block, n)
         if rounded is not None:
-            round_values(some, some_levels, n, rounding.drops, kind.infinity, kind.smallest_normal,
+            round_values(some, some_levels, n, rounding.drops, float_bits.infinity, float_bits.smallest_normal,
                          rounding.nearest, rounding.prune, scratch.symbols,
-                         view(values, b * geometry.block + n, n), rounded)
-            some = view(rounded, 0, n)
+                         subarray(values, b * geometry.block + n, n), rounded)
+            some = subarray(rounded, 0, n)
         c = choices.codebook[b]
         if upto == 1 or header.is_constant(some, n) or c < 0:
             continue
-        find_block_symbols(some, some_levels, n, stream, kind, choices.base[b], choices.references, c, books, scratch)
+        find_block_symbols(some, some_levels, n, stream_len, float_bits, choices.base[b], choices.references, c, books,
+                           scratch)
         if upto == 2:
             continue
-        streams_at = layouts.split_planes(some, n, stream, kind.tail_bits, books.mark_of[c], books.shift[c], shape,
-                                   scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general,
-                                   scratch, out, at + header.CODED_HEADER)
+        streams_at = layouts.split_planes(some, n, stream_len, float_bits.tail_bits, books.mark_of[c], books.shift[c],
+                                          planes, scratch.dense, scratch.lone, scratch.seven, scratch.items,
+                                          scratch.general,
+                                          scratch, out, at + header.CODED_HEADER)
         if upto == 3:
             continue
-        encode_streams.encode_streams(scratch.symbols, some, n, stream, books.table[c], books.escape_code[c],
-                               np.int64(books.lengths[c, ESCAPE]), kind.head_bits, kind.head_shift,
+        encode_streams.encode_streams(scratch.symbols, some, n, stream_len, books.table[c], books.escape_code[c],
+                               np.int64(books.lengths[c, ESCAPE]), float_bits.head_bits, float_bits.head_shift,
                                books.run_symbol[c], scratch.chunk, out, streams_at, scratch.stream_bytes,
-                               view(values, b * geometry.block + n, n), 64 if rounded is None else 128)
+                               subarray(values, b * geometry.block + n, n), 64 if rounded is None else 128)
 
 
 @kernel
 @no_type_check
-def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns, books, shape, scratch, out):
+def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, columns, books, planes, scratch, out):
     """``decode_blocks``, left in each block after so many of ``DECODING``."""
-    bad, stream = 0, geometry.stream
+    bad, stream_len = 0, geometry.stream_len
     for b in range(begin, end):
         at, size = offsets[b], sizes[b]
         n = min(geometry.block, geometry.n_values - b * geometry.block)
         bad += encode_streams.checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
         if upto == 1 or data[at] != header.CODED:
             continue
-        c, n_streams = data[at + 1], (n + stream - 1) // stream
+        c, n_streams = data[at + 1], (n + stream_len - 1) // stream_len
         lengths_at = at + header.CODED_HEADER + np.int64(load_u32(data, at + 20)) + np.int64(load_u32(data, at + 16))
         position = lengths_at - np.int64(load_u32(data, at + 16))
         header.unpack_numbers(data, lengths_at, n_streams, np.int64(data[at + 26]), scratch.stream_bytes)
@@ -109,13 +111,13 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, kind, columns
             scratch.stream_bytes[s] += np.int64(load_u16(data, at + 24))
             scratch.starts[s] = position
             position += scratch.stream_bytes[s]
-        decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream, data[at + 28], books.table[c],
-                       books.lengths[c], np.int64(books.lengths[c, ESCAPE]), kind.head_bits, scratch.lanes,
+        decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream_len, data[at + 28], books.table[c],
+                       books.lengths[c], np.int64(books.lengths[c, ESCAPE]), float_bits.head_bits, scratch.decoders,
                        scratch.symbols, scratch.escapes, scratch.escape_heads, at + size,
-                       view(out, b * geometry.block, n))
+                       subarray(out, b * geometry.block, n))
         if upto == 2:
             continue
-        layouts.count_plane_items(n, stream, books.mark_of[c], books.shift[c], books.narrow_head_of[c], shape,
+        layouts.count_plane_items(n, stream_len, books.mark_of[c], books.shift[c], books.narrow_head_of[c], planes,
                                   scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general, scratch)
     return bad
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .dtypes import DType
 from .format.prelude import TEMPLATE_COLUMNS
-from .kernels.core.bundles import Kind, Residuals, Scratch
+from .kernels.core.bundles import FloatBits, Residuals, Scratch
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes import whole_tail
 from .kernels.planes.class_tables import CLASS_BYTES
@@ -143,16 +143,16 @@ def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool
         rounded=array(lossy, block, dtype.uint),
         starts=array(decode, n_streams, np.int64),
         bases=array(decode, n_streams, np.uint16),
-        lanes=array(decode, (5, 4), np.int64),
+        decoders=array(decode, (5, 4), np.int64),
         escapes=array(decode, block, np.int64),
         escape_heads=array(decode, block, np.uint16),
     )
 
 
 @lru_cache
-def kind_of(dtype: DType) -> Kind:
+def float_bits_of(dtype: DType) -> FloatBits:
     """A value type as the kernels want it."""
-    return Kind(
+    return FloatBits(
         dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal)
     )
 
@@ -173,7 +173,7 @@ def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
         sums=np.empty(16, np.float32),
         stream_bytes=np.empty(n_streams, np.uint32),
         starts=np.empty(n_streams, np.int64),
-        lanes=np.empty((5, 4), np.int64),
+        decoders=np.empty((5, 4), np.int64),
         chunk=np.empty(CHUNK_BYTES, np.uint8),
         escapes=np.empty(block, np.int64),
         escape_heads=np.empty(block, np.uint16),

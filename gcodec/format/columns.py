@@ -11,12 +11,12 @@ import numpy as np
 
 from ..errors import Corruption
 from ..kernels.core.bundles import Columns
-from ..kernels.core.direct import Direct
+from ..kernels.core.specialized import Specialized
 from ..kernels.heads.column_references import pack_heads, unpack_heads
 
 MARK = 1 << 31  #: what tells a record of column references from a template
 MAX_COLUMNS = (1 << 24) - 1
-_pack, _unpack = Direct(pack_heads), Direct(unpack_heads)
+_pack, _unpack = Specialized(pack_heads), Specialized(unpack_heads)
 _RECORD = struct.Struct("<IQQHbB")
 
 

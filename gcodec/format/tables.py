@@ -9,7 +9,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..kernels.core.bundles import Books, Planes
-from ..kernels.core.direct import Direct
+from ..kernels.core.specialized import Specialized
 from ..kernels.entropy import prefix_code
 from ..kernels.entropy.code_tables import fill_encoders, fill_tables
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
@@ -84,7 +84,7 @@ def _stack(
     return books, planes
 
 
-_fill_all = Direct(fill_encoders)
+_fill_all = Specialized(fill_encoders)
 
 
 def _fill_encoders(

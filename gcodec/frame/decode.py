@@ -16,12 +16,12 @@ from ..format.prelude import FindCodebook, Prelude
 from ..format.tables import digit_tables, residual_tables, stack
 from ..kernels.block import decode as kernels
 from ..kernels.block import header
+from ..kernels.block.block_index import find_blocks
 from ..kernels.block.predicted import decode_predicted_blocks
-from ..kernels.block.prelude import find_blocks
 from ..kernels.core.bundles import Books, Columns, Geometry, Planes, Scratch
-from ..kernels.core.direct import Direct
+from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
-from ..memory import MAX_POOLED_BLOCK, acquire, kind_of, release, residual_scratch_for, scratch_for
+from ..memory import MAX_POOLED_BLOCK, acquire, float_bits_of, release, residual_scratch_for, scratch_for
 from ..tensors import hash_of, kernel_view
 from ..threads import run_batches
 
@@ -50,7 +50,7 @@ def check_status(status: int, block: int, dtype: DType) -> None:
         raise Corruption(f"block {block}: {_MESSAGES[status]}")
 
 
-_checksum, _decode_blocks = Direct(checksum), Direct(kernels.decode_blocks)
+_checksum, _decode_blocks = Specialized(checksum), Specialized(kernels.decode_blocks)
 
 
 def read_start(
@@ -114,7 +114,7 @@ class FrameReader:
             run_batches(lambda first, last: job.decode(begin + first, begin + last), end - begin, threads)
 
 
-_find_blocks = Direct(find_blocks)
+_find_blocks = Specialized(find_blocks)
 _NO_SEED = np.uint64(0)
 _NO_TEMPLATE = np.zeros(0, np.float32)
 
@@ -175,7 +175,7 @@ class _Decoding(NamedTuple):
             begin,
             end,
             self.geometry,
-            kind_of(dtype),
+            float_bits_of(dtype),
             self.columns,
             self.books,
             self.planes,

@@ -13,11 +13,11 @@ from ..format.prelude import Prelude
 from ..format.tables import digit_tables, residual_tables, stack
 from ..kernels.block import encode as kernels
 from ..kernels.block import header
+from ..kernels.block.block_index import seal_prelude
 from ..kernels.block.predicted import encode_predicted_blocks
-from ..kernels.block.prelude import seal_prelude
-from ..kernels.core.bundles import Books, Choices, Columns, Geometry, Kind, Planes, Rounding, Scratch
-from ..kernels.core.direct import Direct
-from ..memory import acquire, kind_of, release, residual_scratch_for, scratch_for
+from ..kernels.core.bundles import Books, Choices, Columns, FloatBits, Geometry, Planes, Rounding, Scratch
+from ..kernels.core.specialized import Specialized
+from ..memory import acquire, float_bits_of, release, residual_scratch_for, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.prediction import Prediction
 from ..tensors import Values, hash_of
@@ -40,7 +40,7 @@ class FrameWriter(NamedTuple):
     levels: np.ndarray | None
     prelude: Prelude
     geometry: Geometry
-    kind: Kind
+    float_bits: FloatBits
     rounding: Rounding
     choices: Choices
     columns: Columns
@@ -94,7 +94,7 @@ class FrameWriter(NamedTuple):
             levels if len(bit_layout.levels) > 1 else None,
             prelude,
             Geometry(len(bits), block, 1 << plan.stream_log2),
-            kind_of(dtype),
+            float_bits_of(dtype),
             Rounding(bit_layout.drop_table, len(bit_layout.levels), nearest, bit_layout.prune),
             Choices(plan.choice, plan.bases, plan.references),
             for_kernels(plan.columns),
@@ -131,7 +131,7 @@ class FrameWriter(NamedTuple):
             self.values,
             self.levels,
             self.geometry,
-            self.kind,
+            self.float_bits,
             begin,
             end,
             self.rounding,
@@ -254,13 +254,13 @@ class FrameWriter(NamedTuple):
         )
 
     def _give_scratch(self, scratch: Scratch) -> None:
-        release((self.prelude.dtype, self.geometry.stream, self.layout, self.lossy), scratch)
+        release((self.prelude.dtype, self.geometry.stream_len, self.layout, self.lossy), scratch)
 
 
 #: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take
 #: turns at the interpreter; of small arrays so many that each thread has a few parts.
 _FEWEST, _MOST, _PARTS = 8, 32, 4
-_encode_blocks, _seal_prelude = Direct(kernels.encode_blocks), Direct(seal_prelude)
+_encode_blocks, _seal_prelude = Specialized(kernels.encode_blocks), Specialized(seal_prelude)
 
 
 def _put(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:

@@ -71,7 +71,7 @@ def start_batch(
     bit_layout = batches.bit_layout_of(dtype, mantissa_bits, levels is not None, ladder, options)
     nearest = (rounding or options.rounding) == "nearest"
     if out is not None:
-        _check_out(out, len(tensors), memory, encoder.max_frame_bytes(sources[0], dtype, bit_layout, TORCH))
+        _check_out(out, len(tensors), memory, encoder.frame_bound(sources[0], dtype, bit_layout, TORCH))
     return batches.encode(memory, sources, dtype, bit_layout, nearest, codebook, options, out)
 
 
@@ -129,7 +129,7 @@ def levels_batch(
     Raises Unsupported: no rule for this optimizer, float64. InvalidArgument.
     """
 
-    from . import levels
+    from . import level_choice as levels
 
     memory, policy = _memory(grads), Policy(ladder, in_group, scale, loss_scale)
     views = list(source) if isinstance(source, Sequence) else levels.views_of(source, params)
@@ -160,7 +160,7 @@ def fresh_codebook(
     options, memory = options or EncoderOptions(), _memory(tensors)
     sources, dtype = batches.sources_of(memory, tensors, levels)
     bit_layout = batches.bit_layout_of(dtype, mantissa_bits, levels is not None, ladder, options)
-    return encoder.fresh_codebook(memory, sources, dtype, bit_layout, options)
+    return encoder.fit_codebook(memory, sources, dtype, bit_layout, options)
 
 
 def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa_bits: int | None = None) -> int:
@@ -170,7 +170,7 @@ def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa
     memory = _memory([tensor])
     (source,), dtype = batches.sources_of(memory, [tensor], None)
     bit_layout: BitLayout = batches.bit_layout_of(dtype, mantissa_bits, ladder is not None, ladder, EncoderOptions())
-    return encoder.max_frame_bytes(source, dtype, bit_layout, TORCH)
+    return encoder.frame_bound(source, dtype, bit_layout, TORCH)
 
 
 def decode_batch(
@@ -192,7 +192,7 @@ def decode_batch(
     where = _indexed(device if device is not None else first.device if is_torch(first) else "cuda")
 
     from . import batches
-    from . import device_memory as memory
+    from . import gpu_memory as memory
 
     return batches.decode(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
 
@@ -202,7 +202,7 @@ def _memory(tensors: Sequence[torch.Tensor]) -> Any:
     if not is_torch(first) or not first.is_cuda:
         raise InvalidArgument("need at least one tensor, all of them on one CUDA device")
 
-    from . import device_memory as memory
+    from . import gpu_memory as memory
 
     return memory.TorchMemory(first.device)
 

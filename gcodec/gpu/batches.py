@@ -20,14 +20,14 @@ from ..frame.decode import FrameReader
 from ..options import LADDERS, EncoderOptions
 from ..tensors import TORCH
 from . import decoder, encoder
-from .device_memory import Memory
-from .encoder import Batch, SharedCodebook, Source
-from .tables import check_type
+from .encoder import Batch, GpuSource, SharedCodebook
+from .gpu_memory import Memory
+from .kernel_tables import check_type
 
 
 def sources_of(
     memory: Memory, tensors: Sequence[Any], levels: Sequence[Any] | None
-) -> tuple[list[Source], DType]:
+) -> tuple[list[GpuSource], DType]:
     """Tensors of one type, with a tensor of levels for each. Raises InvalidArgument."""
     if not tensors or (levels is not None and len(levels) != len(tensors)):
         raise InvalidArgument(f"{len(tensors)} tensors and {0 if levels is None else len(levels)} of levels")
@@ -36,7 +36,7 @@ def sources_of(
     if any(other is not dtype for _, other, _ in seen):
         raise InvalidArgument(f"a batch is of one type: {sorted({other.name for _, other, _ in seen})}")
     check_type(dtype)
-    sources = [Source(bits, math.prod(shape), shape) for bits, _, shape in seen]
+    sources = [GpuSource(bits, math.prod(shape), shape) for bits, _, shape in seen]
     if levels is not None:
         sources = [s._replace(levels=memory.levels_of(own, s.n)) for s, own in zip(sources, levels, strict=True)]
     return sources, dtype
@@ -57,7 +57,7 @@ def bit_layout_of(
 
 def encode(
     memory: Memory,
-    sources: Sequence[Source],
+    sources: Sequence[GpuSource],
     dtype: DType,
     bit_layout: BitLayout,
     nearest: bool,
@@ -67,7 +67,7 @@ def encode(
 ) -> Batch:
     """Frames of tensors, with this codebook or a fresh one."""
     if codebook is None:
-        codebook = encoder.fresh_codebook(memory, sources, dtype, bit_layout, options)
+        codebook = encoder.fit_codebook(memory, sources, dtype, bit_layout, options)
     else:
         check_codebook(codebook.codebook, dtype, bit_layout)
     return encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, TORCH, target)

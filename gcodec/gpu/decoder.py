@@ -13,10 +13,10 @@ from ..format.columns import ColumnReferences
 from ..format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
 from ..frame.decode import check_status, read_start
 from ..kernels.block import header
-from ..kernels.cuda.bundles import MOST_BLOCK_LOG2
 from ..kernels.cuda.decode import decode_blocks
-from .device_memory import Memory
-from .tables import NAMES, decode_tables, form_of
+from ..kernels.cuda.launch_tables import MOST_BLOCK_LOG2
+from .gpu_memory import Memory
+from .kernel_tables import NAMES, decode_tables, value_coding_of
 
 _GUESS = 1 << 12  #: bytes of a frame that are looked at first
 
@@ -116,7 +116,7 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
         memory.send(np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])),
         memory.send(np.concatenate([frame.offsets for frame in frames])),
         memory.send(np.concatenate([frame.sizes for frame in frames])),
-        form_of(dtype, len(prelude.levels), len(prelude.widths), None, False),
+        value_coding_of(dtype, len(prelude.levels), len(prelude.widths), None, False),
         decode_tables(memory, dtype, prelude.widths, prelude.levels, books, columns),
         out,
         statuses,

@@ -15,22 +15,22 @@ from ..format.codebook import Codebook
 from ..format.modes import BitLayout
 from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
-from ..kernels.cuda.bundles import Output
+from ..kernels.cuda.assemble import move_blocks, seal_frames
 from ..kernels.cuda.encode import encode_blocks
-from ..kernels.cuda.frames import move_blocks, seal_frames
 from ..kernels.cuda.histogram import MOST_BINS, count_symbols
+from ..kernels.cuda.launch_tables import Output
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
 from ..plan.plan import FramePlan
 from ..plan.sampling import STREAM_LOG2
-from .device_memory import Memory
-from .tables import check_type, drops_of, encode_tables, form_of
+from .gpu_memory import Memory
+from .kernel_tables import check_type, drops_of, encode_tables, value_coding_of
 
 _ALIGN = 256  #: bytes at whose multiples frames begin in a batch's memory
 
 
-class Source(NamedTuple):
+class GpuSource(NamedTuple):
     """A tensor to encode: contiguous and on the device, ``n`` values and its shape; ``levels``: as many bytes, on the
     device, or None."""
 
@@ -90,14 +90,14 @@ def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Frame
     )
 
 
-def max_frame_bytes(source: Source, dtype: DType, bit_layout: BitLayout, container: int) -> int:
+def frame_bound(source: GpuSource, dtype: DType, bit_layout: BitLayout, container: int) -> int:
     """Most bytes that a frame takes."""
     prelude = _prelude(source, dtype, bit_layout, container, None)
     return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
 
 
 def _prelude(
-    source: Source, dtype: DType, bit_layout: BitLayout, container: int, shared: SharedCodebook | None
+    source: GpuSource, dtype: DType, bit_layout: BitLayout, container: int, shared: SharedCodebook | None
 ) -> Prelude:
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return Prelude(
@@ -124,7 +124,7 @@ class _Inputs(NamedTuple):
     n_blocks: int
 
 
-def _inputs(memory: Memory, sources: Sequence[Source], dtype: DType, shared: SharedCodebook | None) -> _Inputs:
+def _inputs(memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: SharedCodebook | None) -> _Inputs:
     check_type(dtype)
     counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
     some = [source for source in sources if source.n]
@@ -143,8 +143,8 @@ def _inputs(memory: Memory, sources: Sequence[Source], dtype: DType, shared: Sha
     return _Inputs(values, levels, memory.send(rows), memory.send(owner), first)
 
 
-def fresh_codebook(
-    memory: Memory, sources: Sequence[Source], dtype: DType, bit_layout: BitLayout, options: EncoderOptions
+def fit_codebook(
+    memory: Memory, sources: Sequence[GpuSource], dtype: DType, bit_layout: BitLayout, options: EncoderOptions
 ) -> SharedCodebook | None:
     """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
     for the histogram."""
@@ -154,10 +154,10 @@ def fresh_codebook(
     n_bins = 2 + n_levels * window
     assert n_bins <= MOST_BINS
     counts = memory.send(np.zeros((len(sources), n_bins), np.uint32))
-    form = form_of(dtype, n_levels, len(bit_layout.widths), None, False)
+    value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)
     drops = memory.send(drops_of(bit_layout))
     bounds = np.uint32(window), np.uint32(center)
-    memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, drops, *bounds, counts)
+    memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], value_coding, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
     if not histogram[1:].any():
         return None
@@ -175,7 +175,7 @@ def fresh_codebook(
 
 def encode(
     memory: Memory,
-    sources: Sequence[Source],
+    sources: Sequence[GpuSource],
     dtype: DType,
     bit_layout: BitLayout,
     nearest: bool,
@@ -190,7 +190,7 @@ def encode(
     """
     inputs = _inputs(memory, sources, dtype, shared)
     n, n_blocks = len(sources), inputs.n_blocks
-    form = form_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest)
+    value_coding = value_coding_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest)
     tables = encode_tables(memory, dtype, bit_layout, (shared.codebook,) if shared else ())
     parts, starts, places, size = _assembly(sources, dtype, bit_layout, shared, container)
     if target is None:
@@ -208,25 +208,25 @@ def encode(
         memory.send(np.zeros(n, np.uint32)),
     )
     block_places, results = memory.empty(n_blocks, "int64"), memory.send(np.zeros((n, 2), np.int64))
-    memory.launch(encode_blocks, n_blocks, *inputs[:4], form, tables, out)
+    memory.launch(encode_blocks, n_blocks, *inputs[:4], value_coding, tables, out)
     memory.launch(
         seal_frames,
         n,
         inputs.frames,
         memory.send(parts),
-        form,
+        value_coding,
         out,
         memory.send(starts),
         block_places,
         results,
         frames,
     )
-    memory.launch(move_blocks, n_blocks, *inputs[:4], form, tables, out, block_places, results, frames)
+    memory.launch(move_blocks, n_blocks, *inputs[:4], value_coding, tables, out, block_places, results, frames)
     return Batch(memory, goal, places, results, out.faults)
 
 
 def _assembly(
-    sources: Sequence[Source], dtype: DType, bit_layout: BitLayout, shared: SharedCodebook | None, container: int
+    sources: Sequence[GpuSource], dtype: DType, bit_layout: BitLayout, shared: SharedCodebook | None, container: int
 ) -> tuple[np.ndarray, np.ndarray, list[int], int]:
     """By which frames are put together: the table of :func:`frames.seal_frames`, the starts of their preludes (uint32),
     the byte at which each frame begins, and how many they take in all."""

@@ -11,7 +11,7 @@ import numpy as np
 from ..dtypes import DType
 from ..format.columns import ColumnReferences, for_kernels
 from ..kernels.core.bundles import SampleScratch, SampleSpec
-from ..kernels.core.direct import Direct
+from ..kernels.core.specialized import Specialized
 from ..kernels.sample import code_costs, count
 from ..memory import acquire, release
 from ..threads import run_batches
@@ -90,7 +90,7 @@ def take_survey(
     return Survey(bases, by_block, by_stream, every, step)
 
 
-_count = Direct(count.count_sample)
+_count = Specialized(count.count_sample)
 
 
 @lru_cache(256)

@@ -22,7 +22,7 @@ from gcodec.format import prelude as fmt
 from gcodec.format.levels import Level, check_levels, kept_bits
 from gcodec.format.prelude import Prelude
 from gcodec.kernels.block import header
-from gcodec.kernels.block.prelude import find_blocks, seal_prelude
+from gcodec.kernels.block.block_index import find_blocks, seal_prelude
 from gcodec.kernels.entropy import prefix_code
 from tests.support import laws, reference
 from tests.support.cases import KINDS, gaussian, scaled, typed

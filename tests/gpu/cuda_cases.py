@@ -80,9 +80,9 @@ def check_same_bytes(
     from gcodec.gpu import encoder
 
     graded = levels or [None] * len(arrays)
-    sources = [encoder.Source(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
+    sources = [encoder.GpuSource(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
     if codebook is None:
-        codebook = encoder.fresh_codebook(memory, sources, dtype, bit_layout, CODING)
+        codebook = encoder.fit_codebook(memory, sources, dtype, bit_layout, CODING)
     waited = memory.waited
     batch = encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, 0)
     assert memory.waited == waited, "encoding with a codebook waited for the device"
@@ -205,7 +205,7 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
 def histograms(memory: HostMemory, quick: bool) -> None:
     """What the device counts is what the host's survey counts of the same sub-streams."""
     from gcodec.gpu import encoder
-    from gcodec.gpu import tables as forms
+    from gcodec.gpu import kernel_tables as forms
     from gcodec.kernels.cuda.histogram import count_symbols
     from gcodec.plan.codebooks import window_of
 
@@ -214,11 +214,11 @@ def histograms(memory: HostMemory, quick: bool) -> None:
         ladder = FINE_LADDER[case.dtype]
         for bit_layout, n in ((bit_layouts.lossless(dtype), 1), (bit_layouts.ladder(dtype, ladder), len(ladder.drops))):
             levels = levels_at_random(bits, n) if n > 1 else None
-            source = encoder.Source(bits, bits.size, bits.shape, levels)
+            source = encoder.GpuSource(bits, bits.size, bits.shape, levels)
             inputs = encoder._inputs(memory, [source], dtype, None)
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
-            form = forms.form_of(dtype, n, len(bit_layout.widths), None, False)
+            form = forms.value_coding_of(dtype, n, len(bit_layout.widths), None, False)
             memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(bit_layout),
                           np.uint32(window), np.uint32(center), counts)
             if bits.size:
@@ -236,8 +236,8 @@ def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
     bits, levels = Case("float32", "gaussian").bits.reshape(-1)[:300].copy(), np.zeros(300, np.uint8)
     levels[77] = 4
     bit_layout = bit_layouts.ladder(dtype, ladder)
-    source = encoder.Source(bits, 300, (300,), levels)
-    shared = encoder.fresh_codebook(memory, [source], dtype, bit_layout, CODING)
+    source = encoder.GpuSource(bits, 300, (300,), levels)
+    shared = encoder.fit_codebook(memory, [source], dtype, bit_layout, CODING)
     batch = encoder.encode(memory, [source], dtype, bit_layout, True, shared, 0)
     laws.with_refusal(gcodec.InvalidArgument, lambda: batch.sizes)
     assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
@@ -280,7 +280,7 @@ def floats_of_all_kinds(rng: np.random.Generator, n: int) -> np.ndarray:
 def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
     """Of every optimizer, before and after its first step, in every type: those of the host, bit for bit; tensors of
     any sizes in one call."""
-    from gcodec.gpu import levels
+    from gcodec.gpu import level_choice as levels
 
     rng = np.random.default_rng(8)
     sizes = (16500, 1, 0, 300) if quick else (70, 1, 0)
@@ -398,19 +398,19 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     """The kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun there:
     number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
     from gcodec.gpu import encoder
-    from gcodec.gpu import tables as forms
+    from gcodec.gpu import kernel_tables as forms
     from gcodec.kernels.block.header import OK
-    from gcodec.kernels.cuda.bundles import Output
     from gcodec.kernels.cuda.decode import decode_blocks
     from gcodec.kernels.cuda.encode import encode_blocks
+    from gcodec.kernels.cuda.launch_tables import Output
 
     dtype, n, first, words = BY_NAME["bfloat16"], 20_000, -(far >> 14), 4 + (1 << 13)
     bit_layout, own = bit_layouts.lossless(dtype), room[far : far + n]
     own[:] = np.resize(Case("bfloat16", "gaussian").bits.reshape(-1), n)
     wanted, owner = own.copy(), np.zeros(2, np.int32)
-    shared = encoder.fresh_codebook(memory, [encoder.Source(own, n, (n,))], dtype, bit_layout, CODING)
+    shared = encoder.fit_codebook(memory, [encoder.GpuSource(own, n, (n,))], dtype, bit_layout, CODING)
     assert shared is not None
-    form = forms.form_of(dtype, 1, len(bit_layout.widths), bit_layout, True)
+    form = forms.value_coding_of(dtype, 1, len(bit_layout.widths), bit_layout, True)
     out = Output(np.zeros(2 * words, np.uint32), np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.zeros(1, np.uint32))
     rows = np.array([[0, 0, far + n, first, 0, 8, 1, first * words]], np.int64)
     tables = forms.encode_tables(memory, dtype, bit_layout, [shared.codebook])
@@ -636,7 +636,7 @@ def start(mode: str) -> HostMemory:
 
     setattr(simulator, "swapped_cuda_module", _never_restored)  # noqa: B010 - it is not exported
     grid.set_threads(THREADS)
-    for module in ("batches", "levels"):
+    for module in ("batches", "level_choice"):
         import_module(f"gcodec.gpu.{module}")  # and so every kernel, before the first is launched
     return HostMemory(FakeCUDAArray, names)
 

@@ -1,4 +1,4 @@
-"""The host in the place of a device, for tests of the CUDA path: what :class:`gcodec.gpu.device_memory.Memory` asks
+"""The host in the place of a device, for tests of the CUDA path: what :class:`gcodec.gpu.gpu_memory.Memory` asks
 for, in numpy arrays."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from gcodec import gpu
 from gcodec.dtypes import DType
-from gcodec.gpu import device_memory as seam
+from gcodec.gpu import gpu_memory as seam
 from gcodec.kernels.cuda import grid
 
 

@@ -67,9 +67,9 @@ def test_a_broken_cuda_target_is_unsupported(monkeypatch):
 
 def test_small_launches_are_no_mistake():
     """numba warns of few blocks, and a warning is an error here. Its switch is the process's, and stays as it was."""
-    launch, frames = (importlib.import_module(f"gcodec.kernels.cuda.{name}") for name in ("launch", "frames"))
+    launch, assemble = (importlib.import_module(f"gcodec.kernels.cuda.{name}") for name in ("launch", "assemble"))
     with ThreadPoolExecutor(8) as threads:
-        for made in threads.map(lambda blocks: launch.configured(frames.seal_frames, blocks, 0), range(1, 128)):
+        for made in threads.map(lambda blocks: launch.configured(assemble.seal_frames, blocks, 0), range(1, 128)):
             assert made.griddim[0] < 128
     assert launch.settings().CUDA_LOW_OCCUPANCY_WARNINGS == 1
     assert launch.stream_of(0) == 0
@@ -78,7 +78,7 @@ def test_small_launches_are_no_mistake():
 def test_a_default_stream_of_each_threads_own_is_refused(monkeypatch):
     launch = importlib.import_module("gcodec.kernels.cuda.launch")
     monkeypatch.setattr(launch.cuda, "current_context", lambda: None)
-    launch.check_device()
+    launch.check_gpu()
     monkeypatch.setattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 1, raising=False)
     with pytest.raises(gcodec.Unsupported, match="PER_THREAD"):
-        launch.check_device()
+        launch.check_gpu()

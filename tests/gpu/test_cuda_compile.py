@@ -31,28 +31,28 @@ def bundle(like: Any, *kinds: Any) -> Any:
 
 def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """The kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
-    from gcodec.kernels.cuda import bundles, decode, encode, frames, histogram, levels
+    from gcodec.kernels.cuda import assemble, decode, encode, histogram, launch_tables, level_rules
 
-    form = bundle(bundles.Form, *[u4] * 11)
-    table = bundle(bundles.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2), array(u4, 3),
-                   array(u4, 2))
-    lookups = bundle(bundles.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
+    coding = bundle(launch_tables.ValueCoding, *[u4] * 11)
+    table = bundle(launch_tables.EncodeTables, array(u4), array(u4), array(u8), array(u4, 2), array(u4, 2),
+                   array(u4, 3), array(u4, 2))
+    lookups = bundle(launch_tables.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
                      array(i8, 2), array(i1))
-    out = bundle(bundles.Output, array(u4), array(u4), array(u1), array(u4))
-    inputs = array(values), array(u1), array(i8, 2), array(i4), form
+    out = bundle(launch_tables.Output, array(u4), array(u4), array(u1), array(u4))
+    inputs = array(values), array(u1), array(i8, 2), array(i4), coding
     places = array(i8), array(i8, 2), array(u4)
-    rule = (*(array(values),) * 2, *(array(u4),) * 3, bundle(levels.Kinds, *[u4] * 5), array(i8, 2), array(i4),
-            array(types.float32, 2), array(types.float32, 2), array(u1))
+    rule = (*(array(values),) * 2, *(array(u4),) * 3, bundle(level_rules.FloatKinds, *[u4] * 5), array(i8, 2),
+            array(i4), array(types.float32, 2), array(types.float32, 2), array(u1))
     return {
         "encode_blocks": (encode.encode_blocks, (*inputs, table, out)),
-        "seal_frames": (frames.seal_frames, (array(i8, 2), array(i8, 2), form, out, array(u4), *places)),
-        "move_blocks": (frames.move_blocks, (*inputs, table, out, *places)),
+        "seal_frames": (assemble.seal_frames, (array(i8, 2), array(i8, 2), coding, out, array(u4), *places)),
+        "move_blocks": (assemble.move_blocks, (*inputs, table, out, *places)),
         "count_symbols": (histogram.count_symbols, (*inputs, array(u4), u4, u4, array(u4, 2))),
-        "decode_blocks": (decode.decode_blocks, (array(u4), array(i8, 2), array(i4), array(i8), array(i8), form,
+        "decode_blocks": (decode.decode_blocks, (array(u4), array(i8, 2), array(i4), array(i8), array(i8), coding,
                                                  lookups, array(values), array(i4))),
-        "choose_linear": (levels.choose_linear, rule),
-        "choose_accumulator": (levels.choose_accumulator, rule),
-        "choose_adam": (levels.choose_adam, rule),
+        "choose_linear": (level_rules.choose_linear, rule),
+        "choose_accumulator": (level_rules.choose_accumulator, rule),
+        "choose_adam": (level_rules.choose_adam, rule),
     }
 
 

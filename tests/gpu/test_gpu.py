@@ -40,10 +40,10 @@ every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 @pytest.fixture(scope="module", autouse=True)
 def numba_reaches_the_device() -> None:
     """Or else every test would say that it does not, and none anything else."""
-    from gcodec.gpu import device_memory
+    from gcodec.gpu import gpu_memory
 
     try:
-        device_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
+        gpu_memory.TorchMemory(torch.device("cuda", torch.cuda.current_device()))
     except gcodec.Unsupported as error:
         pytest.exit(f"{error}; see docs/gpu.md, What it needs", returncode=1)
 

@@ -13,9 +13,9 @@ from ...errors import Corruption
 from ...format.modes import BitLayout
 from ...frame.decode import FrameReader
 from ...frame.encode import encode_values, plan_for
-from ...kernels.core.direct import Direct
+from ...kernels.core.specialized import Specialized
 from ...kernels.levels.rounding import round_values
-from ...memory import acquire, kind_of, release
+from ...memory import acquire, float_bits_of, release
 from ...options import EncoderOptions
 from ...plan.plan import FramePlan
 from ...tensors import NUMPY, Values
@@ -28,7 +28,7 @@ from .shared_codebooks import COUNTING, SharedCodebooks
 
 _NO_LEVELS = np.zeros(0, np.uint8)
 _CHUNK = 1088  #: bytes of scratch that rounding needs
-_round_values = Direct(round_values)
+_round_values = Specialized(round_values)
 
 
 class BufferCodebooks(NamedTuple):
@@ -114,7 +114,7 @@ class Coder:
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """Write to ``out`` what decoding would return for this rank's own ``bits``; arguments as in :meth:`encode`."""
         start = perf_counter()
-        bit_layout, kind = self.bit_layout, kind_of(self.dtype)
+        bit_layout, kind = self.bit_layout, float_bits_of(self.dtype)
         if not bit_layout.lossy:
             out[:] = bits
             return

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..core.jit import inlined, kernel
 from ..core.scalar import U64
-from ..core.unaligned import load_u16, load_u32, load_u64, load_value, view, width_of
+from ..core.unaligned import load_u16, load_u32, load_u64, load_value, subarray, width_of
 from ..entropy.decode_streams import decode_streams
 from ..entropy.encode_streams import STREAM_PAD, checksum
 from ..entropy.prefix_code import ESCAPE
@@ -42,10 +42,10 @@ def is_zero(data, start, stop):
 
 
 @inlined
-def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shape, scratch, out):
+def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, books, planes, scratch, out):
     """One coded block with codebook ``c`` at ``at`` of ``size`` bytes into ``out`` (uintW[n]), the values from
     ``start`` on. Returns a status."""
-    head_mask = (1 << kind.head_bits) - 1
+    head_mask = (1 << float_bits.head_bits) - 1
     base = np.int64(load_u16(data, at + 2))
     symbol_bytes = np.int64(load_u32(data, at + 16))
     plane_bytes = np.int64(load_u32(data, at + 20))
@@ -53,7 +53,7 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
     length_width, reference_width = np.int64(data[at + 26]), np.int64(data[at + 27])
     run_symbol, flags = data[at + 28], data[at + 29]
     stream_bytes, starts, bases = scratch.stream_bytes, scratch.starts, scratch.bases
-    n_streams = (n + stream - 1) // stream
+    n_streams = (n + stream_len - 1) // stream_len
     streams_at = at + CODED_HEADER + plane_bytes
     lengths_at = streams_at + symbol_bytes
     references_at = lengths_at + (n_streams * length_width + 7) // 8
@@ -62,7 +62,7 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
     if (
         base > head_mask
         or length_width > 16
-        or reference_width > kind.head_bits
+        or reference_width > float_bits.head_bits
         or run_symbol > books.n_symbols[c]
         or flags > (HAS_COLUMNS if len(columns.spans) else 0)
         or not is_zero(data, at + 30, at + 32)
@@ -92,13 +92,13 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
             starts,
             stream_bytes,
             n,
-            stream,
+            stream_len,
             run_symbol,
             books.table[c],
             books.lengths[c],
             np.int64(books.lengths[c, ESCAPE]),
-            kind.head_bits,
-            scratch.lanes,
+            float_bits.head_bits,
+            scratch.decoders,
             scratch.symbols,
             scratch.escapes,
             scratch.escape_heads,
@@ -110,11 +110,11 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
     if status == OK:
         count_plane_items(
             n,
-            stream,
+            stream_len,
             books.mark_of[c],
             books.shift[c],
             books.narrow_head_of[c],
-            shape,
+            planes,
             scratch.dense,
             scratch.lone,
             scratch.seven,
@@ -123,8 +123,8 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
             scratch,
         )
         total = 0
-        for p in range(shape.n):
-            total += (scratch.n_items[p] * shape.widths[p] + 7) >> 3
+        for p in range(planes.n):
+            total += (scratch.n_items[p] * planes.widths[p] + 7) >> 3
         if total != plane_bytes:
             status = BAD_PLANES
     if status == OK:
@@ -132,13 +132,13 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
             data,
             at + CODED_HEADER,
             n,
-            stream,
-            kind,
+            stream_len,
+            float_bits,
             books.mark_of[c],
             books.shift[c],
             books.head_of[c],
             books.narrow_head_of[c],
-            shape,
+            planes,
             scratch.dense,
             scratch.lone,
             scratch.seven,
@@ -149,17 +149,19 @@ def decode_coded(data, at, size, start, n, stream, kind, columns, c, books, shap
             out,
         )
         if flags and fill_columns(columns.spans, columns.heads, start, n, scratch.columns):
-            restore_columns(out, n, stream, scratch.symbols, scratch.columns, kind.head_shift, head_mask)
+            restore_columns(out, n, stream_len, scratch.symbols, scratch.columns, float_bits.head_shift, head_mask)
         for k in range(n_escapes):
-            s = scratch.escapes[k] // (stream + STREAM_PAD)
+            s = scratch.escapes[k] // (stream_len + STREAM_PAD)
             i = scratch.escapes[k] - s * STREAM_PAD
-            clear = U64(out[i]) & ~(U64(head_mask) << U64(kind.head_shift))
-            out[i] = clear | (U64(scratch.escape_heads[k]) << U64(kind.head_shift))
+            clear = U64(out[i]) & ~(U64(head_mask) << U64(float_bits.head_shift))
+            out[i] = clear | (U64(scratch.escape_heads[k]) << U64(float_bits.head_shift))
     return status
 
 
 @kernel
-def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, columns, books, shape, scratch, out, out_first):
+def decode_blocks(
+    data, offsets, sizes, begin, end, geometry, float_bits, columns, books, planes, scratch, out, out_first
+):
     """Decode blocks ``begin ... end``; value i of the frame goes to ``out[i - out_first]``.
 
     ``data``: uint8, readable for ``codec.margin`` bytes after the last of these blocks; ``offsets`` and ``sizes``:
@@ -177,7 +179,7 @@ def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, columns, boo
         if checksum(data, at, size >> 2, 2, seed) != load_u64(data, at + 8):
             return BAD_CHECKSUM, b
         block_kind, c = data[at], data[at + 1]
-        block_out = view(out, start - out_first, n)
+        block_out = subarray(out, start - out_first, n)
         if block_kind > CODED:
             return IS_PREDICTED if block_kind == PREDICTED else BAD_KIND, b
         if load_u32(data, at + 4) != n:
@@ -186,7 +188,7 @@ def decode_blocks(data, offsets, sizes, begin, end, geometry, kind, columns, boo
             if size < CODED_HEADER or c >= len(books.n_symbols):
                 return BAD_FIELD, b
             status = decode_coded(
-                data, at, size, start, n, geometry.stream, kind, columns, c, books, shape, scratch, block_out
+                data, at, size, start, n, geometry.stream_len, float_bits, columns, c, books, planes, scratch, block_out
             )
             if status != OK:
                 return status, b

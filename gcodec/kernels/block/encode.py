@@ -6,7 +6,7 @@ import numpy as np
 
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U16, U32, U64
-from ..core.unaligned import store_u16, store_u32, store_u64, store_value, view, view_if_any, width_of
+from ..core.unaligned import store_u16, store_u32, store_u64, store_value, subarray, subarray_if_any, width_of
 from ..entropy.encode_streams import checksum, encode_streams
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, remove_columns
@@ -18,22 +18,39 @@ from .header import BLOCK_HEADER, CODED, CODED_HEADER, CONSTANT, HAS_COLUMNS, RA
 
 @inlined
 def encode_coded(
-    values, shifted, levels, n, stream, kind, base, with_references, c, books, shape, scratch, out, at, upcoming, apart
+    values,
+    shifted,
+    levels,
+    n,
+    stream_len,
+    float_bits,
+    base,
+    with_references,
+    c,
+    books,
+    planes,
+    scratch,
+    out,
+    at,
+    upcoming,
+    apart,
 ):
     """A coded block with codebook ``c`` at ``at``, kind, count, checksum and flags left out. ``shifted``: the values
     without column references, or just the values. Returns the end, or -1 if it cannot be coded."""
-    n_streams = (n + stream - 1) // stream
+    n_streams = (n + stream_len - 1) // stream_len
     references, stream_bytes = scratch.references, scratch.stream_bytes
-    base, width = find_block_symbols(shifted, levels, n, stream, kind, base, with_references, c, books, scratch)
+    base, width = find_block_symbols(
+        shifted, levels, n, stream_len, float_bits, base, with_references, c, books, scratch
+    )
     planes_at = at + CODED_HEADER
     streams_at = split_planes(
         values,
         n,
-        stream,
-        kind.tail_bits,
+        stream_len,
+        float_bits.tail_bits,
         books.mark_of[c],
         books.shift[c],
-        shape,
+        planes,
         scratch.dense,
         scratch.lone,
         scratch.seven,
@@ -48,12 +65,12 @@ def encode_coded(
         scratch.symbols,
         values,
         n,
-        stream,
+        stream_len,
         books.table[c],
         books.escape_code[c],
         np.int64(books.lengths[c, ESCAPE]),
-        kind.head_bits,
-        kind.head_shift,
+        float_bits.head_bits,
+        float_bits.head_shift,
         run_symbol,
         scratch.chunk,
         out,
@@ -93,14 +110,14 @@ def encode_blocks(
     values,
     levels,
     geometry,
-    kind,
+    float_bits,
     begin,
     end,
     rounding,
     choices,
     columns,
     books,
-    shape,
+    planes,
     rounded,
     keep,
     scratch,
@@ -118,27 +135,27 @@ def encode_blocks(
     -1 where a level is none.
     """
     width = width_of(values) // 8
-    stream = geometry.stream
+    stream_len = geometry.stream_len
     for b in range(begin, end):
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
-        block_values = view(values, start, n)
-        block_levels = view_if_any(levels, start, n)
+        block_values = subarray(values, start, n)
+        block_levels = subarray_if_any(levels, start, n)
         if levels is not None and greatest(block_levels) >= rounding.n_levels:
             return -1
         if rounded is not None:
-            result = view(rounded, start if keep else 0, n)
+            result = subarray(rounded, start if keep else 0, n)
             round_values(
                 block_values,
                 block_levels,
                 n,
                 rounding.drops,
-                kind.infinity,
-                kind.smallest_normal,
+                float_bits.infinity,
+                float_bits.smallest_normal,
                 rounding.nearest,
                 rounding.prune,
                 scratch.symbols,
-                view(values, start + n, n),
+                subarray(values, start + n, n),
                 result,
             )
             block_values = result
@@ -152,32 +169,32 @@ def encode_blocks(
         elif choices.codebook[b] >= 0:
             c = choices.codebook[b]
             shifted, flags = block_values, 0
-            head_mask = (1 << kind.head_bits) - 1
-            infinity = U64(0) if block_levels is None else kind.infinity  # only levels ask what is finite
+            head_mask = (1 << float_bits.head_bits) - 1
+            infinity = U64(0) if block_levels is None else float_bits.infinity  # only levels ask what is finite
             if (
                 len(columns.spans)
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.columns)
                 and remove_columns(
-                    block_values, n, scratch.columns, kind.head_shift, head_mask, infinity, scratch.shifted
+                    block_values, n, scratch.columns, float_bits.head_shift, head_mask, infinity, scratch.shifted
                 )
             ):
-                shifted, flags = view(scratch.shifted, 0, n), HAS_COLUMNS
+                shifted, flags = subarray(scratch.shifted, 0, n), HAS_COLUMNS
             stop = encode_coded(
                 block_values,
                 shifted,
                 block_levels,
                 n,
-                stream,
-                kind,
+                stream_len,
+                float_bits,
                 choices.base[b],
                 choices.references,
                 c,
                 books,
-                shape,
+                planes,
                 scratch,
                 out,
                 at,
-                view(values, start + n, n),
+                subarray(values, start + n, n),
                 64 if rounded is None else 128,  # rounding has fetched the others
             )
             out[at] = U8(CODED)

@@ -14,8 +14,8 @@ from ..core.unaligned import (
     store_u32,
     store_u64,
     store_value,
-    view,
-    view_if_any,
+    subarray,
+    subarray_if_any,
     width_of,
 )
 from ..core.vector import compress_8, expand_8, look_up_64
@@ -49,15 +49,15 @@ NO_ESCAPE = 64  #: length of an escape that does not exist: no look-up reaches i
 
 
 @kernel
-def split_digits(n, stream, n_planes, mark_of, scratch, out, at):
+def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
     """The planes of a block: ``n_planes - 1`` of bytes, the last of half bytes. Returns the end."""
     marks, n_items, items = scratch.marks, scratch.n_items, scratch.items
-    narrow.find_marks(scratch.symbols, n, stream, mark_of, marks)
+    narrow.find_marks(scratch.symbols, n, stream_len, mark_of, marks)
     n_items[:] = 0
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - s * stream)
-        words = view(scratch.words, s * stream, count)
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - s * stream_len)
+        words = subarray(scratch.words, s * stream_len, count)
         for p in range(n_planes):
             right = U32(28 if p == n_planes - 1 else 8 * p)
             for i in range(count):
@@ -72,7 +72,7 @@ def split_digits(n, stream, n_planes, mark_of, scratch, out, at):
 
 
 @kernel
-def merge_digits(data, at, n, stream, n_planes, tables, scratch):
+def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
     """Inverse of :func:`split_digits` and of :func:`residuals.digits`: residuals into ``scratch.words``. ``tables``:
     uint8[4, 256], by symbol: marks, first digit, and by how many bits it and the bytes are shifted left."""
     marks, n_items, items, symbols = scratch.marks, scratch.n_items, scratch.items, scratch.symbols
@@ -82,10 +82,10 @@ def merge_digits(data, at, n, stream, n_planes, tables, scratch):
         at += (n_items[p] * width + 7) >> 3
     n_items[:] = 0
     own = scratch.bytes
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - s * stream)
-        words = view(scratch.words, s * stream, count)
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - s * stream_len)
+        words = subarray(scratch.words, s * stream_len, count)
         for i in range(count):
             words[i] = U32(0)
         for p in range(n_planes):
@@ -98,12 +98,12 @@ def merge_digits(data, at, n, stream, n_planes, tables, scratch):
                 for i in range(count):
                     words[i] = U32(words[i] | U32(U32(own[i]) << left))
             else:
-                shift = view(own, len(own) >> 1, count)
+                shift = subarray(own, len(own) >> 1, count)
                 for i in range(0, count, 64):
                     look_up_64(tables[3], 0, symbols, place + i, own, (len(own) >> 1) + i)
                 for i in range(count):
                     words[i] = U32(U32(words[i] << U32(shift[i])) | U32(own[i]))
-        first, shift = view(own, 0, count), view(own, len(own) >> 1, count)
+        first, shift = subarray(own, 0, count), subarray(own, len(own) >> 1, count)
         for i in range(0, count, 64):
             look_up_64(tables[1], 0, symbols, place + i, own, i)
             look_up_64(tables[2], 0, symbols, place + i, own, (len(own) >> 1) + i)
@@ -123,12 +123,12 @@ def encode_predicted_blocks(
     :func:`merge_digits`; ``code``: uint32[256], encode table.
     """
     width = width_of(values) // 8
-    stream = geometry.stream
+    stream_len = geometry.stream_len
     for b in range(begin, end):
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
-        block_values = view(values, start, n)
-        n_streams = (n + stream - 1) // stream
+        block_values = subarray(values, start, n)
+        n_streams = (n + stream_len - 1) // stream_len
         column = (start - origin) % len(template) if base is None else 0
         store_u32(out, at, U32(0))
         store_u32(out, at + 4, U32(n))
@@ -138,15 +138,15 @@ def encode_predicted_blocks(
             store_value(out, at + BLOCK_HEADER, block_values[0])
             stop = at + BLOCK_HEADER + width
         else:
-            base_values = view_if_any(base, start, n)
-            n_rows = residuals_of_block(block_values, base_values, stream, template, column, form, scratch)
+            base_values = subarray_if_any(base, start, n)
+            n_rows = residuals_of_block(block_values, base_values, stream_len, template, column, form, scratch)
             planes_at = at + CODED_HEADER
-            streams_at = split_digits(n, stream, width, tables[0], scratch, out, planes_at)
+            streams_at = split_digits(n, stream_len, width, tables[0], scratch, out, planes_at)
             lengths_at = encode_streams(
                 scratch.symbols,
                 block_values,
                 n,
-                stream,
+                stream_len,
                 code,
                 U32(0),
                 np.int64(0),
@@ -157,7 +157,7 @@ def encode_predicted_blocks(
                 out,
                 streams_at,
                 scratch.stream_bytes,
-                view(values, start + n, n),
+                subarray(values, start + n, n),
                 64,
             )
             if lengths_at >= 0:
@@ -194,7 +194,22 @@ def encode_predicted_blocks(
 
 @kernel
 def decode_predicted(
-    data, at, size, n, stream, form, n_planes, base, start, template, tables, lengths, table, n_symbols, scratch, out
+    data,
+    at,
+    size,
+    n,
+    stream_len,
+    form,
+    n_planes,
+    base,
+    start,
+    template,
+    tables,
+    lengths,
+    table,
+    n_symbols,
+    scratch,
+    out,
 ):
     """One predicted block at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
     symbol_bytes, plane_bytes = np.int64(load_u32(data, at + 16)), np.int64(load_u32(data, at + 20))
@@ -203,7 +218,7 @@ def decode_predicted(
     column = np.int64(load_u32(data, at + 28))
     if length_width > 16 or run_symbol > n_symbols or column >= max(len(template), 1):
         return BAD_FIELD
-    n_streams = (n + stream - 1) // stream
+    n_streams = (n + stream_len - 1) // stream_len
     n_rows = (column + n + len(template) - 1) // len(template) if len(template) else 0
     streams_at = at + CODED_HEADER + plane_bytes
     lengths_at = streams_at + symbol_bytes
@@ -228,13 +243,13 @@ def decode_predicted(
         scratch.starts,
         scratch.stream_bytes,
         n,
-        stream,
+        stream_len,
         run_symbol,
         table,
         lengths,
         np.int64(NO_ESCAPE),
         0,
-        scratch.lanes,
+        scratch.decoders,
         scratch.symbols,
         scratch.escapes,
         scratch.escape_heads,
@@ -243,13 +258,13 @@ def decode_predicted(
     )
     if n_escapes:
         return BAD_STREAM
-    count_items(scratch.symbols, n, stream, n_planes, tables[0], scratch.marks, scratch.n_items)
+    count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items)
     total = 0
     for p in range(n_planes):
         total += (scratch.n_items[p] * (4 if p == n_planes - 1 else 8) + 7) >> 3
     if total != plane_bytes:
         return BAD_PLANES
-    merge_digits(data, at + CODED_HEADER, n, stream, n_planes, tables, scratch)
+    merge_digits(data, at + CODED_HEADER, n, stream_len, n_planes, tables, scratch)
     for row in range(n_rows):
         scratch.scales[row] = U32(load_u32(data, scales_at + SCALE_BYTES * row) << U32(8))
     if n_rows:
@@ -283,13 +298,13 @@ def decode_predicted_blocks(
         c, number = np.int64(data[at + 1]), np.int64(load_u16(data, at + 2))
         if size < CODED_HEADER or load_u32(data, at + 4) != n or c >= len(books.n_symbols) or number >= len(spans):
             return BAD_FIELD, b
-        template = view(templates, spans[number, 0], spans[number, 1] - spans[number, 0])
+        template = subarray(templates, spans[number, 0], spans[number, 1] - spans[number, 0])
         status = decode_predicted(
             data,
             at,
             size,
             n,
-            geometry.stream,
+            geometry.stream_len,
             form,
             n_planes,
             base,
@@ -300,7 +315,7 @@ def decode_predicted_blocks(
             books.table[c],
             books.n_symbols[c],
             scratch,
-            view(out, start - out_first, n),
+            subarray(out, start - out_first, n),
         )
         if status != OK:
             return status, b

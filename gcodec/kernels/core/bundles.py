@@ -8,14 +8,14 @@ import numpy as np
 
 
 class Geometry(NamedTuple):
-    """``n_values`` of the frame; values per ``block`` and per sub-stream (``stream``)."""
+    """``n_values`` of the frame; values per ``block`` and per sub-stream (``stream_len``)."""
 
     n_values: int
     block: int
-    stream: int
+    stream_len: int
 
 
-class Kind(NamedTuple):
+class FloatBits(NamedTuple):
     """The value type (docs/format.md section 2): bits of head and tail, where the head lies, and the bits of two
     magnitudes."""
 
@@ -101,7 +101,7 @@ class SampleSpec(NamedTuple):
     """
 
     block: int
-    stream: int
+    stream_len: int
     piece: int
     every: int
     step: int
@@ -122,7 +122,7 @@ class SampleScratch(NamedTuple):
     means: np.ndarray  #: int64[n_streams]
     numbers: np.ndarray  #: int64[n_streams], of values that are not zero
     is_shifted: np.ndarray  #: bool[n_streams]
-    bins: np.ndarray  #: uint16[stream]
+    bins: np.ndarray  #: uint16[stream_len]
     counts: np.ndarray  #: uint32[count.BOTH, n_bins]
     parts: np.ndarray  #: uint16[4 * count.PART], zeros
     stream_counts: np.ndarray  #: uint32[count.PART], heads as they are
@@ -141,17 +141,17 @@ class Scratch(NamedTuple):
     references: np.ndarray  #: uint32[n_streams]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     n_items: np.ndarray  #: int64[8]
-    chunk: np.ndarray  #: uint8[4 * (stream + 64)], and at least CHUNK_BYTES and CLASS_BYTES
+    chunk: np.ndarray  #: uint8[4 * (stream_len + 64)], and at least CHUNK_BYTES and CLASS_BYTES
     columns: np.ndarray  #: int8[block]
     shifted: np.ndarray  #: uintW[block], to encode
     heads: np.ndarray  #: uint8[block + 64], to encode float32
     others: np.ndarray  #: uint64[block / 64 + 1], likewise
-    words: np.ndarray | None  #: uint32[stream + 64]
-    dense: np.ndarray | None  #: uint32[stream + 64]
-    lone: np.ndarray | None  #: uint8[stream + 64]
+    words: np.ndarray | None  #: uint32[stream_len + 64]
+    dense: np.ndarray | None  #: uint32[stream_len + 64]
+    lone: np.ndarray | None  #: uint8[stream_len + 64]
     seven: np.ndarray | None  #: uint8[block + 64]
-    tails: np.ndarray | None  #: uint8[stream + 64], beside ``seven``
-    bytes: np.ndarray | None  #: uint8[2 * (stream + 64)]
+    tails: np.ndarray | None  #: uint8[stream_len + 64], beside ``seven``
+    bytes: np.ndarray | None  #: uint8[2 * (stream_len + 64)]
     marks: np.ndarray | None  #: like symbols
     items: np.ndarray | None  #: uint8[8, block + 64]
     general: np.ndarray | None  #: uint64[block]
@@ -159,7 +159,7 @@ class Scratch(NamedTuple):
     rounded: np.ndarray | None  #: uintW[block], where values are rounded
     starts: np.ndarray | None  #: int64[n_streams], to decode, as all below
     bases: np.ndarray | None  #: uint16[n_streams]
-    lanes: np.ndarray | None  #: int64[3, 4]
+    decoders: np.ndarray | None  #: int64[5, 4]
     escapes: np.ndarray | None  #: int64[block]
     escape_heads: np.ndarray | None  #: uint16[block]
 
@@ -171,14 +171,14 @@ class Residuals(NamedTuple):
     marks: np.ndarray  #: like symbols
     predictions: np.ndarray  #: uint32[block]
     words: np.ndarray  #: uint32[block]
-    bytes: np.ndarray  #: uint8[2 * (stream + 64)]
+    bytes: np.ndarray  #: uint8[2 * (stream_len + 64)]
     items: np.ndarray  #: uint8[n_planes, block + 64]
     n_items: np.ndarray  #: int64[8]
     scales: np.ndarray  #: uint32[block / 2 + 2]
     sums: np.ndarray  #: float32[16]
     stream_bytes: np.ndarray  #: uint32[n_streams]
     starts: np.ndarray  #: int64[n_streams]
-    lanes: np.ndarray  #: int64[3, 4]
+    decoders: np.ndarray  #: int64[5, 4]
     chunk: np.ndarray  #: uint8[CHUNK_BYTES]
     escapes: np.ndarray  #: int64[block]
     escape_heads: np.ndarray  #: uint16[block]

@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from .intrinsics import intrinsic_step
 from .jit import kernel
 from .scalar import U64, word_multiplier
-from .simd import INDEX, Lanes, load
+from .simd import INDEX, Vector, load
 from .unaligned import load_u32
 
 _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
@@ -26,12 +26,12 @@ def _generate(builder: Any, args: list[Any], at: Any) -> Any:
     start = at(0, 8)
     with cgutils.for_range(builder, args[2]) as loop:
         words = load(builder, builder.gep(start, [builder.mul(loop.index, ir.Constant(INDEX, 64))]), 32, 16).seen_as(64)
-        product, even, odd = (Lanes(builder, builder.load(slot)) for slot in slots)
+        product, even, odd = (Vector(builder, builder.load(slot)) for slot in slots)
         factors = (product | 1).seen_as(64)
         builder.store((product + 16 * _STEP).value, slots[0])
         builder.store((even + (words & _LOW) * (factors & _LOW)).value, slots[1])
         builder.store((odd + (words >> 32) * (factors >> 32)).value, slots[2])
-    return (Lanes(builder, builder.load(slots[1])) + Lanes(builder, builder.load(slots[2]))).total()
+    return (Vector(builder, builder.load(slots[1])) + Vector(builder, builder.load(slots[2]))).total()
 
 
 #: sum_words(data, start, n) -> sum of 16 * n words, each times its multiplier, as uint64.

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from .jit import kernel
 from .scalar import U32
-from .unaligned import float_of
+from .unaligned import float_from_bits
 
 WIDE, BFLOAT16, HALF = range(3)  #: kinds of floats: float32, bfloat16, float16
 _TINY = np.float32(2.0**-24)  #: the least positive float16
@@ -89,12 +89,12 @@ def root(typingctx: Any, a: Any) -> Any:
 def widened(bits, kind):
     """The float32 of equal value to a float with these bits, of this kind; both of them uint32."""
     if kind == U32(WIDE):
-        return float_of(bits)
+        return float_from_bits(bits)
     if kind == U32(BFLOAT16):
-        return float_of(U32(bits << U32(16)))
+        return float_from_bits(U32(bits << U32(16)))
     sign, size = U32(U32(bits & U32(0x8000)) << U32(16)), U32(bits & U32(0x7FFF))
     if size < U32(0x400):  # denormal
         small = times(np.float32(np.int32(size)), _TINY)
         return -small if sign else small
     more = U32(255 - 31 << 23) if size >= U32(0x7C00) else U32(127 - 15 << 23)
-    return float_of(U32(sign | U32(U32(size << U32(13)) + more)))
+    return float_from_bits(U32(sign | U32(U32(size << U32(13)) + more)))

@@ -1,8 +1,8 @@
 """Vectors of integers in LLVM's own terms, with Python's operators: what the fused steps are
 written in.
 
-A :class:`Lanes` is one value of LLVM's intermediate code of type <n x i bits>; an operation on it emits an instruction.
-LLVM fits any n to the registers that the CPU has.
+A :class:`Vector` is one value of LLVM's intermediate code of type <n x i bits>; an operation on it emits an
+instruction. LLVM fits any n to the registers that the CPU has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
     return builder.call(function, args)
 
 
-class Lanes:
+class Vector:
     """A vector and the builder that adds to it. Integers and scalars meet vectors as in numpy."""
 
     def __init__(self, builder: Any, value: Any) -> None:
@@ -40,79 +40,79 @@ class Lanes:
         return int(self.value.type.element.width)
 
     def _like(self, other: Any) -> Any:
-        if isinstance(other, Lanes):
+        if isinstance(other, Vector):
             return other.value
         if isinstance(other, int):
             return ir.Constant(self.value.type, [other & (1 << self.bits) - 1] * self.n)
         return splat(self.builder, other, self.bits, self.n).value
 
-    def _with(self, operation: str, other: Any) -> Lanes:
-        return Lanes(self.builder, getattr(self.builder, operation)(self.value, self._like(other)))
+    def _with(self, operation: str, other: Any) -> Vector:
+        return Vector(self.builder, getattr(self.builder, operation)(self.value, self._like(other)))
 
-    def __add__(self, other: Any) -> Lanes:
+    def __add__(self, other: Any) -> Vector:
         return self._with("add", other)
 
-    def __sub__(self, other: Any) -> Lanes:
+    def __sub__(self, other: Any) -> Vector:
         return self._with("sub", other)
 
-    def __mul__(self, other: Any) -> Lanes:
+    def __mul__(self, other: Any) -> Vector:
         return self._with("mul", other)
 
-    def __and__(self, other: Any) -> Lanes:
+    def __and__(self, other: Any) -> Vector:
         return self._with("and_", other)
 
-    def __or__(self, other: Any) -> Lanes:
+    def __or__(self, other: Any) -> Vector:
         return self._with("or_", other)
 
-    def __xor__(self, other: Any) -> Lanes:
+    def __xor__(self, other: Any) -> Vector:
         return self._with("xor", other)
 
-    def __lshift__(self, other: Any) -> Lanes:
+    def __lshift__(self, other: Any) -> Vector:
         """Amounts must be below the width."""
         return self._with("shl", other)
 
-    def __rshift__(self, other: Any) -> Lanes:
+    def __rshift__(self, other: Any) -> Vector:
         return self._with("lshr", other)
 
-    def compare(self, operator: str, other: Any) -> Lanes:
+    def compare(self, operator: str, other: Any) -> Vector:
         """<n x i1> of an unsigned comparison."""
-        return Lanes(self.builder, self.builder.icmp_unsigned(operator, self.value, self._like(other)))
+        return Vector(self.builder, self.builder.icmp_unsigned(operator, self.value, self._like(other)))
 
-    def negative(self) -> Lanes:
+    def negative(self) -> Vector:
         """<n x i1>: the topmost bit of each lane."""
-        return Lanes(self.builder, self.builder.icmp_signed("<", self.value, self._like(0)))
+        return Vector(self.builder, self.builder.icmp_signed("<", self.value, self._like(0)))
 
-    def above(self, other: Any) -> Lanes:
+    def above(self, other: Any) -> Vector:
         """<n x i1> of a signed comparison."""
-        return Lanes(self.builder, self.builder.icmp_signed(">", self.value, self._like(other)))
+        return Vector(self.builder, self.builder.icmp_signed(">", self.value, self._like(other)))
 
-    def widened(self, bits: int) -> Lanes:
+    def widened(self, bits: int) -> Vector:
         """A mask as lanes of all ones or all zeros."""
-        return Lanes(self.builder, self.builder.sext(self.value, ir.VectorType(ir.IntType(bits), self.n)))
+        return Vector(self.builder, self.builder.sext(self.value, ir.VectorType(ir.IntType(bits), self.n)))
 
-    def choose(self, yes: Any, no: Lanes) -> Lanes:
+    def choose(self, yes: Any, no: Vector) -> Vector:
         """This mask's choice between two."""
-        return Lanes(self.builder, self.builder.select(self.value, no._like(yes), no.value))
+        return Vector(self.builder, self.builder.select(self.value, no._like(yes), no.value))
 
-    def to(self, bits: int) -> Lanes:
+    def to(self, bits: int) -> Vector:
         """Each lane zero-extended or cut to ``bits``."""
         kind = ir.VectorType(ir.IntType(bits), self.n)
         cast = self.builder.zext if bits > self.bits else self.builder.trunc
-        return self if bits == self.bits else Lanes(self.builder, cast(self.value, kind))
+        return self if bits == self.bits else Vector(self.builder, cast(self.value, kind))
 
-    def seen_as(self, bits: int) -> Lanes:
+    def seen_as(self, bits: int) -> Vector:
         """The same bits in lanes of another width."""
         kind = ir.VectorType(ir.IntType(bits), self.n * self.bits // bits)
-        return Lanes(self.builder, self.builder.bitcast(self.value, kind))
+        return Vector(self.builder, self.builder.bitcast(self.value, kind))
 
-    def pick(self, lanes: list[int], other: Lanes | None = None) -> Lanes:
+    def pick(self, lanes: list[int], other: Vector | None = None) -> Vector:
         """The lanes of these numbers, counted through this vector and ``other``."""
         picks = ir.Constant(ir.VectorType(_POSITION, len(lanes)), lanes)
         second = self.value if other is None else other.value
-        return Lanes(self.builder, self.builder.shuffle_vector(self.value, second, picks))
+        return Vector(self.builder, self.builder.shuffle_vector(self.value, second, picks))
 
-    def part(self, k: int, n: int) -> Lanes:
-        """Lanes ``k * n ... k * n + n - 1``."""
+    def part(self, k: int, n: int) -> Vector:
+        """Vector ``k * n ... k * n + n - 1``."""
         return self.pick(list(range(k * n, k * n + n)))
 
     def number(self) -> Any:
@@ -124,13 +124,13 @@ class Lanes:
         """How many lanes of a mask are set: a scalar."""
         return call(self.builder, "llvm.ctpop.i64", INDEX, [self.number()])
 
-    def multiply_pairs(self, factors: Lanes) -> Lanes:
+    def multiply_pairs(self, factors: Vector) -> Vector:
         """Sums of two products in a row, in lanes of twice the width: of bytes, the factors signed, or of words of 16
         bits, all signed. 512 bits."""
         result = ir.VectorType(ir.IntType(2 * self.bits), self.n // 2)
         name = {8: "pmaddubs.w", 16: "pmaddw.d"}[self.bits]
         args = [self.value, factors.seen_as(self.bits).value]
-        return Lanes(self.builder, call(self.builder, f"llvm.x86.avx512.{name}.512", result, args))
+        return Vector(self.builder, call(self.builder, f"llvm.x86.avx512.{name}.512", result, args))
 
     def total(self) -> Any:
         """Sum of all lanes, modulo their width: a scalar."""
@@ -142,46 +142,46 @@ class Lanes:
         self.builder.store(self.value, self.builder.bitcast(address, self.value.type.as_pointer()), align=1)
 
 
-def load(builder: Any, address: Any, bits: int, n: int) -> Lanes:
+def load(builder: Any, address: Any, bits: int, n: int) -> Vector:
     """Read n lanes."""
     kind = ir.VectorType(ir.IntType(bits), n)
-    return Lanes(builder, builder.load(builder.bitcast(address, kind.as_pointer()), align=1))
+    return Vector(builder, builder.load(builder.bitcast(address, kind.as_pointer()), align=1))
 
 
-def splat(builder: Any, value: Any, bits: int, n: int) -> Lanes:
+def splat(builder: Any, value: Any, bits: int, n: int) -> Vector:
     """A scalar, cut to ``bits``, in all lanes."""
     element, kind = ir.IntType(bits), ir.VectorType(ir.IntType(bits), n)
     if value.type != element:
         value = builder.trunc(value, element) if value.type.width > bits else builder.zext(value, element)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_POSITION, 0))
-    return Lanes(builder, one).pick([0] * n)
+    return Vector(builder, one).pick([0] * n)
 
 
-def constant(builder: Any, numbers: list[int]) -> Lanes:
+def constant(builder: Any, numbers: list[int]) -> Vector:
     """These bytes."""
-    return Lanes(builder, ir.Constant(ir.VectorType(ir.IntType(8), len(numbers)), numbers))
+    return Vector(builder, ir.Constant(ir.VectorType(ir.IntType(8), len(numbers)), numbers))
 
 
-def mask_of(builder: Any, marked: list[bool]) -> Lanes:
+def mask_of(builder: Any, marked: list[bool]) -> Vector:
     """The mask of the lanes that are marked."""
-    return Lanes(builder, ir.Constant(ir.VectorType(ir.IntType(1), len(marked)), marked))
+    return Vector(builder, ir.Constant(ir.VectorType(ir.IntType(1), len(marked)), marked))
 
 
-def mask_from(builder: Any, address: Any, n: int) -> Lanes:
+def mask_from(builder: Any, address: Any, n: int) -> Vector:
     """The mask whose n bits lie at an address."""
     kind = ir.IntType(n)
     word = builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
-    return Lanes(builder, builder.bitcast(word, ir.VectorType(ir.IntType(1), n)))
+    return Vector(builder, builder.bitcast(word, ir.VectorType(ir.IntType(1), n)))
 
 
-def move(verb: str, source: Lanes, mask: Lanes, rest: Lanes | None = None) -> Lanes:
+def move(verb: str, source: Vector, mask: Vector, rest: Vector | None = None) -> Vector:
     """compress: the marked lanes one behind the other; expand: the inverse. Other lanes are those of ``rest``, or 0."""
     name = f"llvm.x86.avx512.mask.{verb}.v{source.n}i{source.bits}"
     others = ir.Constant(source.value.type, [0] * source.n) if rest is None else rest.value
-    return Lanes(source.builder, call(source.builder, name, others.type, [source.value, others, mask.value]))
+    return Vector(source.builder, call(source.builder, name, others.type, [source.value, others, mask.value]))
 
 
-def pick_bits(picks: Lanes, source: Lanes) -> Lanes:
+def pick_bits(picks: Vector, source: Vector) -> Vector:
     """Eight bits of every 64, from those of these numbers on, to each byte of them."""
     name = "llvm.x86.avx512.pmultishift.qb.512"
-    return Lanes(source.builder, call(source.builder, name, picks.value.type, [picks.value, source.value]))
+    return Vector(source.builder, call(source.builder, name, picks.value.type, [picks.value, source.value]))

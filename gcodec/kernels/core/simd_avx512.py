@@ -6,17 +6,17 @@ from typing import Any
 
 from llvmlite import ir
 
-from .simd import Lanes, call, constant, load, mask_of, pick_bits
+from .simd import Vector, call, constant, load, mask_of, pick_bits
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 
 
-def extract_tails(words: Lanes, rest: int = 23) -> Lanes:
+def extract_tails(words: Vector, rest: int = 23) -> Vector:
     """Tails of float32, with ``rest`` bits below the head."""
     return (words & (1 << rest) - 1) | ((words >> (31 - rest)) & (1 << rest))
 
 
-def join_values(head: Lanes, tail: Lanes, bits: int = 32, rest: int | None = None) -> Lanes:
+def join_values(head: Vector, tail: Vector, bits: int = 32, rest: int | None = None) -> Vector:
     """float32 from heads (any upper bits) and tails, or ``bits`` 16: bfloat16 or float16, with ``rest`` bits below the
     head, by default 23 or 7."""
     rest = rest or {32: 23, 16: 7}[bits]
@@ -24,26 +24,26 @@ def join_values(head: Lanes, tail: Lanes, bits: int = 32, rest: int | None = Non
     return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)
 
 
-def look_up_bytes(builder: Any, table: Any, source: Lanes, n: int = 256) -> Lanes:
+def look_up_bytes(builder: Any, table: Any, source: Vector, n: int = 256) -> Vector:
     """64 bytes through a table of 64 or 256 bytes at an address; of 64, the indices' low six bits count."""
     parts = [load(builder, builder.gep(table, [ir.Constant(ir.IntType(64), k)]), 8, 64).value for k in range(0, n, 64)]
     if n == 64:
-        return permute(Lanes(builder, parts[0]), source)
+        return permute(Vector(builder, parts[0]), source)
     name = "llvm.x86.avx512.vpermi2var.qi.512"
     low, high = (call(builder, name, _BYTES, [parts[k], source.value, parts[k + 1]]) for k in (0, 2))
-    return source.compare(">=", 128).choose(Lanes(builder, high), Lanes(builder, low))
+    return source.compare(">=", 128).choose(Vector(builder, high), Vector(builder, low))
 
 
 _LETTERS = {8: "qi", 16: "hi", 32: "si"}
 
 
-def permute(table: Lanes, source: Lanes) -> Lanes:
-    """Lanes of a register by their numbers, of which the low bits count."""
+def permute(table: Vector, source: Vector) -> Vector:
+    """Vector of a register by their numbers, of which the low bits count."""
     name = f"llvm.x86.avx512.permvar.{_LETTERS[table.bits]}.512"
-    return Lanes(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
+    return Vector(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
 
 
-def extract_heads(values: Lanes, head_shift: int) -> Lanes:
+def extract_heads(values: Vector, head_shift: int) -> Vector:
     """Heads of 64 values, of eight bits."""
     if values.bits == 16:
         return (values >> head_shift).to(8)
@@ -56,7 +56,7 @@ def extract_heads(values: Lanes, head_shift: int) -> Lanes:
     return found.pick([8 * (lane % 16 // 2) + lane // 16 * 2 + lane % 2 for lane in range(64)])
 
 
-def deinterleave_bytes(words: list[Lanes]) -> list[Lanes]:
+def deinterleave_bytes(words: list[Vector]) -> list[Vector]:
     """Of 64 words in four registers the lowest bytes, the next, and so on: four registers of 64 bytes."""
     a, b, c, d = (one.seen_as(8).pick([4 * j + k for k in range(4) for j in range(16)]).seen_as(64) for one in words)
     found = []

@@ -79,15 +79,15 @@ def _view(array: Any) -> Any:
 
 
 @intrinsic
-def view(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
+def subarray(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
     """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs
     LLVM the vectorization of a loop. The array must outlive the view."""
     return _view(array)
 
 
 @intrinsic
-def view_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
-    """:func:`view`, or None of None."""
+def subarray_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
+    """:func:`subarray`, or None of None."""
     if not isinstance(array, types.NoneType):
         return _view(array)
     return types.none(
@@ -148,7 +148,7 @@ def store_value(typingctx: Any, data: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
-def float_of(typingctx: Any, bits: Any) -> Any:
+def float_from_bits(typingctx: Any, bits: Any) -> Any:
     """The float32 with these bits (uint32)."""
     return types.float32(types.uint32), lambda context, builder, signature, args: builder.bitcast(
         args[0], ir.FloatType()
@@ -156,7 +156,7 @@ def float_of(typingctx: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def bits_of(typingctx: Any, value: Any) -> Any:
+def bits_of_float(typingctx: Any, value: Any) -> Any:
     """The bits of a float32, as uint32."""
     return types.uint32(types.float32), lambda context, builder, signature, args: builder.bitcast(
         args[0], ir.IntType(32)

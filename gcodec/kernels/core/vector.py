@@ -15,7 +15,7 @@ from numba.core import types
 
 from .intrinsics import HAS_AVX512, HAS_SSSE3, intrinsic_step
 from .jit import kernel
-from .simd import Lanes, load, move, pick_bits, splat
+from .simd import Vector, load, move, pick_bits, splat
 
 if HAS_SSSE3:
     from . import vector_ssse3
@@ -100,8 +100,8 @@ unpack_7 = intrinsic_step(types.void, 4, _generate_unpack_7)
 def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
     if HAS_AVX512:
         below_64 = load(builder, at(0, 8), 8, 64) & 0x3F
-        pairs = below_64.multiply_pairs(Lanes(builder, _constant(_BYTES, [1, 64] * 32)))
-        fours = pairs.multiply_pairs(Lanes(builder, _constant(_WORDS, [1 | 64 * 64 << 16] * 16)))
+        pairs = below_64.multiply_pairs(Vector(builder, _constant(_BYTES, [1, 64] * 32)))
+        fours = pairs.multiply_pairs(Vector(builder, _constant(_WORDS, [1 | 64 * 64 << 16] * 16)))
         fours.seen_as(8).pick([4 * (k // 3) + k % 3 for k in range(48)] + [63] * 16).store(at(2, 8))
         return
     words = _vector(builder, at(0, 8), _WORDS)
@@ -114,7 +114,7 @@ def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
 def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
     if HAS_AVX512:
         eights = load(builder, at(0, 8), 8, 64).pick([min(6 * (k // 8) + k % 8, 63) for k in range(64)])
-        picks = Lanes(builder, _constant(_BYTES, [6 * (k % 8) for k in range(64)]))
+        picks = Vector(builder, _constant(_BYTES, [6 * (k % 8) for k in range(64)]))
         (pick_bits(picks, eights) & 0x3F).store(at(2, 8))
         return
     packed = _vector(builder, at(0, 8), ir.VectorType(_BYTE, 48))
@@ -129,11 +129,11 @@ pack_6 = intrinsic_step(types.void, 4, _generate_pack_6)
 unpack_6 = intrinsic_step(types.void, 4, _generate_unpack_6)
 
 
-def _packed_bytes(builder: Any, width: Any) -> Lanes:
+def _packed_bytes(builder: Any, width: Any) -> Vector:
     """Mask of the lowest ``width`` bytes of every eight."""
     one, eight = ir.Constant(_INDEX, 1), ir.Constant(_INDEX, 0x0101010101010101)
     every = builder.mul(builder.sub(builder.shl(one, width), one), eight)
-    return Lanes(builder, builder.bitcast(every, ir.VectorType(ir.IntType(1), 64)))
+    return Vector(builder, builder.bitcast(every, ir.VectorType(ir.IntType(1), 64)))
 
 
 def _places(builder: Any, start: Any, width: Any) -> list[Any]:
@@ -165,7 +165,7 @@ def _generate_unpack_64(builder: Any, args: list[Any], at: Any) -> None:
         packed = ir.Constant(ir.VectorType(_INDEX, 8), ir.Undefined)
         for lane, place in enumerate(_places(builder, at(0, 8), width)):
             packed = builder.insert_element(packed, _vector(builder, place, _INDEX), ir.Constant(_WORD, lane))
-        items = Lanes(builder, packed)
+        items = Vector(builder, packed)
     for bits in (32, 16, 8):
         half = builder.mul(width, ir.Constant(_INDEX, bits // 8))
         both = items.seen_as(2 * bits)

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.core import types
 
 from .intrinsics import intrinsic_step
-from .simd import Lanes, call, load
+from .simd import Vector, call, load
 
 _INDEX, _BYTE, _WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
 _SIXTEEN = ir.VectorType(_BYTE, 16)
@@ -69,37 +69,37 @@ def _index(place: int) -> Any:
     return ir.Constant(_INDEX, place)
 
 
-def _half(builder: Any, address: Any) -> Lanes:
+def _half(builder: Any, address: Any) -> Vector:
     """Sixteen bytes, the first eight of them from an address."""
     eight = builder.load(builder.bitcast(address, _INDEX.as_pointer()), align=1)
     both = ir.Constant(ir.VectorType(_INDEX, 2), ir.Undefined)
-    return Lanes(builder, builder.insert_element(both, eight, ir.Constant(_WORD, 0))).seen_as(8)
+    return Vector(builder, builder.insert_element(both, eight, ir.Constant(_WORD, 0))).seen_as(8)
 
 
-def shuffle(table: Lanes, source: Lanes) -> Lanes:
+def shuffle(table: Vector, source: Vector) -> Vector:
     """16 bytes of a table of 16: their low four bits count, and from 128 on it is 0."""
     found = call(table.builder, "llvm.x86.ssse3.pshuf.b.128", _SIXTEEN, [table.value, source.value])
-    return Lanes(table.builder, found)
+    return Vector(table.builder, found)
 
 
 compress_8, expand_8 = _mover("compress"), _mover("expand")
 
 
-def sums(items: Lanes, factor: int) -> Lanes:
+def sums(items: Vector, factor: int) -> Vector:
     """Two in a row become one of twice the width: the first, and the second times a factor of up to 64, or 4096."""
     name = {8: "llvm.x86.ssse3.pmadd.ub.sw.128", 16: "llvm.x86.sse2.pmadd.wd"}[items.bits]
     kind = ir.VectorType(ir.IntType(2 * items.bits), items.n // 2)
     factors = ir.Constant(items.value.type, [1, factor] * (items.n // 2))
-    return Lanes(items.builder, call(items.builder, name, kind, [items.value, factors]))
+    return Vector(items.builder, call(items.builder, name, kind, [items.value, factors]))
 
 
-def _pack_sixes(items: Lanes, target: Any) -> None:
+def _pack_sixes(items: Vector, target: Any) -> None:
     """The low six bits of sixteen bytes, twelve bytes; writes sixteen."""
     packed = sums(sums(items & 63, 64), 4096).seen_as(8)
     packed.pick([4 * (k // 3) + k % 3 for k in range(12)] + [15] * 4).store(target)
 
 
-def _unpack_sixes(builder: Any, source: Any) -> Lanes:
+def _unpack_sixes(builder: Any, source: Any) -> Vector:
     """Inverse; reads sixteen bytes."""
     # Of every three bytes both the lower and the upper two: items 0 and 1 below, 2 and 3 four bits higher.
     picks = [3 * (k // 4) + (0, 1, 1, 2)[k % 4] for k in range(16)]

@@ -20,7 +20,11 @@ from ..block.header import (
 )
 from ..core.scalar import I32, U32, U64, lesser
 from ..entropy.prefix_code import TABLE_SIZE
-from .bundles import (
+from .block_reader import CODED_HEADER, HEADER, check_fields, check_plain, copy_values, find_streams
+from .block_writer import ceil_bytes
+from .grid import THREADS, N, block_number, gpu_kernel, seed_of, sum_of_words, weighed
+from .joining import SYMBOL_WORDS, count_planes, decode_stream, fill_run, plane_regions, write_values
+from .launch_tables import (
     BLOCK_BYTES,
     BLOCK_LOG2,
     COUNT,
@@ -34,21 +38,17 @@ from .bundles import (
     STREAM,
     TARGET,
 )
-from .grid import THREADS, N, block_number, kernel, seed_of, sum_of_words, weighed
-from .header import CODED_HEADER, HEADER, check_fields, check_plain, copy_values, place_streams
-from .joining import SYMBOL_WORDS, count_planes, decode_stream, fill_run, merge, plane_regions
-from .packing import ceil_bytes
 
 
-@kernel
-def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statuses):
+@gpu_kernel
+def decode_blocks(words, frames, owner, offsets, sizes, coding, tables, out, statuses):
     """Decode a block of the grid's block of a frame.
 
     ``words``: uint32, ``out``: uintW: all frames and their values are reached from their places on; ``frames``:
-    int64[n_frames, 10], see :mod:`bundles`; ``owner``: int32[n_blocks], which frame a block is of; ``offsets``,
-    ``sizes``: int64[n_blocks], bytes from the frame's start, checked to lie inside it and multiples of 8; ``form``: a
-    :class:`bundles.Form`; ``tables``: :class:`bundles.DecodeTables`; ``statuses``: int32[n_blocks], results as of
-    :mod:`gcodec.kernels.block.header`. Values of a block that is not OK are undefined.
+    int64[n_frames, 10], see :mod:`launch_tables`; ``owner``: int32[n_blocks], which frame a block is of; ``offsets``,
+    ``sizes``: int64[n_blocks], bytes from the frame's start, checked to lie inside it and multiples of 8; ``coding``: a
+    :class:`launch_tables.ValueCoding`; ``tables``: :class:`launch_tables.DecodeTables`; ``statuses``: int32[n_blocks],
+    results as of :mod:`gcodec.kernels.block.header`. Values of a block that is not OK are undefined.
     """
     symbols = cuda.shared.array(SYMBOL_WORDS, np.uint32)
     lookup = cuda.shared.array(TABLE_SIZE, np.uint16)
@@ -96,16 +96,16 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
             status = BAD_FIELD
     else:
         n_stored = I32(1) if kind == U32(CONSTANT) else n
-        status = check_plain(words, start, size, n_stored, form)
+        status = check_plain(words, start, size, n_stored, coding)
         if status == OK:
-            copy_values(words, start, n, n_stored, form, out, target)
+            copy_values(words, start, n, n_stored, coding, out, target)
     if status != OK or kind != U32(CODED):
         if lane == 0:
             statuses[g] = status
         return
     book = I32(I32(frames[f, FIRST_BOOK]) + I32(c))
     n_spans = I32(frames[f, N_SPANS])
-    status = check_fields(words, start, size, n, n_streams, form, U32(tables.most[book]), n_spans)
+    status = check_fields(words, start, size, n, n_streams, coding, U32(tables.most[book]), n_spans)
     last = U32(I32(size >> 2) - I32(1))
     w4, w5 = U32(words[start + U64(4)]), U32(words[start + U64(5)])
     w6, w7 = U32(words[start + U64(6)]), U32(words[start + U64(7)])
@@ -116,7 +116,7 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
         cuda.syncthreads()
         if lane == 0:
             totals[0] = U64(0)
-        end = place_streams(words, start, last, lengths_at, n_streams, length_width, U32(w6 & U32(0xFFFF)),
+        end = find_streams(words, start, last, lengths_at, n_streams, length_width, U32(w6 & U32(0xFFFF)),
                             stream_bytes, begins, bit_cells, streams_at)
         if end != lengths_at:
             status = BAD_STREAM
@@ -129,7 +129,7 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
             row = U32(U32(U32(s) << U32(log2 - I32(2))) + U32(s))
             if stream_bytes[s]:
                 used = decode_stream(words, start, last, U32(U32(begins[s]) << U32(3)), count, row, lookup,
-                                     form.head_bits, symbols, out, U64(target + U64(I32(s << log2))))
+                                     coding.head_bits, symbols, out, U64(target + U64(I32(s << log2))))
                 if ceil_bytes(used) != U32(stream_bytes[s]):
                     cuda.atomic.or_(failed, 0, U32(1))
             else:
@@ -138,13 +138,13 @@ def decode_blocks(words, frames, owner, offsets, sizes, form, tables, out, statu
         status = BAD_STREAM if failed[0] else OK
     if status == OK:
         count_planes(symbols, n, log2, tables.infos, book, totals)
-        if not plane_regions(form, tables.widths, totals, w5, region):
+        if not plane_regions(coding, tables.widths, totals, w5, region):
             status = BAD_PLANES
     if status == OK:
         references_at = U32(lengths_at + ceil_bytes(U32(U32(n_streams) * length_width)))
         column_value = np.int64(first_value) if U32(w7 >> U32(8)) else np.int64(-1)
-        merge(words, start, last, n, log2, book, U32(w0 >> U32(16)), references_at, U32(w6 >> U32(24)), column_value,
-              I32(frames[f, FIRST_SPAN]), n_spans, form, tables, symbols, region, even_cells, odd_cells, bit_cells,
-              mask_cells, out, target)
+        write_values(words, start, last, n, log2, book, U32(w0 >> U32(16)), references_at, U32(w6 >> U32(24)),
+                    column_value, I32(frames[f, FIRST_SPAN]), n_spans, coding, tables, symbols, region, even_cells,
+                    odd_cells, bit_cells, mask_cells, out, target)
     if lane == 0:
         statuses[g] = status

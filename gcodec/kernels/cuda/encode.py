@@ -8,25 +8,7 @@ from numba import cuda
 from ..block.header import CODED, CONSTANT, RAW
 from ..core.scalar import I32, U8, U32, U64, lesser, spread
 from ..entropy.prefix_code import NO_CODE
-from .bits import finish, flush
-from .bundles import BOOK, FIRST_BLOCK, LEVELS, N_VALUES, REFERENCES, SLOT, STREAM_LOG2, VALUES
-from .grid import (
-    BAND,
-    STRIDE,
-    THREADS,
-    TILE,
-    N,
-    block_number,
-    evens,
-    kernel,
-    mask_of,
-    number_in,
-    odds,
-    scan_three,
-    weighed,
-)
-from .packing import REGIONS, WINDOW, clear_edges, lay_out, place_streams, put_codes, put_items, put_numbers
-from .symbols import (
+from .block_symbols import (
     DIFFERENT,
     FAILED,
     FAULTY,
@@ -35,20 +17,38 @@ from .symbols import (
     STREAMS,
     bit_length,
     find_means,
-    find_references,
     measure_symbols,
+    references_of_block,
 )
+from .block_writer import REGIONS, WINDOW, clear_edges, lay_out, place_streams, put_codes, put_items, put_numbers
+from .grid import (
+    BAND,
+    STRIDE,
+    THREADS,
+    TILE,
+    N,
+    block_number,
+    evens,
+    gpu_kernel,
+    number_in,
+    odds,
+    scan_three,
+    strip_mask,
+    weighed,
+)
+from .launch_tables import BOOK, FIRST_BLOCK, LEVELS, N_VALUES, REFERENCES, SLOT, STREAM_LOG2, VALUES
 from .values import BLOCK, BLOCK_LOG2, value_at, write_header, write_raw
+from .words import finish, flush
 
 
-@kernel
-def encode_blocks(values, levels, frames, owner, form, tables, out):
+@gpu_kernel
+def encode_blocks(values, levels, frames, owner, coding, tables, out):
     """Encode a block of the grid's block of a frame into its slot.
 
     ``values``: uintW, ``levels``: uint8 (of several levels only): all frames' are reached from their starts on;
-    ``frames``: int64[n_frames, 8], see :mod:`bundles`; ``owner``: int32[n_blocks], which frame a block is of;
-    ``form``: a :class:`bundles.Form`; ``tables``: :class:`bundles.EncodeTables`; ``out``:
-    :class:`bundles.Output`.
+    ``frames``: int64[n_frames, 8], see :mod:`launch_tables`; ``owner``: int32[n_blocks], which frame a block is of;
+    ``coding``: a :class:`launch_tables.ValueCoding`; ``tables``: :class:`launch_tables.EncodeTables`; ``out``:
+    :class:`launch_tables.Output`.
     """
     symbols = cuda.shared.array(BLOCK, np.uint8)
     window = cuda.shared.array(WINDOW, np.uint32)
@@ -74,9 +74,9 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
     n = I32(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
     log2, book = I32(frames[f, STREAM_LOG2]), I32(frames[f, BOOK])
     n_streams = I32(I32(I32(n + I32(I32(1) << log2)) - I32(1)) >> log2)
-    raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * form.width) >> U32(5)))
+    raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * coding.width) >> U32(5)))
     slots, place = out.slots, U64(U64(frames[f, SLOT]) + U64(U64(b) * U64(raw_words)))
-    value_bytes = U32(form.width >> U32(3))
+    value_bytes = U32(coding.width >> U32(3))
 
     for s in range(lane, I32(STREAMS), N):
         references[s], bits[s], live[s] = U32(0), U32(0), U32(0)
@@ -88,13 +88,13 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
         sums[LEAST] = U32(0xFFFFFFFF)
         totals[0], totals[1] = U64(0), U64(0)
     cuda.syncthreads()
-    find_means(values, levels, at, level_at, n, log2, form, tables.drops, references, bits, sums)
+    find_means(values, levels, at, level_at, n, log2, coding, tables.drops, references, bits, sums)
     if lane == 0 and sums[FAULTY]:
         out.faults[f] = U32(1)
     if U32(sums[DIFFERENT]) == U32(0) and n > 1:
         total = U64(0)
         if lane == 0:
-            value, _ = value_at(values, levels, at, level_at, I32(0), form, tables.drops)
+            value, _ = value_at(values, levels, at, level_at, I32(0), coding, tables.drops)
             slots[place + U64(4)] = value
             slots[place + U64(5)] = U32(0)
             total = weighed(value, 4)
@@ -104,24 +104,24 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
 
     body, base, reference_width, symbol_bytes = U32(0xFFFFFFFF), U32(0), U32(0), U32(0)
     if book >= 0 and U32(sums[DIFFERENT]):
-        base, reference_width = find_references(n_streams, frames[f, REFERENCES] != 0, references, bits, sums)
+        base, reference_width = references_of_block(n_streams, frames[f, REFERENCES] != 0, references, bits, sums)
         for s in range(lane, n_streams, N):
             bits[s] = U32(0)
         cuda.syncthreads()
-        measure_symbols(values, levels, at, level_at, n, log2, form, tables, book, base, references, symbols, bits,
+        measure_symbols(values, levels, at, level_at, n, log2, coding, tables, book, base, references, symbols, bits,
                         live, sums, totals)
         symbol_bytes = place_streams(n_streams, bits, live, starts, bit_cells, sums)
-        body = lay_out(n_streams, symbol_bytes, reference_width, form, tables.widths, totals, sums, region)
+        body = lay_out(n_streams, symbol_bytes, reference_width, coding, tables.widths, totals, sums, region)
     if U32(sums[DIFFERENT]) == U32(0) or sums[FAILED] or body >= U32(U32(16) + U32(U32(n) * value_bytes)):
         if lane == 0:
             size = U32(U32(16) + U32(U32(U32(n) * value_bytes) + U32(7)) & ~U32(7))
             out.sizes[g], out.kinds[g] = size, U8(RAW)
-        total = write_raw(values, levels, at, level_at, n, form, tables.drops, slots, U64(place + U64(4)))
+        total = write_raw(values, levels, at, level_at, n, coding, tables.drops, slots, U64(place + U64(4)))
         write_header(RAW, 0, 0, n, b, total, totals, slots, place)
         return
 
     size = U32(U32(body + U32(7)) & ~U32(7))
-    planes = I32(form.n_planes)
+    planes = I32(coding.n_planes)
     if lane == 0:
         out.sizes[g], out.kinds[g] = size, U8(CODED)
         word = U32(0)
@@ -129,7 +129,7 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
             done[q], parts[q] = region[q], word
             width = U32(tables.widths[q]) if q < planes else U32(0)
             word = U32(word + U32(U32(U32(U32(TILE) * width) >> U32(5)) + U32(3)))
-    clear_edges(form, region, size, slots, place)
+    clear_edges(coding, region, size, slots, place)
     cuda.syncthreads()
     total, code_bits = U64(0), U32(0)
     for tile in range(I32(0), n, TILE):
@@ -139,10 +139,10 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
             symbol = U32(symbols[i])
             mark = U32(U32(U32(tables.infos[book, symbol]) >> U32(16)) & U32(255))
             marks = U64(marks + U64(spread(mark)))
-            masks = U64(masks | mask_of(mark, U32(i - begin)))
+            masks = U64(masks | strip_mask(mark, U32(i - begin)))
             length = U32(U32(tables.codes[book, symbol]) & U32(255))
             if length == U32(NO_CODE):
-                length = U32(U32(tables.escapes[book, 1]) + form.head_bits)
+                length = U32(U32(tables.escapes[book, 1]) + coding.head_bits)
             own = U32(own + length)
         even, odd = evens(marks), odds(marks)
         even_cells[lane], odd_cells[lane], bit_cells[lane], mask_cells[lane] = even, odd, U64(own), masks
@@ -160,15 +160,15 @@ def encode_blocks(values, levels, frames, owner, form, tables, out):
             bit = U32(U32(region[planes]) + U32(U32(U32(starts[s]) << U32(3)) + U32(before - U32(live[s]))))
             bit = U32(bit - U32(U32(done[planes]) & ~U32(31)))
             part = U32(parts[planes])
-            put_codes(begin, n, symbols, values, levels, at, level_at, form, tables, book, window, part, bit)
+            put_codes(begin, n, symbols, values, levels, at, level_at, coding, tables, book, window, part, bit)
         cuda.syncthreads()
         for i in range(I32(tile + lane), lesser(I32(tile + TILE), n), N):
             symbol = U32(symbols[i])
             info = U32(tables.infos[book, symbol])
             if U32(info & U32(0xFF0000)):
-                value, _ = value_at(values, levels, at, level_at, i, form, tables.drops)
+                value, _ = value_at(values, levels, at, level_at, i, coding, tables.drops)
                 j = I32(I32(i - tile) // STRIDE)
-                put_items(value, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j], form, tables, parts,
+                put_items(value, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j], coding, tables, parts,
                           done, window)
         cuda.syncthreads()
         following = I32(tile + TILE)

@@ -28,23 +28,23 @@ def set_threads(n: int) -> None:
 set_threads(THREADS)
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def gpu_kernel(function: Callable[..., Any]) -> Any:
     """Compile for the device when it is first launched."""
     return cuda.jit(function)
 
 
-def device(function: Callable[..., Any]) -> Any:
+def gpu_function(function: Callable[..., Any]) -> Any:
     """Compile a part of kernels."""
     return cuda.jit(function, device=True)
 
 
-@device
+@gpu_function
 def block_number():
     """Number of this block of the grid, which has one dimension."""
     return I32(cuda.grid(1) // THREADS)
 
 
-@device
+@gpu_function
 def scan(cells):
     """Replace each of ``cells`` (shared, uint64[THREADS]) by the sum up to it."""
     lane, step = I32(cuda.threadIdx.x), ONE
@@ -59,7 +59,7 @@ def scan(cells):
         step = I32(step + step)
 
 
-@device
+@gpu_function
 def scan_three(first, second, third, with_second):
     """:func:`scan` of three arrays at once, or of the first and the third."""
     lane, step = I32(cuda.threadIdx.x), ONE
@@ -80,7 +80,7 @@ def scan_three(first, second, third, with_second):
         step = I32(step + step)
 
 
-@device
+@gpu_function
 def sum_of_words(words, start, n):
     """This thread's share of a checksum: of words ``start ... start + n``, numbered from 0. ``start``: uint64."""
     total = U64(0)
@@ -89,32 +89,32 @@ def sum_of_words(words, start, n):
     return total
 
 
-@device
+@gpu_function
 def weighed(word, index):
     """What one word adds to a checksum."""
     return U64(U64(U32(word)) * U64(word_multiplier(U32(index))))
 
 
-@device
+@gpu_function
 def evens(marks):
     """Bytes 0, 2, 4 and 6 of a uint64 as four numbers of 16 bits in one, to be summed."""
     return U64(U64(marks) & U64(0x00FF00FF00FF00FF))
 
 
-@device
+@gpu_function
 def odds(marks):
     """Bytes 1, 3, 5 and 7 likewise."""
     return U64(U64(U64(marks) >> U64(8)) & U64(0x00FF00FF00FF00FF))
 
 
-@device
+@gpu_function
 def number_in(even, odd, plane):
     """The number of a plane, among those that :func:`evens` and :func:`odds` made: uint32."""
     both = U64(odd) if plane & U32(1) else U64(even)
     return U32(U64(both >> U64(U32(U32(plane >> U32(1)) << U32(4)))) & U64(0xFFFF))
 
 
-@device
+@gpu_function
 def marks_before(masks, plane, rank):
     """How many of a strip's values before number ``rank`` own an item of a plane. ``masks``: uint64, byte p has the
     bits of the values that own one of plane p."""
@@ -122,8 +122,8 @@ def marks_before(masks, plane, rank):
     return U32(cuda.popc(U32(own & U32(U32(U32(1) << U32(rank)) - U32(1)))))
 
 
-@device
-def mask_of(mark, rank):
+@gpu_function
+def strip_mask(mark, rank):
     """A value's part of ``masks``."""
     return U64(spread(mark) << U64(rank))
 
@@ -131,7 +131,7 @@ def mask_of(mark, rank):
 SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
-@device
+@gpu_function
 def seed_of(block):
     """Seed of a block's checksum."""
     return U64(U64(I32(block) + ONE) * SEED)

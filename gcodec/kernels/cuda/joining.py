@@ -6,18 +6,18 @@ from numba import cuda
 
 from ..core.scalar import I32, U32, U64, lesser, spread, value_of
 from ..entropy.prefix_code import ESCAPE
-from .bits import get
-from .bundles import MOST_BLOCK_LOG2, MOST_STREAMS
-from .grid import BAND, STRIDE, TILE, N, device, evens, marks_before, mask_of, number_in, odds, scan_three
-from .header import CODED_HEADER, column_reference, number_at
-from .packing import ceil_bytes
+from .block_reader import CODED_HEADER, column_reference, number_at
+from .block_writer import ceil_bytes
+from .grid import BAND, STRIDE, TILE, N, evens, gpu_function, marks_before, number_in, odds, scan_three, strip_mask
+from .launch_tables import MOST_BLOCK_LOG2, MOST_STREAMS
+from .words import get
 
 #: Symbols lie four in a word, and rows of sub-streams a word apart, so that threads that write one each need not take
 #: turns.
 SYMBOL_WORDS = (1 << MOST_BLOCK_LOG2) // 4 + MOST_STREAMS
 
 
-@device
+@gpu_function
 def decode_stream(words, start, last, bit, count, row, lookup, head_bits, symbols, out, target):
     """The symbols of one sub-stream, from bit ``bit`` of its block on, to words ``row ...`` of ``symbols`` (shared,
     uint32); heads of escapes to where their values will lie in ``out``. Returns how many bits they take. By one
@@ -48,7 +48,7 @@ def decode_stream(words, start, last, bit, count, row, lookup, head_bits, symbol
     return used
 
 
-@device
+@gpu_function
 def fill_run(symbol, count, row, symbols):
     """The symbols of a sub-stream of no bytes."""
     four = U32(U32(symbol) * U32(0x01010101))
@@ -56,7 +56,7 @@ def fill_run(symbol, count, row, symbols):
         symbols[U32(row + U32(i))] = four
 
 
-@device
+@gpu_function
 def symbol_at(symbols, i, log2):
     """Symbol of value ``i`` of a block."""
     stream = I32(i >> log2)
@@ -64,7 +64,7 @@ def symbol_at(symbols, i, log2):
     return U32(U32(U32(symbols[word]) >> U32(U32(U32(i) & U32(3)) << U32(3))) & U32(255))
 
 
-@device
+@gpu_function
 def count_planes(symbols, n, log2, infos, book, totals):
     """How many items each plane has: ``totals`` (shared, uint64[2])."""
     even, odd = U64(0), U64(0)
@@ -79,13 +79,13 @@ def count_planes(symbols, n, log2, infos, book, totals):
     cuda.syncthreads()
 
 
-@device
-def plane_regions(form, widths, totals, plane_bytes, region):
+@gpu_function
+def plane_regions(coding, widths, totals, plane_bytes, region):
     """Where each plane begins, in bits of the block: ``region`` (shared, uint32[8]). Returns whether they take so many
     bytes."""
     at = U32(CODED_HEADER)
     cuda.syncthreads()
-    for p in range(form.n_planes):
+    for p in range(coding.n_planes):
         if cuda.threadIdx.x == 0:
             region[p] = U32(at << U32(3))
         at = U32(at + ceil_bytes(U32(number_in(totals[0], totals[1], U32(p)) * U32(widths[p]))))
@@ -93,12 +93,12 @@ def plane_regions(form, widths, totals, plane_bytes, region):
     return at == U32(U32(CODED_HEADER) + plane_bytes)
 
 
-@device
-def tail_at(words, start, last, info, rank, masks, even, odd, form, tables, region):
+@gpu_function
+def tail_at(words, start, last, info, rank, masks, even, odd, coding, tables, region):
     """The tail of a value, from the planes."""
     mark, level, tail = U32(U32(info >> U32(16)) & U32(255)), U32(info >> U32(24)), U32(0)
     shifts = U64(tables.shifts[level])
-    for p in range(form.n_planes):
+    for p in range(coding.n_planes):
         plane = U32(p)
         if U32(U32(mark >> plane) & U32(1)):
             width = U32(tables.widths[p])
@@ -109,21 +109,22 @@ def tail_at(words, start, last, info, rank, masks, even, odd, form, tables, regi
     return tail
 
 
-@device
-def merge(words, start, last, n, log2, book, base, references_at, reference_width, column_value, first_span, n_spans,
-          form, tables, symbols, region, even_cells, odd_cells, bit_cells, mask_cells, out, target):
+@gpu_function
+def write_values(words, start, last, n, log2, book, base, references_at, reference_width, column_value, first_span,
+                n_spans, coding, tables, symbols, region, even_cells, odd_cells, bit_cells, mask_cells,
+                out, target):
     """Heads and tails into values. ``column_value``: number of the block's first value, -1 where there are no column
     references; the cells: shared, uint64[THREADS], scratch."""
-    lane, head_mask = I32(cuda.threadIdx.x), U32(U32(U32(1) << form.head_bits) - U32(1))
+    lane, head_mask = I32(cuda.threadIdx.x), U32(U32(U32(1) << coding.head_bits) - U32(1))
     for tile in range(I32(0), n, TILE):
         begin, marks, masks = I32(tile + I32(lane * STRIDE)), U64(0), U64(0)
         for i in range(begin, lesser(I32(begin + STRIDE), n)):
             mark = U32(U32(U32(tables.infos[book, symbol_at(symbols, i, log2)]) >> U32(16)) & U32(255))
             marks = U64(marks + U64(spread(mark)))
-            masks = U64(masks | mask_of(mark, U32(i - begin)))
+            masks = U64(masks | strip_mask(mark, U32(i - begin)))
         even, odd = evens(marks), odds(marks)
         even_cells[lane], odd_cells[lane], bit_cells[lane], mask_cells[lane] = even, odd, U64(0), masks
-        scan_three(even_cells, odd_cells, bit_cells, form.n_planes > U32(1))
+        scan_three(even_cells, odd_cells, bit_cells, coding.n_planes > U32(1))
         tile_even, tile_odd = U64(even_cells[N - I32(1)]), U64(odd_cells[N - I32(1)])
         cuda.syncthreads()
         even_cells[lane] = U64(U64(even_cells[lane]) - even)
@@ -135,7 +136,7 @@ def merge(words, start, last, n, log2, book, base, references_at, reference_widt
                 info = U32(tables.infos[book, symbol])
                 j = I32(I32(i - tile) // STRIDE)
                 tail = tail_at(words, start, last, info, U32(i & BAND), mask_cells[j], even_cells[j], odd_cells[j],
-                               form, tables, region)
+                               coding, tables, region)
                 if symbol == U32(ESCAPE):
                     head = U32(U32(out[target + U64(i)]) & head_mask)
                 else:
@@ -145,11 +146,11 @@ def merge(words, start, last, n, log2, book, base, references_at, reference_widt
                         more = column_reference(tables.spans, tables.heads, first_span, n_spans, column_value + i)
                         head = U32(head + more)
                     head = U32(head & head_mask)
-                value = value_of(head, tail, form.width, form.tail_bits)
+                value = value_of(head, tail, coding.width, coding.tail_bits)
             out[target + U64(i)] = value
         cuda.syncthreads()
         if lane == 0:
-            for p in range(form.n_planes):
+            for p in range(coding.n_planes):
                 items = number_in(tile_even, tile_odd, U32(p))
                 region[p] = U32(U32(region[p]) + U32(items * U32(tables.widths[p])))
         cuda.syncthreads()

@@ -15,7 +15,7 @@ _WARNINGS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 _quiet = Lock()
 
 
-def check_device() -> None:
+def check_gpu() -> None:
     """Raises Unsupported where numba cannot reach a device, or would not launch on torch's streams."""
     try:
         cuda.current_context()
@@ -35,7 +35,7 @@ def stream_of(handle: int) -> Any:
     return cuda.external_stream(handle) if handle else 0
 
 
-def configured(kernel: Any, blocks: int, stream: Any) -> Any:
+def configured(gpu_kernel: Any, blocks: int, stream: Any) -> Any:
     """A kernel for so many blocks of the grid, on a stream. Without numba's warning about few blocks: small tensors are
     no mistake. The switch is everybody's, and a lane's thread launches as well as training's: one at a time."""
     config = settings()
@@ -43,14 +43,14 @@ def configured(kernel: Any, blocks: int, stream: Any) -> Any:
         asked = getattr(config, _WARNINGS, 1)
         setattr(config, _WARNINGS, 0)
         try:
-            return kernel[blocks, grid.THREADS, stream]
+            return gpu_kernel[blocks, grid.THREADS, stream]
         finally:
             setattr(config, _WARNINGS, asked)
 
 
-def launch(kernel: Any, blocks: int, stream: Any, args: tuple[Any, ...]) -> None:
+def launch(gpu_kernel: Any, blocks: int, stream: Any, args: tuple[Any, ...]) -> None:
     """Run a kernel. Of ``args``, what has a ``__cuda_array_interface__``, in tuples too, becomes an array."""
-    configured(kernel, blocks, stream)(*map(_argument, args))
+    configured(gpu_kernel, blocks, stream)(*map(_argument, args))
 
 
 def _argument(arg: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.jit import allocating, kernel
 from ..core.scalar import U8, U16, U32
-from ..core.unaligned import store_u16, view
+from ..core.unaligned import store_u16, subarray
 from ..sample.code_costs import cost_of
 from .prefix_code import ESCAPE, package_merge
 
@@ -129,7 +129,7 @@ def write_records(spans, lengths, center, head_mask, ranges, records, ends):
     """
     n_levels = spans.shape[1]
     for k in range(len(spans)):
-        own, n_symbols = view(records, k * RECORD_BYTES, RECORD_BYTES), 0
+        own, n_symbols = subarray(records, k * RECORD_BYTES, RECORD_BYTES), 0
         for i in range(RECORD_BYTES):
             own[i] = U8(0)
         own[1] = U8(n_levels)
@@ -179,9 +179,9 @@ def spent(histograms, costs):
     n_codebooks, n_bins = costs.shape
     totals = np.zeros(n_codebooks, np.uint64)
     for b in range(histograms.shape[0]):
-        row = view(histograms, b * n_bins, n_bins)
+        row = subarray(histograms, b * n_bins, n_bins)
         for k in range(n_codebooks):
-            totals[k] += cost_of(row, view(costs, k * n_bins, n_bins))
+            totals[k] += cost_of(row, subarray(costs, k * n_bins, n_bins))
     return totals
 
 

@@ -1,7 +1,7 @@
 """Sub-streams: symbols to bits. :mod:`decode_streams` is the way back.
 
-Symbols lie in a scratch array one sub-stream after another at a stride of ``stream + STREAM_PAD`` bytes, because the
-decoder writes eight symbols at a time and may write past the end of a sub-stream.
+Symbols lie in a scratch array one sub-stream after another at a stride of ``stream_len + STREAM_PAD`` bytes, because
+the decoder writes eight symbols at a time and may write past the end of a sub-stream.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..core.checksum import checksum
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32, U64
-from ..core.unaligned import load_u64, prefetch, store_u64, view, width_of
+from ..core.unaligned import load_u64, prefetch, store_u64, subarray, width_of
 from .prefix_code import NO_CODE
 
 if HAS_AVX512:
@@ -31,7 +31,7 @@ def is_run(symbols, start, n, symbol):
     """Whether ``symbols[start : start + n]`` are all ``symbol``."""
     if symbols[start] != symbol or symbols[start + n - 1] != symbol:
         return False
-    some = view(symbols, start, n)
+    some = subarray(symbols, start, n)
     different = U8(0)
     for i in range(n):
         different |= U8(some[i] ^ U8(symbol))
@@ -105,7 +105,7 @@ def _encode_some(
     for k in range(0, n, 8):
         length, joined = U64(NO_CODE), U64(0)
         if k + 8 <= n:
-            eight = view(symbols, place + k, 8)
+            eight = subarray(symbols, place + k, 8)
             low_codes, low_length = _four(table, eight[0], eight[1], eight[2], eight[3])
             codes, length = _four(table, eight[4], eight[5], eight[6], eight[7])
             joined = window | ((low_codes | (codes << (low_length & six))) << (filled & six))
@@ -177,7 +177,7 @@ def encode_streams(
     symbols,
     values,
     n,
-    stream,
+    stream_len,
     table,
     escape_code,
     escape_length,
@@ -204,10 +204,10 @@ def encode_streams(
     if HAS_AVX512:
         _byte_tables(table, chunk)
     ahead = at + n // 3  # about where the next block's bytes will lie
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        count = min(stream, n - first)
-        place = s * (stream + STREAM_PAD)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        count = min(stream_len, n - first)
+        place = s * (stream_len + STREAM_PAD)
         if is_run(symbols, place, count, run_symbol):
             stream_bytes[s] = 0
             _fetch_lines(upcoming, first * width, count * width, apart, out, ahead)

@@ -7,7 +7,7 @@ import numpy as np
 from ..block.header import pack_numbers
 from ..core.jit import kernel
 from ..core.scalar import I8, I64, NARROW, U16, U32, U64
-from ..core.unaligned import view, width_of
+from ..core.unaligned import subarray, width_of
 from ..entropy.encode_streams import STREAM_PAD
 
 
@@ -18,7 +18,7 @@ def fill_columns(spans, heads, start, n, out):
     ``spans``: int64[5 * n]: first and last value, columns, where in ``heads`` (int8) they lie and how many share one;
     ``out``: int8[n], result. Returns whether there are any.
     """
-    own, found = view(out, 0, n), False
+    own, found = subarray(out, 0, n), False
     for i in range(n):
         own[i] = I8(0)
     low, high = 0, len(spans) // 5
@@ -39,7 +39,7 @@ def fill_columns(spans, heads, start, n, out):
         while i < end - start:
             count = min(n_columns - column, end - start - i)
             first, last = column // group, (column + count - 1) // group
-            row, some = view(heads, spans[k + 3] + first, last - first + 1), view(out, i, count)
+            row, some = subarray(heads, spans[k + 3] + first, last - first + 1), subarray(out, i, count)
             if group == 1:
                 for j in range(count):
                     some[j] = row[j]
@@ -62,7 +62,7 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
     ``columns``: int8[n]; ``out``: uintW[n], result. Returns whether the encoder may look at these in place of the
     values: whether no other becomes 0, and none finite that was not or the other way round.
     """
-    some, own, result = view(values, 0, n), view(columns, 0, n), view(out, 0, n)
+    some, own, result = subarray(values, 0, n), subarray(columns, 0, n), subarray(out, 0, n)
     width = width_of(values)
     if width == 32:
         shift = U32(head_shift) & NARROW
@@ -113,14 +113,14 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
 
 
 @kernel
-def restore_columns(out, n, stream, symbols, columns, head_shift, head_mask):
+def restore_columns(out, n, stream_len, symbols, columns, head_shift, head_mask):
     """Inverse of :func:`remove_columns`, in place: of all values whose symbol is not 0."""
     width, shift, step = width_of(out), U32(head_shift) & NARROW, U16(1 << head_shift)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        count = min(stream, n - first)
-        some, own = view(symbols, s * (stream + STREAM_PAD), count), view(columns, first, count)
-        result = view(out, first, count)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        count = min(stream_len, n - first)
+        some, own = subarray(symbols, s * (stream_len + STREAM_PAD), count), subarray(columns, first, count)
+        result = subarray(out, first, count)
         if width == 32:
             field = U32(U32(head_mask) << shift)
             for i in range(count):

@@ -12,7 +12,7 @@ from numba.core import cgutils, types
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8, U32, U64
-from ..core.simd import INDEX, Lanes, call, load, mask_from, splat
+from ..core.simd import INDEX, Vector, call, load, mask_from, splat
 from ..core.simd_avx512 import extract_heads, look_up_bytes
 from ..core.vector import look_up_64
 from ..entropy.encode_streams import STREAM_PAD
@@ -36,7 +36,7 @@ def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
         heads = load(builder, builder.gep(at(0, 8), [builder.mul(loop.index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
         own = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
         builder.store(builder.add(builder.load(slot), own), slot)
-    return Lanes(builder, builder.load(slot)).total()
+    return Vector(builder, builder.load(slot)).total()
 
 
 #: _sum(heads, i, n_groups) -> the sum of 64 * n_groups bytes.
@@ -50,7 +50,7 @@ def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
 _count = intrinsic_step(types.intp, 2, _generate_count)
 
 
-def _escape(builder: Any) -> Lanes:
+def _escape(builder: Any) -> Vector:
     return splat(builder, ir.Constant(INDEX, 255), 8, GROUP)
 
 
@@ -111,14 +111,14 @@ def mean_of_heads(heads, others, begin, n):
 
 @kernel
 def find_symbols_from_heads(
-    heads, others, levels, n, stream, base, references, first, count, ranges, coded, with_gaps, chunk, symbols
+    heads, others, levels, n, stream_len, base, references, first, count, ranges, coded, with_gaps, chunk, symbols
 ):
-    """Find the symbols of values whose heads :func:`store_heads` has stored; ``stream`` is a multiple of 64. Other
+    """Find the symbols of values whose heads :func:`store_heads` has stored; ``stream_len`` is a multiple of 64. Other
     arguments as of :func:`symbols.find_symbols_from_values`."""
-    for s in range((n + stream - 1) // stream):
+    for s in range((n + stream_len - 1) // stream_len):
         reference = base + np.int64(references[s])
-        begin, place = s * stream, s * (stream + STREAM_PAD)
-        length = min(stream, n - begin)
+        begin, place = s * stream_len, s * (stream_len + STREAM_PAD)
+        length = min(stream_len, n - begin)
         if levels is None:
             origin = (reference + first[0]) & 255
             for i in range(0, length, GROUP):

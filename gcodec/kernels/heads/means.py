@@ -11,7 +11,7 @@ from numba.core import cgutils, types
 from ..core.intrinsics import HAS_SSSE3, intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import NARROW, U32, U64
-from ..core.simd import INDEX, Lanes, load
+from ..core.simd import INDEX, Vector, load
 from ..core.unaligned import width_of
 
 MOST = 2048  #: values whose heads can be summed in 20 bits, and in lanes of 16
@@ -23,16 +23,16 @@ def _summer(bits: int) -> Any:
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         kind = ir.VectorType(ir.IntType(bits), n)
-        none = Lanes(builder, ir.Constant(kind, [0] * n))
+        none = Vector(builder, ir.Constant(kind, [0] * n))
         slots = [cgutils.alloca_once_value(builder, none.value) for _ in range(2)]
         with cgutils.for_range(builder, args[2]) as loop:
             group = builder.gep(at(0, bits), [builder.mul(loop.index, ir.Constant(INDEX, 8 * bits))])
             for k in range(0, 8 * bits, 64):
                 values = load(builder, builder.gep(group, [ir.Constant(INDEX, k)]), bits, n)
-                heads, others = (Lanes(builder, builder.load(slot)) for slot in slots)
+                heads, others = (Vector(builder, builder.load(slot)) for slot in slots)
                 builder.store((heads + ((values >> args[3]) & args[4])).value, slots[0])
                 builder.store(values.compare("!=", 0).choose(others + 1, others).value, slots[1])
-        heads, others = (Lanes(builder, builder.load(slot)) for slot in slots)
+        heads, others = (Vector(builder, builder.load(slot)) for slot in slots)
         if bits == 16:
             heads, others = ((one.seen_as(32) & 0xFFFF) + (one.seen_as(32) >> 16) for one in (heads, others))
         return builder.zext((heads + (others << COUNT_AT)).total(), INDEX)

@@ -8,7 +8,7 @@ import numpy as np
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import inlined, kernel
 from ..core.scalar import NARROW, U8, U16, U32, U64
-from ..core.unaligned import view, width_of
+from ..core.unaligned import subarray, width_of
 from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
 from ..entropy.prefix_code import ESCAPE
@@ -22,15 +22,17 @@ elif HAS_SSSE3:
 
 
 @kernel
-def find_references_from_values(values, n, stream, head_shift, head_mask, references):
+def find_references_from_values(values, n, stream_len, head_shift, head_mask, references):
     """Mean head of each sub-stream's non-zero values, less the least of them, in ``references``: uint32[n_streams].
 
     Returns (the least, bits that the largest difference needs).
     """
-    n_streams = (n + stream - 1) // stream
+    n_streams = (n + stream_len - 1) // stream_len
     least, most = 1 << 30, 0
     for s in range(n_streams):
-        mean, number = mean_head(view(values, s * stream, min(stream, n - s * stream)), head_shift, head_mask)
+        mean, number = mean_head(
+            subarray(values, s * stream_len, min(stream_len, n - s * stream_len)), head_shift, head_mask
+        )
         references[s] = mean
         if number:
             least, most = min(least, mean), max(most, mean)
@@ -52,12 +54,12 @@ def _relative(least, most, n_streams, references):
 
 
 @kernel
-def find_references_from_heads(heads, others, n, stream, references):
+def find_references_from_heads(heads, others, n, stream_len, references):
     """:func:`find_references_from_values` of what :func:`heads_avx512.store_heads` has found."""
-    n_streams = (n + stream - 1) // stream
+    n_streams = (n + stream_len - 1) // stream_len
     least, most = np.int64(1 << 30), np.int64(0)
     for s in range(n_streams):
-        mean, number = mean_of_heads(heads, others, s * stream, min(stream, n - s * stream))
+        mean, number = mean_of_heads(heads, others, s * stream_len, min(stream_len, n - s * stream_len))
         references[s] = mean
         if number:
             least, most = min(least, mean), max(most, mean)
@@ -83,9 +85,9 @@ def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result
             else:
                 symbols_by_level_16(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 7, reference)
     part, n = len(chunk) // 4, n - whole
-    values, levels, result = view(values, whole, n), view(levels, whole, n), view(result, whole, n)
-    own, origin = view(chunk, 0, n), view(chunk, part, n)
-    count, number = view(chunk, 2 * part, n), view(chunk, 3 * part, n)
+    values, levels, result = subarray(values, whole, n), subarray(levels, whole, n), subarray(result, whole, n)
+    own, origin = subarray(chunk, 0, n), subarray(chunk, part, n)
+    count, number = subarray(chunk, 2 * part, n), subarray(chunk, 3 * part, n)
     for i in range(n):
         own[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < top else U8(0)
     for i in range(0, n, 64):
@@ -109,7 +111,7 @@ def find_symbols_from_values(
     values,
     levels,
     n,
-    stream,
+    stream_len,
     infinity,
     base,
     references,
@@ -129,18 +131,18 @@ def find_symbols_from_values(
     ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges
     and the number of their first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits;
     ``coded``: uint8[256], each symbol, or the escape where it has no code, which matters where ``with_gaps``;
-    ``chunk``: uint8[4 * (stream + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
+    ``chunk``: uint8[4 * (stream_len + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
     level 0.
     """
-    n_streams = (n + stream - 1) // stream
+    n_streams = (n + stream_len - 1) // stream_len
     width = width_of(values)
     magnitude_mask = (U64(1) << U64(width - 1)) - U64(1)
     for s in range(n_streams):
         reference = base + np.int64(references[s])
-        begin = s * stream
-        place = s * (stream + STREAM_PAD)
-        length = min(stream, n - begin)
-        some, result = view(values, begin, length), view(symbols, place, (length + 63) & ~63)
+        begin = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        length = min(stream_len, n - begin)
+        some, result = subarray(values, begin, length), subarray(symbols, place, (length + 63) & ~63)
         if levels is None:
             origin = U32((reference + first[0]) & head_mask)
             limit = U32(count[0])
@@ -178,7 +180,7 @@ def find_symbols_from_values(
                     symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
                     result[i] = U8(symbol if bits else U32(0))
         else:
-            some_levels = view(levels, begin, length)
+            some_levels = subarray(levels, begin, length)
             if width < 64:
                 _joint_symbols(some, some_levels, length, infinity, reference, ranges, chunk, result)
             else:
@@ -197,27 +199,29 @@ def find_symbols_from_values(
 
 
 @inlined
-def find_block_symbols(values, levels, n, stream, kind, base, with_references, c, books, scratch):
+def find_block_symbols(values, levels, n, stream_len, float_bits, base, with_references, c, books, scratch):
     """Symbols of a block with codebook ``c``, relative to its sub-streams' means (``with_references``) or to ``base``,
     its own mean where that is negative. Returns the base, and the bits of a reference."""
-    head_mask = (1 << kind.head_bits) - 1
+    head_mask = (1 << float_bits.head_bits) - 1
     references = scratch.references
     width, from_heads = 0, False
     if HAS_AVX512 and width_of(values) == 32:
-        from_heads = kind.head_bits == 8 and stream & 63 == 0
+        from_heads = float_bits.head_bits == 8 and stream_len & 63 == 0
         if from_heads:
             store_heads(values, n, scratch.heads, scratch.others)
             if with_references:
-                base, width = find_references_from_heads(scratch.heads, scratch.others, n, stream, references)
+                base, width = find_references_from_heads(scratch.heads, scratch.others, n, stream_len, references)
             elif base < 0:
                 base, _ = mean_of_heads(scratch.heads, scratch.others, 0, n)
     if not from_heads:
         if with_references:
-            base, width = find_references_from_values(values, n, stream, kind.head_shift, head_mask, references)
+            base, width = find_references_from_values(
+                values, n, stream_len, float_bits.head_shift, head_mask, references
+            )
         elif base < 0:
-            base, _ = mean_head(values, kind.head_shift, head_mask)
+            base, _ = mean_head(values, float_bits.head_shift, head_mask)
     if not with_references:
-        for s in range((n + stream - 1) // stream):
+        for s in range((n + stream_len - 1) // stream_len):
             references[s] = 0
     if HAS_AVX512 and from_heads:
         find_symbols_from_heads(
@@ -225,7 +229,7 @@ def find_block_symbols(values, levels, n, stream, kind, base, with_references, c
             scratch.others,
             levels,
             n,
-            stream,
+            stream_len,
             base,
             references,
             books.first[c],
@@ -241,11 +245,11 @@ def find_block_symbols(values, levels, n, stream, kind, base, with_references, c
             values,
             levels,
             n,
-            stream,
-            kind.infinity,
+            stream_len,
+            float_bits.infinity,
             base,
             references,
-            kind.head_shift,
+            float_bits.head_shift,
             head_mask,
             books.first[c],
             books.counts[c],

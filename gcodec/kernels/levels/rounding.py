@@ -7,7 +7,7 @@ import numpy as np
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
 from ..core.scalar import U32, U64, round_magnitude, round_value
-from ..core.unaligned import prefetch, view, width_of
+from ..core.unaligned import prefetch, subarray, width_of
 from ..core.vector import look_up_level
 
 if HAS_AVX512:
@@ -97,12 +97,12 @@ def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, p
         _round_groups(values, levels, whole, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out)
     for begin in range(whole, n, 1024):
         count = min(1024, n - begin)
-        some, result = view(values, begin, count), view(out, begin, count)
+        some, result = subarray(values, begin, count), subarray(out, begin, count)
         if levels is None:
             for i in range(count):
                 chunk[i] = drops[0]
         else:
-            some_levels = view(levels, begin, count)
+            some_levels = subarray(levels, begin, count)
             for i in range(count):
                 chunk[i] = some_levels[i]
             for i in range(0, count, 64):

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.core import types
 
 from ..core.intrinsics import intrinsic_step
-from ..core.simd import Lanes, load, splat
+from ..core.simd import Vector, load, splat
 from ..core.simd_avx512 import look_up_bytes, permute
 
 _INDEX = ir.IntType(64)
@@ -32,9 +32,9 @@ def _round_all(builder: Any, args: list[Any], at: Any, bits: int) -> None:
     bump = low.compare("!=", 0).choose((low >> 1) + ((magnitude >> drop) & 1), low)
     rounded = magnitude + (bump & builder.neg(args[10]))
     rounded = rounded - (rounded & low)
-    usable = Lanes(builder, builder.and_(finite.value, rounded.compare("<", infinity).value))
+    usable = Vector(builder, builder.and_(finite.value, rounded.compare("<", infinity).value))
     above = magnitude.compare(">", infinity).value
-    lost = Lanes(builder, builder.and_(above, kept.compare("==", infinity).value))
+    lost = Vector(builder, builder.and_(above, kept.compare("==", infinity).value))
     result = lost.choose(kept | unit, usable.choose(rounded, kept)) | (values & sign_bit)
     magnitude.compare("<", args[9]).choose(result ^ result, result).store(at(6, bits))
 

@@ -11,7 +11,7 @@ from numba.core import types
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8, U32
-from ..core.simd import Lanes, load, splat
+from ..core.simd import Vector, load, splat
 from ..core.vector_ssse3 import shuffle
 
 _INDEX = ir.IntType(64)
@@ -25,13 +25,13 @@ def _address(builder: Any, start: Any, offset: int) -> Any:
     return builder.gep(start, [_number(offset)])
 
 
-def zipped(low: Lanes, high: Lanes) -> Lanes:
-    """Lanes of twice the width, from their lower and their upper halves."""
+def zipped(low: Vector, high: Vector) -> Vector:
+    """Vector of twice the width, from their lower and their upper halves."""
     both = low.pick([k + half for k in range(low.n) for half in (0, low.n)], high)
     return both.seen_as(2 * low.bits)
 
 
-def _lows(builder: Any, tables: Any, levels: Lanes, bits: int) -> Lanes:
+def _lows(builder: Any, tables: Any, levels: Vector, bits: int) -> Vector:
     """The bits that 16 levels drop, from their tables: of the lowest bytes of all levels, of the next ones ..."""
     parts = [shuffle(load(builder, _address(builder, tables, 16 * k), 8, 16), levels) for k in range(bits // 8)]
     while len(parts) > 1:

@@ -13,7 +13,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from ..core.jit import kernel
 from ..core.scalar import U32
-from ..core.unaligned import bits_of, floats_at, view
+from ..core.unaligned import bits_of_float, floats_at, subarray
 from .terms import N_ACCUMULATOR, N_ADAM, N_LINEAR, accumulator_terms, adam_terms, linear_terms, passed
 
 PASS = 7  #: thresholds that are compared with at a time
@@ -51,7 +51,10 @@ def _level(u, n, thresholds):
         return passed(u, n, thresholds.powers)
     before, reciprocal = thresholds.even
     top = np.int32(thresholds.top)
-    size, term = bits_of(np.float32(n if n > 0 else 0)), bits_of(np.float32(u))  # a NaN is not greater than 0
+    size, term = (
+        bits_of_float(np.float32(n if n > 0 else 0)),
+        bits_of_float(np.float32(u)),
+    )  # a NaN is not greater than 0
     steps = np.int32(np.int32(np.int32(size) - np.int32(term & U32(0x7FFFFFFF))) >> np.int32(23))
     steps = np.int32(steps - before)
     steps = steps if steps > np.int32(0) else np.int32(0)
@@ -129,9 +132,9 @@ def linear_of_many(out, grad, begin, table, constants, even, top):
             theta = floats_at(row[PARAM], skip, n)
             if row[FIRST]:
                 buf = floats_at(row[FIRST], skip, n)
-                linear(view(out, at, n), theta, view(grad, at, n), buf, k, thresholds)
+                linear(subarray(out, at, n), theta, subarray(grad, at, n), buf, k, thresholds)
             else:
-                linear(view(out, at, n), theta, view(grad, at, n), None, k, thresholds)
+                linear(subarray(out, at, n), theta, subarray(grad, at, n), None, k, thresholds)
 
 
 @kernel
@@ -147,9 +150,9 @@ def accumulator_of_many(out, grad, begin, table, constants, even, top):
             theta, square = floats_at(row[PARAM], skip, n), floats_at(row[FIRST], skip, n)
             if row[SECOND]:
                 buf = floats_at(row[SECOND], skip, n)
-                accumulator(view(out, at, n), theta, view(grad, at, n), square, buf, k, thresholds)
+                accumulator(subarray(out, at, n), theta, subarray(grad, at, n), square, buf, k, thresholds)
             else:
-                accumulator(view(out, at, n), theta, view(grad, at, n), square, None, k, thresholds)
+                accumulator(subarray(out, at, n), theta, subarray(grad, at, n), square, None, k, thresholds)
 
 
 @kernel
@@ -169,6 +172,6 @@ def adam_of_many(out, grad, begin, table, constants, even, top):
             )
             if row[THIRD]:
                 max_square = floats_at(row[THIRD], skip, n)
-                adam(view(out, at, n), theta, view(grad, at, n), mean, square, max_square, k, thresholds)
+                adam(subarray(out, at, n), theta, subarray(grad, at, n), mean, square, max_square, k, thresholds)
             else:
-                adam(view(out, at, n), theta, view(grad, at, n), mean, square, None, k, thresholds)
+                adam(subarray(out, at, n), theta, subarray(grad, at, n), mean, square, None, k, thresholds)

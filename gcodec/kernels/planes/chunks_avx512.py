@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from ..core.intrinsics import intrinsic_step
-from ..core.simd import Lanes, load, move, pick_bits, splat
+from ..core.simd import Vector, load, move, pick_bits, splat
 from ..core.simd_avx512 import deinterleave_bytes, extract_tails, look_up_bytes
 
 _INDEX = ir.IntType(64)
@@ -49,12 +49,12 @@ class _Chunks:
         place = self.builder.add(rows, self.builder.load(count_at))
         return count_at, self.builder.gep(self.items, [place])
 
-    def advance(self, count_at: Any, mask: Lanes) -> None:
+    def advance(self, count_at: Any, mask: Vector) -> None:
         """Count the items of a mask."""
         self.builder.store(self.builder.add(self.builder.load(count_at), mask.count()), count_at)
 
 
-def _owners(chunks: _Chunks, marks: Lanes) -> list[Lanes]:
+def _owners(chunks: _Chunks, marks: Vector) -> list[Vector]:
     """Masks of the values that own an item of each wide plane."""
     builder = chunks.builder
     wide = marks & builder.sub(builder.shl(_number(1), chunks.n_wide), _number(1))
@@ -66,7 +66,7 @@ def _owners(chunks: _Chunks, marks: Lanes) -> list[Lanes]:
     return found[::-1]
 
 
-def _half_owners(chunks: _Chunks, marks: Lanes) -> Lanes:
+def _half_owners(chunks: _Chunks, marks: Vector) -> Vector:
     """Mask of the values that own an item of the half plane."""
     return (marks & chunks.builder.shl(_number(1), chunks.n_wide)).compare("!=", 0)
 
@@ -98,8 +98,8 @@ def _generate_split(builder: Any, args: list[Any], at: Any) -> None:
 split_chunks_32 = intrinsic_step(types.void, 12, _generate_split)
 
 
-def _unpack(a: Lanes, b: Lanes) -> list[Lanes]:
-    """Lanes of two registers in turn, within each 128 bits: of their lower halves, and of their upper halves."""
+def _unpack(a: Vector, b: Vector) -> list[Vector]:
+    """Vector of two registers in turn, within each 128 bits: of their lower halves, and of their upper halves."""
     n = 128 // a.bits
     return [
         a.pick([lane + k // 2 + k % 2 * a.n for lane in range(start, a.n, n) for k in range(n)], b)
@@ -124,7 +124,7 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
         halves = (move("expand", load(builder, place, 8, 64), mask).seen_as(16) << chunks.half).seen_as(8)
         builder.store(halves.value, slot)
         chunks.advance(count_at, mask)
-    halves, parts = Lanes(builder, builder.load(slot)), []
+    halves, parts = Vector(builder, builder.load(slot)), []
     for k, mask in enumerate(_owners(chunks, marks)):
         # A half goes where the value has no item of its own, the first time.
         slot = cgutils.alloca_once_value(builder, halves.value)
@@ -132,7 +132,7 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
             count_at, place = chunks.plane(_number(k))
             builder.store(move("expand", load(builder, place, 8, 64), mask, halves).value, slot)
             chunks.advance(count_at, mask)
-        parts.append(Lanes(builder, builder.load(slot)))
+        parts.append(Vector(builder, builder.load(slot)))
         halves = mask.choose(halves, none)
     *parts, head = [one.seen_as(32).pick(_FOURS).seen_as(8) for one in (*parts, head)]
     upper, lower = (

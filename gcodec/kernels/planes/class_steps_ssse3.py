@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from ..core.intrinsics import intrinsic_step
-from ..core.simd import Lanes, call, load, splat
+from ..core.simd import Vector, call, load, splat
 from ..core.vector_ssse3 import move_8, shuffle, sums
 from .class_tables import HEADS, STARTS
 
@@ -23,11 +23,11 @@ def _address(builder: Any, start: Any, offset: int) -> Any:
     return builder.gep(start, [ir.Constant(_INDEX, offset)])
 
 
-def _four(builder: Any, start: Any) -> list[Lanes]:
+def _four(builder: Any, start: Any) -> list[Vector]:
     return [load(builder, _address(builder, start, k), 8, 16) for k in range(0, 64, 16)]
 
 
-def _store_four(builder: Any, lanes: list[Lanes], start: Any) -> None:
+def _store_four(builder: Any, lanes: list[Vector], start: Any) -> None:
     for k, one in enumerate(lanes):
         one.store(_address(builder, start, 16 * k))
 
@@ -39,9 +39,9 @@ def _generate_classes(builder: Any, args: list[Any], at: Any) -> None:
     with cgutils.for_range(builder, builder.sub(args[6], ir.Constant(_INDEX, 1))) as loop:
         start = load(builder, builder.gep(starts, [builder.shl(loop.index, ir.Constant(_INDEX, 4))]), 8, 16)
         for one, slot in zip(symbols, slots, strict=True):
-            so_far = Lanes(builder, builder.load(slot))
+            so_far = Vector(builder, builder.load(slot))
             builder.store((so_far - one.above(start).widened(8)).value, slot)
-    _store_four(builder, [Lanes(builder, builder.load(slot)) for slot in slots], at(4, 8))
+    _store_four(builder, [Vector(builder, builder.load(slot)) for slot in slots], at(4, 8))
 
 
 #: classes_64(symbols, i, tables, 0, classes, j, n_classes): the classes of 64 symbols.

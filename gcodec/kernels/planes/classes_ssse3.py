@@ -29,11 +29,11 @@ ITEMS, CLASSES = 256, 320  #: where in ``rows``, in bytes, items of a plane lie,
 
 
 @kernel
-def _split_64(values, i, symbols, j, shape, tables, rows, items, n_items):
+def _split_64(values, i, symbols, j, planes, tables, rows, items, n_items):
     classes_64(symbols, j, tables, 0, rows, CLASSES, np.int64(tables[NUMBER]))
     digits_64(values, i, rows, 0)
     row = items.shape[1]
-    for p in range(shape.n):
+    for p in range(planes.n):
         digit = np.int64(tables[DIGIT + p])
         source = 64 * digit
         if digit == NO_DIGIT:
@@ -44,32 +44,32 @@ def _split_64(values, i, symbols, j, shape, tables, rows, items, n_items):
 
 
 @kernel
-def split_classes(values, symbols, n, stream, shape, tables, rows, items, n_items, out, at):
+def split_classes(values, symbols, n, stream_len, planes, tables, rows, items, n_items, out, at):
     """All planes; returns the end. ``tables``: uint8[CLASS_BYTES], filled by :func:`class_tables.find_classes`;
     ``rows``: uint32[128], ``items``: uint8[8, n + 64], ``n_items``: int64[8], scratch."""
     n_items[:] = 0
     whole = n & ~63
     for i in range(0, whole, 64):
-        j = i + i // stream * STREAM_PAD
+        j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
-            _split_64(values, i, symbols, j, shape, tables, rows, items, n_items)
+            _split_64(values, i, symbols, j, planes, tables, rows, items, n_items)
     if whole < n:
         for i in range(whole, n):
             store_value(tables, 4 * (REST + i - whole), values[i])
-        j = whole + whole // stream * STREAM_PAD
-        _split_64(tables, REST, symbols, j, shape, tables, rows, items, n_items)
-    for p in range(shape.n):
-        at = pack_bytes(items[p], n_items[p], shape.widths[p], out, at)
+        j = whole + whole // stream_len * STREAM_PAD
+        _split_64(tables, REST, symbols, j, planes, tables, rows, items, n_items)
+    for p in range(planes.n):
+        at = pack_bytes(items[p], n_items[p], planes.widths[p], out, at)
     return at
 
 
 @kernel
-def count_classes(symbols, n, stream, n_planes, tables, classes, n_items):
+def count_classes(symbols, n, stream_len, n_planes, tables, classes, n_items):
     """Number of items of every plane: ``n_items``: int64[8], result, and the classes of all values, laid out like
     ``symbols``, which become 0 behind the last."""
     n_items[:] = 0
     for i in range(0, n, 64):
-        j = i + i // stream * STREAM_PAD
+        j = i + i // stream_len * STREAM_PAD
         for k in range(n - i, 64):
             symbols[j + k] = 0
         classes_64(symbols, j, tables, 0, classes, j, np.int64(tables[NUMBER]))
@@ -91,11 +91,11 @@ def _expand(p, target, classes, j, tables, rows, items, n_items):
 
 
 @kernel
-def _merge_64(out, i, symbols, classes, j, shape, base, tables, rows, items, n_items):
+def _merge_64(out, i, symbols, classes, j, planes, base, tables, rows, items, n_items):
     for row in range(5):  # digits that are no plane's, and items, of which there may be none
         if not (tables[TAKEN] >> row) & 1:
             _clear(rows, 64 * row, 64)
-    for p in range(shape.n):
+    for p in range(planes.n):
         if tables[DIGIT + p] != NO_DIGIT:
             _expand(p, 64 * np.int64(tables[DIGIT + p]), classes, j, tables, rows, items, n_items)
     last = np.int64(tables[LAST])
@@ -109,24 +109,24 @@ def _merge_64(out, i, symbols, classes, j, shape, base, tables, rows, items, n_i
 
 
 @kernel
-def merge_classes(data, at, symbols, classes, n, stream, shape, bases, tables, rows, items, n_items, out):
+def merge_classes(data, at, symbols, classes, n, stream_len, planes, bases, tables, rows, items, n_items, out):
     """Inverse of :func:`split_classes`. ``classes`` and ``n_items`` of :func:`count_classes`; ``data`` has 64 bytes of
     margin behind the planes; ``bases``: uint16[n_streams], reference heads."""
-    for p in range(shape.n):
-        unpack_bytes(data, at, n_items[p], shape.widths[p], items[p])
-        at += (n_items[p] * shape.widths[p] + 7) >> 3
+    for p in range(planes.n):
+        unpack_bytes(data, at, n_items[p], planes.widths[p], items[p])
+        at += (n_items[p] * planes.widths[p] + 7) >> 3
     n_items[:] = 0
     whole = n & ~63
     for i in range(0, whole, 64):
-        s = i // stream
+        s = i // stream_len
         j = i + s * STREAM_PAD
         if count_64(symbols, j, 255):
-            _merge_64(out, i, symbols, classes, j, shape, np.int64(bases[s]), tables, rows, items, n_items)
+            _merge_64(out, i, symbols, classes, j, planes, np.int64(bases[s]), tables, rows, items, n_items)
         else:
             _clear(out, 4 * i, 256)
     if whole < n:
-        s = whole // stream
+        s = whole // stream_len
         j = whole + s * STREAM_PAD
-        _merge_64(tables, REST, symbols, classes, j, shape, np.int64(bases[s]), tables, rows, items, n_items)
+        _merge_64(tables, REST, symbols, classes, j, planes, np.int64(bases[s]), tables, rows, items, n_items)
         for i in range(whole, n):
             out[i] = load_value(tables, 4 * (REST + i - whole), out)

@@ -12,17 +12,17 @@ from ..entropy.encode_streams import STREAM_PAD
 
 
 @kernel
-def split_general_plane(values, symbols, n, stream, tail_bits, mark_of, bit, shift, width, out, at):
+def split_general_plane(values, symbols, n, stream_len, tail_bits, mark_of, bit, shift, width, out, at):
     """Plane number ``bit`` of any width up to 56 bits. ``out`` has 8 bytes of margin. Returns the end."""
     window = U64(0)
     filled = U64(0)
     mask = U64((1 << width) - 1)
     rest = U64((1 << (tail_bits - 1)) - 1)
     sign = U64(width_of(values) - 1)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        for i in range(min(stream, n - first)):
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
             own = U64((mark_of[symbol] >> bit) & 1)
             bits = U64(values[first + i])
@@ -38,15 +38,15 @@ def split_general_plane(values, symbols, n, stream, tail_bits, mark_of, bit, shi
 
 
 @kernel
-def merge_general_plane(data, at, symbols, n, stream, mark_of, bit, shift, width, tail):
+def merge_general_plane(data, at, symbols, n, stream_len, mark_of, bit, shift, width, tail):
     """Inverse of :func:`split_general_plane`: ORs the plane's items into ``tail``: uint64[n]. ``data`` is readable 8
     bytes past the plane."""
     mask = U64((1 << width) - 1)
     position = U64(at) << U64(3)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        for i in range(min(stream, n - first)):
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
             own = U64((mark_of[symbol] >> bit) & 1)
             item = (load_u64(data, np.int64(position >> U64(3))) >> (position & U64(7))) & (mask * own)
@@ -55,15 +55,15 @@ def merge_general_plane(data, at, symbols, n, stream, mark_of, bit, shift, width
 
 
 @kernel
-def merge_general_values(tail, symbols, n, stream, heads, bases, head_shift, head_mask, tail_bits, out):
+def merge_general_values(tail, symbols, n, stream_len, heads, bases, head_shift, head_mask, tail_bits, out):
     """Heads, signs and tails into values. ``tail``: uint64[n], None where ``tail_bits`` is 0; ``heads``:
     uint16[256], relative; ``out``: uintW[n]."""
     rest = U64((1 << (tail_bits - 1)) - 1) if tail_bits else U64(0)
     sign = U64(width_of(out) - 1)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        for i in range(min(stream, n - first)):
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
             value = ((U64(heads[symbol]) + U64(bases[s])) & U64(head_mask)) << U64(head_shift)
             if tail is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32, U64
-from ..core.unaligned import view, width_of
+from ..core.unaligned import subarray, width_of
 from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
 from . import general as planes_general
@@ -26,32 +26,32 @@ if BY_CLASSES:
 
 
 @kernel
-def _has_classes(mark_of, shift, heads, shape, scratch):
+def _has_classes(mark_of, shift, heads, planes, scratch):
     """Whether a block's planes are those of :mod:`classes_ssse3`, whose tables are then in ``scratch.chunk``."""
     if width_of(scratch.shifted) != 32:
         return False
-    return find_classes(mark_of, shift, heads, shape.widths, shape.uniform, shape.n, scratch.chunk) > 0
+    return find_classes(mark_of, shift, heads, planes.widths, planes.uniform, planes.n, scratch.chunk) > 0
 
 
 @kernel
 def split_planes(
-    values, n, stream, tail_bits, mark_of, shift, shape, dense, lone, seven, items, general, scratch, out, at
+    values, n, stream_len, tail_bits, mark_of, shift, planes, dense, lone, seven, items, general, scratch, out, at
 ):
     """All planes of a block. Returns the end."""
     if general is not None:
-        for p in range(shape.n):
+        for p in range(planes.n):
             at = planes_general.split_general_plane(
-                values, scratch.symbols, n, stream, tail_bits, mark_of, p, shift[p], shape.widths[p], out, at
+                values, scratch.symbols, n, stream_len, tail_bits, mark_of, p, shift[p], planes.widths[p], out, at
             )
         return at
     if items is not None:
-        if BY_CLASSES and _has_classes(mark_of, shift, None, shape, scratch):
+        if BY_CLASSES and _has_classes(mark_of, shift, None, planes, scratch):
             return split_classes(
                 values,
                 scratch.symbols,
                 n,
-                stream,
-                shape,
+                stream_len,
+                planes,
                 scratch.chunk,
                 scratch.words,
                 items,
@@ -63,13 +63,13 @@ def split_planes(
             values,
             scratch.symbols,
             n,
-            stream,
-            shape.n,
-            shape.widths,
+            stream_len,
+            planes.n,
+            planes.widths,
             mark_of,
             shift,
-            shape.uniform,
-            shape.chunks,
+            planes.uniform,
+            planes.chunks,
             scratch.marks,
             scratch.words,
             scratch.bytes,
@@ -79,25 +79,25 @@ def split_planes(
             at,
         )
     if dense is not None:
-        return whole_tail.split_24(values, scratch.symbols, n, stream, scratch.words, dense, out, at)
+        return whole_tail.split_24(values, scratch.symbols, n, stream_len, scratch.words, dense, out, at)
     if lone is not None:
-        return whole_tail.split_8(values, scratch.symbols, n, stream, lone, out, at)
+        return whole_tail.split_8(values, scratch.symbols, n, stream_len, lone, out, at)
     if seven is not None:
-        if shape.n == 1:
-            return wide_head.split_7(values, scratch.symbols, n, stream, seven, out, at)
-        return wide_head.split_23(values, scratch.symbols, n, stream, seven, out, at)
+        if planes.n == 1:
+            return wide_head.split_7(values, scratch.symbols, n, stream_len, seven, out, at)
+        return wide_head.split_23(values, scratch.symbols, n, stream_len, seven, out, at)
     return at
 
 
 @kernel
-def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
+def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
     """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
     n_items[:] = 0
     if marks is not None and not HAS_AVX512:
-        narrow.find_marks(symbols, n, stream, mark_of, marks)
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - s * stream)
+        narrow.find_marks(symbols, n, stream_len, mark_of, marks)
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - s * stream_len)
         for i in range(count, (count + 63) & ~63):
             symbols[place + i] = 0
             if marks is not None:
@@ -114,19 +114,19 @@ def count_items(symbols, n, stream, n_planes, mark_of, marks, n_items):
                 for i in range(0, count, 64):
                     n_items[p] += count_64(marks, place + i, 1 << p)
             else:
-                some, total = view(symbols, place, count), U32(0)
+                some, total = subarray(symbols, place, count), U32(0)
                 for i in range(count):
                     total += U32((mark_of[some[i]] >> U8(p)) & U8(1))
                 n_items[p] += np.int64(total)
 
 
 @kernel
-def count_single(symbols, n, stream, n_items):
+def count_single(symbols, n, stream_len, n_items):
     """The same for a single plane of which all values but zeros own an item."""
     total = 0
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - s * stream)
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - s * stream_len)
         for i in range(count, (count + 63) & ~63):
             symbols[place + i] = 0
         total += whole_tail.count_marked(symbols, place, count)
@@ -134,26 +134,28 @@ def count_single(symbols, n, stream, n_items):
 
 
 @kernel
-def count_plane_items(n, stream, mark_of, shift, narrow_head_of, shape, dense, lone, seven, items, general, scratch):
+def count_plane_items(
+    n, stream_len, mark_of, shift, narrow_head_of, planes, dense, lone, seven, items, general, scratch
+):
     """Number of items of every plane into ``scratch.n_items``, by the layout's kernels; and what else those of
     :func:`merge_planes` want to find."""
     if dense is not None:
-        count_single(scratch.symbols, n, stream, scratch.n_items)
+        count_single(scratch.symbols, n, stream_len, scratch.n_items)
     if lone is not None:
-        count_single(scratch.symbols, n, stream, scratch.n_items)
+        count_single(scratch.symbols, n, stream_len, scratch.n_items)
     if seven is not None:
-        count_single(scratch.symbols, n, stream, scratch.n_items)
+        count_single(scratch.symbols, n, stream_len, scratch.n_items)
         scratch.n_items[1] = scratch.n_items[0]
     if items is not None:
         by_class = False
         if BY_CLASSES:
-            by_class = _has_classes(mark_of, shift, narrow_head_of, shape, scratch)
+            by_class = _has_classes(mark_of, shift, narrow_head_of, planes, scratch)
             if by_class:
-                count_classes(scratch.symbols, n, stream, shape.n, scratch.chunk, scratch.marks, scratch.n_items)
+                count_classes(scratch.symbols, n, stream_len, planes.n, scratch.chunk, scratch.marks, scratch.n_items)
         if not by_class:
-            count_items(scratch.symbols, n, stream, shape.n, mark_of, scratch.marks, scratch.n_items)
+            count_items(scratch.symbols, n, stream_len, planes.n, mark_of, scratch.marks, scratch.n_items)
     if general is not None:
-        count_items(scratch.symbols, n, stream, shape.n, mark_of, None, scratch.n_items)
+        count_items(scratch.symbols, n, stream_len, planes.n, mark_of, None, scratch.n_items)
 
 
 @kernel
@@ -161,13 +163,13 @@ def merge_planes(
     data,
     at,
     n,
-    stream,
-    kind,
+    stream_len,
+    float_bits,
     mark_of,
     shift,
     head_of,
     narrow_head_of,
-    shape,
+    planes,
     dense,
     lone,
     seven,
@@ -178,18 +180,18 @@ def merge_planes(
     out,
 ):
     """All values of a block from its planes and symbols."""
-    head_mask = (1 << kind.head_bits) - 1
+    head_mask = (1 << float_bits.head_bits) - 1
     symbols, bases, n_items = scratch.symbols, scratch.bases, scratch.n_items
     if general is not None:
         for i in range(n):
             general[i] = U64(0)
-        for p in range(shape.n):
+        for p in range(planes.n):
             planes_general.merge_general_plane(
-                data, at, symbols, n, stream, mark_of, p, shift[p], shape.widths[p], general
+                data, at, symbols, n, stream_len, mark_of, p, shift[p], planes.widths[p], general
             )
-            at += (n_items[p] * shape.widths[p] + 7) >> 3
+            at += (n_items[p] * planes.widths[p] + 7) >> 3
         planes_general.merge_general_values(
-            general, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, kind.tail_bits, out
+            general, symbols, n, stream_len, head_of, bases, float_bits.head_shift, head_mask, float_bits.tail_bits, out
         )
     if items is not None:
         if BY_CLASSES and width_of(out) == 32 and scratch.chunk[NUMBER]:
@@ -199,8 +201,8 @@ def merge_planes(
                 symbols,
                 scratch.marks,
                 n,
-                stream,
-                shape,
+                stream_len,
+                planes,
                 bases,
                 scratch.chunk,
                 scratch.words,
@@ -215,13 +217,13 @@ def merge_planes(
             symbols,
             scratch.marks,
             n,
-            stream,
-            shape.n,
-            shape.widths,
+            stream_len,
+            planes.n,
+            planes.widths,
             narrow_head_of,
             shift,
-            shape.uniform,
-            shape.chunks,
+            planes.uniform,
+            planes.chunks,
             bases,
             scratch.words,
             scratch.bytes,
@@ -230,18 +232,18 @@ def merge_planes(
             out,
         )
     if dense is not None:
-        whole_tail.merge_24(data, at, symbols, n, stream, np.int64(head_of[1]), bases, scratch.words, dense, out)
+        whole_tail.merge_24(data, at, symbols, n, stream_len, np.int64(head_of[1]), bases, scratch.words, dense, out)
     if lone is not None:
-        whole_tail.merge_8(data, at, symbols, n, stream, np.int64(head_of[1]), bases, lone, out)
+        whole_tail.merge_8(data, at, symbols, n, stream_len, np.int64(head_of[1]), bases, lone, out)
     if seven is not None:
         first_head = np.int64(head_of[1])
-        if shape.n == 1:
+        if planes.n == 1:
             wide_head.merge_7(
-                data, at, n_items[0], symbols, n, stream, first_head, bases, scratch.tails, seven, out
+                data, at, n_items[0], symbols, n, stream_len, first_head, bases, scratch.tails, seven, out
             )
         else:
-            wide_head.merge_23(data, at, n_items[0], symbols, n, stream, first_head, bases, seven, out)
+            wide_head.merge_23(data, at, n_items[0], symbols, n, stream_len, first_head, bases, seven, out)
     if bare is not None:
         planes_general.merge_general_values(
-            None, symbols, n, stream, head_of, bases, kind.head_shift, head_mask, 0, out
+            None, symbols, n, stream_len, head_of, bases, float_bits.head_shift, head_mask, 0, out
         )

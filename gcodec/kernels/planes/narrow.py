@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U32
-from ..core.unaligned import view, width_of
+from ..core.unaligned import subarray, width_of
 from ..core.vector import compress_8, expand_8, look_up_64, pack_6, pack_64, unpack_6, unpack_64
 from ..entropy.encode_streams import STREAM_PAD
 from .whole_tail import GROUP
@@ -17,18 +17,18 @@ if BY_CLASSES:
 
 
 @kernel
-def find_marks(symbols, n, stream, mark_of, marks):
+def find_marks(symbols, n, stream_len, mark_of, marks):
     """Marks of all values, laid out like ``symbols``, 0 behind the last. ``mark_of``: uint8[256]."""
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        for i in range(place, place + min(stream, n - s * stream), 64):
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        for i in range(place, place + min(stream_len, n - s * stream_len), 64):
             look_up_64(mark_of, 0, symbols, i, marks, i)
 
 
 @kernel
 def tails_32(values, start, count, words):
     """Tails of some 32- or 16-bit values (types with 8 head bits)."""
-    some = view(values, start, count)
+    some = subarray(values, start, count)
     if width_of(values) == 32:
         for i in range(count):
             bits = U32(some[i])
@@ -44,7 +44,7 @@ def split_narrow(
     values,
     symbols,
     n,
-    stream,
+    stream_len,
     n_planes,
     widths,
     mark_of,
@@ -64,15 +64,15 @@ def split_narrow(
     n_items[:] = 0
     if HAS_AVX512:
         split_groups(
-            values, symbols, n, stream, n_planes, mark_of, shift, uniform, chunks, words, bytes_, items, n_items
+            values, symbols, n, stream_len, n_planes, mark_of, shift, uniform, chunks, words, bytes_, items, n_items
         )
         for p in range(n_planes):
             at = pack_bytes(items[p], n_items[p], widths[p], out, at)
         return at
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         for i in range(place, place + count, 64):
             look_up_64(mark_of, 0, symbols, i, marks, i)
         tails_32(values, first, count, words)
@@ -102,7 +102,7 @@ def merge_narrow(
     symbols,
     marks,
     n,
-    stream,
+    stream_len,
     n_planes,
     widths,
     head_of,
@@ -124,13 +124,13 @@ def merge_narrow(
     n_items[:] = 0
     if HAS_AVX512:
         merge_groups(
-            symbols, marks, n, stream, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
+            symbols, marks, n, stream_len, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
         )
         return
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         for i in range(count):
             words[i] = 0
         for p in range(n_planes):
@@ -143,7 +143,7 @@ def merge_narrow(
                 for i in range(count):
                     words[i] |= U32(bytes_[i]) << left
             else:
-                own = view(bytes_, stream + GROUP, stream + GROUP)
+                own = subarray(bytes_, stream_len + GROUP, stream_len + GROUP)
                 for i in range(0, count, 64):
                     look_up_64(shift[p], 0, symbols, place + i, own, i)
                 for i in range(count):
@@ -151,7 +151,7 @@ def merge_narrow(
         for i in range(0, count, 64):
             look_up_64(head_of, 0, symbols, place + i, bytes_, i)
         base = U32(bases[s])
-        some, result = view(symbols, place, count), view(out, first, count)
+        some, result = subarray(symbols, place, count), subarray(out, first, count)
         if width_of(out) == 32:
             for i in range(count):
                 tail = U32(words[i])

@@ -15,31 +15,31 @@ from .narrow_steps_avx512 import merge_narrow_16, merge_narrow_32, picks_for, sp
 
 
 @kernel
-def _split_chunks(values, symbols, n, stream, mark_of, chunks, words, items, n_items):
+def _split_chunks(values, symbols, n, stream_len, mark_of, chunks, words, items, n_items):
     whole, row = n & ~63, items.shape[1]
     for i in range(0, whole, 64):
-        j = i + i // stream * STREAM_PAD
+        j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
             split_chunks_32(values, i, items, row, n_items, 0, symbols, j, chunks, 0, mark_of, 0)
     if whole < n:
         for i in range(whole, n):
             words[i - whole] = values[i]
-        j = whole + whole // stream * STREAM_PAD
+        j = whole + whole // stream_len * STREAM_PAD
         split_chunks_32(words, 0, items, row, n_items, 0, symbols, j, chunks, 0, mark_of, 0)
 
 
 @kernel
-def _merge_chunks(symbols, marks, n, stream, head_of, chunks, bases, words, items, n_items, out):
+def _merge_chunks(symbols, marks, n, stream_len, head_of, chunks, bases, words, items, n_items, out):
     whole, row = n & ~63, items.shape[1]
     for i in range(0, whole, 64):
-        s = i // stream
+        s = i // stream_len
         j, base = i + s * STREAM_PAD, np.int64(bases[s])
         if count_64(symbols, j, 255):
             merge_chunks_32(out, i, items, row, n_items, 0, symbols, j, chunks, 0, marks, j, head_of, 0, base)
         else:
             clear_32(out, i)
     if whole < n:
-        s = whole // stream
+        s = whole // stream_len
         j, base = whole + s * STREAM_PAD, np.int64(bases[s])
         merge_chunks_32(words, 0, items, row, n_items, 0, symbols, j, chunks, 0, marks, j, head_of, 0, base)
         for i in range(whole, n):
@@ -60,22 +60,24 @@ def _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, i
 
 
 @kernel
-def split_groups(values, symbols, n, stream, n_planes, mark_of, shift, uniform, chunks, words, picks, items, n_items):
+def split_groups(
+    values, symbols, n, stream_len, n_planes, mark_of, shift, uniform, chunks, words, picks, items, n_items
+):
     """The items of all planes, a byte each and not packed: ``items``: uint8[8, n + 64], ``n_items``: int64[8], zeros,
     results; ``words``: uint32[64], ``picks``: uint8[64], scratch."""
     if width_of(values) == 32 and chunks[N_WIDE]:
-        _split_chunks(values, symbols, n, stream, mark_of, chunks, words, items, n_items)
+        _split_chunks(values, symbols, n, stream_len, mark_of, chunks, words, items, n_items)
         return
     picks_for(uniform, picks)
     whole, value_bytes = n & ~63, width_of(values) // 8
     for i in range(0, whole, 64):
-        j = i + i // stream * STREAM_PAD
+        j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
             _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
     if whole < n:
         for i in range(whole, n):
             store_value(words, (i - whole) * value_bytes, values[i])
-        j = whole + whole // stream * STREAM_PAD
+        j = whole + whole // stream_len * STREAM_PAD
         _split_64(words, 0, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
 
 
@@ -102,22 +104,22 @@ def _clear_64(out, i, like):
 
 @kernel
 def merge_groups(
-    symbols, marks, n, stream, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
+    symbols, marks, n, stream_len, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
 ):
     """Inverse of :func:`split_groups`; ``n_items``: zeros."""
     if width_of(out) == 32 and chunks[N_WIDE]:
-        _merge_chunks(symbols, marks, n, stream, head_of, chunks, bases, words, items, n_items, out)
+        _merge_chunks(symbols, marks, n, stream_len, head_of, chunks, bases, words, items, n_items, out)
         return
     whole, value_bytes = n & ~63, width_of(out) // 8
     for i in range(0, whole, 64):
-        s = i // stream
+        s = i // stream_len
         j, base = i + s * STREAM_PAD, np.int64(bases[s])
         if count_64(symbols, j, 255):
             _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
         else:
             _clear_64(out, i, out)
     if whole < n:
-        s = whole // stream
+        s = whole // stream_len
         j, base = whole + s * STREAM_PAD, np.int64(bases[s])
         if count_64(symbols, j, 255):
             _merge_64(words, 0, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)

@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8
-from ..core.simd import Lanes, load, move, pick_bits
+from ..core.simd import Vector, load, move, pick_bits
 from ..core.simd_avx512 import deinterleave_bytes, extract_tails, join_values, look_up_bytes
 
 _INDEX = ir.IntType(64)
@@ -20,7 +20,7 @@ def _number(value: int) -> Any:
     return ir.Constant(_INDEX, value)
 
 
-def _masked(marks: Lanes, plane: Any) -> Lanes:
+def _masked(marks: Vector, plane: Any) -> Vector:
     return (marks & marks.builder.shl(_number(1), plane)).compare("!=", 0)
 
 
@@ -48,16 +48,16 @@ def _plane(builder: Any, args: list[Any], at: Any, plane: Any) -> tuple[Any, Any
     return count_at, builder.gep(at(2, 8), [place]), shared
 
 
-def _shifts(builder: Any, at: Any, plane: Any, symbols: Lanes) -> Lanes:
+def _shifts(builder: Any, at: Any, plane: Any, symbols: Vector) -> Vector:
     table = builder.gep(at(8, 8), [builder.shl(plane, _number(8))])
     return look_up_bytes(builder, table, symbols)
 
 
-def _advance(builder: Any, count_at: Any, mask: Lanes) -> None:
+def _advance(builder: Any, count_at: Any, mask: Vector) -> None:
     builder.store(builder.add(builder.load(count_at), mask.count()), count_at)
 
 
-def _split_plane(builder: Any, args: list[Any], at: Any, plane: Any, items: Lanes, marks: Lanes) -> None:
+def _split_plane(builder: Any, args: list[Any], at: Any, plane: Any, items: Vector, marks: Vector) -> None:
     """Append what a plane gets of 64 values."""
     count_at, place, _ = _plane(builder, args, at, plane)
     mask = _masked(marks, plane)
@@ -65,7 +65,7 @@ def _split_plane(builder: Any, args: list[Any], at: Any, plane: Any, items: Lane
     _advance(builder, count_at, mask)
 
 
-def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Lanes, symbols: Lanes) -> Lanes:
+def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Vector, symbols: Vector) -> Vector:
     """The items of a plane, whatever lies above them: a byte each."""
     _, _, shared = _plane(builder, args, at, plane)
     slot = cgutils.alloca_once(builder, ir.VectorType(ir.IntType(8), 64))
@@ -74,7 +74,7 @@ def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Lanes, symbol
             builder.store((tail >> shared).to(8).value, slot)
         with differs:
             builder.store((tail >> _shifts(builder, at, plane, symbols).to(tail.bits)).to(8).value, slot)
-    return Lanes(builder, builder.load(slot))
+    return Vector(builder, builder.load(slot))
 
 
 def _splitter(bits: int) -> Any:
@@ -98,7 +98,7 @@ def _splitter(bits: int) -> Any:
                     _, _, shared = _plane(builder, args, at, plane)
                     with builder.if_then(builder.icmp_signed("<", shared, _number(0)), likely=False):
                         builder.store(_cut(builder, args, at, plane, tail, symbols).value, slot)
-                    _split_plane(builder, args, at, plane, Lanes(builder, builder.load(slot)), marks)
+                    _split_plane(builder, args, at, plane, Vector(builder, builder.load(slot)), marks)
         with cgutils.for_range_slice(builder, _number(first), args[14], _number(1), inc=True) as (plane, _):
             _split_plane(builder, args, at, plane, _cut(builder, args, at, plane, tail, symbols), marks)
 
@@ -131,7 +131,7 @@ def _merger(bits: int) -> Any:
             count_at, items, shared = _plane(builder, args, at, loop.index)
             mask = _masked(marks, loop.index)
             item = move("expand", load(builder, items, 8, 64), mask).to(bits)
-            so_far = Lanes(builder, builder.load(slot))
+            so_far = Vector(builder, builder.load(slot))
             with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (same, differs):
                 with same:
                     builder.store((so_far | (item << shared)).value, slot)
@@ -139,7 +139,7 @@ def _merger(bits: int) -> Any:
                     shifts = _shifts(builder, at, loop.index, symbols).to(bits)
                     builder.store((so_far | (item << shifts)).value, slot)
             _advance(builder, count_at, mask)
-        join_values(head.to(bits), Lanes(builder, builder.load(slot)), bits).store(at(0, bits))
+        join_values(head.to(bits), Vector(builder, builder.load(slot)), bits).store(at(0, bits))
 
     return intrinsic_step(types.void, 18, generate)
 

@@ -6,7 +6,7 @@ lossless), one of 8 bits (bfloat16 and float16, lossless), those of wide heads (
 at most 8 bits (ladders, :mod:`narrow`; with AVX-512 :mod:`narrow_avx512`), and any planes at all
 (:mod:`general`).
 
-Values of the symbols of a sub-stream lie in ``symbols`` at a stride of ``stream + STREAM_PAD`` bytes; behind the
+Values of the symbols of a sub-stream lie in ``symbols`` at a stride of ``stream_len + STREAM_PAD`` bytes; behind the
 last, shorter sub-stream up to the next multiple of 64 the symbols are 0. Which items a value owns follows from its
 symbol:
 
@@ -22,7 +22,7 @@ import numpy as np
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32
-from ..core.unaligned import view
+from ..core.unaligned import subarray
 from ..core.vector import clear_32, compress_8, compress_32, count_64, expand_8, expand_32, pack_24, unpack_24
 from ..entropy.encode_streams import STREAM_PAD
 
@@ -41,7 +41,7 @@ def count_marked(symbols, place, count):
         for i in range(0, count, 64):
             total += count_64(symbols, place + i, 255)
         return total
-    some = view(symbols, place, count)
+    some = subarray(symbols, place, count)
     number = U32(0)
     for i in range(count):
         number += U32(some[i] != 0)
@@ -49,19 +49,19 @@ def count_marked(symbols, place, count):
 
 
 @kernel
-def split_24(values, symbols, n, stream, words, dense, out, at):
-    """Three bytes for every value that is not zero. ``words``, ``dense``: uint32[stream + 64], scratch; ``out`` has
+def split_24(values, symbols, n, stream_len, words, dense, out, at):
+    """Three bytes for every value that is not zero. ``words``, ``dense``: uint32[stream_len + 64], scratch; ``out`` has
     64 bytes of margin. Returns the end."""
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
                 if count_64(symbols, place + i, 255):  # rows of zeros are as common as costly
                     at += 3 * split_24_64(values, first + i, symbols, place + i, out, at)
             continue
-        some = view(values, first, count)
+        some = subarray(values, first, count)
         for i in range(count):
             bits = U32(some[i])
             words[i] = (bits & U32(0x7FFFFF)) | ((bits >> U32(8)) & U32(0x800000))
@@ -80,13 +80,13 @@ def split_24(values, symbols, n, stream, words, dense, out, at):
 
 
 @kernel
-def merge_24(data, at, symbols, n, stream, first_head, bases, words, dense, out):
+def merge_24(data, at, symbols, n, stream_len, first_head, bases, words, dense, out):
     """Inverse of :func:`split_24`. ``data`` has 64 bytes of margin behind the plane; ``first_head``: relative head
     of symbol 1; ``bases``: uint16[n_streams], reference heads; ``out``: uint32[n]."""
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             start = np.int64(bases[s]) + first_head - 1
             for i in range(0, count, 64):
@@ -106,7 +106,7 @@ def merge_24(data, at, symbols, n, stream, first_head, bases, words, dense, out)
                 k += expand_32(dense, k, symbols, place + i, 255, words, i)
         at += 3 * number
         origin = U32(np.int64(bases[s]) + first_head + 255)
-        some, result = view(symbols, place, count), view(out, first, count)
+        some, result = subarray(symbols, place, count), subarray(out, first, count)
         for i in range(count):
             symbol = U32(some[i])
             tail = U32(words[i])
@@ -116,18 +116,18 @@ def merge_24(data, at, symbols, n, stream, first_head, bases, words, dense, out)
 
 
 @kernel
-def split_8(values, symbols, n, stream, bytes_, out, at):
-    """One byte for every value that is not zero. ``bytes_``: uint8[stream + 64], scratch; ``out`` has 64 bytes of
+def split_8(values, symbols, n, stream_len, bytes_, out, at):
+    """One byte for every value that is not zero. ``bytes_``: uint8[stream_len + 64], scratch; ``out`` has 64 bytes of
     margin."""
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
                 at += split_8_64(values, first + i, symbols, place + i, out, at)
             continue
-        some = view(values, first, count)
+        some = subarray(values, first, count)
         for i in range(count):
             bits = U16(some[i])
             bytes_[i] = U8((bits & U16(0x7F)) | ((bits >> U16(8)) & U16(0x80)))
@@ -137,12 +137,12 @@ def split_8(values, symbols, n, stream, bytes_, out, at):
 
 
 @kernel
-def merge_8(data, at, symbols, n, stream, first_head, bases, bytes_, out):
+def merge_8(data, at, symbols, n, stream_len, first_head, bases, bytes_, out):
     """Inverse of :func:`split_8`; arguments as in :func:`merge_24`, ``out``: uint16[n]."""
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             start = np.int64(bases[s]) + first_head - 1
             for i in range(0, count, 64):
@@ -151,7 +151,7 @@ def merge_8(data, at, symbols, n, stream, first_head, bases, bytes_, out):
         for i in range(0, count, 64):
             at += expand_8(data, at, symbols, place + i, 255, bytes_, i)
         origin = U16(np.int64(bases[s]) + first_head + 255)
-        some, result = view(symbols, place, count), view(out, first, count)
+        some, result = subarray(symbols, place, count), subarray(out, first, count)
         for i in range(count):
             symbol = U16(some[i])
             tail = U16(bytes_[i])

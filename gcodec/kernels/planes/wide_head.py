@@ -7,7 +7,7 @@ import numpy as np
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import U8, U16, U32
-from ..core.unaligned import load_u16, store_u16, view
+from ..core.unaligned import load_u16, store_u16, subarray
 from ..core.vector import compress_8, expand_8, pack_7, unpack_7
 from ..entropy.encode_streams import STREAM_PAD
 
@@ -26,20 +26,20 @@ def _pack(seven, n, out, at):
 
 
 @kernel
-def split_7(values, symbols, n, stream, seven, out, at):
+def split_7(values, symbols, n, stream_len, seven, out, at):
     """Seven bits for every value that is not zero. ``seven``: uint8[n + 64], scratch; ``out`` has 64 bytes of
     margin. Returns the end."""
     k = np.int64(0)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
                 k += split_7_64(values, first + i, symbols, place + i, seven, k)
             continue
         # The bytes land where they will be compressed to, or behind it: compressing never overtakes itself.
-        some, own = view(values, first, count), view(seven, first, count)
+        some, own = subarray(values, first, count), subarray(seven, first, count)
         for i in range(count):
             bits = U16(some[i])
             own[i] = U8((bits & U16(0x3F)) | ((bits >> U16(9)) & U16(0x40)))
@@ -49,16 +49,16 @@ def split_7(values, symbols, n, stream, seven, out, at):
 
 
 @kernel
-def merge_7(data, at, n_items, symbols, n, stream, first_head, bases, bytes_, seven, out):
+def merge_7(data, at, n_items, symbols, n, stream_len, first_head, bases, bytes_, seven, out):
     """Inverse of :func:`split_7`; arguments as in :func:`merge_8`, ``n_items``: in the plane, ``seven``:
     uint8[n + 64], scratch."""
     for i in range(0, n_items, 64):
         unpack_7(data, at + (i >> 3) * 7, seven, i)
     k = np.int64(0)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         start = np.int64(bases[s]) + first_head - 1
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
@@ -67,7 +67,7 @@ def merge_7(data, at, n_items, symbols, n, stream, first_head, bases, bytes_, se
         for i in range(0, count, 64):
             k += expand_8(seven, k, symbols, place + i, 255, bytes_, i)
         origin = U16(start & 511)
-        some, result = view(symbols, place, count), view(out, first, count)
+        some, result = subarray(symbols, place, count), subarray(out, first, count)
         for i in range(count):
             symbol = U16(some[i])
             tail = U16(bytes_[i])
@@ -77,13 +77,13 @@ def merge_7(data, at, n_items, symbols, n, stream, first_head, bases, bytes_, se
 
 
 @kernel
-def split_23(values, symbols, n, stream, seven, out, at):
+def split_23(values, symbols, n, stream_len, seven, out, at):
     """16 and 7 bits for every value that is not zero; arguments as in :func:`split_7`."""
     k = np.int64(0)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
                 k += split_23_64(values, first + i, symbols, place + i, out, at + 2 * k, seven, k)
@@ -99,15 +99,15 @@ def split_23(values, symbols, n, stream, seven, out, at):
 
 
 @kernel
-def merge_23(data, at, n_items, symbols, n, stream, first_head, bases, seven, out):
+def merge_23(data, at, n_items, symbols, n, stream_len, first_head, bases, seven, out):
     """Inverse of :func:`split_23`; arguments as in :func:`merge_7`, ``out``: uint32[n]."""
     for i in range(0, n_items, 64):
         unpack_7(data, at + 2 * n_items + (i >> 3) * 7, seven, i)
     k = np.int64(0)
-    for s in range((n + stream - 1) // stream):
-        first = s * stream
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - first)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - first)
         start = np.int64(bases[s]) + first_head - 1
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):

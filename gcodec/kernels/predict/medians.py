@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.unaligned import view
+from ..core.unaligned import subarray
 from .residuals import PARTIAL_SUMS, as_float, flush_tiny, flushed_product
 
 
@@ -22,7 +22,7 @@ def _dot(a, b, n, sums):
         sums[k] = np.float32(0)
     whole = n - n % PARTIAL_SUMS
     for i in range(0, whole, PARTIAL_SUMS):
-        x, y = view(a, i, PARTIAL_SUMS), view(b, i, PARTIAL_SUMS)
+        x, y = subarray(a, i, PARTIAL_SUMS), subarray(b, i, PARTIAL_SUMS)
         for k in range(PARTIAL_SUMS):
             sums[k] = flush_tiny(np.float32(sums[k] + flushed_product(x[k], y[k])))
     total = np.float32(0)
@@ -103,7 +103,7 @@ def median_row(values, dtype_code, n_rows, every, template, rows, ordered, sums)
     """
     n, n_columns = 0, len(template)
     for r in range(n_rows):
-        n += _unit_row(view(values, r * every * n_columns, n_columns), n_columns, dtype_code, rows[n], sums)
+        n += _unit_row(subarray(values, r * every * n_columns, n_columns), n_columns, dtype_code, rows[n], sums)
     for i in range(n_columns):
         template[i] = rows[n // 2, i] if n else np.float32(0)
     # Directions are those of the template so far: of a single row, which may be an odd one, then of the median of a

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32
-from ..core.unaligned import bits_of, float_of, leading_zeros, view, width_of
+from ..core.unaligned import bits_of_float, float_from_bits, leading_zeros, subarray, width_of
 
 FLOAT32, BFLOAT16, FLOAT16 = 1, 2, 3  #: dtype codes of the formats that can be predicted
 PARTIAL_SUMS = 16  #: of a scalar product, a fixed number so that its result does not depend on the machine
@@ -51,20 +51,20 @@ def _to_half(bits):
 def _from_half(bits):
     """Return the float32 equal to a finite float16."""
     magnitude = U32(U32(bits & U32(0x7FFF)) << U32(13))
-    normal = float_of(U32(magnitude + U32(0x38000000)))
+    normal = float_from_bits(U32(magnitude + U32(0x38000000)))
     # No float32 on the way is denormal, which a processor might take for zero.
-    denormal = np.float32(float_of(U32(magnitude + U32(0x38800000))) - np.float32(2.0**-14))
+    denormal = np.float32(float_from_bits(U32(magnitude + U32(0x38800000))) - np.float32(2.0**-14))
     size = normal if magnitude >= U32(0x800000) else denormal
-    return float_of(U32(bits_of(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
+    return float_from_bits(U32(bits_of_float(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
 
 
 @kernel
 def as_float(bits, dtype_code):
     """Return the float32 equal to a value of a predictable type, given its bits."""
     if dtype_code == FLOAT32:
-        return float_of(U32(bits))
+        return float_from_bits(U32(bits))
     if dtype_code == BFLOAT16:
-        return float_of(U32(U32(bits) << U32(16)))
+        return float_from_bits(U32(U32(bits) << U32(16)))
     return _from_half(U32(bits))
 
 
@@ -72,16 +72,16 @@ def as_float(bits, dtype_code):
 def _flush_denormal(value):
     """Return the float32, 0 where it is denormal: processors that take denormals for zero would, and others would
     not."""
-    bits = bits_of(value)
-    return float_of(bits if bits & U32(0x7F800000) else U32(0))
+    bits = bits_of_float(value)
+    return float_from_bits(bits if bits & U32(0x7F800000) else U32(0))
 
 
 @kernel
 def flush_tiny(value):
     """Return the float32, 0 where it depends on the processor's mode: where it is denormal, and where rounding may have
     made the smallest normal number of it, whose exponent field is 1."""
-    bits = bits_of(value)
-    return float_of(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
+    bits = bits_of_float(value)
+    return float_from_bits(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
 
 
 @kernel
@@ -102,10 +102,10 @@ def predict(scale, template, start, n, dtype_code, predictions):
         dtype_code: the values' type.
         predictions: uint32[n], result: bits of ``scale * template[start + i]`` in that type.
     """
-    columns = view(template, start, n)
+    columns = subarray(template, start, n)
     scale = _flush_denormal(np.float32(scale))
     for i in range(n):
-        bits = bits_of(np.float32(scale * _flush_denormal(columns[i])))
+        bits = bits_of_float(np.float32(scale * _flush_denormal(columns[i])))
         exponent = U32(U32(bits >> U32(23)) & U32(255))
         # 2 ... 254: products below may have been flushed to zero, depending on the processor's mode; 255 is no number.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
@@ -142,7 +142,7 @@ def residuals(values, start, n, predictions, words):
         predictions: uint32[n].
         words: uint32[n], result.
     """
-    part = view(values, start, n)
+    part = subarray(values, start, n)
     width = width_of(values)
     sign_bit, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
     for i in range(n):
@@ -154,7 +154,7 @@ def residuals(values, start, n, predictions, words):
 @kernel
 def restore(words, predictions, n, start, out):
     """Add residuals to predictions: the inverse of :func:`residuals`, into ``out[start ...]``."""
-    result = view(out, start, n)
+    result = subarray(out, start, n)
     width = width_of(out)
     sign_bit, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
     for i in range(n):
@@ -184,7 +184,7 @@ def digits(words, n, symbols, at):
         symbols: uint8, result, from ``at`` on.
         at: the first symbol.
     """
-    result = view(symbols, at, n)
+    result = subarray(symbols, at, n)
     for i in range(n):
         word = words[i]
         n_others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
@@ -200,7 +200,7 @@ def _add_products(values, template, n, dtype_code, sums):
     become one of vectors."""
     whole = n - n % PARTIAL_SUMS
     for at in range(0, whole, PARTIAL_SUMS):
-        part, column = view(values, at, PARTIAL_SUMS), view(template, at, PARTIAL_SUMS)
+        part, column = subarray(values, at, PARTIAL_SUMS), subarray(template, at, PARTIAL_SUMS)
         for i in range(PARTIAL_SUMS):
             sums[i] = _flush_denormal(np.float32(sums[i] + flushed_product(as_float(part[i], dtype_code), column[i])))
     for i in range(n - whole):
@@ -245,7 +245,7 @@ def sum_squares(template, n, sums):
 def _to_scale(value):
     """Return the bits of a float32 rounded to the 24 bits of a scale (its upper three bytes), as uint32; 0 where that
     depends on the processor's mode."""
-    bits = bits_of(value)
+    bits = bits_of_float(value)
     bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
     return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
 
@@ -259,14 +259,14 @@ def scale_of(products, squares):
 @kernel
 def _is_exact(product, word):
     """Return 1 where a product rounds to a bfloat16, given in the upper half of ``word``, else 0."""
-    return U32(U32(U32(bits_of(product) + U32(0x8000)) ^ word) < U32(0x10000))
+    return U32(U32(U32(bits_of_float(product) + U32(0x8000)) ^ word) < U32(0x10000))
 
 
 @kernel
 def _times(scale, quarters):
     """Return the bits of a scale and so many quarters of a thousandth (1024th) more."""
     factor = np.float32(np.float32(1) + np.float32(quarters) * np.float32(2.0**-12))
-    return _to_scale(np.float32(float_of(scale) * factor))
+    return _to_scale(np.float32(float_from_bits(scale) * factor))
 
 
 @kernel
@@ -279,7 +279,13 @@ def nearby_scale(values, template, n, scale):
     mode.
     """
     first, second, third, fourth = _times(scale, -1), _times(scale, 1), _times(scale, -3), _times(scale, 3)
-    s, a, b, c, d = float_of(scale), float_of(first), float_of(second), float_of(third), float_of(fourth)
+    s, a, b, c, d = (
+        float_from_bits(scale),
+        float_from_bits(first),
+        float_from_bits(second),
+        float_from_bits(third),
+        float_from_bits(fourth),
+    )
     # Five counters in registers: an array of them would keep LLVM from making vectors of the loop.
     n_s, n_a, n_b, n_c, n_d = U32(0), U32(0), U32(0), U32(0), U32(0)
     for i in range(n):

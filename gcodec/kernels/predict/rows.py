@@ -19,7 +19,7 @@ from ..block.header import is_constant
 from ..core.bundles import Residuals
 from ..core.jit import kernel
 from ..core.scalar import U32
-from ..core.unaligned import fetch_values, float_of, view, view_if_any
+from ..core.unaligned import fetch_values, float_from_bits, subarray, subarray_if_any
 from ..entropy.encode_streams import STREAM_PAD
 from ..sample.code_costs import entropy_fixed
 from ..sample.count import PIECE
@@ -55,7 +55,7 @@ class QuickSample(NamedTuple):
     """
 
     dtype_code: int
-    stream: int
+    stream_len: int
     digit_bits: np.ndarray
     template: np.ndarray
     counts: np.ndarray
@@ -85,7 +85,7 @@ def predict_block(scratch, template, column, n, dtype_code):
     done, row = 0, 0
     while done < n:
         count = min(len(template) - column, n - done)
-        scale, predictions = float_of(scratch.scales[row]), view(scratch.predictions, done, count)
+        scale, predictions = float_from_bits(scratch.scales[row]), subarray(scratch.predictions, done, count)
         predict(scale, template, column, count, dtype_code, predictions)
         done += count
         row += 1
@@ -99,7 +99,7 @@ def fit_block(values, n, template, column, dtype_code, scratch):
     done, row, squared_from, squared, squares = 0, 0, -1, -1, np.float32(0)
     while done < n:
         count = min(len(template) - column, n - done)
-        part, columns = view(values, done, count), view(template, column, count)
+        part, columns = subarray(values, done, count), subarray(template, column, count)
         if column != squared_from or count != squared:  # whole rows have the same squares
             squared_from, squared, squares = column, count, sum_squares(columns, count, scratch.sums)
         scale = scale_of(sum_products(part, columns, count, dtype_code, scratch.sums), squares)
@@ -114,13 +114,13 @@ def fit_block(values, n, template, column, dtype_code, scratch):
 @kernel
 def copy_base(base, start, n, predictions):
     """Predict values by those of another array at the same places."""
-    part = view(base, start, n)
+    part = subarray(base, start, n)
     for i in range(n):
         predictions[i] = part[i]
 
 
 @kernel
-def residuals_of_block(values, base, stream, template, column, dtype_code, scratch):
+def residuals_of_block(values, base, stream_len, template, column, dtype_code, scratch):
     """Find a block's symbols and what its planes are cut from, into ``scratch.symbols`` and ``scratch.words``.
 
     Args:
@@ -141,11 +141,11 @@ def residuals_of_block(values, base, stream, template, column, dtype_code, scrat
     else:
         fit_block(values, n, template, column, dtype_code, scratch)
         n_rows = predict_block(scratch, template, column, n, dtype_code)
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        count = min(stream, n - s * stream)
-        words = view(scratch.words, s * stream, count)
-        residuals(values, s * stream, count, view(scratch.predictions, s * stream, count), words)
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - s * stream_len)
+        words = subarray(scratch.words, s * stream_len, count)
+        residuals(values, s * stream_len, count, subarray(scratch.predictions, s * stream_len, count), words)
         digits(words, count, scratch.symbols, place)
         for i in range(count, (count + 63) & ~63):  # encoding reads whole groups
             scratch.symbols[place + i] = 0
@@ -153,12 +153,12 @@ def residuals_of_block(values, base, stream, template, column, dtype_code, scrat
 
 
 @kernel
-def count_residual_symbols(symbols, n, stream, counts):
+def count_residual_symbols(symbols, n, stream_len, counts):
     """Add the symbols of a block of ``n`` values, as :func:`residuals_of_block` leaves them, to ``counts``:
     uint32[256]."""
-    for s in range((n + stream - 1) // stream):
-        place = s * (stream + STREAM_PAD)
-        for i in range(min(stream, n - s * stream)):
+    for s in range((n + stream_len - 1) // stream_len):
+        place = s * (stream_len + STREAM_PAD)
+        for i in range(min(stream_len, n - s * stream_len)):
             counts[symbols[place + i]] += U32(1)
 
 
@@ -191,10 +191,10 @@ def _count_quick_sample(values, n_columns, limit, sample):
     Returns:
         The number of values counted, 0 where there are none.
     """
-    dtype_code, stream, digit_bits, template, counts, scratch = sample
+    dtype_code, stream_len, digit_bits, template, counts, scratch = sample
     count, n_counted, has_template = min(n_columns, QUICK_COLUMNS), 0, False
     for k in range(QUICK_ROWS):
-        row = view(values, _quick_row(len(values), n_columns, k), count)
+        row = subarray(values, _quick_row(len(values), n_columns, k), count)
         n_nonzero = 0
         for i in range(count):
             n_nonzero += row[i] != 0
@@ -205,8 +205,8 @@ def _count_quick_sample(values, n_columns, limit, sample):
             for i in range(count):
                 template[i] = as_float(row[i], dtype_code)
             continue
-        residuals_of_block(row, None, stream, template, 0, dtype_code, scratch)
-        count_residual_symbols(scratch.symbols, count, stream, counts)
+        residuals_of_block(row, None, stream_len, template, 0, dtype_code, scratch)
+        count_residual_symbols(scratch.symbols, count, stream_len, counts)
         n_counted += count
         if k >= HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS // k) * n_counted:
             break
@@ -232,7 +232,7 @@ def find_promising(values, tensors, limits, sample, promising):
             start, following_columns = tensors[following, START], tensors[following, N_COLUMNS]
             start += _quick_row(following_columns * tensors[following, N_ROWS], following_columns, k)
             fetch_values(values, start, min(following_columns, QUICK_COLUMNS))
-        tensor = view(values, tensors[t, START], n_columns * tensors[t, N_ROWS])
+        tensor = subarray(values, tensors[t, START], n_columns * tensors[t, N_ROWS])
         n_counted = _count_quick_sample(tensor, n_columns, limits[t], sample)
         promising[t] = n_counted > 0 and residual_bits(sample.counts, sample.digit_bits) <= limits[t] * n_counted
 
@@ -259,11 +259,11 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
         first = first if first < end else b * geometry.block
         for start in range(first, end, share * piece):
             n = min(piece, end - start)
-            part = view(values, start, n)
+            part = subarray(values, start, n)
             if not is_constant(part, n):
                 column = (start - sample.origin) % max(len(template), 1)
-                base_part = view_if_any(base, start, n)
+                base_part = subarray_if_any(base, start, n)
                 residuals_of_block(
-                    part, base_part, geometry.stream, template, column, sample.dtype_code, scratch
+                    part, base_part, geometry.stream_len, template, column, sample.dtype_code, scratch
                 )
-                count_residual_symbols(scratch.symbols, n, geometry.stream, counts[b - begin])
+                count_residual_symbols(scratch.symbols, n, geometry.stream_len, counts[b - begin])

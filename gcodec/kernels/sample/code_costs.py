@@ -17,7 +17,7 @@ import numpy as np
 from ..core.jit import allocating, kernel
 from ..core.logarithms import log2_fixed
 from ..core.scalar import U32, U64
-from ..core.unaligned import view
+from ..core.unaligned import subarray
 
 WINDOW, CENTER = 256, 128
 LADDER_WINDOW, LADDER_CENTER = 64, 44
@@ -64,9 +64,9 @@ def _assign(histograms, n_clusters, cost, choice):
     bits."""
     total, n_bins = U64(0), histograms.shape[1]
     for b in range(histograms.shape[0]):
-        row, min_spent, best = view(histograms, b * n_bins, n_bins), U64(0), 0
+        row, min_spent, best = subarray(histograms, b * n_bins, n_bins), U64(0), 0
         for k in range(n_clusters):
-            spent = cost_of(row, view(cost, k * n_bins, n_bins))
+            spent = cost_of(row, subarray(cost, k * n_bins, n_bins))
             if k == 0 or spent < min_spent:
                 min_spent, best = spent, k
         choice[b] = best
@@ -82,7 +82,7 @@ def _sum_clusters(histograms, n_clusters, choice, sums):
         for i in range(n_bins):
             sums[k, i] = 0
     for b in range(histograms.shape[0]):
-        target, row = view(sums, choice[b] * n_bins, n_bins), view(histograms, b * n_bins, n_bins)
+        target, row = subarray(sums, choice[b] * n_bins, n_bins), subarray(histograms, b * n_bins, n_bins)
         for i in range(n_bins):
             target[i] += row[i]
 
@@ -104,7 +104,7 @@ def _cluster(histograms, max_clusters, table_cost, sums):
         # The block that is farthest from what a codebook of its own would take begins a group.
         worst, excess = -1, U64(0)
         for b in range(n_blocks):
-            spent = cost_of(view(histograms, b * n_bins, n_bins), view(cost, choice[b] * n_bins, n_bins))
+            spent = cost_of(subarray(histograms, b * n_bins, n_bins), subarray(cost, choice[b] * n_bins, n_bins))
             if spent > entropy[b] and spent - entropy[b] > excess:
                 worst, excess = b, spent - entropy[b]
         if worst < 0 or excess * U64(n_blocks) < table_cost:
@@ -134,7 +134,7 @@ def _live_bins(histograms, live):
     for i in range(n_bins):
         live[i] = 0
     for b in range(n_rows):
-        row = view(histograms, b * n_bins, n_bins)
+        row = subarray(histograms, b * n_bins, n_bins)
         for i in range(n_bins):
             live[i] |= np.int64(row[i])
     for i in range(n_bins):
@@ -170,7 +170,7 @@ def cluster(histograms, max_clusters, table_cost):
     n_live = _live_bins(histograms, live)
     dense, sums = np.empty((n_blocks, n_live), np.uint32), np.zeros((max_clusters + 1, n_live), np.uint32)
     for b in range(n_blocks):
-        _pick(view(histograms, b * n_bins, n_bins), live, view(dense, b * n_live, n_live))
+        _pick(subarray(histograms, b * n_bins, n_bins), live, subarray(dense, b * n_live, n_live))
     n = _cluster(dense, max_clusters, table_cost, sums)
     groups = np.zeros((n, n_bins), np.uint32)
     for k in range(n):
@@ -196,9 +196,9 @@ def compare_references(by_block, by_stream, marked):
     n_bins = by_block.shape[1]
     for b in range(by_block.shape[0]):
         if marked is None or marked[b]:
-            row = view(by_block, b * n_bins, n_bins)
+            row = subarray(by_block, b * n_bins, n_bins)
             plain += entropy_fixed(row)
-            relative += entropy_fixed(view(by_stream, b * n_bins, n_bins))
+            relative += entropy_fixed(subarray(by_stream, b * n_bins, n_bins))
             counted = U64(0)
             for i in range(1, n_bins):
                 counted += U64(row[i])
@@ -221,7 +221,7 @@ def _counts_any(row):
 def has_others(counts):
     """Return whether histograms, uint32[n_blocks, n_bins], count anything but zeros."""
     b, (n_blocks, n_bins) = 0, counts.shape
-    while b < n_blocks and not _counts_any(view(counts, b * n_bins + 1, n_bins - 1)):
+    while b < n_blocks and not _counts_any(subarray(counts, b * n_bins + 1, n_bins - 1)):
         b += 1
     return b < n_blocks
 
@@ -232,7 +232,7 @@ def rows_in_use(counts, used):
     ``used`` (int64[n_blocks]). Returns their number."""
     n, n_bins = 0, counts.shape[1]
     for b in range(counts.shape[0]):
-        if _counts_any(view(counts, b * n_bins + N_SPECIAL, n_bins - N_SPECIAL)):
+        if _counts_any(subarray(counts, b * n_bins + N_SPECIAL, n_bins - N_SPECIAL)):
             used[n] = b
             n += 1
     return n
@@ -252,12 +252,12 @@ def choose_codebooks(histograms, costs, choice):
     n_live = _live_bins(histograms, live)  # few bins of many count anything
     row, live_costs = np.empty(n_live, np.uint32), np.empty((n_codebooks, n_live), np.uint32)
     for k in range(n_codebooks):
-        _pick(view(costs, k * n_bins, n_bins), live, view(live_costs, k * n_live, n_live))
+        _pick(subarray(costs, k * n_bins, n_bins), live, subarray(live_costs, k * n_live, n_live))
     for b in range(histograms.shape[0]):
-        _pick(view(histograms, b * n_bins, n_bins), live, row)
+        _pick(subarray(histograms, b * n_bins, n_bins), live, row)
         best = U64(0)
         for k in range(n_codebooks):
-            spent = cost_of(row, view(live_costs, k * n_live, n_live))
+            spent = cost_of(row, subarray(live_costs, k * n_live, n_live))
             if k == 0 or spent < best:
                 best = spent
                 choice[b] = k

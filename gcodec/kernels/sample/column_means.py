@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.scalar import I8, I32, NARROW, U32, U64
-from ..core.unaligned import fetch_values, view, width_of
+from ..core.unaligned import fetch_values, subarray, width_of
 from ..heads.means import mean_head
 
 MAX_REFERENCE = 100  #: a reference's greatest size
@@ -52,7 +52,7 @@ def add_row(row, head_shift, head_mask, sums, numbers):
         numbers   +1    +1    +0    +1
     """
     count = len(row)
-    column_sums, column_numbers = view(sums, 0, count), view(numbers, 0, count)
+    column_sums, column_numbers = subarray(sums, 0, count), subarray(numbers, 0, count)
     mean, _ = mean_head(row, head_shift, head_mask)
     middle, total = I32(mean), U32(0)
     if width_of(row) <= 32:
@@ -92,7 +92,7 @@ def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
     """
     n_columns, count, n_rows, every = sample
     squares, padded, ahead = np.int64(0), (count + GROUP - 1) & ~(GROUP - 1), max(FETCHED // count, 1)
-    copy, step = view(row, 0, padded), every * n_columns
+    copy, step = subarray(row, 0, padded), every * n_columns
     for j in range(padded):
         sums[j] = 0
         numbers[j] = 0
@@ -101,7 +101,7 @@ def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
         if r + ahead < n_rows:
             fetch_values(values, (r + ahead) * step, count)
         if r >= 0:
-            part = view(values, r * step, count)
+            part = subarray(values, r * step, count)
             if padded > count:  # zeros count for nothing, and vectors are whole
                 for j in range(count):
                     copy[j] = part[j]
@@ -126,7 +126,7 @@ def measure_columns(values, tensors, head_shift, head_mask, row, sums, numbers, 
     for t in range(len(tensors)):
         start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, TOGETHER]
         count, n_rows, every = tensors[t, N_SAMPLED], tensors[t, N_ROWS], tensors[t, EVERY]
-        tensor = view(values, start, (n_rows - 1) * every * n_columns + count)
+        tensor = subarray(values, start, (n_rows - 1) * every * n_columns + count)
         sample = RowSample(n_columns, count, n_rows, every)
         measured[t, SQUARES] = sum_columns(tensor, sample, head_shift, head_mask, row, sums, numbers)
         total, single, joint, group_sum, group_number = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -154,7 +154,7 @@ def find_column_heads(values, tensors, head_shift, head_mask, row, sums, numbers
     for t in range(len(tensors)):
         start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, TOGETHER]
         n_rows, every = tensors[t, N_ROWS], tensors[t, EVERY]
-        tensor = view(values, start, ((n_rows - 1) * every + 1) * n_columns)
+        tensor = subarray(values, start, ((n_rows - 1) * every + 1) * n_columns)
         sample = RowSample(n_columns, n_columns, n_rows, every)
         sum_columns(tensor, sample, head_shift, head_mask, row, sums, numbers)
         for first in range(0, n_columns, group):

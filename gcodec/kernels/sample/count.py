@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.scalar import NARROW, U16, U32, U64, bin_of, bin_of_head
-from ..core.unaligned import fetch_values, view, view_if_any, width_of
+from ..core.unaligned import fetch_values, subarray, subarray_if_any, width_of
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import mean_head
 from .code_costs import N_SPECIAL
@@ -57,7 +57,7 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
     """Find the bin of each value in a histogram of heads relative to ``origin``, in ``bins``: uint16[n]. Levels may be
     beyond ``n_levels``, as nobody has checked them before."""
     n = len(values)
-    result, origin = view(bins, 0, n), U32(origin)
+    result, origin = subarray(bins, 0, n), U32(origin)
     mask, window, center = U32(spec.head_mask), U32(spec.window), U32(spec.center)
     if width_of(values) == 64:
         shift = U64(spec.head_shift)
@@ -80,9 +80,9 @@ def count_bins(values, levels, origin, spec, bins, counts, first):
     """Count values in the histogram of heads relative to ``origin``: in four parts, ``counts[first ...]``, so that one
     addition need not wait for the last. ``bins``: uint16[n], scratch."""
     n, size = len(values), counts.shape[1]
-    found = view(bins, 0, n)
-    a, b = view(counts, first * size, size), view(counts, (first + 1) * size, size)
-    c, d = view(counts, (first + 2) * size, size), view(counts, (first + 3) * size, size)
+    found = subarray(bins, 0, n)
+    a, b = subarray(counts, first * size, size), subarray(counts, (first + 1) * size, size)
+    c, d = subarray(counts, (first + 2) * size, size), subarray(counts, (first + 3) * size, size)
     find_bins(values, levels, (size - N_SPECIAL) // spec.window, origin, spec, found)
     whole = n & ~3
     for i in range(0, whole, 4):
@@ -98,8 +98,8 @@ def count_bins(values, levels, origin, spec, bins, counts, first):
 def sum_parts(counts, first, result):
     """Add up the four parts that :func:`count_bins` has counted in."""
     size = len(result)
-    a, b = view(counts, first * size, size), view(counts, (first + 1) * size, size)
-    c, d = view(counts, (first + 2) * size, size), view(counts, (first + 3) * size, size)
+    a, b = subarray(counts, first * size, size), subarray(counts, (first + 1) * size, size)
+    c, d = subarray(counts, (first + 2) * size, size), subarray(counts, (first + 3) * size, size)
     for i in range(size):
         result[i] = (a[i] + b[i]) + (c[i] + d[i])
 
@@ -120,7 +120,7 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
     Returns:
         The min and the max head of values that are not zero.
     """
-    n, found, shift, mask = len(values), view(bins, 0, len(values)), U32(head_shift) & NARROW, U32(head_mask)
+    n, found, shift, mask = len(values), subarray(bins, 0, len(values)), U32(head_shift) & NARROW, U32(head_mask)
     min_head, max_head, zero = mask, U32(0), head_mask + 1
     for i in range(n):
         bits = U32(values[i])
@@ -128,7 +128,12 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
         max_head = max(max_head, head)  # a zero's head is 0, which changes no max
         min_head = min(min_head, head if bits else mask)
         found[i] = U16(head if bits else U32(mask + U32(1)))
-    a, b, c, d = view(parts, 0, PART), view(parts, PART, PART), view(parts, 2 * PART, PART), view(parts, 3 * PART, PART)
+    a, b, c, d = (
+        subarray(parts, 0, PART),
+        subarray(parts, PART, PART),
+        subarray(parts, 2 * PART, PART),
+        subarray(parts, 3 * PART, PART),
+    )
     whole = n & ~3
     for i in range(0, whole, 4):
         a[found[i]] += U16(1)
@@ -142,8 +147,8 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
     stream_counts[zero] = U32(a[zero]) + U32(b[zero]) + U32(c[zero]) + U32(d[zero])
     block_counts[zero] += stream_counts[zero]
     a[zero], b[zero], c[zero], d[zero] = U16(0), U16(0), U16(0), U16(0)
-    a, b, c, d = view(a, low, size), view(b, low, size), view(c, low, size), view(d, low, size)
-    target, sums = view(stream_counts, low, size), view(block_counts, low, size)
+    a, b, c, d = subarray(a, low, size), subarray(b, low, size), subarray(c, low, size), subarray(d, low, size)
+    target, sums = subarray(stream_counts, low, size), subarray(block_counts, low, size)
     for k in range(size):
         target[k] = U32(a[k]) + U32(b[k]) + U32(c[k]) + U32(d[k])
         sums[k] += target[k]
@@ -174,7 +179,7 @@ def add_rotated(head_counts, min_head, max_head, origin, spec, target):
     half, size = (head_mask + 1) >> 1, max_head - min_head + 1
     low = ((min_head - origin + half) & head_mask) - half + center
     if low >= 0 and low + size <= min(window, center + half):  # one row of bins, which does not wrap around
-        counts, bins = view(head_counts, min_head, size), view(target, N_SPECIAL + low, size)
+        counts, bins = subarray(head_counts, min_head, size), subarray(target, N_SPECIAL + low, size)
         for k in range(size):
             bins[k] += counts[k]
     else:
@@ -189,8 +194,8 @@ def count_stream(values, spec, scratch, by_stream):
     relative to each sub-stream's mean. Returns the mean head of values that are not zero, their number, and the min and
     the max head."""
     mask = spec.head_mask
-    bins, parts = view(scratch.bins, 0, spec.stream), view(scratch.parts, 0, 4 * PART)
-    stream_counts, block_counts = view(scratch.stream_counts, 0, PART), view(scratch.block_counts, 0, PART)
+    bins, parts = subarray(scratch.bins, 0, spec.stream_len), subarray(scratch.parts, 0, 4 * PART)
+    stream_counts, block_counts = subarray(scratch.stream_counts, 0, PART), subarray(scratch.block_counts, 0, PART)
     mean, n_nonzero = mean_head(values, spec.head_shift, mask)
     min_head, max_head = mask, 0
     if n_nonzero == 0:  # a run takes no bits, but what it repeats has to have a code
@@ -218,25 +223,25 @@ def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
     """Count a sample of a block of one level and at most 32 bits. Arguments and result as of
     :func:`count_block_in_two_passes`."""
     # Views, which nobody counts the users of: counting takes longer than the work on a sub-stream.
-    references, shifted = view(scratch.references, 0, spec.piece), view(scratch.shifted, 0, spec.piece)
-    spans, heads = view(columns.spans, 0, len(columns.spans)), view(columns.heads, 0, len(columns.heads))
-    block_counts = view(scratch.block_counts, 0, PART)
+    references, shifted = subarray(scratch.references, 0, spec.piece), subarray(scratch.shifted, 0, spec.piece)
+    spans, heads = subarray(columns.spans, 0, len(columns.spans)), subarray(columns.heads, 0, len(columns.heads))
+    block_counts = subarray(scratch.block_counts, 0, PART)
     for i in range(spec.head_mask + 2):
         block_counts[i] = U32(0)
     total, n_nonzero, min_head, max_head = 0, 0, spec.head_mask, 0
     for place in range(first, end, spec.every * spec.piece):
         fetch_next(values, place, end, spec)
         size = min(spec.piece, end - place)
-        piece = view(values, place, size)
+        piece = subarray(values, place, size)
         if (
             len(spans)
             and fill_columns(spans, heads, place, size, references)
             and remove_columns(piece, size, references, spec.head_shift, spec.head_mask, spec.infinity, shifted)
         ):
-            piece = view(shifted, 0, size)
-        for start in range(0, size, spec.stream):
-            n = min(size - start, spec.stream)
-            mean, number, low, high = count_stream(view(piece, start, n), spec, scratch, target.by_stream)
+            piece = subarray(shifted, 0, size)
+        for start in range(0, size, spec.stream_len):
+            n = min(size - start, spec.stream_len)
+            mean, number, low, high = count_stream(subarray(piece, start, n), spec, scratch, target.by_stream)
             total += mean * number
             n_nonzero += number
             min_head, max_head = min(min_head, low), max(max_head, high)
@@ -263,40 +268,38 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
         The mean head, -1 if all are zeros.
     """
     means, numbers, is_shifted, counts = scratch.means, scratch.numbers, scratch.is_shifted, scratch.counts
-    stream = spec.stream
+    stream_len = spec.stream_len
     total, n_nonzero, s = 0, 0, 0
     for place in range(first, end, spec.every * spec.piece):
         fetch_next(values, place, end, spec)
         if levels is not None:
             fetch_next(levels, place, end, spec)
-        for start in range(place, min(place + spec.piece, end), stream):
-            n = min(end - start, stream)
-            part, shifted = view(values, start, n), view(scratch.shifted, s * stream, n)
+        for start in range(place, min(place + spec.piece, end), stream_len):
+            n = min(end - start, stream_len)
+            part, shifted = subarray(values, start, n), subarray(scratch.shifted, s * stream_len, n)
             is_shifted[s] = (
                 len(columns.spans) > 0
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.references)
-                and remove_columns(
-                    part, n, scratch.references, spec.head_shift, spec.head_mask, spec.infinity, shifted
-                )
+                and remove_columns(part, n, scratch.references, spec.head_shift, spec.head_mask, spec.infinity, shifted)
             )
             means[s], numbers[s] = mean_head(shifted if is_shifted[s] else part, spec.head_shift, spec.head_mask)
             total += means[s] * numbers[s]
             n_nonzero += numbers[s]
             s += 1
     base = total // n_nonzero if n_nonzero else -1
-    used = view(counts, 0, BOTH * len(target.by_stream if spec.by_stream else target.by_block))
+    used = subarray(counts, 0, BOTH * len(target.by_stream if spec.by_stream else target.by_block))
     for i in range(len(used)):
         used[i] = U32(0)
     s = 0
     for place in range(first, end, spec.every * spec.piece):
-        for start in range(place, min(place + spec.piece, end), stream):
-            n = min(end - start, stream)
+        for start in range(place, min(place + spec.piece, end), stream_len):
+            n = min(end - start, stream_len)
             if numbers[s] == 0:
                 counts[0, 0] += U32(1)
                 counts[PARTS, 0] += U32(1)
             else:
-                part = view(scratch.shifted, s * stream, n) if is_shifted[s] else view(values, start, n)
-                part_levels = view_if_any(levels, start, n)
+                part = subarray(scratch.shifted, s * stream_len, n) if is_shifted[s] else subarray(values, start, n)
+                part_levels = subarray_if_any(levels, start, n)
                 if spec.by_block:
                     count_bins(part, part_levels, base, spec, scratch.bins, counts, 0)
                 if spec.by_stream:
@@ -330,7 +333,9 @@ def count_sample(values, levels, spec, columns, scratch, begin, stop, counts):
         first = b * spec.block + (b % spec.every) * spec.piece
         if first >= end:
             first = b * spec.block
-        target = BlockCounts(view(counts.by_block, row * n_bins, n_bins), view(counts.by_stream, row * n_bins, n_bins))
+        target = BlockCounts(
+            subarray(counts.by_block, row * n_bins, n_bins), subarray(counts.by_stream, row * n_bins, n_bins)
+        )
         if levels is None:
             if width_of(values) <= 32:
                 base = count_block_in_one_pass(values, first, end, spec, columns, scratch, target)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Form(NamedTuple):
+class ValueCoding(NamedTuple):
     """What all frames of a launch have in common: the value type (docs/format.md section 2), the number of levels and
     planes, and how values are rounded. All of them uint32, flags 0 or 1."""
 

@@ -4,7 +4,7 @@ A block of the grid does :data:`values.BLOCK` values of one tensor; a table has 
 does many. No thread waits for another.
 
 All three kernels take: ``grads``, ``params`` and the state arrays ``first``, ``second``, ``third``, from which all
-tensors' are reached, uint16 or uint32, as :class:`Kinds` says; ``rows``: int64[n, 10], columns below; ``owner``:
+tensors' are reached, uint16 or uint32, as :class:`FloatKinds` says; ``rows``: int64[n, 10], columns below; ``owner``:
 int32[n_blocks], the row of each block; ``constants``: float32[m, ...], as ``k`` of the terms; ``thresholds``:
 float32[m, 15], padded with infinity; ``out``: uint8, result.
 """
@@ -19,7 +19,7 @@ from numba import cuda
 from ..core.floats import widened
 from ..core.scalar import I32, U8, U32, U64, lesser
 from ..levels.terms import accumulator_terms, adam_terms, linear_terms, passed
-from .grid import N, block_number, device, kernel
+from .grid import N, block_number, gpu_function, gpu_kernel
 from .values import BLOCK, BLOCK_LOG2
 
 THRESHOLDS = 15
@@ -28,7 +28,7 @@ THRESHOLDS = 15
 GRAD, PARAM, FIRST, SECOND, THIRD, COUNT, BLOCK_AT, WHICH, OUT, TOP = range(10)
 
 
-class Kinds(NamedTuple):
+class FloatKinds(NamedTuple):
     """What the arrays hold, as :func:`floats.widened` has it; all of them uint32."""
 
     grads: np.uint32
@@ -38,20 +38,20 @@ class Kinds(NamedTuple):
     third: np.uint32
 
 
-@device
+@gpu_function
 def number(array, place, kind):
     """An element as a float32."""
     return np.float32(widened(U32(array[place]), kind))
 
 
-@device
+@gpu_function
 def bounds(t, i):
     """A row of thresholds."""
     return (t[i, 0], t[i, 1], t[i, 2], t[i, 3], t[i, 4], t[i, 5], t[i, 6], t[i, 7], t[i, 8], t[i, 9], t[i, 10],
             t[i, 11], t[i, 12], t[i, 13], t[i, 14])
 
 
-@device
+@gpu_function
 def part_of(rows, owner):
     """Of this block of the grid: its row, the first of its values in the tensor (uint64), and their number."""
     g = block_number()
@@ -60,7 +60,7 @@ def part_of(rows, owner):
     return f, start, I32(lesser(U64(U64(rows[f, COUNT]) - start), U64(BLOCK)))
 
 
-@kernel
+@gpu_kernel
 def choose_linear(grads, params, first, second, third, kinds, rows, owner, constants, thresholds, out):
     """Levels by :func:`terms.linear_terms`; ``first``: momentum."""
     f, start, n = part_of(rows, owner)
@@ -78,7 +78,7 @@ def choose_linear(grads, params, first, second, third, kinds, rows, owner, const
         out[U64(rows[f, OUT]) + start + U64(j)] = top if g == 0 else level
 
 
-@kernel
+@gpu_kernel
 def choose_accumulator(grads, params, first, second, third, kinds, rows, owner, constants, thresholds, out):
     """Levels by :func:`terms.accumulator_terms`; ``first``: squares, ``second``: momentum."""
     f, start, n = part_of(rows, owner)
@@ -99,7 +99,7 @@ def choose_accumulator(grads, params, first, second, third, kinds, rows, owner, 
         out[U64(rows[f, OUT]) + start + U64(j)] = top if g == 0 else level
 
 
-@kernel
+@gpu_kernel
 def choose_adam(grads, params, first, second, third, kinds, rows, owner, constants, thresholds, out):
     """Levels by :func:`terms.adam_terms`; ``first``: mean, ``second``: squares, ``third``: their maximum."""
     f, start, n = part_of(rows, owner)

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..kernels.core.floats import BFLOAT16, HALF, WIDE
-from ..kernels.cuda import levels as kernels
-from ..kernels.cuda.levels import THRESHOLDS, Kinds
+from ..kernels.cuda import level_rules as kernels
+from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds
 from ..kernels.cuda.values import BLOCK_LOG2
 from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
 from ..truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
-from .device_memory import Memory
+from .gpu_memory import Memory
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +125,7 @@ def _launch(
     rows[:, kernels.TOP] = [0 if one.terms is None else len(one.terms[1]) for one in seen]
     owner = np.repeat(np.arange(len(seen), dtype=np.int32), counts)
     tables = (memory.send(array) for array in (rows, owner, constants, thresholds))
-    kinds = Kinds(*(np.uint32(_KINDS[name]) for name in types))
+    kinds = FloatKinds(*(np.uint32(_KINDS[name]) for name in types))
     memory.launch(_KERNELS[rule], len(owner), *arrays, kinds, *tables, out)
 
 

@@ -6,22 +6,22 @@ from numba import cuda
 
 from ..block.header import BAD_FIELD, BAD_SIZE, HAS_COLUMNS, OK
 from ..core.scalar import I32, U32, U64
-from .bits import get
-from .bundles import BLOCK_BYTES
-from .grid import N, device, scan
-from .packing import ceil_bytes
+from .block_writer import ceil_bytes
+from .grid import N, gpu_function, scan
+from .launch_tables import BLOCK_BYTES
+from .words import get
 
 HEADER, CODED_HEADER = 16, 32  #: bytes
 
 
-@device
+@gpu_function
 def number_at(words, start, last, at, index, width):
     """Item ``index`` of a packed array that begins at byte ``at`` of a block; ``width`` at most 16."""
     bits = get(words, start, last, U32(U32(at << U32(3)) + U32(U32(index) * width)))
     return U32(bits & U32(U32(U32(1) << width) - U32(1)))
 
 
-@device
+@gpu_function
 def has_zeros(words, start, begin, end):
     """Whether bytes ``begin ... end`` of a block are all zero."""
     found = U32(0)
@@ -30,27 +30,27 @@ def has_zeros(words, start, begin, end):
     return U32(found & U32(255)) == U32(0)
 
 
-@device
-def check_plain(words, start, size, n_stored, form):
+@gpu_function
+def check_plain(words, start, size, n_stored, coding):
     """Status of a constant or raw block's header and sizes."""
     if U32(words[start]) >> U32(8):
         return BAD_FIELD
-    body = U32(U32(HEADER) + U32(U32(n_stored) * U32(form.width >> U32(3))))
+    body = U32(U32(HEADER) + U32(U32(n_stored) * U32(coding.width >> U32(3))))
     if U32(U32(body + U32(7)) & ~U32(7)) != U32(size):
         return BAD_SIZE
     return OK if has_zeros(words, start, body, U32(size)) else BAD_FIELD
 
 
-@device
-def check_fields(words, start, size, n, n_streams, form, most, n_spans):
+@gpu_function
+def check_fields(words, start, size, n, n_streams, coding, most, n_spans):
     """Status of a coded block's header and sizes."""
     symbol_bytes, base = U32(words[start + U64(4)]), U32(U32(words[start]) >> U32(16))
     w5, w6, w7 = U32(words[start + U64(5)]), U32(words[start + U64(6)]), U32(words[start + U64(7)])
     length_width, reference_width = U32(U32(w6 >> U32(16)) & U32(255)), U32(w6 >> U32(24))
     if (
-        base >> form.head_bits
+        base >> coding.head_bits
         or length_width > U32(16)
-        or reference_width > form.head_bits
+        or reference_width > coding.head_bits
         or U32(w7 & U32(255)) > most
         or U32(U32(w7 >> U32(8)) & U32(255)) > (U32(HAS_COLUMNS) if n_spans else U32(0))
         or U32(w7 >> U32(16))
@@ -66,8 +66,8 @@ def check_fields(words, start, size, n, n_streams, form, most, n_spans):
     return OK if has_zeros(words, start, body, U32(size)) else BAD_FIELD
 
 
-@device
-def place_streams(words, start, last, at, n_streams, width, least, sizes, begins, cells, first):
+@gpu_function
+def find_streams(words, start, last, at, n_streams, width, least, sizes, begins, cells, first):
     """Bytes of each sub-stream and where it begins, the first at byte ``first`` of the block. Returns the end of the
     last one, or 0 where that is far off."""
     lane, done = I32(cuda.threadIdx.x), U64(first)
@@ -85,18 +85,18 @@ def place_streams(words, start, last, at, n_streams, width, least, sizes, begins
     return U32(0) if done > U64(BLOCK_BYTES) else U32(done & U64(0xFFFFFFFF))
 
 
-@device
-def copy_values(words, start, n, n_stored, form, out, target):
+@gpu_function
+def copy_values(words, start, n, n_stored, coding, out, target):
     """The values of a raw block, or of a constant one, of which one is stored."""
-    per_word = I32(U32(32) // form.width)
-    mask = U32(U64(U64(U64(1) << U64(form.width)) - U64(1)) & U64(0xFFFFFFFF))
+    per_word = I32(U32(32) // coding.width)
+    mask = U32(U64(U64(U64(1) << U64(coding.width)) - U64(1)) & U64(0xFFFFFFFF))
     for i in range(I32(cuda.threadIdx.x), n, N):
         k = i if n_stored > 1 else I32(0)
         word = U32(words[start + U64(I32(I32(4) + I32(k // per_word)))])
-        out[target + U64(i)] = U32(U32(word >> U32(U32(k % per_word) * form.width)) & mask)
+        out[target + U64(i)] = U32(U32(word >> U32(U32(k % per_word) * coding.width)) & mask)
 
 
-@device
+@gpu_function
 def column_reference(spans, heads, first, n_spans, value):
     """The column reference of value number ``value`` (int64) of a frame: uint32, modulo 2**32."""
     for k in range(first, first + n_spans):

@@ -7,7 +7,8 @@ from numba import cuda
 
 from ..block.header import CODED
 from ..core.scalar import I32, U32, U64, lesser
-from .bundles import (
+from .grid import THREADS, N, block_number, gpu_function, gpu_kernel, scan, weighed
+from .launch_tables import (
     BARE,
     BOOK,
     FIRST_BLOCK,
@@ -23,35 +24,34 @@ from .bundles import (
     START_WORDS,
     VALUES,
 )
-from .grid import THREADS, N, block_number, device, kernel, scan, weighed
 from .values import BLOCK, BLOCK_LOG2, write_header, write_raw
 
 HOLE = I32(10)  #: first of the two words of a prelude that hold its checksum
 SIZE = I32(4)  #: first of the two that hold the frame's size
 
 
-@device
-def raw_bytes(n, width):
+@gpu_function
+def raw_block_bytes(n, width):
     """Size of a raw block."""
     return U32(U32(16) + U32(U32(U32(n) * U32(width >> U32(3))) + U32(7)) & ~U32(7))
 
 
-@device
-def size_of(out, frames, f, b, form, bare):
+@gpu_function
+def size_of(out, frames, f, b, coding, bare):
     """Bytes of a frame's block; where it is ``bare``, without codebooks, coded ones become raw."""
     g = I32(I32(frames[f, FIRST_BLOCK]) + b)
     if bare and out.kinds[g] == CODED:
         start = U64(U64(b) << U64(BLOCK_LOG2))
-        return raw_bytes(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)), form.width)
+        return raw_block_bytes(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)), coding.width)
     return U32(out.sizes[g])
 
 
-@kernel
-def seal_frames(frames, parts, form, out, starts, places, results, target):
+@gpu_kernel
+def seal_frames(frames, parts, coding, out, starts, places, results, target):
     """One block of the grid for each frame: its size, where its blocks go, and its prelude.
 
-    ``parts``: int64[n_frames, 8], see :mod:`bundles`; ``starts``: uint32, what comes before the indexes, sizes and
-    checksums left zero; results: ``places``: int64[n_blocks], word of ``target`` at which a block begins, -1 where
+    ``parts``: int64[n_frames, 8], see :mod:`launch_tables`; ``starts``: uint32, what comes before the indexes, sizes
+    and checksums left zero; results: ``places``: int64[n_blocks], word of ``target`` at which a block begins, -1 where
     there is no frame, for lack of room or for a fault; ``results``: int64[n_frames, 2], bytes of the frame, 0 where
     there is none, and whether it has gone without its codebook; ``target``: uint32, all frames are reached from their
     places on.
@@ -78,7 +78,7 @@ def seal_frames(frames, parts, form, out, starts, places, results, target):
     cuda.syncthreads()
     own = U64(0)
     for b in range(lane, n, N):
-        own = U64(own + U64(size_of(out, frames, f, b, form, bare)))
+        own = U64(own + U64(size_of(out, frames, f, b, coding, bare)))
     cuda.atomic.add(total, 0, own)
     cuda.syncthreads()
     size = U64(prelude + U64(total[0]))
@@ -96,7 +96,7 @@ def seal_frames(frames, parts, form, out, starts, places, results, target):
     for tile in range(I32(0), n, N):
         b, bytes_ = I32(tile + lane), U32(0)
         if b < n:
-            bytes_ = size_of(out, frames, f, b, form, bare)
+            bytes_ = size_of(out, frames, f, b, coding, bare)
         cells[lane] = U64(bytes_)
         scan(cells)
         if b < n:
@@ -130,8 +130,8 @@ def seal_frames(frames, parts, form, out, starts, places, results, target):
         target[at + U64(HOLE) + U64(1)] = U32(U64(total[0]) >> U64(32))
 
 
-@kernel
-def move_blocks(values, levels, frames, owner, form, tables, out, places, results, target):
+@gpu_kernel
+def move_blocks(values, levels, frames, owner, coding, tables, out, places, results, target):
     """Each block from its slot to its frame. Of a frame that has gone without its codebook, coded blocks are stored
     raw. Arguments as of :func:`encode.encode_blocks` and :func:`seal_frames`."""
     totals = cuda.shared.array(1, np.uint64)
@@ -145,10 +145,10 @@ def move_blocks(values, levels, frames, owner, form, tables, out, places, result
     if results[f, 1] and out.kinds[g] == CODED:
         n = I32(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
         at, level_at = U64(U64(frames[f, VALUES]) + start), U64(U64(frames[f, LEVELS]) + start)
-        total = write_raw(values, levels, at, level_at, n, form, tables.drops, target, U64(goal + U64(4)))
+        total = write_raw(values, levels, at, level_at, n, coding, tables.drops, target, U64(goal + U64(4)))
         write_header(1, 0, 0, n, b, total, totals, target, goal)
         return
-    raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * form.width) >> U32(5)))
+    raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * coding.width) >> U32(5)))
     slot = U64(U64(frames[f, SLOT]) + U64(U64(b) * U64(raw_words)))
     for i in range(I32(cuda.threadIdx.x), I32(U32(out.sizes[g]) >> U32(2)), N):
         target[goal + U64(i)] = out.slots[slot + U64(i)]

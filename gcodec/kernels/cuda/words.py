@@ -10,10 +10,10 @@ from __future__ import annotations
 from numba import cuda
 
 from ..core.scalar import I32, U32, U64, lesser
-from .grid import N, device, weighed
+from .grid import N, gpu_function, weighed
 
 
-@device
+@gpu_function
 def put(window, place, item, width):
     """OR an item of at most 32 bits into ``window`` (shared, uint32) at bit ``place``."""
     word, shift = U32(U32(place) >> U32(5)), U32(U32(place) & U32(31))
@@ -22,7 +22,7 @@ def put(window, place, item, width):
         cuda.atomic.or_(window, U32(word + U32(1)), U32(U32(item) >> U32(U32(32) - shift)))
 
 
-@device
+@gpu_function
 def get(words, start, last, place):
     """32 bits from bit ``place`` of a block that begins at word ``start`` (uint64); words after ``last`` (uint32), its
     last one, are taken to be that."""
@@ -32,7 +32,7 @@ def get(words, start, last, place):
     return U32(U64(both >> U64(shift)))
 
 
-@device
+@gpu_function
 def flush(window, begin, before, after, first, slots, slot):
     """Write a region's words that are complete, keep the rest, and clear the window behind it.
 
@@ -61,7 +61,7 @@ def flush(window, begin, before, after, first, slots, slot):
     return total
 
 
-@device
+@gpu_function
 def finish(window, begin, end, slots, slot):
     """Write a region's last word, if it is incomplete, by one thread. ``end``: bit at which the region ends. Returns
     the word's share of the checksum."""

@@ -8,7 +8,7 @@ from typing import Any
 from numba import typeof, types
 
 
-class Direct:
+class Specialized:
     """A kernel, called without numba's look at the type of every argument of every call: where bundles hold dozens
     of arrays, that takes longer than small work.
 

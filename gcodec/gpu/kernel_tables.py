@@ -14,9 +14,9 @@ from ..format.columns import ColumnReferences, for_kernels
 from ..format.levels import Level
 from ..format.modes import BitLayout
 from ..format.tables import level_tables
-from ..kernels.cuda.bundles import DecodeTables, EncodeTables, Form, info_of
+from ..kernels.cuda.launch_tables import DecodeTables, EncodeTables, ValueCoding, info_of
 from ..kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
-from .device_memory import Memory
+from .gpu_memory import Memory
 
 NAMES = ("float32", "bfloat16", "float16")  #: the types that are coded on a device
 _ZERO = 16  #: level of the zero symbol in the kernels' tables: it owns nothing
@@ -28,7 +28,9 @@ def check_type(dtype: DType) -> None:
         raise Unsupported(f"{', '.join(NAMES)} are coded on CUDA devices, not {dtype.name}: move it to the CPU")
 
 
-def form_of(dtype: DType, n_levels: int, n_planes: int, bit_layout: BitLayout | None, nearest: bool) -> Form:
+def value_coding_of(
+    dtype: DType, n_levels: int, n_planes: int, bit_layout: BitLayout | None, nearest: bool
+) -> ValueCoding:
     """A value type and how values of it are rounded; without a ``bit_layout`` they are not."""
     lossy, prune = (False, False) if bit_layout is None else (bit_layout.lossy, bit_layout.prune)
     numbers = (
@@ -44,7 +46,7 @@ def form_of(dtype: DType, n_levels: int, n_planes: int, bit_layout: BitLayout | 
         nearest,
         prune,
     )
-    return Form(*map(np.uint32, numbers))
+    return ValueCoding(*map(np.uint32, numbers))
 
 
 def drops_of(bit_layout: BitLayout) -> np.ndarray:

@@ -68,11 +68,11 @@ class TorchMemory:
     def __init__(self, device: torch.device) -> None:
         import torch
 
-        from ..kernels.cuda.launch import check_device, stream_of
+        from ..kernels.cuda.launch import check_gpu, stream_of
 
         self.device = device
         with torch.cuda.device(device):
-            check_device()
+            check_gpu()
             self.stream = torch.cuda.current_stream(device)
             self._stream = stream_of(self.stream.cuda_stream)
 
