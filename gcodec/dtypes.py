@@ -1,16 +1,39 @@
-"""The value types and how each is split (docs/format.md section 2)."""
+"""The value types: one row for each, from which every other table of types in the package is derived.
+
+A row says how a value splits into head and tail (docs/format.md section 2), how other libraries call the type, and what
+can be done with it. Numbers that stand in frames or messages are fields of the row, never positions in a sequence.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 
-@dataclass(frozen=True, eq=False)  # there is one of each, which makes a fast key
+@dataclass(frozen=True, eq=False)  # there is one object of each, which makes a fast key
 class DType:
-    """One row of the table of docs/format.md section 2. Sizes in bits."""
+    """One row of the table of value types.
+
+    Attributes:
+        code: Number of the type in a frame's header.
+        name: Name of the type in torch, and in numpy and ml_dtypes.
+        bits: Width of a value.
+        head_bits: Width of its head, which is coded by a codebook.
+        tail_bits: Width of its tail, which is stored in planes.
+        mantissa_bits: Width of the mantissa field.
+        exponent_bits: Width of the exponent field.
+        safetensors: Name of the type in safetensors files.
+        in_numpy: Whether numpy itself has the type.
+        predictable: Whether there are predicted blocks of this type.
+        on_gpu: Whether the CUDA kernels code it.
+        reducible: Whether gradients of this type can be averaged between ranks.
+        sums_in_float32: Whether terms of a sum are added in float32, and only the sum is rounded.
+        payload_number: Number of the type in a compressor's payload; None where no payload may be of it.
+        float_kind: Number of the type in the kernels' arithmetic on gradients (``kernels.core.floats``), or None.
+        min_saving: Least share of a frame that a wide head has to save, because it is slower.
+    """
 
     code: int
     name: str
@@ -19,64 +42,80 @@ class DType:
     tail_bits: int
     mantissa_bits: int
     exponent_bits: int
+    safetensors: str
+    in_numpy: bool = False
+    predictable: bool = False
+    on_gpu: bool = False
+    reducible: bool = False
+    sums_in_float32: bool = False
+    payload_number: int | None = None
+    float_kind: int | None = None
+    min_saving: float = 0.0
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of a value."""
+        """Return the bytes of a value."""
         return self.bits // 8
 
     @cached_property
     def uint(self) -> np.dtype:
-        """The numpy unsigned integer of the same width."""
+        """Return the numpy unsigned integer of the same width."""
         return np.dtype(f"uint{self.bits}")
 
     @property
-    def predictable(self) -> bool:
-        """Whether there are predicted blocks of this type."""
-        return self.name in ("float32", "bfloat16", "float16")
-
-    @property
     def narrow(self) -> DType:
-        """This type with its default head: the exponent field, or what plays its part."""
+        """Return this type with its default head: the exponent field, or the bits in its place."""
         return BY_NAME[self.name]
 
     @property
     def wide(self) -> DType | None:
-        """This type with a head of one mantissa bit more, or None where there is no such type."""
+        """Return this type with a head of one mantissa bit more, or None where there is no such type."""
         return WIDE_DTYPES.get(self.name)
 
     @cached_property
     def head_shift(self) -> int:
-        """How far left the head lies in a value."""
+        """Return by how many bits the head is shifted left in a value."""
         return max(self.tail_bits - 1, 0)
 
     @cached_property
     def head_mask(self) -> int:
-        """2**head_bits - 1."""
+        """Return 2**head_bits - 1."""
         return (1 << self.head_bits) - 1
 
     @cached_property
     def infinity(self) -> int:
-        """Bits of +inf (for types with infinities): the exponent field full, the mantissa empty."""
+        """Return the bits of +inf, for types with infinities: the exponent field full, the mantissa empty."""
         return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
 
     @cached_property
     def smallest_normal(self) -> int:
-        """Bits of the smallest normal magnitude."""
+        """Return the bits of the smallest normal magnitude."""
         return 1 << self.mantissa_bits
 
 
 DTYPES = (
-    DType(1, "float32", 32, 8, 24, 23, 8),
-    DType(2, "bfloat16", 16, 8, 8, 7, 8),
-    DType(3, "float16", 16, 8, 8, 10, 5),
-    DType(4, "float64", 64, 11, 53, 52, 11),
-    DType(5, "float8_e4m3fn", 8, 8, 0, 3, 4),
-    DType(6, "float8_e5m2", 8, 8, 0, 2, 5),
+    DType(
+        1, "float32", 32, 8, 24, 23, 8, safetensors="F32", in_numpy=True, predictable=True, on_gpu=True, reducible=True,
+        payload_number=0, float_kind=0,
+    ),
+    DType(
+        2, "bfloat16", 16, 8, 8, 7, 8, safetensors="BF16", predictable=True, on_gpu=True, reducible=True,
+        sums_in_float32=True, payload_number=3, float_kind=1,
+    ),
+    DType(
+        3, "float16", 16, 8, 8, 10, 5, safetensors="F16", in_numpy=True, predictable=True, on_gpu=True, reducible=True,
+        sums_in_float32=True, payload_number=2, float_kind=2,
+    ),
+    DType(
+        4, "float64", 64, 11, 53, 52, 11, safetensors="F64", in_numpy=True, reducible=True, payload_number=1
+    ),
+    DType(5, "float8_e4m3fn", 8, 8, 0, 3, 4, safetensors="F8_E4M3"),
+    DType(6, "float8_e5m2", 8, 8, 0, 2, 5, safetensors="F8_E5M2"),
 )
-WIDE_DTYPES = {
-    "bfloat16": DType(7, "bfloat16", 16, 9, 7, 7, 8),
-    "float32": DType(8, "float32", 32, 9, 23, 23, 8),
-}
 BY_NAME = {t.name: t for t in DTYPES}
+#: Types with a head of one mantissa bit more; all but head, tail and code is as in the type of the default head.
+WIDE_DTYPES = {
+    "bfloat16": replace(BY_NAME["bfloat16"], code=7, head_bits=9, tail_bits=7, min_saving=0.005),
+    "float32": replace(BY_NAME["float32"], code=8, head_bits=9, tail_bits=23, min_saving=0.004),
+}
 BY_CODE = {t.code: t for t in (*DTYPES, *WIDE_DTYPES.values())}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from .dtypes import DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ GRAD, PARAM = "grad", "param"
 WRAPPERS = ("module.", "_orig_mod.")  #: prefixes of DDP and torch.compile
 Names = Iterable[str] | Callable[[str], bool]
 #: The safetensors types that numpy has; tensors of others come back as torch's.
-IN_NUMPY = frozenset("BOOL U8 I8 U16 I16 U32 I32 U64 I64 F16 F32 F64 C64".split())
+IN_NUMPY = {*"BOOL U8 I8 U16 I16 U32 I32 U64 I64 C64".split(), *(t.safetensors for t in DTYPES if t.in_numpy)}
 
 
 class Recorder:

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .dtypes import BY_NAME, DType
+from .dtypes import BY_NAME, DTYPES, DType
 from .errors import InvalidArgument, Unsupported
 from .format.prelude import MAX_DIMENSIONS
 from .kernels.entropy.encode_streams import checksum
 
 NUMPY, TORCH = 0, 1  #: container codes of the frame header
-_BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  #: types that numpy itself does not have
 
 
 class Values(NamedTuple):
@@ -78,7 +77,7 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
     return Values(kernel_view(flat), value_type, array.shape, NUMPY)
 
 
-_NATIVE = {np.dtype(name): BY_NAME[name] for name in BY_NAME if name not in _BITS_ONLY}
+_NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}
 
 
 def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DType]:
@@ -152,7 +151,7 @@ def wrap(bits: np.ndarray, dtype: DType, shape: tuple[int, ...], container: int)
 
 @cache
 def _numpy_dtype(dtype: DType) -> Any:
-    if dtype.name not in _BITS_ONLY:
+    if dtype.in_numpy:
         return np.dtype(dtype.name)
     try:
         import ml_dtypes
@@ -168,7 +167,7 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
     if isinstance(out, np.ndarray):
         kind, flags = out.dtype, out.flags
         same = _NATIVE.get(kind) is dtype or (
-            dtype.name in _BITS_ONLY and ((kind.name == dtype.name and kind.isnative) or kind == dtype.uint)
+            not dtype.in_numpy and ((kind.name == dtype.name and kind.isnative) or kind == dtype.uint)
         )
         if same and out.size == n_values and flags.c_contiguous and flags.writeable:
             return out.reshape(-1).view(dtype.uint)

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple, Protocol
 
+from ..dtypes import DTYPES
 from ..errors import Unsupported
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView, row_major
@@ -15,7 +16,7 @@ from ..files.source import Bytes
 from .entries import FileEntry
 
 #: Types whose frames may refer to a base.
-PREDICTABLE = ("float32", "bfloat16", "float16")
+PREDICTABLE = tuple(t.name for t in DTYPES if t.predictable)
 
 Read = Callable[[int, int, int], Bytes]
 

@@ -9,11 +9,12 @@ from typing import ClassVar
 
 import torch
 
+from ..dtypes import DTYPES
 from ..errors import InvalidArgument
 from .contract import AllReduce, Compressor, Conversation, Memory, Outcome, Place, all_reduce_mean, check_gradient
 from .outcome import Narrow, Rounded
 
-_NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_NARROW = {t.name: getattr(torch, t.name) for t in DTYPES if t.sums_in_float32}
 
 
 @dataclass(frozen=True)

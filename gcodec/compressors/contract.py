@@ -54,6 +54,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 import xxhash
 
+from ..dtypes import DTYPES
 from ..errors import InvalidArgument
 from .outcome import Outcome as Outcome
 
@@ -61,8 +62,8 @@ Memory = dict[str, Any]
 """State that a compressor keeps of one tensor from step to step: tensors, numbers and strings by name. Nothing else may
 be state, so that a checkpoint has it all. The names stand in checkpoints."""
 
-TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  #: dtypes that gradients may have
-_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+TYPES = tuple(getattr(torch, t.name) for t in DTYPES if t.reducible)  #: of gradients
+_WIDE = {getattr(torch, t.name): torch.float32 for t in DTYPES if t.sums_in_float32}
 
 
 class AllReduce(NamedTuple):

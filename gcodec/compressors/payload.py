@@ -17,11 +17,12 @@ from contextlib import contextmanager
 import torch
 import xxhash
 
+from ..dtypes import DTYPES
 from ..errors import Corruption, GcodecError, InsufficientData
 
 SPARSE, QUANTIZED, PART = 1, 2, 3  #: kinds
 #: Numbers of dtypes in payloads; they stand on the wire and must not change.
-DTYPE_CODES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+DTYPE_CODES = {getattr(torch, t.name): t.payload_number for t in DTYPES if t.payload_number is not None}
 ENVELOPE = 16  #: bytes
 _FIELDS = struct.Struct("<BBHIQ")
 

@@ -6,17 +6,17 @@ import re
 
 import numpy as np
 
+from ..dtypes import DTYPES
+
 #: Types the codec takes, with the number of mantissa bits stored: the legal ``dtype`` of a segment.
-FLOATS = {"float32": 23, "bfloat16": 7, "float16": 10, "float64": 52, "float8_e4m3fn": 3, "float8_e5m2": 2}
+FLOATS = {t.name: t.mantissa_bits for t in DTYPES}
 #: Types that numpy has under the same name.
 NUMPY_NAMES = frozenset(
     "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
 )
 #: Types that numpy lacks; without ml_dtypes they are handled as unsigned integers of the same width.
 RAW_BITS: dict[str, np.dtype] = {
-    "bfloat16": np.dtype("<u2"),
-    "float8_e4m3fn": np.dtype("u1"),
-    "float8_e5m2": np.dtype("u1"),
+    **{t.name: t.uint.newbyteorder("<") for t in DTYPES if not t.in_numpy},
     "float8_e4m3fnuz": np.dtype("u1"),
     "float8_e5m2fnuz": np.dtype("u1"),
     "float8_e8m0fnu": np.dtype("u1"),

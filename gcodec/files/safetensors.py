@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from ..dtypes import DTYPES
 from ..errors import Corruption, InsufficientData, InvalidArgument
 from .elements import stored_as, width
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
@@ -13,28 +14,23 @@ from .source import ByteSource
 
 #: The format's own limit on its header.
 MAX_HEADER = 100_000_000
-DTYPES = {
+NAME_OF = {
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F8_E8M0": "float8_e8m0fnu",
     "I16": "int16",
     "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
     "I32": "int32",
     "U32": "uint32",
-    "F32": "float32",
     "I64": "int64",
     "U64": "uint64",
-    "F64": "float64",
+    **{t.safetensors: t.name for t in DTYPES},
     "C64": "complex64",
 }
-CODES = {name: code for code, name in DTYPES.items()}
+CODES = {name: code for code, name in NAME_OF.items()}
 #: Types of less than a byte, in bits: restored with their file, not taken out alone.
 PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
@@ -115,13 +111,13 @@ def _piece(path: str, name: str, entry: object, start: int) -> SegmentViews:
         raise Corruption(f"{path}: malformed entry for tensor {name!r}: {error}") from error
     if len(shape) > 64 or math.prod(shape) * bits != (last - first) * 8:
         raise Corruption(f"{path}: tensor {name!r}: shape {shape} of {code} is not {last - first} bytes")
-    dtype = DTYPES.get(code, code)
+    dtype = NAME_OF.get(code, code)
     segment = FileSegment(start + first, start + last, stored_as(dtype))
     return SegmentViews(segment, (TensorView(name, dtype, tuple(shape), 0),))
 
 
 def _width(code: str) -> int:
-    size = width(DTYPES[code]) if code in DTYPES else None
+    size = width(NAME_OF[code]) if code in NAME_OF else None
     if size is None:
         raise ValueError(f"unknown dtype {code!r}")
     return size

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dtypes import DTYPES
 from ..errors import InvalidArgument
 
 Array = NDArray[Any]
@@ -33,12 +34,7 @@ class FloatLayout(NamedTuple):
         return math.ldexp(1.0, 2 - (1 << (self.exponent_bits - 1)))
 
 
-LAYOUTS = {
-    "float32": FloatLayout(8, 23),
-    "bfloat16": FloatLayout(8, 7),
-    "float16": FloatLayout(5, 10),
-    "float64": FloatLayout(11, 52),
-}
+LAYOUTS = {t.name: FloatLayout(t.exponent_bits, t.mantissa_bits) for t in DTYPES if t.tail_bits}
 MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType
+from ..dtypes import DTYPES, DType
 from ..errors import Unsupported
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences, for_kernels
@@ -18,7 +18,7 @@ from ..kernels.cuda.launch_tables import DecodeTables, EncodeTables, ValueCoding
 from ..kernels.entropy.prefix_code import ESCAPE, TABLE_SIZE
 from .gpu_memory import Memory
 
-NAMES = ("float32", "bfloat16", "float16")  #: the types that are coded on a device
+NAMES = tuple(t.name for t in DTYPES if t.on_gpu)  #: the types that are coded on a device
 _ZERO = 16  #: level of the zero symbol in the kernels' tables: it owns nothing
 
 

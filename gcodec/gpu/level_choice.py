@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..dtypes import DTYPES
 from ..errors import InvalidArgument, Unsupported
-from ..kernels.core.floats import BFLOAT16, HALF, WIDE
+from ..kernels.core.floats import WIDE
 from ..kernels.cuda import level_rules as kernels
 from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds
 from ..kernels.cuda.values import BLOCK_LOG2
@@ -20,7 +21,7 @@ from .gpu_memory import Memory
 if TYPE_CHECKING:
     import torch
 
-_KINDS = {"float32": WIDE, "bfloat16": BFLOAT16, "float16": HALF}
+_KINDS = {t.name: t.float_kind for t in DTYPES if t.float_kind is not None}
 #: The device's kernel for each of the host's.
 _KERNELS = {
     LINEAR: kernels.choose_linear,

@@ -20,7 +20,6 @@ from .columns import fit_columns
 from .prediction import Prediction, Predictor, Rows
 from .sampling import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Looking, View, stream_lengths
 
-_WIDE_GAIN = {"bfloat16": 0.005, "float32": 0.004}  #: what a wide head, which is slower, has to save
 _WIDE_VALUES = 1 << 12  #: values from which one may
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
@@ -96,7 +95,7 @@ def make_plan(
         starts = {one.start for one in view.columns}
         some = [one for one in rows if one.start in starts]
         finer = fit_columns(values, some, dtype.wide) if some else ()
-        others.append((look.best(dtype.wide, [view.stream_log2], finer), _WIDE_GAIN[dtype.name]))
+        others.append((look.best(dtype.wide, [view.stream_log2], finer), dtype.wide.min_saving))
     predictor = None
     if options.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...dtypes import BY_NAME, DType
+from ...dtypes import DTYPES, DType
 from ...errors import InvalidArgument, Unsupported
 from ...tensors import values_of
 from ..gradients import Gradients
@@ -27,12 +27,7 @@ from .level_chooser import LevelChooser
 from .reduce import Reduction
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
-TYPES = {
-    torch.float32: BY_NAME["float32"],
-    torch.bfloat16: BY_NAME["bfloat16"],
-    torch.float16: BY_NAME["float16"],
-    torch.float64: BY_NAME["float64"],
-}
+TYPES = {getattr(torch, t.name): t for t in DTYPES if t.reducible}
 
 
 def allreduce(

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import gpu
-from ...dtypes import DType
+from ...dtypes import DTYPES, DType
 from ...errors import Corruption
 from ..modes import FixedBits, Mode, NearLossless
 from ..stats import Counters
 from .gpu_levels import GpuLevelChooser
 from .shared_codebooks import Refresh
 
-TYPES = (torch.float32, torch.bfloat16, torch.float16)  #: what is coded on devices
+TYPES = tuple(getattr(torch, t.name) for t in DTYPES if t.on_gpu)  #: what is coded on devices
 
 Part = tuple[int, torch.Tensor]  #: the value of a buffer at which some begin, and these, flat
 

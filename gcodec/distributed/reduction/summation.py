@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ...dtypes import DType
+from ...dtypes import DTYPES, DType
 
-_NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_NARROW = {t.name: getattr(torch, t.name) for t in DTYPES if t.sums_in_float32}
 _CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the division
 
 

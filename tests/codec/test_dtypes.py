@@ -1,0 +1,33 @@
+"""The table of value types: numbers that stand in frames and messages never change; kernels agree with it."""
+
+from __future__ import annotations
+
+import torch
+
+from gcodec.compressors import payload
+from gcodec.dtypes import BY_CODE, BY_NAME, DTYPES
+from gcodec.kernels.core import floats
+from gcodec.kernels.predict import residuals
+
+
+def test_codes_in_frames_are_those_of_the_format():
+    assert {code: (t.name, t.head_bits) for code, t in BY_CODE.items()} == {
+        1: ("float32", 8), 2: ("bfloat16", 8), 3: ("float16", 8), 4: ("float64", 11), 5: ("float8_e4m3fn", 8),
+        6: ("float8_e5m2", 8), 7: ("bfloat16", 9), 8: ("float32", 9)}
+
+
+def test_numbers_in_payloads_never_change():
+    numbers = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+    assert {getattr(torch, t.name): t.payload_number for t in DTYPES if t.payload_number is not None} == numbers
+    for dtype, number in numbers.items():
+        sealed = payload.seal(payload.SPARSE, dtype, 5, b"abc")
+        assert sealed[1] == number
+        assert bytes(payload.unseal(sealed, payload.SPARSE, dtype, 5)) == b"abc"
+
+
+def test_kernels_number_types_as_the_table_does():
+    assert [BY_NAME[name].float_kind for name in ("float32", "bfloat16", "float16")] == [
+        floats.WIDE, floats.BFLOAT16, floats.HALF]
+    assert [BY_NAME[name].code for name in ("float32", "bfloat16", "float16")] == [
+        residuals.FLOAT32, residuals.BFLOAT16, residuals.FLOAT16]
+    assert {t.name for t in DTYPES if t.predictable} == {"float32", "bfloat16", "float16"}
