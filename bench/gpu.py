@@ -23,13 +23,14 @@ import numpy as np
 
 from bench.gpu_device import buffers_of, copies, gradients, reason_not_to, seconds
 from bench.gpu_peers import checked_ans, host_seconds
-from gcodec import FINE_LADDER, decode, gpu
+from gcodec import FINE_LADDER, EncoderOptions, decode, gpu
 from gcodec.benchmark.csv_tables import write_table
 from gcodec.dtypes import BY_NAME
 from gcodec.format.modes import fixed, ladder, lossless
 from gcodec.frame.encode import encode_values
 from gcodec.gpu import gpu_memory as seam
 from gcodec.gpu.encoder import plan_of
+from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
 
@@ -97,7 +98,8 @@ def verify(x: Any, dtype: str, mode: str, options: dict[str, Any], book: Any, fr
     levels = options["levels"][0].cpu().numpy() if "levels" in options else np.zeros(0, np.uint8)
     values = values_of(x.cpu())
     plan = plan_of(kind, -(-len(values.bits) >> 14), book)
-    assert encode_values(values, bit_layout, levels, True, plan, None) == bytes(frame.cpu().numpy()), "bytes differ"
+    request = EncodeRequest(values, bit_layout, levels, EncoderOptions())
+    assert encode_values(request, plan) == bytes(frame.cpu().numpy()), "bytes differ"
     assert torch.equal(result.cpu().view(torch.uint8), decode(bytes(frame.cpu().numpy())).view(torch.uint8))
 
 

@@ -19,6 +19,7 @@ from .frame.encode import encode_values, plan_for
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
 from .options import LADDERS, ROUNDINGS, EncoderOptions
+from .plan.request import EncodeRequest
 from .tensors import Values, is_torch, kernel_view, new_output, output_bits, values_of
 from .threads import n_threads
 from .truncation.optimizers import levels_for
@@ -128,8 +129,10 @@ def encode(
     if earlier is not None and (bit_layout.lossy or not values.dtype.predictable):
         raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
     shapes = _check_shapes(shapes, values)
-    plan = plan_for(values, bit_layout, level_array, options, threads, shapes=shapes, base=earlier, alone=True)
-    return encode_values(values, bit_layout, level_array, nearest, plan, threads, out, earlier)
+    request = EncodeRequest(
+        values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
+    )
+    return encode_values(request, plan_for(request), out)
 
 
 def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:

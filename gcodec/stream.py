@@ -23,7 +23,7 @@ from .frame.encode import encode_values, plan_for
 from .kernels.sample import code_costs
 from .options import EncoderOptions
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
-from .plan.plan import FixedCodebooks
+from .plan.request import EncodeRequest, FixedCodebooks
 from .tensors import Values, values_of
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
@@ -182,18 +182,19 @@ class Encoder:
         cycle = self.cycle
         assert cycle is not None
         version = cycle.advance(self.step)
+        request = EncodeRequest(values, bit_layout, level_array, self.options, self.nearest, self.threads)
         if version is None or cycle.due:
-            plan = plan_for(values, bit_layout, level_array, self.options, self.threads)
+            plan = plan_for(request)
             if not plan.histogram[2:].any():  # nothing but zeros: no codebook is needed, and none can be made
                 self.step += 1
-                return encode_values(values, bit_layout, level_array, self.nearest, plan, self.threads, out)
+                return encode_values(request, plan, out)
             cycle.count(plan.histogram)
             cycle.schedule(cycle.take(), self.step, plan.references)
             version = cycle.advance(self.step)
             assert version is not None
-        plan = plan_for(values, bit_layout, level_array, self.options, self.threads, self._fixed_codebooks(version))
+        plan = plan_for(request._replace(fixed=self._fixed_codebooks(version)))
         cycle.count(plan.histogram)
-        frame = encode_values(values, bit_layout, level_array, self.nearest, plan, self.threads, out)
+        frame = encode_values(request, plan, out)
         self._sent = version.number if _carries(frame) else self._sent
         self.step += 1
         return frame

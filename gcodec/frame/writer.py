@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import InvalidArgument
 from ..format.columns import for_kernels
-from ..format.modes import BitLayout, layout_of
+from ..format.modes import layout_of
 from ..format.prelude import Prelude
 from ..format.tables import digit_tables, residual_tables, stack
 from ..kernels.block import encode as kernels
@@ -20,7 +20,8 @@ from ..kernels.core.specialized import Specialized
 from ..memory import acquire, float_bits_of, release, residual_scratch_for, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.prediction import Prediction
-from ..tensors import Values, hash_of
+from ..plan.request import EncodeRequest
+from ..tensors import hash_of
 from ..threads import OrderedWriter, run_parallel
 from .sizes import block_log2, raw_bytes
 
@@ -58,21 +59,12 @@ class FrameWriter(NamedTuple):
     rounded: np.ndarray | None
 
     @classmethod
-    def of(
-        cls,
-        values: Values,
-        bit_layout: BitLayout,
-        levels: np.ndarray,
-        nearest: bool,
-        plan: FramePlan,
-        base: np.ndarray | None = None,
-        rounded: np.ndarray | None = None,
-    ) -> FrameWriter:
-        """The same from the arguments of :func:`encode_values`."""
-        bits, dtype, dimensions, container = values
+    def of(cls, request: EncodeRequest, plan: FramePlan, rounded: np.ndarray | None = None) -> FrameWriter:
+        """Return the writer of one frame; arguments as for ``encode_values``."""
+        bits, dtype, dimensions, container = request.values
+        bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
         widths, log2 = bit_layout.widths, block_log2(dtype)
         block = 1 << log2
-        found = plan.prediction
         prelude = Prelude(
             dtype,
             bit_layout.mode,
@@ -84,18 +76,18 @@ class FrameWriter(NamedTuple):
             bit_layout.levels,
             plan.records,
             plan.codebooks,
-            () if found is None else found.codebooks,
-            () if found is None else found.templates,
-            0 if found is None or base is None else hash_of(base),
+            () if prediction is None else prediction.codebooks,
+            () if prediction is None else prediction.templates,
+            0 if prediction is None or base is None else hash_of(base),
             plan.columns,
         )
         return cls(
             bits,
-            levels if len(bit_layout.levels) > 1 else None,
+            request.levels if len(bit_layout.levels) > 1 else None,
             prelude,
             Geometry(len(bits), block, 1 << plan.stream_log2),
             float_bits_of(dtype),
-            Rounding(bit_layout.drop_table, len(bit_layout.levels), nearest, bit_layout.prune),
+            Rounding(bit_layout.drop_table, len(bit_layout.levels), request.nearest, bit_layout.prune),
             Choices(plan.choice, plan.bases, plan.references),
             for_kernels(plan.columns),
             *stack(plan.codebooks, widths, bit_layout.masks, dtype.tail_bits, False),
@@ -105,8 +97,8 @@ class FrameWriter(NamedTuple):
             prelude.bare_bytes + raw_bytes(len(bits), dtype, block),
             header.BLOCK_HEADER + block * dtype.itemsize,
             block * 8 + block * (12 + dtype.head_bits) // 8 + 4096,
-            found,
-            None if found is None else residual_tables(dtype, found.codebooks, False).table,
+            prediction,
+            None if prediction is None else residual_tables(dtype, prediction.codebooks, False).table,
             base,
             rounded if bit_layout.lossy else None,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -15,9 +14,11 @@ from ..format.columns import ColumnReferences
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..options import EncoderOptions
+from ..threads import n_threads
 from .codebooks import bin_costs, from_histograms, kept_costs, window_of
 from .columns import fit_columns
-from .prediction import Prediction, Predictor, Rows
+from .prediction import Prediction, Predictor, rows_of
+from .request import EncodeRequest, FixedCodebooks
 from .sampling import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Looking, View, stream_lengths
 
 _WIDE_VALUES = 1 << 12  #: values from which one may
@@ -47,15 +48,6 @@ class FramePlan(NamedTuple):
         return self.counts.sum(axis=0, dtype=np.uint64)
 
 
-class FixedCodebooks(NamedTuple):
-    """Codebooks to choose from instead of making new ones, and their ``records``; ``references``: they are meant for
-    heads relative to each sub-stream's mean, not to each block's."""
-
-    codebooks: tuple[Codebook, ...]
-    records: tuple[bytes, ...]
-    references: bool
-
-
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:
     """All blocks raw, or constant."""
     nothing = np.zeros((n_blocks, 0), np.uint32)
@@ -63,35 +55,31 @@ def no_plan(dtype: DType, n_blocks: int) -> FramePlan:
     return FramePlan(dtype, STREAM_LOG2, (), (), raw, bases, False, nothing)
 
 
-def make_plan(
-    values: np.ndarray,
-    levels: np.ndarray,
-    dtype: DType,
-    n_levels: int,
-    block: int,
-    lossy: bool,
-    options: EncoderOptions,
-    threads: int = 1,
-    fixed: FixedCodebooks | None = None,
-    rows: Sequence[Rows] = (),
-    base: np.ndarray | None = None,
-    wide: bool = False,
-) -> FramePlan:
-    """Decide sub-streams, codebooks, references and predictions for an array.
+def make_plan(request: EncodeRequest, block: int) -> FramePlan:
+    """Decide sub-streams, codebooks, references and predictions of a frame.
 
-    ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``: values per block; ``lossy``: values will be rounded,
-    so that others than these occur; ``rows``: tensors in it whose rows are known;
-    ``base``: uintW[n], an earlier array of this kind, or None; ``wide``: consider a wide head.
+    Args:
+        request: The array and how to encode it.
+        block: Values per block.
+
+    Returns:
+        The plan. It does not depend on the number of threads.
+
+    Raises:
+        InvalidArgument: If the number of threads is below 1.
     """
+    (values, dtype, shape, _), bit_layout, levels, options = request[:4]
+    fixed, base, lossy, n_levels = request.fixed, request.base, bit_layout.lossy, len(bit_layout.levels)
+    threads = n_threads(request.threads, len(values))
+    rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
     allowed = fixed.references if fixed is not None else options.references
     look = Looking(values, levels, n_levels, block, allowed, fixed is not None, threads)
     columns = fit_columns(values, rows, dtype) if rows and options.columns and fixed is None else ()
     lengths = stream_lengths(dtype, rows, len(values))
     view = look.best(dtype, lengths, columns)
     others: list[tuple[View, float]] = []  # and what they have to save
-    wide = wide and dtype.wide is not None and n_levels == 1 and not lossy and len(values) >= _WIDE_VALUES
-    if wide and (dtype.bits < 32 or not view.columns):
-        assert dtype.wide is not None
+    wide = request.standalone and options.wide_heads and n_levels == 1 and not lossy and len(values) >= _WIDE_VALUES
+    if wide and dtype.wide is not None and (dtype.bits < 32 or not view.columns):
         starts = {one.start for one in view.columns}
         some = [one for one in rows if one.start in starts]
         finer = fit_columns(values, some, dtype.wide) if some else ()

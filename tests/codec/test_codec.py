@@ -21,7 +21,8 @@ from gcodec import FINE_LADDER, LITERAL_GCOMP, PAPER_LADDER, EncoderOptions, Inv
 from gcodec.format import modes as bit_layouts
 from gcodec.frame import encode
 from gcodec.frame.encode import encode_values, plan_for
-from gcodec.plan.plan import FixedCodebooks, FramePlan
+from gcodec.plan.plan import FramePlan
+from gcodec.plan.request import EncodeRequest, FixedCodebooks
 from gcodec.tensors import values_of
 from tests.support import laws, reference
 from tests.support.cases import (
@@ -479,8 +480,9 @@ def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,
     """A lossless frame and the plan it was made by."""
     values = values_of(as_type(bits, dtype), dtype)
     steps, no_levels = bit_layouts.lossless(values.dtype), np.zeros(0, np.uint8)
-    plan = plan_for(values, steps, no_levels, options or EncoderOptions(), 1, given)
-    return encode_values(values, steps, no_levels, True, plan, 1), plan
+    request = EncodeRequest(values, steps, no_levels, options or EncoderOptions(), threads=1, fixed=given)
+    plan = plan_for(request)
+    return bytes(encode_values(request, plan)), plan
 
 
 def test_a_codebook_without_escape_falls_back_to_raw_blocks():

@@ -34,6 +34,7 @@ from gcodec.format import shipped
 from gcodec.format.codebook import Codebook, read_inline
 from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
+from gcodec.plan.request import EncodeRequest
 from gcodec.plan.sampling import take_survey
 from gcodec.tensors import Values, kernel_view
 from gcodec.truncation.evaluate import Policy
@@ -92,7 +93,8 @@ def check_same_bytes(
         plan = encoder.plan_of(dtype, -(-array.size >> 14), codebook)
         empty = np.zeros(0, np.uint8)
         values = Values(bits, dtype, array.shape, 0)
-        expected = encode_values(values, bit_layout, empty if own is None else own, nearest, plan, 1)
+        request = EncodeRequest(values, bit_layout, empty if own is None else own, CODING, nearest, 1)
+        expected = encode_values(request, plan)
         assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {bit_layout}"
     return frames
 

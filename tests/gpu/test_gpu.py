@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec import FINE_LADDER, PAPER_LADDER, gpu
+from gcodec import FINE_LADDER, PAPER_LADDER, EncoderOptions, gpu
 from gcodec.dtypes import BY_NAME
 from gcodec.format import modes as bit_layouts
 from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
+from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump
 from tests.gpu.cuda_cases import RULES, as_type, floats_of_all_kinds
@@ -61,8 +62,7 @@ def host_frame(x: Any, bit_layout: BitLayout, levels: Any, codebook: Any, neares
     values = values_of(x)
     plan = plan_of(values.dtype, -(-len(values.bits) >> 14), codebook)
     graded = np.zeros(0, np.uint8) if levels is None else levels.reshape(-1)
-    frame: bytes = encode_values(values, bit_layout, graded, nearest, plan, 1)
-    return frame
+    return bytes(encode_values(EncodeRequest(values, bit_layout, graded, EncoderOptions(), nearest, 1), plan))
 
 
 def check_case(x: Any, bit_layout: BitLayout, promised: Bits, levels: Any = None, **options: Any) -> None:

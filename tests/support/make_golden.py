@@ -311,7 +311,9 @@ def device_frames() -> Iterator[tuple[str, Built]]:
     from gcodec.dtypes import BY_NAME
     from gcodec.frame.encode import encode_values
     from gcodec.gpu.encoder import SharedCodebook, plan_of
+    from gcodec.options import EncoderOptions
     from gcodec.plan.codebooks import from_histogram, window_of
+    from gcodec.plan.request import EncodeRequest
     from gcodec.plan.sampling import take_survey
     from gcodec.tensors import Values
 
@@ -327,7 +329,8 @@ def device_frames() -> Iterator[tuple[str, Built]]:
             book = from_histogram(counts.astype(np.uint64), dtype.head_bits, n_levels, window_of(n_levels)[1],
                                   exact=not bit_layout.lossy)
             plan = plan_of(dtype, 1, SharedCodebook(book, book.record))
-            frame = encode_values(Values(bits, dtype, (900,), 1), bit_layout, levels, True, plan, 1)
+            request = EncodeRequest(Values(bits, dtype, (900,), 1), bit_layout, levels, EncoderOptions(), threads=1)
+            frame = bytes(encode_values(request, plan))
             yield f"device-{name}-{mode}", Built(frame, reference.decode(frame, {}).bits, {})
 
 

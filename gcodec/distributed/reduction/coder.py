@@ -18,6 +18,7 @@ from ...kernels.levels.rounding import round_values
 from ...memory import acquire, float_bits_of, release
 from ...options import EncoderOptions
 from ...plan.plan import FramePlan
+from ...plan.request import EncodeRequest
 from ...tensors import NUMPY, Values
 from ...threads import n_threads
 from ..gradients import Gradients
@@ -27,6 +28,7 @@ from .prediction_cache import LosslessPiece
 from .shared_codebooks import COUNTING, SharedCodebooks
 
 _NO_LEVELS = np.zeros(0, np.uint8)
+_DEFAULT = EncoderOptions()
 _CHUNK = 1088  #: bytes of scratch that rounding needs
 _round_values = Specialized(round_values)
 
@@ -82,32 +84,32 @@ class Coder:
         values = Values(bits, self.dtype, (len(bits),), NUMPY)
         if self.bit_layout.lossy:
             levels = self._levels(bits, begin, kind)
-            plan = self._plan(values, levels, begin)
-            n_bytes = len(encode_values(values, self.bit_layout, levels, True, plan, self.threads, out, None, rounded))
+            request = self._request(values, levels)
+            n_bytes = len(encode_values(request, self._plan(request, begin), out, rounded))
             self._give_back(levels)
         else:
-            n_bytes = self._lossless(values, begin, kind, out)
+            n_bytes = self._lossless(self._request(values, _NO_LEVELS), begin, kind, out)
             if rounded is not None:
                 rounded[:] = bits
         self.counters.encode_seconds += perf_counter() - start
         self.counters.encoded_bytes += bits.nbytes
         return n_bytes
 
-    def _lossless(self, values: Values, begin: int, kind: int, out: np.ndarray) -> int:
-        bit_layout, shared = self.bit_layout, self.shared
+    def _request(self, values: Values, levels: np.ndarray) -> EncodeRequest:
+        """Return the request for a range; :meth:`_plan` adds what only planning asks for."""
+        return EncodeRequest(values, self.bit_layout, levels, _DEFAULT, threads=self.threads)
+
+    def _lossless(self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray) -> int:
+        shared, values = self.shared, request.values
         if shared is None:
-            plan = self._plan(values, _NO_LEVELS, begin)
-            return len(encode_values(values, bit_layout, _NO_LEVELS, True, plan, self.threads, out))
+            return len(encode_values(request, self._plan(request, begin), out))
         key = begin, kind, shared.numbers.tobytes()
         given = shared.codebooks.given(self._owners(values, begin))
         piece = LosslessPiece(
             key,
-            values,
-            bit_layout,
+            request._replace(fixed=given),
             lambda: self._shapes(values, begin),
-            given,
-            self.threads,
-            lambda: self._plan(values, _NO_LEVELS, begin),
+            lambda: self._plan(request, begin),
         )
         return shared.codebooks.prediction_cache.encode(piece, out)
 
@@ -151,18 +153,18 @@ class Coder:
         if len(levels):
             release(("levels", len(levels)), levels)
 
-    def _plan(self, values: Values, levels: np.ndarray, begin: int) -> FramePlan:
-        shared = self.shared
+    def _plan(self, request: EncodeRequest, begin: int) -> FramePlan:
+        """Plan a range with codebooks of its own, or with those that ranks share, which are told what was counted."""
+        shared, values = self.shared, request.values
         if shared is None:
-            shapes = self._shapes(values, begin)
-            return plan_for(values, self.bit_layout, levels, EncoderOptions(), self.threads, shapes=shapes, alone=True)
-        options, owners = shared.codebooks.options, self._owners(values, begin)
+            return plan_for(request._replace(shapes=self._shapes(values, begin), standalone=True))
+        request, owners = request._replace(options=shared.codebooks.options), self._owners(values, begin)
         given = shared.codebooks.given(owners)
-        plan = plan_for(values, self.bit_layout, levels, options, self.threads, given or COUNTING)
+        plan = plan_for(request._replace(fixed=given or COUNTING))
         suits = shared.codebooks.count(owners, plan)
         if given is not None and suits:
             return plan
-        return plan_for(values, self.bit_layout, levels, options, self.threads, alone=True)
+        return plan_for(request._replace(standalone=True))
 
     def _shapes(self, values: Values, begin: int) -> list[tuple[int, ...]]:
         return shapes_within(self.shapes, begin, begin + len(values.bits))

@@ -13,37 +13,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...format.modes import BitLayout
 from ...frame.encode import encode_values, plan_for
 from ...options import EncoderOptions
-from ...plan.plan import FixedCodebooks, FramePlan
+from ...plan.plan import FramePlan
 from ...plan.prediction import Prediction, rows_of
-from ...tensors import Values
+from ...plan.request import EncodeRequest
 
 _CODING = EncoderOptions(columns=False, wide_heads=False)
 _GAIN = 0.1  #: share of a frame that prediction must take off: with it, encoding and decoding take about twice as long
 _MOST = 1 << 12  #: pieces that are remembered
-_NO_LEVELS = np.zeros(0, np.uint8)
 
 
 class LosslessPiece(NamedTuple):
     """A range of a buffer to be encoded without loss.
 
-    ``key``: the same for this range at every step; ``shapes``: finds those of the tensors in it; ``given``: shared
-    codebooks, if there are any; ``plan``: makes the plan without prediction.
+    Attributes:
+        key: The same for this range at every step.
+        request: The values, with shared codebooks in ``fixed`` if there are any.
+        shapes: Finds the shapes of the tensors in the range.
+        plan: Makes the plan without prediction.
     """
 
     key: Hashable
-    values: Values
-    bit_layout: BitLayout
+    request: EncodeRequest
     shapes: Callable[[], Sequence[Sequence[int]]]
-    given: FixedCodebooks | None
-    threads: int | None
     plan: Callable[[], FramePlan]
 
     def encode(self, plan: FramePlan, out: np.ndarray) -> int:
         """A frame at the start of ``out``; its size, bytes."""
-        return len(encode_values(self.values, self.bit_layout, _NO_LEVELS, True, plan, self.threads, out))
+        return len(encode_values(self.request, plan, out))
 
 
 class _Tried(NamedTuple):
@@ -70,10 +68,11 @@ class PredictionCache:
         if tried is not None:
             return self._again(piece, tried, out)
         size = piece.encode(piece.plan(), out)
-        return size if piece.given is None or piece.key in self._tried else self._try(piece, size, out)
+        return size if piece.request.fixed is None or piece.key in self._tried else self._try(piece, size, out)
 
     def _again(self, piece: LosslessPiece, tried: _Tried, out: np.ndarray) -> int:
-        prediction = tried.prediction.renewed(piece.values.bits, piece.values.dtype, rows_of(piece.shapes()))
+        values = piece.request.values
+        prediction = tried.prediction.renewed(values.bits, values.dtype, rows_of(piece.shapes()))
         plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
         size = piece.encode(plan._replace(prediction=prediction), out)
         if size > tried.usual:
@@ -85,8 +84,7 @@ class PredictionCache:
         if len(self._tried) >= _MOST:
             self._tried.clear()
         self._tried[piece.key] = None
-        values, bit_layout, threads = piece.values, piece.bit_layout, piece.threads
-        plan = plan_for(values, bit_layout, _NO_LEVELS, _CODING, threads, piece.given, shapes=piece.shapes())
+        plan = plan_for(piece.request._replace(options=_CODING, shapes=piece.shapes()))
         if plan.prediction is None:
             return usual
         frame = np.empty(len(out), np.uint8)

@@ -22,7 +22,8 @@ from ...kernels.entropy import codebook_fit
 from ...kernels.sample import code_costs
 from ...options import EncoderOptions
 from ...plan.codebooks import kept_costs, n_bins_of
-from ...plan.plan import FixedCodebooks, FramePlan
+from ...plan.plan import FramePlan
+from ...plan.request import FixedCodebooks
 from ...stream import CodebookCycle, Version
 from ..transport.message import agreement_of
 from .prediction_cache import PredictionCache
