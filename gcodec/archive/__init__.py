@@ -5,9 +5,10 @@ from __future__ import annotations
 from .base_files import Bases
 from .base_tensors import Base
 from .dicts import load_file, save_file
+from .encoding_policy import EncodingPolicy
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
 from .reader import ArchiveReader
-from .writer import ArchiveWriter, EncodingPolicy
+from .writer import ArchiveWriter
 
 __all__ = [
     "ArchiveReader",

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import InvalidArgument, LimitExceeded
-from ..files.elements import FLOATS, stored_as, width
+from ..files.elements import stored_as, width
 from ..files.file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from ..files.safetensors import safetensors_header
 from ..files.source import ArraySource, Bytes
 from ..tensors import is_torch
 from .arrays import as_bytes
 from .base_files import Bases
+from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry
 from .reader import ArchiveReader
-from .writer import ArchiveWriter, EncodingPolicy, Part
+from .writer import ArchiveWriter
 
 #: Under this name an archive of a dictionary keeps it: ``gcodec decompress`` restores a .safetensors file.
 DICT_PATH = "tensors.safetensors"
@@ -62,7 +62,7 @@ def save_file(
     plan = plan_tensors(tensors, metadata, dtype)
     policy: EncodingPolicy | None = None
     if levels:
-        policy = Levels(plan, levels, encode_options)
+        policy = GivenLevels(plan, levels, encode_options)
     elif mantissa_bits is not None:
         policy = MantissaBits(plan, mantissa_bits, encode_options)
     elif encode_options:
@@ -147,46 +147,6 @@ def plan_tensors(
     source = ArraySource([header, *(data for _, _, data in arrays.values())])
     container = "torch" if tensors and all(is_torch(value) for value in tensors.values()) else "numpy"
     return assemble(DICT_PATH, "safetensors", source, pieces, container=container)
-
-
-@dataclass(frozen=True)
-class MantissaBits:
-    """Keeps ``bits`` mantissa bits of every floating-point tensor that has more, except single values."""
-
-    plan: FilePlan
-    bits: int
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.bits <= max(FLOATS.values()):
-            raise InvalidArgument(f"mantissa_bits must be 0 to {max(FLOATS.values())}, not {self.bits}")
-
-    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
-        """See :class:`EncodingPolicy`."""
-        whole = self.plan.segments[part.segment]
-        dtype = whole.dtype or ""
-        if self.bits >= FLOATS[dtype] or whole.stop - whole.start <= (width(dtype) or 0):
-            return {}
-        return {"mantissa_bits": self.bits, **self.more}
-
-
-class Levels:
-    """Near-lossless with levels chosen by the caller, for the tensors that have them; the others stay as they are."""
-
-    def __init__(self, plan: FilePlan, levels: Mapping[str, Any], more: Mapping[str, Any]) -> None:
-        self._plan, self._more, self._levels = plan, more, {}
-        views = {view.name: view for view in plan.tensors}
-        for name, indices in levels.items():
-            if name not in views:
-                raise InvalidArgument(f"levels for {name!r}, but there is no such tensor")
-            self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
-
-    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
-        """See :class:`EncodingPolicy`."""
-        if part.segment not in self._levels:
-            return {}
-        size = width(self._plan.segments[part.segment].dtype or "") or 1
-        return {"levels": self._levels[part.segment][part.start // size : part.stop // size], **self._more}
 
 
 def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Bases:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import xxhash
@@ -24,6 +24,7 @@ from ..files.source import Bytes
 from ..threads import available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk
+from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .index import index_to_json
 from .layout import MAX_INDEX, STORED, ZSTD, Trailer, archive_header, fits_index, padding
@@ -31,25 +32,6 @@ from .output import Staging, check_free, naming
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22
-
-
-class Part(NamedTuple):
-    """Bytes ``start`` to ``stop`` of the ``segment``-th segment of a file."""
-
-    segment: int
-    start: int
-    stop: int
-
-
-class EncodingPolicy(Protocol):
-    """Says how the values of a file are encoded."""
-
-    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
-        """Arguments of ``gcodec.encode`` for a part of a segment; none means lossless.
-
-        Called from several threads at once. ``data``: the part's bytes.
-        """
-        ...
 
 
 class ArchiveWriter:

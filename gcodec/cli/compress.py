@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, EncodingPolicy, FileEntry
-from ..archive.dicts import MantissaBits
+from ..archive.encoding_policy import MantissaBits
 from ..archive.output import check_free
 from ..errors import GcodecError, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes

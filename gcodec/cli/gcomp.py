@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..archive.writer import Part
+from ..archive.encoding_policy import Part
 from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from ..files import FilePlan, TensorView
 from ..files.elements import numpy_dtype, width

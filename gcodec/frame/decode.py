@@ -87,7 +87,7 @@ class FrameReader:
         """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). ``base``: uintW[n_values], if the
         frame refers to one. Raises Corruption, Unsupported."""
         prelude = self.prelude
-        if not all(map(len, prelude.templates)) and (base is None or hash_of(base) != prelude.base_hash):
+        if prelude.refers_to_base and (base is None or hash_of(base) != prelude.base_hash):
             raise Unsupported(
                 "the frame was encoded against a base, which must be given to decode it"
                 if base is None

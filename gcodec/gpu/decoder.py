@@ -33,8 +33,9 @@ class Parsed(NamedTuple):
     @property
     def decodable(self) -> bool:
         """Whether the kernels know this type and so large blocks, and need no base; others are decoded on the host."""
-        dtype, based = self.prelude.dtype, not all(map(len, self.prelude.templates))
-        return dtype.name in NAMES and self.prelude.block_log2 <= MOST_BLOCK_LOG2 and not based
+        prelude = self.prelude
+        known = prelude.dtype.name in NAMES and prelude.block_log2 <= MOST_BLOCK_LOG2
+        return known and not prelude.refers_to_base
 
 
 def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:

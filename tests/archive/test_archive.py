@@ -19,7 +19,8 @@ from safetensors.numpy import save as safetensors_bytes
 
 import gcodec
 from gcodec.archive import ArchiveReader, ArchiveWriter, load_file, save_file
-from gcodec.archive.dicts import Levels, MantissaBits, plan_tensors
+from gcodec.archive.dicts import plan_tensors
+from gcodec.archive.encoding_policy import GivenLevels, MantissaBits
 from gcodec.archive.layout import STORED, ZSTD, Trailer, archive_header
 from gcodec.archive.output import Staging
 from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
@@ -305,7 +306,7 @@ def test_levels_are_cut_like_the_values():
     for part_bytes in (64, 1 << 22):
         stream = io.BytesIO()
         with ArchiveWriter(stream, part_bytes=part_bytes) as archive:
-            archive.add(plan, Levels(plan, {"w": levels}, {"ladder": gcodec.PAPER_LADDER["float32"]}))
+            archive.add(plan, GivenLevels(plan, {"w": levels}, {"ladder": gcodec.PAPER_LADDER["float32"]}))
         files.append(restored(stream.getvalue()))
     assert files[0] == files[1]
 

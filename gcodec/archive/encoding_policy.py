@@ -1,0 +1,105 @@
+"""How the values of a file are encoded: the policy that an archive's writer asks for every part of it.
+
+Without a policy everything is lossless. :class:`MantissaBits` and :class:`GivenLevels` are the lossy policies for any
+file; ``gcodec compress --mode gcomp`` has one of its own, which reads a dump's optimizer state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..errors import InvalidArgument
+from ..files.elements import FLOATS, width
+from ..files.file_plan import FilePlan
+from ..files.source import Bytes
+
+
+class Part(NamedTuple):
+    """A run of bytes of one segment of a file, which is encoded on its own.
+
+    Attributes:
+        segment: number of the segment in the file's plan.
+        start: first byte, counted from the segment's beginning.
+        stop: the byte after the last one.
+    """
+
+    segment: int
+    start: int
+    stop: int
+
+
+class EncodingPolicy(Protocol):
+    """Says how the values of a file are encoded."""
+
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """Return arguments of ``gcodec.encode`` for a part of a segment; none means lossless.
+
+        Called from several threads at once.
+
+        Args:
+            part: which part.
+            data: the part's bytes.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MantissaBits:
+    """Keeps a number of mantissa bits of every floating-point tensor that has more, except single values.
+
+    Attributes:
+        plan: the file whose parts are encoded.
+        bits: mantissa bits to keep.
+        more: further arguments of ``gcodec.encode``.
+
+    Raises:
+        InvalidArgument: no floating-point type has that many mantissa bits.
+    """
+
+    plan: FilePlan
+    bits: int
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bits <= max(FLOATS.values()):
+            raise InvalidArgument(f"mantissa_bits must be 0 to {max(FLOATS.values())}, not {self.bits}")
+
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """See :class:`EncodingPolicy`."""
+        whole = self.plan.segments[part.segment]
+        dtype = whole.dtype or ""
+        if self.bits >= FLOATS[dtype] or whole.stop - whole.start <= (width(dtype) or 0):
+            return {}
+        return {"mantissa_bits": self.bits, **self.more}
+
+
+class GivenLevels:
+    """Encodes tensors near-losslessly with levels that the caller chose; tensors without levels stay as they are.
+
+    Args:
+        plan: the file whose parts are encoded.
+        levels: name of a tensor to its level indices, uint8, one for each value.
+        more: further arguments of ``gcodec.encode``.
+
+    Raises:
+        InvalidArgument: levels for a tensor that the file lacks.
+    """
+
+    def __init__(self, plan: FilePlan, levels: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+        self._plan, self._more, self._levels = plan, more, {}
+        views = {view.name: view for view in plan.tensors}
+        for name, indices in levels.items():
+            if name not in views:
+                raise InvalidArgument(f"levels for {name!r}, but there is no such tensor")
+            self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
+
+    def options(self, part: Part, data: Bytes) -> dict[str, Any]:
+        """See :class:`EncodingPolicy`."""
+        if part.segment not in self._levels:
+            return {}
+        size = width(self._plan.segments[part.segment].dtype or "") or 1
+        return {"levels": self._levels[part.segment][part.start // size : part.stop // size], **self._more}
