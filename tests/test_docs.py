@@ -1,0 +1,104 @@
+"""The names in the documentation: dotted names, paths of files and imports, which exist as they are written.
+
+Names are looked up in the source (``ast``), so that nothing has to be imported, not even what needs CUDA.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+#: Folders that paths and modules in the documentation begin with.
+TREES = ("gcodec", "tests", "bench", "tools", "examples")
+
+DOTTED = re.compile(r"(?<![\w./-])(?:gcodec|bench|tools|tests)(?:\.[A-Za-z_]\w*)+(?![\w/])")
+PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TREES)})(?:/\w+)*/(?:\w+\.(?:py|md|csv|json)\b|(?=[\s`),;:]))")
+IMPORT = re.compile(r"^\s*from (gcodec[\w.]*) import ([\w, ]+)", re.MULTILINE)
+BARE_FILE = re.compile(r"`(\w+\.py)`")
+
+#: Tables that are written where there is a GPU; none has been so far.
+UNWRITTEN = ("bench/results/gpu.csv", "bench/results/gpu-allreduce.csv")
+#: The changelog names, on purpose, what was renamed.
+FORMER = frozenset("gcodec." + name for name in """valuetypes.ValueType optimizers rounding feedback simulate checkpoint
+adaptive.costs adaptive.levels demo.prior demo.corpus""".split())
+
+
+def module_file(parts: list[str]) -> Path | None:
+    """The file of a module or package, or None. A folder without __init__.py counts: ``bench`` is such a one."""
+    stem = ROOT.joinpath(*parts)
+    return next((p for p in (stem.with_suffix(".py"), stem / "__init__.py", stem) if p.exists()), None)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The parsed source of a module; that of nothing for a folder without __init__.py."""
+    return ast.parse(path.read_text(encoding="utf-8") if path.is_file() else "")
+
+
+def names_of(node: ast.Module | ast.ClassDef) -> dict[str, ast.AST]:
+    """What a module or class defines or imports, by name."""
+    names: dict[str, ast.AST] = {}
+    for child in ast.walk(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names[child.name] = child
+        elif isinstance(child, ast.ImportFrom | ast.Import):
+            names.update({alias.asname or alias.name: child for alias in child.names})
+        elif isinstance(child, ast.Attribute | ast.Name) and isinstance(child.ctx, ast.Store):
+            names[child.attr if isinstance(child, ast.Attribute) else child.id] = child
+    if "__getattr__" in names and isinstance(node, ast.Module):  # what is imported on first use stands in a table
+        names.update({
+            child.value: child for child in ast.walk(node)
+            if isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier()
+        })
+    return names
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or stands in one; attributes are followed into classes only."""
+    parts = name.split(".")
+    known = max((n for n in range(1, len(parts) + 1) if module_file(parts[:n])), default=0)
+    file = module_file(parts[:known])
+    if known == len(parts) or file is None:
+        return file is not None
+    node = names_of(tree_of(file)).get(parts[known])
+    rest = parts[known + 1 :]
+    return node is not None and (not rest or not isinstance(node, ast.ClassDef) or rest[0] in names_of(node))
+
+
+def lost(page: Path) -> list[str]:
+    """The names in a page that do not exist, each with its line."""
+    text = page.read_text(encoding="utf-8")
+    found: list[tuple[int, str]] = []
+    for match in DOTTED.finditer(text):
+        name = match.group()
+        if not resolves(name) and not (page.name == "CHANGELOG.md" and name in FORMER):
+            found.append((match.start(), name))
+    found += [(match.start(), match.group()) for match in PATH.finditer(text)
+              if match.group() not in UNWRITTEN and not (ROOT / match.group()).exists()]
+    for match in IMPORT.finditer(text):
+        names = [name.strip() for name in match[2].split(",")]
+        found += [(match.start(), f"{match[1]}.{name}") for name in names if not resolves(f"{match[1]}.{name}")]
+    found += [(match.start(), match[1]) for match in BARE_FILE.finditer(text) if match[1] not in file_names()]
+    return [f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, at) + 1} {name}" for at, name in sorted(set(found))]
+
+
+@cache
+def file_names() -> frozenset[str]:
+    """The names of the Python files of the package and its tests, without their folders."""
+    return frozenset(path.name for tree in ("gcodec", "tests") for path in (ROOT / tree).rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_and_paths_in_the_documentation_exist(page):
+    assert not lost(page), "these exist no more:\n" + "\n".join(lost(page))
+
+
+def test_names_that_do_not_exist_are_found(tmp_path):
+    assert resolves("gcodec.encode") and resolves("gcodec.gpu.encoder.plan_of") and resolves("bench.gpu")
+    assert not resolves("gcodec.nowhere") and not resolves("gcodec.codec.nothing")
