@@ -15,7 +15,7 @@ TIE = 0.5  #: percent of a size; closer is called a tie
 MIB = 1 << 20
 BATCH, STEP = "16", "20"  #: of the prediction tables
 #: Stages of both directions in the order of tables and bars (bench/stages.py); others come last.
-ORDER = ("survey", "codebooks", "rounding", "references, symbols", "planes", "symbol coding", "symbol decoding",
+ORDER = ("sample", "codebooks", "rounding", "references, symbols", "planes", "symbol coding", "symbol decoding",
          "counting", "checksum", "Python")
 Row = dict[str, str]
 

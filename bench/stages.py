@@ -53,7 +53,7 @@ WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
 #: Stages in the order in which the block loop comes to them; the last is what the loop itself still adds.
 ENCODING = ("rounding", "references, symbols", "planes", "symbol coding", "checksum")
 DECODING = ("checksum", "symbol decoding", "counting", "planes")
-SURVEY, CODEBOOKS = "survey", "codebooks"
+SAMPLE, CODEBOOKS = "sample", "codebooks"
 SETTINGS = ((lossless_setting, "float32"), (near_lossless_setting, "float32"), (lossless_setting, "bfloat16"))
 VALUES = 8 << 20
 
@@ -134,7 +134,7 @@ class Run:
 def encoding_run(task: CodecTask, lossy: bool) -> Run:
     """The encoder's stages on what a task encodes."""
     with (patch.object(writer, "_encode_blocks", wraps=writer._encode_blocks) as loop,
-          patch.object(sampling, "take_survey", wraps=sampling.take_survey) as survey,
+          patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
           patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
     found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[5] - args[4])    # without a key
@@ -142,7 +142,7 @@ def encoding_run(task: CodecTask, lossy: bool) -> Run:
     steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
-    before = {SURVEY: lambda: [sampling.take_survey(*call.args) for call in survey.call_args_list],
+    before = {SAMPLE: lambda: [sampling.take_sample(*call.args, **call.kwargs) for call in sample.call_args_list],
               CODEBOOKS: _bound(planning.make_plan, *plan.call_args.args, **plan.call_args.kwargs)}
     return Run(task.encode, before, steps)
 

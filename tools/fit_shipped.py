@@ -16,7 +16,7 @@ import numpy as np
 from gcodec.dtypes import BY_NAME
 from gcodec.format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
 from gcodec.plan.codebooks import from_histogram, n_bins_of, window_of
-from gcodec.plan.sampling import take_survey
+from gcodec.plan.sampling import SampleSource, take_sample
 from gcodec.recorder import Dump, read_dump
 from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
@@ -52,8 +52,8 @@ def _histogram(dumps: list[Dump], what: str, ladders: dict[str, Ladder] | None, 
                 view = view_from_dump(dump.optimizer, dump.hyper(name), dump.state(name))
                 levels = levels_for(view, np.asarray(dump.param(name)), array, ladder=steps).reshape(-1)
                 values = round_to_levels(values.reshape(-1), levels, steps)
-            seen = take_survey(values_of(values).bits, levels, BY_NAME[dtype], n_levels, _BLOCK, _STREAM, 1)
-            counts = seen.by_block.sum(axis=0)
+            source = SampleSource(values_of(values).bits, levels, n_levels, _BLOCK)
+            counts = take_sample(source, BY_NAME[dtype], _STREAM).by_block.sum(axis=0)
             total += counts / max(int(counts[1:].sum()), 1)
     return (total / total.sum() * (1 << 20)).astype(np.int64)
 

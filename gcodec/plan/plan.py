@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
-from ..format import shipped as prior
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
+from ..format.shipped import fitting as fitting_shipped
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..options import EncoderOptions
@@ -19,17 +19,28 @@ from .codebooks import bin_costs, from_histograms, kept_costs, window_of
 from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
-from .sampling import MAX_SURVEYED, REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Looking, View, stream_lengths
+from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, Planner, SampleSource, stream_lengths
 
-_WIDE_VALUES = 1 << 12  #: values from which one may
+_MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
+_MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
 _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
 class FramePlan(NamedTuple):
-    """``dtype``: the value type, perhaps with a wide head; ``stream_log2``: values per sub-stream; ``codebooks`` of the
-    frame and the ``records`` that stand for them in it; per block: ``choice`` (int64, -1 for raw) and ``bases``
-    (int64); ``references``: whether sub-streams have references of their own; ``counts``: uint32[n_blocks, n_bins],
-    what was counted; ``prediction``: which blocks are predicted, and from what; ``columns``: of coded ones."""
+    """How a frame will be coded.
+
+    Attributes:
+        dtype: The value type, perhaps with a wide head.
+        stream_log2: log2 of the values per sub-stream.
+        codebooks: Codebooks of the frame.
+        records: The bytes that stand for each codebook in the frame.
+        choice: int64[n_blocks], the codebook of each block, -1 for raw.
+        bases: int64[n_blocks], the reference head of each block.
+        references: True if sub-streams have references of their own.
+        counts: uint32[n_blocks, n_bins], what was counted of each block.
+        prediction: Which blocks are predicted, and from what; None for none.
+        columns: Column references of coded blocks.
+    """
 
     dtype: DType
     stream_log2: int
@@ -44,15 +55,15 @@ class FramePlan(NamedTuple):
 
     @property
     def histogram(self) -> np.ndarray:
-        """What was counted in all blocks: uint64[n_bins]."""
+        """The sum of what was counted in all blocks: uint64[n_bins]."""
         return self.counts.sum(axis=0, dtype=np.uint64)
 
 
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:
-    """All blocks raw, or constant."""
-    nothing = np.zeros((n_blocks, 0), np.uint32)
+    """Return the plan of a frame whose blocks are raw or constant, without codebooks."""
+    no_counts = np.zeros((n_blocks, 0), np.uint32)
     raw, bases = np.full(n_blocks, -1, np.int64), np.zeros(n_blocks, np.int64)
-    return FramePlan(dtype, STREAM_LOG2, (), (), raw, bases, False, nothing)
+    return FramePlan(dtype, STREAM_LOG2, (), (), raw, bases, False, no_counts)
 
 
 def make_plan(request: EncodeRequest, block: int) -> FramePlan:
@@ -72,90 +83,99 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
     fixed, base, lossy, n_levels = request.fixed, request.base, bit_layout.lossy, len(bit_layout.levels)
     threads = n_threads(request.threads, len(values))
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
-    allowed = fixed.references if fixed is not None else options.references
-    look = Looking(values, levels, n_levels, block, allowed, fixed is not None, threads)
+    references = fixed.references if fixed is not None else options.references
+    planner = Planner(SampleSource(values, levels, n_levels, block, threads), references, fixed is not None)
     columns = fit_columns(values, rows, dtype) if rows and options.columns and fixed is None else ()
     lengths = stream_lengths(dtype, rows, len(values))
-    view = look.best(dtype, lengths, columns)
-    others: list[tuple[View, float]] = []  # and what they have to save
-    wide = request.standalone and options.wide_heads and n_levels == 1 and not lossy and len(values) >= _WIDE_VALUES
-    if wide and dtype.wide is not None and (dtype.bits < 32 or not view.columns):
-        starts = {one.start for one in view.columns}
-        some = [one for one in rows if one.start in starts]
-        finer = fit_columns(values, some, dtype.wide) if some else ()
-        others.append((look.best(dtype.wide, [view.stream_log2], finer), dtype.wide.min_saving))
+    first = planner.best(dtype, lengths, columns)
+    alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
+    wide = request.standalone and options.wide_heads and n_levels == 1 and not lossy and len(values) >= _MIN_WIDE_VALUES
+    if wide and dtype.wide is not None and (dtype.bits < 32 or not first.columns):
+        starts = {tensor.start for tensor in first.columns}
+        wide_rows = [tensor for tensor in rows if tensor.start in starts]
+        wide_columns = fit_columns(values, wide_rows, dtype.wide) if wide_rows else ()
+        alternatives.append((planner.best(dtype.wide, [first.stream_log2], wide_columns), dtype.wide.min_saving))
     predictor = None
     if options.prediction and not lossy and n_levels == 1 and dtype.predictable and (rows or base is not None):
         predictor = Predictor(values, dtype, rows, base, block)
-    if others and predictor is None:  # what was counted decides; only predictions have to be weighed against a plan
-        (other, gain), *others = others
-        view = other if (1 + gain) * other.bits < view.bits else view
-    decide = partial(_plan_of, look, options=options, lossy=lossy, fixed=fixed, predictor=predictor)
-    plan, bits, coded_bits = decide(view, weigh=bool(others))
-    left = None  # to column references and wide heads: all blocks but predicted ones
+    if alternatives and predictor is None:  # the samples decide; only predictions have to be weighed against a plan
+        (candidate, gain), *alternatives = alternatives
+        first = candidate if (1 + gain) * candidate.bits < first.bits else first
+    plan, bits, coded_bits = _plan_of(planner, first, request, predictor, weigh=bool(alternatives))
+    unpredicted = None  # blocks that are left to column references and wide heads
     if plan.prediction is not None:
-        left = plan.prediction.choice < 0
-        if view.columns:  # other sub-streams may suit the rest better
-            others.append((look.best(dtype, lengths, ()), 0.0))
-    for other, gain in others:
-        better = (1 + gain) * other.bits / max(view.bits, 1) * coded_bits < bits
-        if better or (left is not None and (1 + gain) * look.bits(other, left) < look.bits(view, left)):
-            another, its_bits, _ = decide(other, weigh=True)
-            if (1 + gain) * its_bits < bits:
-                plan, bits = another, its_bits
+        unpredicted = plan.prediction.choice < 0
+        if first.columns:  # other sub-streams may suit the rest better
+            alternatives.append((planner.best(dtype, lengths, ()), 0.0))
+    for candidate, gain in alternatives:
+        # A whole plan is made only where the samples promise that it is smaller, over all blocks or the unpredicted.
+        promising = (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits < bits
+        if not promising and unpredicted is not None:
+            saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
+            promising = saved_bits > 0
+        if promising:
+            alternative_plan, alternative_bits, _ = _plan_of(planner, candidate, request, predictor, weigh=True)
+            if (1 + gain) * alternative_bits < bits:
+                plan, bits = alternative_plan, alternative_bits
     return plan
 
 
 def _plan_of(
-    look: Looking,
-    view: View,
-    *,
-    options: EncoderOptions,
-    lossy: bool,
-    fixed: FixedCodebooks | None,
-    predictor: Predictor | None,
-    weigh: bool,
+    planner: Planner, candidate: Candidate, request: EncodeRequest, predictor: Predictor | None, weigh: bool
 ) -> tuple[FramePlan, float, float]:
-    """The rest of :func:`make_plan`, and about what all blocks take, and would if none were predicted: if there is a
-    predictor or to ``weigh``."""
-    dtype, stream_log2, columns, _, references, _ = view
-    stream, seen, again = 1 << stream_log2, look.whole(view), fixed is not None
-    if fixed is None:
-        fixed = _given_for(seen.counts(references), dtype, look.n_levels, seen.every, lossy, references, options)
-    counts = seen.counts(fixed.references)
+    """Make the plan of one candidate.
+
+    Args:
+        planner: Samples the array.
+        candidate: The way to code it.
+        request: The array and how to encode it.
+        predictor: Predicts blocks where that is worth it, if there is one.
+        weigh: True to estimate sizes, as a predictor asks for anyway.
+
+    Returns:
+        The plan, the bits that its blocks and codebooks take, about, and those that the blocks would take if none were
+        predicted; both without meaning unless sizes are estimated.
+    """
+    dtype, stream_log2, columns, _, references, _ = candidate
+    n_levels, lossy, options = planner.source.n_levels, request.bit_layout.lossy, request.options
+    stream_len, sample, books = 1 << stream_log2, planner.full_sample(candidate), request.fixed
+    if books is None:
+        books = _fit_codebooks(sample.counts(references), dtype, n_levels, sample.every, lossy, references, options)
+    counts = sample.counts(books.references)
     costs = None
-    if len(fixed.codebooks) > 1 or (fixed.codebooks and (predictor or weigh)):
-        costs = kept_costs(fixed.codebooks) if again else bin_costs(fixed.codebooks)
-    choice = _choose(fixed.codebooks, costs, counts)
+    if len(books.codebooks) > 1 or (books.codebooks and (predictor or weigh)):
+        costs = bin_costs(books.codebooks) if request.fixed is None else kept_costs(books.codebooks)
+    choice = _choose(books.codebooks, costs, counts)
     prediction, bits, coded_bits = None, 0.0, 0.0
     if predictor or weigh:
-        expected = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
+        expected = _expected_bits(costs, choice, counts, dtype, sample.every, stream_len, references)
         bits = coded_bits = float(expected.sum())
         if predictor:
-            prediction = predictor.weigh(expected, stream)
+            prediction = predictor.weigh(expected, stream_len)
         if prediction is not None:
-            bits, left = prediction.bits, prediction.choice < 0
-            if not left.any():
-                fixed, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
-            elif not again:  # predicted blocks have no say in the codebooks of the others
-                others = _given_for(counts[left], dtype, look.n_levels, seen.every, lossy, references, options)
-                if others.codebooks or seen.every == 1:  # else a look at a few has shown nothing but zeros
-                    fixed, costs = others, bin_costs(others.codebooks) if others.codebooks else None
-                    choice = _choose(fixed.codebooks, costs, counts)
-                    after = _expected_bits(costs, choice, counts, dtype, seen.every, stream, references)
-                    bits += float((after - expected)[left].sum())
-    bits += 8 * sum(map(len, fixed.records))
+            bits, unpredicted = prediction.bits, prediction.choice < 0
+            if not unpredicted.any():
+                books, choice = FixedCodebooks((), (), references), np.full_like(choice, -1)
+            elif request.fixed is None:  # predicted blocks have no say in the codebooks of the others
+                rest = counts[unpredicted]
+                refitted = _fit_codebooks(rest, dtype, n_levels, sample.every, lossy, references, options)
+                if refitted.codebooks or sample.every == 1:  # else the sample has nothing but zeros, and others may be
+                    books, costs = refitted, bin_costs(refitted.codebooks) if refitted.codebooks else None
+                    choice = _choose(books.codebooks, costs, counts)
+                    after = _expected_bits(costs, choice, counts, dtype, sample.every, stream_len, references)
+                    bits += float((after - expected)[unpredicted].sum())
+    bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
         dtype,
         stream_log2,
-        fixed.codebooks,
-        fixed.records,
+        books.codebooks,
+        books.records,
         choice,
-        seen.bases,
-        fixed.references,
+        sample.bases,
+        books.references,
         counts,
         prediction,
-        columns if fixed.codebooks else (),
+        columns if books.codebooks else (),
     )
     return plan, bits, coded_bits
 
@@ -166,33 +186,62 @@ def _expected_bits(
     counts: np.ndarray,
     dtype: DType,
     every: int,
-    stream: int,
+    stream_len: int,
     references: bool,
 ) -> np.ndarray:
-    """About what each block takes as a coded one, float64[n_blocks]. ``costs``: of the codebooks, None for none."""
+    """Estimate the bits that each block takes as a coded one.
+
+    Args:
+        costs: uint32[n_codebooks, n_bins], bits of each bin under each codebook; None if there are no codebooks.
+        choice: int64[n_blocks], the codebook of each block.
+        counts: uint32[n_blocks, n_bins], what was counted of each block.
+        dtype: The value type.
+        every: One piece in so many was counted.
+        stream_len: Values per sub-stream.
+        references: True if sub-streams have references of their own.
+
+    Returns:
+        float64[n_blocks], bits.
+    """
     if costs is None:
         return np.full(len(counts), 0.0)
     bits, numbers = np.zeros((2, len(counts)), np.int64)
     codebook_fit.add_costs(counts, costs, choice, dtype.tail_bits, bits, numbers)
-    return every * (bits + numbers / stream * (STREAM_BITS + REFERENCE_BITS * references))
+    return every * (bits + numbers / stream_len * (STREAM_BITS + REFERENCE_BITS * references))
 
 
 def _choose(codebooks: tuple[Codebook, ...], costs: np.ndarray | None, counts: np.ndarray) -> np.ndarray:
-    """The cheapest codebook of every block: int64[n_blocks], -1 where there is none. ``costs``: of all codebooks,
-    needed where there are several."""
+    """Return the cheapest codebook of every block: int64[n_blocks], -1 where there is none.
+
+    Args:
+        codebooks: The codebooks to choose from.
+        costs: uint32[n_codebooks, n_bins], needed where there are several codebooks.
+        counts: uint32[n_blocks, n_bins].
+    """
     choice = np.full(len(counts), 0 if codebooks else -1, np.int64)
     if len(codebooks) > 1:
         code_costs.choose_codebooks(counts, costs, choice)
     return choice
 
 
-def _given_for(
+def _fit_codebooks(
     counts: np.ndarray, dtype: DType, n_levels: int, every: int, lossy: bool, references: bool, options: EncoderOptions
 ) -> FixedCodebooks:
-    """Codebooks for blocks whose histograms are the rows of ``counts``: made, or where naming it is cheaper than
-    carrying a made one, which it is for small arrays, one that comes with gcodec."""
+    """Return codebooks for blocks: made for them, or one that comes with gcodec where naming that is cheaper than
+    carrying a made one, as it is for small arrays.
+
+    Args:
+        counts: uint32[n_blocks, n_bins], a histogram of each block.
+        dtype: The value type.
+        n_levels: Number of levels.
+        every: One piece in so many was counted.
+        lossy: True if values will be rounded, so that others than the counted occur.
+        references: True if heads are relative to each sub-stream's mean.
+        options: How codebooks are made.
+    """
     codebooks = _make_codebooks(counts, dtype, n_levels, every, every == 1 and not lossy, options)
-    shipped = _shipped(dtype, n_levels)
+    shipped = _shipped_for(dtype, n_levels)
+    # Shipped codebooks are for heads relative to blocks' means; the small arrays that gain by them are counted in full.
     if len(codebooks) == 1 and every == 1 and not references and shipped.codebooks:
         spent = codebook_fit.spent(counts, np.concatenate([bin_costs(codebooks), shipped.costs])) + shipped.record_bits
         spent[0] += 8 * codebooks[0].record_bytes
@@ -203,8 +252,14 @@ def _given_for(
 
 
 class _Shipped(NamedTuple):
-    """Codebooks that come with gcodec, their ``records`` and ``costs`` (uint32[n, n_bins]); ``record_bits``:
-    uint64[1 + n], those of their records, and before them 0."""
+    """Codebooks that come with gcodec, for one value type and number of levels.
+
+    Attributes:
+        codebooks: The codebooks.
+        records: The bytes that name each of them in a frame.
+        costs: uint32[n, n_bins], bits of each bin under each of them.
+        record_bits: uint64[1 + n], bits of the records, after a 0 for a codebook that is made.
+    """
 
     codebooks: tuple[Codebook, ...]
     records: tuple[bytes, ...]
@@ -213,10 +268,10 @@ class _Shipped(NamedTuple):
 
 
 @lru_cache(64)
-def _shipped(dtype: DType, n_levels: int) -> _Shipped:
-    """Those for a value type."""
-    found = [one for one in prior.fitting(dtype.name, n_levels) if one[1].head_bits == dtype.head_bits]
-    books, records = tuple(book for _, book in found), tuple(book.reference(number) for number, book in found)
+def _shipped_for(dtype: DType, n_levels: int) -> _Shipped:
+    """Return the shipped codebooks for a value type and number of levels, perhaps none."""
+    numbered = [item for item in fitting_shipped(dtype.name, n_levels) if item[1].head_bits == dtype.head_bits]
+    books, records = tuple(book for _, book in numbered), tuple(book.reference(number) for number, book in numbered)
     costs = bin_costs(books) if books else np.zeros((0, 0), np.uint32)
     return _Shipped(books, records, costs, np.array([0, *(8 * len(record) for record in records)], np.uint64))
 
@@ -224,17 +279,26 @@ def _shipped(dtype: DType, n_levels: int) -> _Shipped:
 def _make_codebooks(
     counts: np.ndarray, dtype: DType, n_levels: int, every: int, exact: bool, options: EncoderOptions
 ) -> tuple[Codebook, ...]:
-    """Codebooks for blocks whose histograms are the rows of ``counts``."""
+    """Make codebooks for blocks, one for each group of similar ones.
+
+    Args:
+        counts: uint32[n_blocks, n_bins], a histogram of each block.
+        dtype: The value type.
+        n_levels: Number of levels.
+        every: One piece in so many was counted.
+        exact: True if no other values than the counted occur.
+        options: How codebooks are made.
+    """
     _, center = window_of(n_levels)
     used = np.empty(len(counts), np.int64)
     used = used[: code_costs.rows_in_use(counts, used)]  # all-zero blocks need no codebook
     if not len(used):
         return ()
-    if len(used) > MAX_SURVEYED:
-        used = used[np.linspace(0, len(used) - 1, MAX_SURVEYED).astype(np.int64)]
+    if len(used) > _MAX_CLUSTERED:
+        used = used[np.linspace(0, len(used) - 1, _MAX_CLUSTERED).astype(np.int64)]
         exact = False
-    most, share = min(options.max_codebooks, len(used)), len(used) / len(counts) / every
-    groups = _groups(counts if len(used) == len(counts) else counts[used], most, share)
+    max_groups, share = min(options.max_codebooks, len(used)), len(used) / len(counts) / every
+    groups = _groups(counts if len(used) == len(counts) else counts[used], max_groups, share)
     if len(groups) > 1:
         groups = groups[groups.any(axis=1)]
     return from_histograms(
@@ -248,11 +312,16 @@ def _make_codebooks(
     )
 
 
-def _groups(rows: np.ndarray, most: int, share: float) -> np.ndarray:
-    """Histograms of at most ``most`` groups of blocks: uint32[n_groups, n_bins]. ``share``: of the values that was
-    counted."""
+def _groups(rows: np.ndarray, max_groups: int, share: float) -> np.ndarray:
+    """Return histograms of groups of similar blocks, at most ``max_groups``: uint32[n_groups, n_bins].
+
+    Args:
+        rows: uint32[n_rows, n_bins], a histogram of each block.
+        max_groups: Largest number of groups.
+        share: Share of the array's values that was counted, by which a codebook's cost is weighed.
+    """
     if len(rows) == 1:
         return rows
-    if most == 1:
+    if max_groups == 1:
         return rows.sum(axis=0, dtype=np.uint32, keepdims=True)
-    return code_costs.cluster(rows, most, np.uint64(_TABLE_BITS * 256 * share))
+    return code_costs.cluster(rows, max_groups, np.uint64(_TABLE_BITS * 256 * share))

@@ -1,4 +1,8 @@
-"""Looking at an array before coding it: a count of a sample of its sub-streams, and what coding it would take."""
+"""Sampling an array before coding it: what a sample of its sub-streams takes in each of several ways to code it.
+
+A :class:`Candidate` is one way: a length of sub-streams, with column references or without, with a usual or a wide
+head. The :class:`Planner` counts a small sample for each, and a larger one for the candidate that is chosen.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,46 @@ from .codebooks import n_bins_of, window_of
 from .prediction import Rows
 
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
-#: Of arrays up to so many values, one in so many pieces is looked at.
-_SHARES, _LEAST_SHARE = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
-_FIXED_SHARE, _FIXED_LEAST = 8, 1 << 15  #: likewise where codebooks are given: of arrays of so many values and more
+#: One piece in so many (first) is sampled of arrays of up to so many values (second); of larger ones one in _MAX_EVERY.
+_EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
+_FIXED_EVERY, _FIXED_MIN_VALUES = 8, 1 << 15  #: likewise where codebooks are fixed, of arrays of so many values or more
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
 STREAM_BITS = 8.5  #: what the length of a sub-stream and its last byte's spare bits cost, about
-_EMPTY_BITS = 4  #: what one costs that is all zero
-MAX_SURVEYED = 96  #: blocks whose distributions are compared when codebooks are formed
-#: So many values are enough to choose between views, and of each block that they are of this share at least: from few
-#: a block's mean cannot be told from its sub-streams'.
-_LOOKED_AT, _LOOK_SHARE = 1 << 15, 8
+_EMPTY_BITS = 4  #: what a sub-stream costs that is all zero
+#: So many values are enough to choose between candidates, and of each sampled block this share at least: from few
+#: values a block's mean cannot be told from its sub-streams'.
+_CANDIDATE_VALUES, _MAX_CANDIDATE_EVERY = 1 << 15, 8
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
 
-class Survey(NamedTuple):
-    """What was counted of every ``step``-th block of an array: ``bases`` (int64[n_rows]) and histograms
-    (uint32[n_rows, n_bins]) of heads relative to them and to each sub-stream's mean; ``every``: which share of
-    sub-streams was looked at. Of a sub-stream of zeros one value is counted."""
+class SampleSource(NamedTuple):
+    """An array as every sample of it sees it.
+
+    Attributes:
+        values: uintW[n_values].
+        levels: uint8[n_values], or empty where there is one level.
+        n_levels: Number of levels.
+        block: Values per block.
+        threads: Threads to count on.
+    """
+
+    values: np.ndarray
+    levels: np.ndarray
+    n_levels: int
+    block: int
+    threads: int = 1
+
+
+class Sample(NamedTuple):
+    """Counts of some sub-streams of every ``step``-th block; of a sub-stream of zeros one value is counted.
+
+    Attributes:
+        bases: int64[n_rows], mean head of what was counted of each block.
+        by_block: uint32[n_rows, n_bins], histograms of heads relative to ``bases``.
+        by_stream: uint32[n_rows, n_bins], histograms of heads relative to each sub-stream's mean.
+        every: One piece in so many was counted of each block.
+        step: One block in so many was counted.
+    """
 
     bases: np.ndarray
     by_block: np.ndarray
@@ -44,77 +71,96 @@ class Survey(NamedTuple):
     step: int
 
     def counts(self, references: bool) -> np.ndarray:
-        """The histograms that count where sub-streams have references of their own, or have none."""
+        """Return the histograms that matter where sub-streams have references of their own, or have none."""
         return self.by_stream if references else self.by_block
 
 
-def share_of(n_values: int) -> int:
-    """Of how many pieces of an array one is looked at."""
-    for share, most in _SHARES:
-        if n_values <= most:
-            return share
-    return _LEAST_SHARE
+def every_of(n_values: int) -> int:
+    """Return the number of pieces of an array of which one is sampled."""
+    for every, max_values in _EVERY_BY_SIZE:
+        if n_values <= max_values:
+            return every
+    return _MAX_EVERY
 
 
-def take_survey(
-    values: np.ndarray,
-    levels: np.ndarray,
+def take_sample(
+    source: SampleSource,
     dtype: DType,
-    n_levels: int,
-    block: int,
-    stream: int,
-    threads: int,
+    stream_len: int,
     columns: tuple[ColumnReferences, ...] = (),
     step: int = 1,
     every: int | None = None,
     references: bool | None = None,
-) -> Survey:
-    """Count one in ``every`` pieces (default :func:`share_of`) of every ``step``-th block: heads relative to each
-    sub-stream's mean (``references``), to each block's (False), or both (None); other arguments as in
-    :func:`make_plan`. The result does not depend on ``threads``."""
-    every = every or share_of(len(values))
-    look, n_bins = _look_for(dtype, n_levels, block, stream, every, step, references)
+) -> Sample:
+    """Count the heads of a sample of an array.
+
+    Args:
+        source: The array.
+        dtype: Its type, which says where the head lies.
+        stream_len: Values per sub-stream.
+        columns: Column references that are taken off the heads.
+        step: One block in so many is counted.
+        every: One piece in so many is counted of each block, by default as :func:`every_of` says.
+        references: True to count heads relative to each sub-stream's mean, False to each block's, None for both.
+
+    Returns:
+        The counts, which do not depend on the number of threads.
+    """
+    values, levels, n_levels, block, threads = source
+    every = every or every_of(len(values))
+    spec, n_bins = _spec_of(dtype, n_levels, block, stream_len, every, step, references)
     n_rows = -(-len(values) // (block * step))
     bases = np.empty(n_rows, np.int64)
-    by_block = np.zeros((n_rows, n_bins if look.by_block else 0), np.uint32)
-    by_stream = np.zeros((n_rows, n_bins if look.by_stream else 0), np.uint32)
-    found, counts = for_kernels(columns), count.SampleCounts(bases, by_block, by_stream)
-    some_levels, kind = levels if n_levels > 1 else None, ("survey", dtype.bits, block, stream, n_bins)
+    by_block = np.zeros((n_rows, n_bins if spec.by_block else 0), np.uint32)
+    by_stream = np.zeros((n_rows, n_bins if spec.by_stream else 0), np.uint32)
+    kernel_columns, counts = for_kernels(columns), count.SampleCounts(bases, by_block, by_stream)
+    levels_if_any, kind = levels if n_levels > 1 else None, ("sample", dtype.bits, block, stream_len, n_bins)
 
     def work(begin: int, stop: int) -> None:
-        scratch = acquire(kind, lambda: _scratch(dtype, block, stream, n_bins))
-        _count((dtype.bits, n_levels > 1), values, some_levels, look, found, scratch, begin, stop, counts)
+        scratch = acquire(kind, lambda: _scratch(dtype, block, stream_len, n_bins))
+        _count_sample(
+            (dtype.bits, n_levels > 1),
+            values,
+            levels_if_any,
+            spec,
+            kernel_columns,
+            scratch,
+            begin,
+            stop,
+            counts,
+        )
         release(kind, scratch)
 
     run_batches(work, n_rows, threads)
-    return Survey(bases, by_block, by_stream, every, step)
+    return Sample(bases, by_block, by_stream, every, step)
 
 
-_count = Specialized(count.count_sample)
+_count_sample = Specialized(count.count_sample)
 
 
 @lru_cache(256)
-def _look_for(
-    dtype: DType, n_levels: int, block: int, stream: int, every: int, step: int, references: bool | None
+def _spec_of(
+    dtype: DType, n_levels: int, block: int, stream_len: int, every: int, step: int, references: bool | None
 ) -> tuple[SampleSpec, int]:
-    """What :func:`take_survey` looks at, and the bins of a histogram."""
+    """Return what :func:`take_sample` counts, and the number of bins of a histogram."""
     window, center = window_of(n_levels)
     infinity = np.uint64(dtype.infinity if n_levels > 1 else 0)  # only levels ask what is finite
-    piece, wanted = max(stream, count.PIECE), (references is not True, references is not False)
+    piece, wanted = max(stream_len, count.PIECE), (references is not True, references is not False)
     head = dtype.head_shift, dtype.head_mask
-    look = SampleSpec(block, stream, piece, every, step, *head, window, center, infinity, *wanted)
-    return look, n_bins_of(n_levels)
+    spec = SampleSpec(block, stream_len, piece, every, step, *head, window, center, infinity, *wanted)
+    return spec, n_bins_of(n_levels)
 
 
-def _scratch(dtype: DType, block: int, stream: int, n_bins: int) -> SampleScratch:
-    n_streams = block // stream + 2
+def _scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
+    """Return uninitialized scratch for one thread."""
+    n_streams = block // stream_len + 2
     return SampleScratch(
-        np.empty(max(stream, count.PIECE), np.int8),
-        np.empty(block + max(stream, count.PIECE), dtype.uint),
+        np.empty(max(stream_len, count.PIECE), np.int8),
+        np.empty(block + max(stream_len, count.PIECE), dtype.uint),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.int64),
         np.empty(n_streams, np.bool_),
-        np.empty(stream, np.uint16),
+        np.empty(stream_len, np.uint16),
         np.empty((count.BOTH, n_bins), np.uint32),
         np.zeros(4 * count.PART, np.uint16),
         *np.empty((2, count.PART), np.uint32),
@@ -122,8 +168,16 @@ def _scratch(dtype: DType, block: int, stream: int, n_bins: int) -> SampleScratc
 
 
 def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int) -> list[int]:
-    """log2 of the values per sub-stream that are worth a try. Shorter sub-streams cost bits for their lengths, but
-    where they are whole rows each has its own reference, and rows of zeros vanish."""
+    """Return log2 of the values per sub-stream that are worth a try.
+
+    Shorter sub-streams cost bits for their lengths, but where they are whole rows each has its own reference, and rows
+    of zeros vanish.
+
+    Args:
+        dtype: Type of the array.
+        rows: Tensors in it whose rows are known.
+        n_values: Number of values in it.
+    """
     if n_values <= 1 << STREAM_LOG2:
         return [STREAM_LOG2]
     lengths = [STREAM_LOG2 + 1, STREAM_LOG2] if dtype.bits == 16 else [STREAM_LOG2]
@@ -134,101 +188,113 @@ def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int) -> list[in
     return lengths
 
 
-class View(NamedTuple):
-    """One way to code an array: ``dtype``, with the usual head or a wide one; ``stream_log2``: values per sub-stream;
-    ``columns``: column references; ``seen``: a count of some blocks; ``references``: whether sub-streams have
-    references of their own; ``bits`` that what was counted takes, 0 if nobody asks."""
+class Candidate(NamedTuple):
+    """One way to code an array.
+
+    Attributes:
+        dtype: The value type, with the usual head or a wide one.
+        stream_log2: log2 of the values per sub-stream.
+        columns: Column references.
+        sample: Counts of some blocks.
+        references: True if sub-streams have references of their own.
+        bits: What the sample takes when coded this way; 0 if there is nothing to compare it with.
+    """
 
     dtype: DType
     stream_log2: int
     columns: tuple[ColumnReferences, ...]
-    seen: Survey
+    sample: Sample
     references: bool
     bits: float
 
 
-def _priced(view: View) -> float:
-    """What a view takes, and what it costs besides that its sub-streams are short."""
-    return view.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - view.stream_log2, 0))
+def _price(candidate: Candidate) -> float:
+    """Return the bits of a candidate, raised by what short sub-streams cost in speed."""
+    return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - candidate.stream_log2, 0))
 
 
 def _costs(
-    dtype: DType, seen: Survey, stream_log2: int, block: int, some: np.ndarray | None
+    dtype: DType, sample: Sample, stream_log2: int, block: int, mask: np.ndarray | None
 ) -> tuple[float, float]:
-    """What the blocks marked in ``some`` (bool[n_rows], None for all) take, in bits, where heads are relative to each
-    block's mean, and where to each sub-stream's."""
-    n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(seen.by_block, seen.by_stream, some)
+    """Return the bits that sampled blocks take where heads are relative to each block's mean, and where to each
+    sub-stream's.
+
+    Args:
+        dtype: The value type.
+        sample: Both kinds of counts.
+        stream_log2: log2 of the values per sub-stream.
+        block: Values per block.
+        mask: bool[n_rows], True for the blocks that are meant; None for all.
+    """
+    n_rows, plain, relative, n_heads, n_tails = code_costs.compare_references(sample.by_block, sample.by_stream, mask)
     n_streams = n_heads >> stream_log2
-    n_empty = max(n_rows * (block // seen.every >> stream_log2) - n_streams, 0)
-    others = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * n_tails
-    return plain / 256 + others, relative / 256 + REFERENCE_BITS * n_streams + others
+    n_empty = max(n_rows * (block // sample.every >> stream_log2) - n_streams, 0)
+    besides = STREAM_BITS * n_streams + _EMPTY_BITS * n_empty + dtype.tail_bits * n_tails
+    return plain / 256 + besides, relative / 256 + REFERENCE_BITS * n_streams + besides
 
 
-class Looking(NamedTuple):
-    """What all views of an array have in common. ``values``: uintW[n]; ``levels``: uint8[n] or empty; ``block``: values
-    per block; ``allowed``: sub-streams may have references of their own; ``fixed``: they have them, if allowed."""
+class Planner(NamedTuple):
+    """Samples one array, and compares candidates by what their samples take.
 
-    values: np.ndarray
-    levels: np.ndarray
-    n_levels: int
-    block: int
-    allowed: bool
+    Attributes:
+        source: The array.
+        references: True if sub-streams may have references of their own.
+        fixed: True if codebooks are fixed; sub-streams have references then if they may.
+    """
+
+    source: SampleSource
+    references: bool
     fixed: bool
-    threads: int
 
     @property
-    def share(self) -> int:
-        """Of how many pieces of each block one is counted in the end."""
-        n_values = len(self.values)
-        return max(share_of(n_values), _FIXED_SHARE if self.fixed and n_values >= _FIXED_LEAST else 1)
+    def every(self) -> int:
+        """The number of pieces of each block of which one is counted for the final plan."""
+        n_values = len(self.source.values)
+        return max(every_of(n_values), _FIXED_EVERY if self.fixed and n_values >= _FIXED_MIN_VALUES else 1)
 
-    def view(
-        self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], alone: bool = False
-    ) -> View:
-        """One way, from a count of some blocks. ``alone``: there is no other to compare it with."""
-        if alone and self.fixed:
-            seen = self._survey(dtype, stream_log2, columns, 1, self.share, self.allowed)
-            return View(dtype, stream_log2, columns, seen, self.allowed, 0.0)
-        every = min(self.share, _LOOK_SHARE)
-        step = max(-(-len(self.values) // (every * _LOOKED_AT)), 1)
-        seen = self._survey(dtype, stream_log2, columns, step, every)
-        plain, relative = _costs(dtype, seen, stream_log2, self.block, None)
-        references = self.allowed and (self.fixed or relative < plain)
-        return View(dtype, stream_log2, columns, seen, references, relative if references else plain)
+    def candidate(
+        self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], only: bool = False
+    ) -> Candidate:
+        """Return one way to code the array, judged by a small sample; ``only`` if there is no other to compare it
+        with."""
+        if only and self.fixed:  # nothing is left to decide: count at once what the plan needs
+            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, self.references)
+            return Candidate(dtype, stream_log2, columns, sample, self.references, 0.0)
+        every = min(self.every, _MAX_CANDIDATE_EVERY)
+        step = max(-(-len(self.source.values) // (every * _CANDIDATE_VALUES)), 1)
+        sample = take_sample(self.source, dtype, 1 << stream_log2, columns, step, every)
+        plain, relative = _costs(dtype, sample, stream_log2, self.source.block, None)
+        references = self.references and (self.fixed or relative < plain)
+        return Candidate(dtype, stream_log2, columns, sample, references, relative if references else plain)
 
-    def whole(self, view: View) -> Survey:
-        """The count of all blocks for one way: of all their values where a sample shows nothing but zeros."""
-        dtype, stream_log2, columns, seen, references, _ = view
-        if seen.step > 1 or seen.every != self.share:
-            seen = self._survey(dtype, stream_log2, columns, 1, self.share, references)
-        if seen.every > 1 and not code_costs.has_others(seen.counts(references)):
-            seen = self._survey(dtype, stream_log2, columns, 1, 1, references)
-        return seen
+    def full_sample(self, candidate: Candidate) -> Sample:
+        """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
+        dtype, stream_log2, columns, sample, references, _ = candidate
+        if sample.step > 1 or sample.every != self.every:
+            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, self.every, references)
+        if sample.every > 1 and not code_costs.has_others(sample.counts(references)):
+            sample = take_sample(self.source, dtype, 1 << stream_log2, columns, 1, 1, references)
+        return sample
 
-    def bits(self, view: View, left: np.ndarray) -> float:
-        """What is counted in a view takes of some blocks alone: ``left``, bool[n_blocks]."""
-        some = left[:: view.seen.step]
-        return _costs(view.dtype, view.seen, view.stream_log2, self.block, some)[view.references]
+    def bits_of(self, candidate: Candidate, blocks: np.ndarray) -> float:
+        """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
+        sample = candidate.sample
+        mask = blocks[:: sample.step]
+        return _costs(candidate.dtype, sample, candidate.stream_log2, self.source.block, mask)[candidate.references]
 
-    def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> View:
-        """The cheapest, over these lengths of sub-streams and with column references or without."""
+    def best(self, dtype: DType, lengths: Sequence[int], columns: tuple[ColumnReferences, ...]) -> Candidate:
+        """Return the cheapest candidate.
+
+        Args:
+            dtype: The value type, with the usual head or a wide one.
+            lengths: log2 of the values per sub-stream that are tried, first of all with ``columns``.
+            columns: Column references, which the best length is then tried without.
+        """
         if len(lengths) == 1 and not columns:
-            return self.view(dtype, lengths[0], columns, alone=True)
-        views = [self.view(dtype, length, columns) for length in lengths]
-        found = min(views, key=lambda one: (_priced(one), one.stream_log2))
+            return self.candidate(dtype, lengths[0], columns, only=True)
+        candidates = [self.candidate(dtype, length, columns) for length in lengths]
+        best = min(candidates, key=lambda candidate: (_price(candidate), candidate.stream_log2))
         if columns:
-            found = min(found, self.view(dtype, found.stream_log2, ()), key=lambda one: one.bits)
-        return found
-
-    def _survey(
-        self,
-        dtype: DType,
-        stream_log2: int,
-        columns: tuple[ColumnReferences, ...],
-        step: int,
-        every: int,
-        references: bool | None = None,
-    ) -> Survey:
-        values, levels, n_levels, block, *_, threads = self
-        stream = 1 << stream_log2
-        return take_survey(values, levels, dtype, n_levels, block, stream, threads, columns, step, every, references)
+            plain = self.candidate(dtype, best.stream_log2, ())
+            best = min(best, plain, key=lambda candidate: candidate.bits)
+        return best

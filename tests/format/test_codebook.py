@@ -197,7 +197,7 @@ def test_codes_that_are_not_complete_are_refused(lengths):
 # From histograms
 
 def histograms() -> st.SearchStrategy[tuple[np.ndarray, int, int, int]]:
-    """Hypothesis: what a survey may count, with head_bits, number of levels and the window's center."""
+    """Hypothesis: what a sample may count, with head_bits, number of levels and the window's center."""
     def build(seed: int, head_bits: int, n_levels: int, shape: str) -> tuple[np.ndarray, int, int, int]:
         rng = np.random.default_rng(seed)
         window, center = window_of(n_levels)

@@ -35,7 +35,7 @@ from gcodec.format.codebook import Codebook, read_inline
 from gcodec.format.modes import BitLayout
 from gcodec.frame.encode import encode_values
 from gcodec.plan.request import EncodeRequest
-from gcodec.plan.sampling import take_survey
+from gcodec.plan.sampling import SampleSource, take_sample
 from gcodec.tensors import Values, kernel_view
 from gcodec.truncation.evaluate import Policy
 from gcodec.truncation.optimizers import levels_for, view_from_dump
@@ -205,7 +205,7 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
 
 @law
 def histograms(memory: HostMemory, quick: bool) -> None:
-    """What the device counts is what the host's survey counts of the same sub-streams."""
+    """What the device counts is what the host's sample counts of the same sub-streams."""
     from gcodec.gpu import encoder
     from gcodec.gpu import kernel_tables as forms
     from gcodec.kernels.cuda.histogram import count_symbols
@@ -225,8 +225,8 @@ def histograms(memory: HostMemory, quick: bool) -> None:
                           np.uint32(window), np.uint32(center), counts)
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels
-                seen = take_survey(kernel_view(bits), graded, dtype, n, 1 << 14, 256, 1, every=1)
-                assert np.array_equal(counts[0], seen.by_stream.sum(axis=0)), case
+                sample = take_sample(SampleSource(kernel_view(bits), graded, n, 1 << 14), dtype, 256, every=1)
+                assert np.array_equal(counts[0], sample.by_stream.sum(axis=0)), case
 
 
 @law

@@ -1,4 +1,4 @@
-"""What is looked at before an array is coded: counts against plain ones, and choices against all there are."""
+"""What is sampled before an array is coded: counts against plain ones, and choices against all there are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcodec.kernels.heads.means import mean_head
 from gcodec.kernels.sample import code_costs
 from gcodec.kernels.sample.count import PIECE
 from gcodec.plan.codebooks import window_of
-from gcodec.plan.sampling import take_survey
+from gcodec.plan.sampling import SampleSource, take_sample
 
 TYPES = (*BY_NAME.values(), *WIDE_DTYPES.values())
 BLOCK = 1 << 12
@@ -43,9 +43,9 @@ def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype
     return np.bincount(np.where(bits == 0, 0, bins), minlength=2 + n_levels * window)
 
 
-def plain_survey(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int,
+def plain_sample(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int,
                  every: int) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
-    """Means, and histograms relative to blocks and to sub-streams, of the pieces that are looked at."""
+    """Means, and histograms relative to blocks and to sub-streams, of the pieces that are sampled."""
     piece = max(stream, PIECE)
     bases, by_block, by_stream = [], [], []
     for block in range(0, -(-len(bits) // BLOCK), step):
@@ -74,17 +74,17 @@ def plain_survey(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_le
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda one: f"{one.name}-{one.head_bits}")
 @given(st.sampled_from([64, 128, 256, 512, 1024]), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.booleans(),
        st.integers(1, 3 * BLOCK), st.integers(0, 99))
-def test_a_survey_counts_what_it_looks_at(dtype, stream, step, every, several, n, seed):
+def test_a_sample_counts_what_it_takes(dtype, stream, step, every, several, n, seed):
     n_levels = 8 if several else 1
     bits = random_bits(dtype, n, seed)
     levels = np.random.default_rng(seed).integers(0, n_levels, n).astype(np.uint8) if several else None
-    wanted = plain_survey(bits, levels, dtype, n_levels, stream, step, every)
-    given_levels = np.zeros(0, np.uint8) if levels is None else levels
+    wanted = plain_sample(bits, levels, dtype, n_levels, stream, step, every)
+    source = SampleSource(bits, np.zeros(0, np.uint8) if levels is None else levels, n_levels, BLOCK)
     for references in (None, False, True):
-        seen = take_survey(bits, given_levels, dtype, n_levels, BLOCK, stream, 1, (), step, every, references)
-        assert seen.bases.tolist() == wanted[0]
-        assert references is True or np.array_equal(seen.by_block, wanted[1])
-        assert references is False or np.array_equal(seen.by_stream, wanted[2])
+        sample = take_sample(source, dtype, stream, (), step, every, references)
+        assert sample.bases.tolist() == wanted[0]
+        assert references is True or np.array_equal(sample.by_block, wanted[1])
+        assert references is False or np.array_equal(sample.by_stream, wanted[2])
 
 
 def histograms(seed: int, n_rows: int, n_bins: int) -> np.ndarray:

@@ -314,7 +314,7 @@ def device_frames() -> Iterator[tuple[str, Built]]:
     from gcodec.options import EncoderOptions
     from gcodec.plan.codebooks import from_histogram, window_of
     from gcodec.plan.request import EncodeRequest
-    from gcodec.plan.sampling import take_survey
+    from gcodec.plan.sampling import SampleSource, take_sample
     from gcodec.tensors import Values
 
     for name in ("float32", "bfloat16", "float16"):
@@ -325,7 +325,8 @@ def device_frames() -> Iterator[tuple[str, Built]]:
                                      ("4-mantissa-bits", bit_layouts.fixed(dtype, 4), graded[:0]),
                                      ("fine-ladder", bit_layouts.ladder(dtype, ladder), graded)):
             n_levels = len(bit_layout.levels)
-            counts = take_survey(bits, levels, dtype, n_levels, 1 << 14, 256, 1, every=1).by_stream.sum(axis=0)
+            sample = take_sample(SampleSource(bits, levels, n_levels, 1 << 14), dtype, 256, every=1)
+            counts = sample.by_stream.sum(axis=0)
             book = from_histogram(counts.astype(np.uint64), dtype.head_bits, n_levels, window_of(n_levels)[1],
                                   exact=not bit_layout.lossy)
             plan = plan_of(dtype, 1, SharedCodebook(book, book.record))
