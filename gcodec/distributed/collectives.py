@@ -14,11 +14,12 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless
-from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
+from .reduction.allreduce import SMALLEST, compressed, plain
 from .reduction.bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.precompile import precompile_kernels
+from .reduction.request import TYPES, ReduceRequest
 from .reduction.scatter import plain_scattered, scattered
 from .reduction.shared_codebooks import Refresh
 from .reduction.step_detection import GroupBypass
@@ -172,7 +173,8 @@ class Collectives:
             result, job = flat, LaneJob(lambda: plain(lane, flat, mean, counters, self.label))
         else:
             result = self._room(lane, flat)
-            job = _made_there(lambda: self._coded(lane, flat, result, mean, counters))
+            request = ReduceRequest(lane, flat, result, self.options.mode, mean, counters, label=self.label)
+            job = _made_there(lambda: compressed(request, self._shared(lane, "reduce", flat), self.threads))
 
         def end() -> list[torch.Tensor]:
             for one, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
@@ -219,18 +221,8 @@ class Collectives:
     ) -> LaneJob:
         if kind == DENSE_TIMED:
             return plain_scattered(lane, whole, own, mean, counters, self.label)
-        mode, threads, label = self.options.mode, self.threads, self.label
-
-        def coded() -> LaneJob:
-            shared = self._shared(lane, "scatter", whole)
-            return scattered(lane, whole, own, mode, mean, shared, threads, counters, label)
-
-        return _made_there(coded)
-
-    def _coded(self, lane: Lane, flat: torch.Tensor, result: torch.Tensor, mean: bool, counters: Counters) -> LaneJob:
-        mode, shared = self.options.mode, self._shared(lane, "reduce", flat)
-        dtype, threads = TYPES[flat.dtype], self.threads
-        return compressed(lane, flat, result, dtype, mode, mean, None, shared, threads, counters, self.label)
+        request = ReduceRequest(lane, whole, own, self.options.mode, mean, counters, label=self.label)
+        return _made_there(lambda: scattered(request, self._shared(lane, "scatter", whole), self.threads))
 
     def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
         """Return the shared codebook of a collective, if there are any. Called on the lane's thread."""

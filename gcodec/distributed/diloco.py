@@ -17,8 +17,9 @@ from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
 from .gradients import Gradients
 from .modes import Mode, mode_of
-from .reduction.allreduce import SMALLEST, TYPES, compressed, plain
+from .reduction.allreduce import SMALLEST, compressed, plain
 from .reduction.precompile import precompile_kernels
+from .reduction.request import TYPES, ReduceRequest
 from .stats import Counters
 from .transport.agreement import compare_options
 from .transport.arguments import check_duration, check_int, check_optional_int
@@ -146,10 +147,11 @@ class DiLoCo:
         counters.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
         if flat.nbytes < max(self.smallest, 1):
             return LaneJob(lambda: plain(lane, flat, True, counters))
-        gradients, dtype = Gradients.of(params, flat.numel()), TYPES[flat.dtype]
+        gradients = Gradients.of(params, flat.numel())
         label = f"outer step {self.steps // self.every}"
         result = torch.empty_like(flat)
-        return compressed(lane, flat, result, dtype, self.mode, True, gradients, None, self.threads, counters, label)
+        request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, label)
+        return compressed(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
         return [one for params in self._params.values() for one in params]

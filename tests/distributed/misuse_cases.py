@@ -20,10 +20,10 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.compressors import RandomK, TopK
 from gcodec.distributed.reduction.allreduce import compressed, plain
+from gcodec.distributed.reduction.request import ReduceRequest
 from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.distributed.transport.transfers import Transfers
-from gcodec.dtypes import BY_NAME
 from tests.distributed.allreduce_cases import Net, batch_of, crc, rank
 from tests.distributed.allreduce_cases import _sabotage as sabotage
 
@@ -145,7 +145,7 @@ def between() -> bool:
             waits.set()
         wait(*arguments)
 
-    begun = compressed(lane, tensor, result, BY_NAME["float32"], gd.Lossless(), False, None, None, 1, Counters())
+    begun = compressed(ReduceRequest(lane, tensor, result, gd.Lossless(), False, Counters()), threads=1)
     small = torch.ones(3)
     with mock.patch.object(Transfers, "_wait", noticed):
         if rank():

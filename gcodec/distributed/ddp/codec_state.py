@@ -15,7 +15,7 @@ from ...errors import InvalidArgument, Unsupported
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
 from ..modes import Mode, NearLossless, mode_of
-from ..reduction.allreduce import SMALLEST, TYPES, compressed, plain_begun
+from ..reduction.allreduce import SMALLEST, compressed, plain_begun
 from ..reduction.bypass import DENSE_TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import TYPES as GPU_TYPES
@@ -23,6 +23,7 @@ from ..reduction.gpu_coder import GpuCodebooks
 from ..reduction.gpu_jobs import compressed_on_gpu, is_on_gpu, plain_on_gpu, unchanged
 from ..reduction.precompile import precompile_kernels
 from ..reduction.refresh import CodebookRefresh
+from ..reduction.request import TYPES, ReduceRequest
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration, check_int, check_optional_int, config_or_none
@@ -164,12 +165,11 @@ class CompressedAllreduce:
         gradients, mode = self._gradients(bucket), self.mode
         shared = None if on_gpu else self._shared(gradients)
         result = self._result_for(bucket.index(), buffer)
+        request = ReduceRequest(lane, buffer, result, mode, True, counters, gradients, label)
         if on_gpu:
-            books = self._gpu_codebooks(bucket.index(), buffer)
-            coded = compressed_on_gpu(lane, buffer, result, dtype, mode, True, gradients, books, counters, label)
+            coded = compressed_on_gpu(request, self._gpu_codebooks(bucket.index(), buffer))
         else:
-            threads = self.threads
-            coded = compressed(lane, buffer, result, dtype, mode, True, gradients, shared, threads, counters, label)
+            coded = compressed(request, shared, self.threads)
 
         def noted(flat: torch.Tensor) -> torch.Tensor:
             if self._bypass is not None:

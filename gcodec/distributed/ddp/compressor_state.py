@@ -17,8 +17,9 @@ from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported
 from ..conversation import ConversationRunner
-from ..reduction.allreduce import TYPES, plain
+from ..reduction.allreduce import plain
 from ..reduction.gpu_jobs import beside
+from ..reduction.request import TYPES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration
 from ..transport.lane import Lane, lane_with_options

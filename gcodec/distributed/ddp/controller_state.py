@@ -21,8 +21,9 @@ from ...averaging.averager import Averager, CompressionPlan
 from ...compressors import Compressor, Frames, alone
 from ...errors import PeerError
 from ..conversation import ConversationRunner
-from ..reduction.allreduce import TYPES, plain
+from ..reduction.allreduce import plain
 from ..reduction.gpu_jobs import beside
+from ..reduction.request import TYPES
 from ..stats import Counters
 from ..transport.jobs import Future, LaneJob
 from ..transport.lane import Lane

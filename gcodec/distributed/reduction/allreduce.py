@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...dtypes import DTYPES, DType
+from ...dtypes import DType
 from ...errors import InvalidArgument, Unsupported
 from ...tensors import values_of
 from ..gradients import Gradients
@@ -25,9 +25,9 @@ from .coder import BufferCodebooks, Coder
 from .gpu_jobs import allreduce_on_gpu, is_on_gpu
 from .level_chooser import LevelChooser
 from .reduce import Reduction
+from .request import TYPES, ReduceRequest
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
-TYPES = {getattr(torch, t.name): t for t in DTYPES if t.reducible}
 
 
 def allreduce(
@@ -75,12 +75,12 @@ def allreduce(
     if lane.size == 1:
         job = LaneJob(lambda: None)
     elif is_on_gpu(tensor):
-        job = allreduce_on_gpu(lane, tensor, dense, None if small else dtype, mode, op == "avg", gradients)
+        job = allreduce_on_gpu(lane, tensor, dense, mode, op == "avg", gradients, compress=not small)
     elif small:
         job = LaneJob(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Counters())))
     else:
-        result = torch.empty_like(dense)
-        coded = compressed(lane, dense, result, dtype, mode, op == "avg", gradients, None, threads, Counters())
+        request = ReduceRequest(lane, dense, torch.empty_like(dense), mode, op == "avg", Counters(), gradients)
+        coded = compressed(request, threads=threads)
         job = LaneJob(lambda: _put_back(tensor, result_of(coded.run())), coded.abort)
     future = lane.submit(job)
     if async_op:
@@ -141,49 +141,48 @@ def plain_begun(
 
 
 def compressed(
-    lane: Lane,
-    flat: torch.Tensor,
-    result: torch.Tensor,
-    dtype: DType,
-    mode: Mode,
-    mean: bool,
-    gradients: Gradients | None,
-    shared: BufferCodebooks | None,
-    threads: int | None,
-    counters: Counters,
-    label: str = "",
+    request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None
 ) -> LaneJob:
-    """The job that reduces ``flat`` (contiguous) into ``result``, which it returns, as a ``StartedJob``."""
+    """Return the job that all-reduces a buffer in CPU memory. Its value is the request's result, as a ``StartedJob``.
 
-    def reduction() -> Reduction:
-        level_chooser = None
-        if isinstance(mode, NearLossless):
-            assert gradients is not None
-            level_chooser = LevelChooser(mode, gradients, dtype, 1.0 if mean else float(lane.size))
-        shapes = [(flat.numel(),)] if gradients is None else gradients.shapes
-        coder = Coder(dtype, mode.bit_layout(dtype), level_chooser, shared, shapes, threads, counters)
-        terms: tuple[Any, ...] = (*mode.terms, digest_of(shared))
-        return Reduction(lane, coder, _bits(flat), _bits(result), mean=mean, terms=terms, label=label)
+    Args:
+        request: what to reduce, and how.
+        codebooks: the codebooks that ranks share; None for frames that carry their own.
+        threads: threads of the codec; default all cores.
+    """
+    reduction = partial(_reduction, request, codebooks, threads)
+    return LaneJob(
+        lambda: _started(reduction(), request.result), lambda error: reduction().abort(error), begins=True
+    )
 
-    def start() -> StartedJob:
-        begun = reduction()
-        begun.begin()
 
-        def finish() -> torch.Tensor:
-            while begun.advance():
-                pass
-            return result
+def _reduction(request: ReduceRequest, codebooks: BufferCodebooks | None, threads: int | None) -> Reduction:
+    """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here."""
+    lane, dtype, mode, gradients = request.lane, request.dtype, request.mode, request.gradients
+    level_chooser = None
+    if isinstance(mode, NearLossless):
+        assert gradients is not None
+        level_chooser = LevelChooser(mode, gradients, dtype, request.contribution_scale)
+    values, result = values_of(request.flat).bits, values_of(request.result).bits
+    shapes = [(len(values),)] if gradients is None else gradients.shapes
+    coder = Coder(dtype, mode.bit_layout(dtype), level_chooser, codebooks, shapes, threads, request.counters)
+    terms: tuple[Any, ...] = (*mode.terms, digest_of(codebooks))
+    return Reduction(lane, coder, values, result, mean=request.mean, terms=terms, label=request.label)
 
-        started = StartedJob(finish, lambda: started if begun.advance() else result)
-        return started
 
-    return LaneJob(start, lambda error: reduction().abort(error), begins=True)
+def _started(reduction: Reduction, result: torch.Tensor) -> StartedJob:
+    """Begin a reduction, and return the rest of it, whose value is ``result``."""
+    reduction.begin()
+
+    def finish() -> torch.Tensor:
+        while reduction.advance():
+            pass
+        return result
+
+    started = StartedJob(finish, lambda: started if reduction.advance() else result)
+    return started
 
 
 def digest_of(shared: BufferCodebooks | None) -> int | None:
     """Stands for the codebooks that ranks share, about which they must agree."""
     return None if shared is None else shared.codebooks.digest
-
-
-def _bits(flat: torch.Tensor) -> np.ndarray:
-    return values_of(flat).bits

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ...dtypes import DType
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
 from ..stats import Counters
@@ -23,6 +22,7 @@ from ..transport.transfers import labeled
 from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, side_stream_of
 from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction
+from .request import ReduceRequest
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
@@ -33,27 +33,27 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
 def beside(
     buffers: Sequence[torch.Tensor], run: Callable[[], Any], abort: Callable[..., None] | None = None
 ) -> LaneJob:
-    """Return the job that calls ``run`` on the side stream of the buffers' device, or for buffers on the host."""
-    side = side_stream_of(buffers[0].device)
+    """Return the job that calls ``run`` on the side stream of the buffers' device, or for buffers on the host.
+
+    Args:
+        buffers: what ``run`` reads and writes, on one device; they are ready in the caller's current stream.
+        run: does the work, on the lane's thread.
+        abort: as for :class:`LaneJob`.
+    """
+    device = buffers[0].device
+    side = side_stream_of(device)
     mark = side.mark()
 
-    def run_there() -> Any:
+    def run_on_side_stream() -> Any:
         side.after(mark, *buffers)
         return run()
 
-    return LaneJob(run_there, abort, _devices(buffers[0]), side.current)
+    return LaneJob(run_on_side_stream, abort, [] if buffers[0].is_cpu else [device], side.current)
 
 
 def unchanged(flat: torch.Tensor) -> LaneJob:
     """Return the job of a group of one rank, whose value is ``flat`` as it is."""
-    side = side_stream_of(flat.device)
-    mark = side.mark()
-
-    def run() -> torch.Tensor:
-        side.after(mark, flat)
-        return flat
-
-    return LaneJob(run, None, _devices(flat), side.current)
+    return beside([flat], lambda: flat)
 
 
 def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> LaneJob:
@@ -61,83 +61,82 @@ def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters,
 
     The job raises PeerError, whose text begins with ``label``.
     """
-    side = side_stream_of(flat.device)
-    mark = side.mark()
 
-    def run() -> torch.Tensor:
+    def reduce_uncompressed() -> torch.Tensor:
         start = perf_counter()
-        side.after(mark, flat)
         if mean:
             flat.div_(lane.size)
-
-        def reduce() -> None:
-            gpu_transport_of(lane, flat.device).all_reduce(flat)
-            side.finish()  # so that seconds are those of the network
-
-        labeled(f"{label}, uncompressed", reduce)
+        labeled(f"{label}, uncompressed", send_and_wait)
         counters.add_dense(flat.nbytes, lane.size, perf_counter() - start)
         return flat
 
-    return LaneJob(run, None, _devices(flat), side.current)
+    def send_and_wait() -> None:
+        gpu_transport_of(lane, flat.device).all_reduce(flat)
+        side_stream_of(flat.device).finish()  # so that seconds are those of the network
+
+    return beside([flat], reduce_uncompressed)
 
 
-def compressed_on_gpu(
-    lane: Lane,
-    flat: torch.Tensor,
-    result: torch.Tensor,
-    dtype: DType,
-    mode: Mode,
-    mean: bool,
-    gradients: Gradients | None,
-    books: GpuCodebooks | None,
-    counters: Counters,
-    label: str = "",
-) -> LaneJob:
-    """Return the job that reduces ``flat`` (contiguous) into ``result``, which is its value."""
-    side = side_stream_of(flat.device)
-    mark = side.mark()
+def compressed_on_gpu(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
+    """Return the job that all-reduces a buffer on a CUDA device. Its value is the request's result.
 
-    def reduction() -> GpuReduction:
-        level_chooser = None
-        if isinstance(mode, NearLossless):
-            assert gradients is not None
-            level_chooser = GpuLevelChooser(mode, gradients, dtype, 1.0 if mean else float(lane.size))
-        coder = GpuCoder(dtype, mode, level_chooser, books, counters)
-        return GpuReduction(lane, coder, flat, result, mean=mean, terms=mode.terms, label=label)
+    Args:
+        request: what to reduce, and how.
+        codebooks: the codebooks kept for this buffer; None to make them anew.
+    """
 
-    def run() -> torch.Tensor:
-        side.after(mark, flat, result)
-        reduction().run()
-        return result
+    def reduce_compressed() -> torch.Tensor:
+        _reduction(request, codebooks).run()
+        return request.result
 
-    return LaneJob(run, lambda error: reduction().abort(error), _devices(flat), side.current)
+    return beside(
+        [request.flat, request.result], reduce_compressed, lambda error: _reduction(request, codebooks).abort(error)
+    )
+
+
+def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None) -> GpuReduction:
+    """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here."""
+    dtype, mode, gradients = request.dtype, request.mode, request.gradients
+    level_chooser = None
+    if isinstance(mode, NearLossless):
+        assert gradients is not None
+        level_chooser = GpuLevelChooser(mode, gradients, dtype, request.contribution_scale)
+    coder = GpuCoder(dtype, mode, level_chooser, codebooks, request.counters)
+    values, result = request.flat, request.result
+    return GpuReduction(
+        request.lane, coder, values, result, mean=request.mean, terms=mode.terms, label=request.label
+    )
 
 
 def allreduce_on_gpu(
     lane: Lane,
     tensor: torch.Tensor,
     dense: torch.Tensor,
-    dtype: DType | None,
     mode: Mode,
     mean: bool,
     gradients: Gradients | None,
+    *,
+    compress: bool,
 ) -> LaneJob:
-    """Return the job that reduces ``tensor`` in place, whose contiguous values are ``dense``; its value is ``tensor``.
+    """Return the job that all-reduces ``tensor`` in place, on a CUDA device; its value is ``tensor``.
 
-    It is not compressed where ``dtype`` is None, or the codec has no such type on GPUs.
+    Args:
+        lane: the lane of the group.
+        tensor: the tensor to write the result to, of any strides.
+        dense: its values, contiguous and flat.
+        mode: how values may be changed.
+        mean: divide the sum by the number of ranks.
+        gradients: the parameters whose gradients the tensor holds, for NearLossless.
+        compress: False to send the values as they are. Types that the codec does not have on GPUs always are.
     """
-    if dtype is None or dense.dtype not in TYPES:
-        job = plain_on_gpu(lane, dense.clone(), mean, Counters())
+    if compress and dense.dtype in TYPES:
+        job = compressed_on_gpu(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
     else:
-        job = compressed_on_gpu(lane, dense, torch.empty_like(dense), dtype, mode, mean, gradients, None, Counters())
+        job = plain_on_gpu(lane, dense.clone(), mean, Counters())
 
-    def run() -> torch.Tensor:
+    def reduce_and_put_back() -> torch.Tensor:
         side_stream_of(tensor.device).after(None, tensor)
         tensor.detach().copy_(job.run().view(tensor.shape))
         return tensor
 
-    return LaneJob(run, job.abort, job.devices, job.place)
-
-
-def _devices(flat: torch.Tensor) -> list[torch.device]:
-    return [] if flat.is_cpu else [flat.device]
+    return LaneJob(reduce_and_put_back, job.abort, job.devices, job.place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -10,16 +11,16 @@ import torch
 import torch.distributed as dist
 
 from ...tensors import values_of
-from ..modes import FixedBits, Lossless
 from ..stats import Counters
 from ..transport.delegation import inner_method
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
-from .allreduce import TYPES, digest_of
+from .allreduce import digest_of
 from .coder import BufferCodebooks, Coder
 from .partition import Range, piece_length
 from .reduce import Reduction
+from .request import ReduceRequest
 from .schedule import OneWay
 
 
@@ -67,31 +68,31 @@ class Scatter(Reduction):
 
 
 def scattered(
-    lane: Lane,
-    flat: torch.Tensor,
-    own: torch.Tensor,
-    mode: Lossless | FixedBits,
-    mean: bool,
-    shared: BufferCodebooks | None,
-    threads: int | None,
-    counters: Counters,
-    label: str = "",
+    request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None
 ) -> LaneJob:
-    """The job that reduces ``flat`` (contiguous, of a type in ``TYPES``) and puts this rank's part into ``own``
-    (contiguous), which it returns."""
+    """Return the job that reduces a buffer and keeps this rank's part of it. Its value is the request's result.
 
-    def scatter() -> Scatter:
-        dtype = TYPES[flat.dtype]
-        coder = Coder(dtype, mode.bit_layout(dtype), None, shared, [(flat.numel(),)], threads, counters)
-        values, result = values_of(flat).bits, values_of(own).bits
-        terms = (*mode.terms, digest_of(shared))
-        return Scatter(lane, coder, values, result, mean=mean, terms=terms, label=label)
+    Args:
+        request: what to reduce, and how; the mode is not NearLossless, which has no meaning without all gradients.
+        codebooks: the codebooks that ranks share; None for frames that carry their own.
+        threads: threads of the codec; default all cores.
+    """
+    scatter = partial(_scatter, request, codebooks, threads)
 
-    def run() -> torch.Tensor:
+    def reduce_scatter() -> torch.Tensor:
         scatter().run()
-        return own
+        return request.result
 
-    return LaneJob(run, lambda error: scatter().abort(error))
+    return LaneJob(reduce_scatter, lambda error: scatter().abort(error))
+
+
+def _scatter(request: ReduceRequest, codebooks: BufferCodebooks | None, threads: int | None) -> Scatter:
+    """Make the reduce-scatter of a request. Runs on the lane's thread."""
+    dtype, mode = request.dtype, request.mode
+    values, result = values_of(request.flat).bits, values_of(request.result).bits
+    coder = Coder(dtype, mode.bit_layout(dtype), None, codebooks, [(len(values),)], threads, request.counters)
+    terms = (*mode.terms, digest_of(codebooks))
+    return Scatter(request.lane, coder, values, result, mean=request.mean, terms=terms, label=request.label)
 
 
 def plain_scattered(
@@ -99,7 +100,7 @@ def plain_scattered(
 ) -> LaneJob:
     """Return the job that reduces and scatters ``flat`` by Gloo's own collective, uncompressed."""
 
-    def run() -> torch.Tensor:
+    def reduce_scatter() -> torch.Tensor:
         start, options = perf_counter(), dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
         scatter = inner_method(lane.group, "reduce_scatter_single")
@@ -107,4 +108,4 @@ def plain_scattered(
         counters.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
         return own
 
-    return LaneJob(run)
+    return LaneJob(reduce_scatter)

@@ -1,0 +1,50 @@
+"""The request for one compressed reduction, which the jobs for tensors in CPU memory and on CUDA devices share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ...dtypes import DTYPES, DType
+from ..gradients import Gradients
+from ..modes import Mode
+from ..stats import Counters
+from ..transport.lane import Lane
+
+TYPES = {getattr(torch, t.name): t for t in DTYPES if t.reducible}  #: that can be reduced, by torch's
+
+
+class ReduceRequest(NamedTuple):
+    """A buffer that is to be reduced over a lane, and how.
+
+    Attributes:
+        lane: the lane of the group whose ranks take part.
+        flat: this rank's values: contiguous, one-dimensional, of a type in ``TYPES``.
+        result: contiguous memory for the result, apart from ``flat``: of its length for an all-reduce, of this rank's
+            part for a reduce-scatter.
+        mode: how values may be changed.
+        mean: divide the sum by the number of ranks.
+        counters: takes times and bytes.
+        gradients: the parameters whose gradients ``flat`` holds; None where they are not known. NearLossless needs it.
+        label: begins the texts of errors.
+    """
+
+    lane: Lane
+    flat: torch.Tensor
+    result: torch.Tensor
+    mode: Mode
+    mean: bool
+    counters: Counters
+    gradients: Gradients | None = None
+    label: str = ""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the values."""
+        return TYPES[self.flat.dtype]
+
+    @property
+    def contribution_scale(self) -> float:
+        """The weight of one rank's values in the step, against the result: 1 for a mean, the ranks for a sum."""
+        return 1.0 if self.mean else float(self.lane.size)
