@@ -294,12 +294,12 @@ def is_mean(op: Any) -> bool | None:
 def _made_there(make: Callable[[], LaneJob]) -> LaneJob:
     """Return a job that calls ``make`` on the lane's thread and runs the job that it returns."""
 
-    def abort(error: BaseException) -> None:
+    def make_and_abort(error: BaseException) -> None:
         job = make()
         if job.abort is not None:
             job.abort(error)
 
-    return LaneJob(lambda: make().run(), abort)
+    return LaneJob(lambda: make().run(), make_and_abort)
 
 
 def _with_end(
@@ -309,15 +309,15 @@ def _with_end(
     # Tensors of inference mode may be written to only in that mode, which is each thread's own: the lane enters it.
     inference = any(one.is_inference() for one in written)
 
-    def run() -> list[torch.Tensor]:
+    def run_all_and_end() -> list[torch.Tensor]:
         with torch.inference_mode(inference):
             for job in jobs:
                 result_of(job.run())
             return end()
 
-    def abort(error: BaseException) -> None:
+    def abort_all(error: BaseException) -> None:
         for job in jobs:
             if job.abort is not None:
                 job.abort(error)
 
-    return LaneJob(run, abort)
+    return LaneJob(run_all_and_end, abort_all)

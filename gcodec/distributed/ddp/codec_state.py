@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,25 +118,29 @@ class CompressedAllreduce:
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         job = self._job(lane, bucket, counters)
+        end_bucket = partial(self._end_bucket, lane, index, buffer, counters)
 
-        def end(result: torch.Tensor) -> torch.Tensor:
-            self._check(result, buffer)
-            counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
-            self._stats.add(index, counters)
-            self._compressed_any |= not counters.dense
-            return result
-
-        def run() -> torch.Tensor | StartedJob:
+        def reduce_bucket() -> torch.Tensor | StartedJob:
             value = job.run()
             if not last:
-                begun: torch.Tensor | StartedJob = then(value, end)
+                begun: torch.Tensor | StartedJob = then(value, end_bucket)
                 return begun
-            lane.drain()
-            result = end(result_of(value))
+            lane.drain()  # a step ends with all of its buckets
+            result = end_bucket(result_of(value))
             self._end_step(lane)
             return result
 
-        return lane.submit(LaneJob(run, job.abort, job.devices, job.place, job.begins)).get_future()
+        return lane.submit(LaneJob(reduce_bucket, job.abort, job.devices, job.place, job.begins)).get_future()
+
+    def _end_bucket(
+        self, lane: Lane, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor
+    ) -> torch.Tensor:
+        """Check and count a bucket that has been reduced, and return its result."""
+        self._check(result, buffer)
+        counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
+        self._stats.add(index, counters)
+        self._compressed_any |= not counters.dense
+        return result
 
     def _options(self) -> dict[str, object]:
         """Return what must be equal on all ranks, by name."""
@@ -151,46 +156,42 @@ class CompressedAllreduce:
         }
 
     def _job(self, lane: Lane, bucket: GradBucket, counters: Counters) -> LaneJob:
-        buffer = bucket.buffer()
+        """Return the job that reduces a bucket, compressed or not, and whose value is the average."""
+        buffer, index = bucket.buffer(), bucket.index()
         on_gpu = is_on_gpu(buffer)
         if lane.size == 1:
             return unchanged(buffer) if on_gpu else LaneJob(lambda: buffer)
-        label = f"step {self._stats.steps}, bucket {bucket.index()}"
+        label = f"step {self._stats.steps}, bucket {index}"
         dense = LaneJob(lambda: plain_begun(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
             dense = plain_on_gpu(lane, buffer, True, counters, label)
-        dtype = None if buffer.is_sparse else TYPES.get(buffer.dtype)
-        if dtype is None or buffer.nbytes < max(self.smallest, 1) or (on_gpu and buffer.dtype not in GPU_TYPES):
+        types = GPU_TYPES if on_gpu else TYPES
+        if buffer.is_sparse or buffer.dtype not in types or buffer.nbytes < max(self.smallest, 1):
             return dense
-        gradients, mode = self._gradients(bucket), self.mode
-        shared = None if on_gpu else self._shared(gradients)
-        result = self._result_for(bucket.index(), buffer)
-        request = ReduceRequest(lane, buffer, result, mode, True, counters, gradients, label)
+        gradients, result = self._gradients(bucket), self._result_for(index, buffer)
+        request = ReduceRequest(lane, buffer, result, self.mode, True, counters, gradients, label)
         if on_gpu:
-            coded = compressed_on_gpu(request, self._gpu_codebooks(bucket.index(), buffer))
+            coded = compressed_on_gpu(request, self._gpu_codebooks(index, buffer))
         else:
-            coded = compressed(request, shared, self.threads)
+            coded = self._coded_job(request, gradients)
+        if self._bypass is None:
+            return coded
+        reduce = partial(_as_bypass_decides, self._bypass, request, dense, coded)
+        return LaneJob(reduce, coded.abort, coded.devices, coded.place, coded.begins)
 
-        def noted(flat: torch.Tensor) -> torch.Tensor:
-            if self._bypass is not None:
-                self._bypass.add(buffer.nbytes, counters)
-            return flat
+    def _coded_job(self, request: ReduceRequest, gradients: Gradients) -> LaneJob:
+        """Return the job that reduces a bucket in CPU memory, compressed, with the codebooks that ranks share."""
+        codebooks = self._shared(gradients)
+        coded = compressed(request, codebooks, self.threads)
+        if codebooks is None:
+            return coded
 
-        def run() -> Any:
-            bypass = self._bypass
-            if bypass is not None and not bypass.compresses(buffer.nbytes):
-                flat = dense.run()
-                if bypass.kind != DENSE_TIMED:
-                    return flat
-                flat = result_of(flat)
-            else:
-                if shared is not None:
-                    n_levels = len(mode.bit_layout(dtype).levels)
-                    self._codebooks.prepare(shared.numbers.tolist(), dtype.head_bits, n_levels)
-                flat = coded.run()
-            return flat if bypass is None else then(flat, noted)
+        def prepare_and_reduce() -> Any:
+            n_levels = len(request.mode.bit_layout(request.dtype).levels)
+            self._codebooks.prepare(codebooks.numbers.tolist(), request.dtype.head_bits, n_levels)
+            return coded.run()
 
-        return LaneJob(run, coded.abort, coded.devices, coded.place, coded.begins)
+        return LaneJob(prepare_and_reduce, coded.abort, begins=coded.begins)
 
     def _gradients(self, bucket: GradBucket) -> Gradients:
         """Return :func:`gradients_of` a bucket, kept until DDP rebuilds the bucket from other parameters."""
@@ -307,3 +308,16 @@ class CompressedAllreduce:
 
     def _rank(self) -> int:
         return dist.get_rank(self.group) if dist.is_initialized() else 0
+
+
+def _as_bypass_decides(bypass: BypassController, request: ReduceRequest, dense: LaneJob, coded: LaneJob) -> Any:
+    """Run one of two jobs for a bucket, and tell the bypass when it ends. Return the job's value."""
+
+    def record(flat: torch.Tensor) -> torch.Tensor:
+        bypass.add(request.flat.nbytes, request.counters)
+        return flat
+
+    if bypass.compresses(request.flat.nbytes):
+        return then(coded.run(), record)
+    value = dense.run()
+    return record(result_of(value)) if bypass.kind == DENSE_TIMED else value

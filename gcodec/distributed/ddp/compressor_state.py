@@ -94,7 +94,7 @@ class CompressedGradients:
         runner = ConversationRunner(lane, self._terms(gradients), counters, f"step {self._stats.steps}, bucket {index}")
         conversation = self._conversation(gradients, last)
 
-        def run() -> torch.Tensor:
+        def average_bucket() -> torch.Tensor:
             if not is_coded(buffer):
                 plain(lane, buffer, True, counters)
             if conversation is not None:
@@ -102,7 +102,8 @@ class CompressedGradients:
             self._count(lane, index, counters, last)
             return buffer
 
-        return lane.submit(beside([buffer], run, None if conversation is None else runner.abort)).get_future()
+        abort = None if conversation is None else runner.abort
+        return lane.submit(beside([buffer], average_bucket, abort)).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):

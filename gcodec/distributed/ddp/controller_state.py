@@ -158,7 +158,7 @@ class AdaptiveGradients(CompressedGradients):
             gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
         )
 
-        def work() -> None:
+        def average_step() -> None:
             for held in step:
                 if not is_coded(held.buffer):
                     plain(lane, held.buffer, True, held.counters)
@@ -166,7 +166,7 @@ class AdaptiveGradients(CompressedGradients):
             for held in step:
                 self._count(lane, held.number, held.counters, held is step[-1])
 
-        return _for_all(step, beside([held.buffer for held in step], work, runner.abort))
+        return _for_all(step, beside([held.buffer for held in step], average_step, runner.abort))
 
     def _packed(self) -> dict[str, Any]:
         return packed_state(self.adaptive, self._params)
@@ -182,7 +182,7 @@ def _for_all(step: list[HeldBucket], job: LaneJob) -> LaneJob:
         for held in step:
             held.future.complete(held.buffer, error)
 
-    def run() -> None:
+    def run_and_complete() -> None:
         try:
             job.run()
         except BaseException as error:
@@ -190,12 +190,12 @@ def _for_all(step: list[HeldBucket], job: LaneJob) -> LaneJob:
             raise
         complete_all(None)
 
-    def abort(error: BaseException) -> None:
+    def abort_and_complete(error: BaseException) -> None:
         complete_all(PeerError(f"an earlier all-reduce of this group has failed: {error}"))
         if job.abort is not None:
             job.abort(error)
 
-    return LaneJob(run, abort, job.devices, job.place)
+    return LaneJob(run_and_complete, abort_and_complete, job.devices, job.place)
 
 
 def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch.nn.Parameter]) -> None:

@@ -63,11 +63,11 @@ def _briefly(call: Callable[[], str | None]) -> str | None:
     """Return the result of ``call``; None if it fails or hangs, as calls to a stopped process's store do."""
     results: list[str | None] = []
 
-    def run() -> None:
+    def call_and_keep_result() -> None:
         with suppress(RuntimeError):
             results.append(call())
 
-    thread = threading.Thread(target=run, name="gcodec-failures", daemon=True)
+    thread = threading.Thread(target=call_and_keep_result, name="gcodec-failures", daemon=True)
     thread.start()
     thread.join(2 * _PATIENCE)
     return results[0] if results else None
