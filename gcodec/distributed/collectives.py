@@ -117,9 +117,11 @@ class Collectives:
         self._books: dict[Lane, CollectiveCodebooks] = {}
 
     def stats(self) -> dict[str, float]:
-        """Counts so far, by name, as :class:`gcodec.distributed.stats.Counters` has them, and those of refreshes; what
-        the bypass found on the latest group: ``bypass.NUMBERS``. Of dense collectives that torch makes itself there are
-        no seconds."""
+        """Return the counts so far, by name, as in :class:`gcodec.distributed.stats.Counters`, and those of refreshes.
+
+        The results of the bypass on the latest group are added, by the names in ``bypass.NUMBERS``. Dense collectives
+        that torch makes itself have no seconds.
+        """
         with self._lock:
             counts = [books.stats for books in self._books.values()]
             refreshes, n_bytes = sum(one.refreshes for one in counts), sum(one.refresh_bytes for one in counts)
@@ -261,7 +263,10 @@ class Collectives:
             self._counters.add(counters)
 
     def _room(self, lane: Lane, like: torch.Tensor) -> torch.Tensor:
-        """Memory for a result. A lane does one job after another and empties it at the end of each, so jobs share."""
+        """Return memory for a result.
+
+        A lane does one job after another and empties it at the end of each, so jobs share.
+        """
         key = id(lane), like.numel(), like.dtype
         if key not in self._results:
             kept = sum(one.nbytes for one in self._results.values())
@@ -305,7 +310,7 @@ def _made_there(make: Callable[[], LaneJob]) -> LaneJob:
 def _with_end(
     jobs: Sequence[LaneJob], end: Callable[[], list[torch.Tensor]], written: Sequence[torch.Tensor]
 ) -> LaneJob:
-    """Return one job that runs several, then ``end``, whose value it has; ``written``: tensors that they write to."""
+    """Return one job that runs several, then ``end``, whose value it has. They write to the tensors ``written``."""
     # Tensors of inference mode may be written to only in that mode, which is each thread's own: the lane enters it.
     inference = any(one.is_inference() for one in written)
 

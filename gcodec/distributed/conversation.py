@@ -109,14 +109,14 @@ class ConversationRunner:
                     answer = self._swap(transfers, payloads)
 
     def _reduced(self, transfers: Transfers, request: AllReduce) -> torch.Tensor:
-        """The answer to a request. Values of a device go through the host's memory, which waits for the device."""
+        """Return the answer to a request. A device's values go through the host's memory, which waits for it."""
         room = request.buffer()
         if room.is_cpu:
             return request.result(self._reduce(transfers, room))
         return request.result(self._reduce(transfers, room.cpu())).to(room.device)
 
     def _reduce(self, transfers: Transfers, total: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, in the contiguous tensor's own memory."""
+        """Sum a contiguous tensor over the ranks, in its own memory, and return it."""
         if not self.others:
             return total
         if total.nbytes <= self.inline:
@@ -131,7 +131,7 @@ class ConversationRunner:
         return total
 
     def _reduce_pair(self, total: torch.Tensor) -> None:
-        """Gloo's sum."""
+        """Sum a tensor between two ranks by Gloo's own all-reduce."""
         start = perf_counter()
         if total.numel():
             try:
@@ -143,14 +143,14 @@ class ConversationRunner:
         self.counters.wait_seconds += perf_counter() - start
 
     def _reduce_everywhere(self, transfers: Transfers, total: torch.Tensor) -> None:
-        """The sum of flat tensors, in the order of ranks, made by each of them."""
+        """Sum flat tensors in the order of ranks, on each of them."""
         rank, size = self.lane.rank, self.lane.size
         message = self._message(transfers, total)
         terms = self._traded(transfers, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
         sum_by_rank([terms[peer] for peer in range(size)], total)
 
     def _reduce_by_rank(self, transfers: Transfers, total: torch.Tensor) -> None:
-        """The sum of flat tensors, part by part, in the order of ranks."""
+        """Sum flat tensors part by part, each on the rank that owns it, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
         parts = total.tensor_split(size)
         ours = {peer: self._message(transfers, parts[peer]) for peer in self.others}
@@ -162,7 +162,7 @@ class ConversationRunner:
             parts[peer].copy_(values)
 
     def _message(self, transfers: Transfers, values: torch.Tensor) -> Message:
-        """Some values with a header ahead of them, in memory to send them from."""
+        """Return some values with a header ahead of them, in memory to send them from."""
         buffer = transfers.buffers.take(HEADER + values.nbytes)
         transfers.own(buffer)
         body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
@@ -171,7 +171,7 @@ class ConversationRunner:
     def _traded(
         self, transfers: Transfers, ours: Mapping[int, Message], like: Sequence[torch.Tensor]
     ) -> dict[int, torch.Tensor]:
-        """Every peer's values for this rank, like ``like[peer]``; ``ours``: this one's for each."""
+        """Send this rank's messages ``ours``, and return every peer's values for this rank, like ``like[peer]``."""
         piece, self.piece = self.piece, self.piece + 1
         tag = self._tag(_NOTE, piece)
         rooms = {peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.room for peer in self.others}
@@ -219,7 +219,7 @@ class ConversationRunner:
         return note
 
     def _read(self, note: np.ndarray, peer: int, piece: int) -> tuple[int, bytes]:
-        """The size of a peer's payload, and the payload if it is here."""
+        """Return the size of a peer's payload, and the payload if it is here."""
         where = self._where(peer)
         size = Header.read_from(note, where).n_values
         return size, check(note, self._header(peer, piece, size), where).tobytes()

@@ -124,7 +124,7 @@ class DiLoCo:
             anchor.copy_(one)
 
     def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The averages over the ranks; those of a type travel as one."""
+        """Return the averages over the ranks; those of a type travel as one."""
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         label = f"outer step {self.steps // self.every}"  # ranks may have loaded states of different ones
         lane.submit(lambda: compare_options(lane.group, self._options(), label)).wait()
@@ -157,7 +157,7 @@ class DiLoCo:
         return [one for params in self._params.values() for one in params]
 
     def stats(self) -> dict[str, float]:
-        """Wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them."""
+        """Return wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them."""
         return self._counters.numbers()
 
     def state_dict(self) -> dict[str, Any]:

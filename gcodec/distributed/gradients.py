@@ -18,7 +18,14 @@ _LAYER = 1 << 14  #: values per block of a frame
 
 
 class GradientSegment(NamedTuple):
-    """Values ``begin ... end`` of a buffer are the gradient of ``param``, in the order of its memory: ``stride``."""
+    """A part of a buffer that is the gradient of one parameter.
+
+    Attributes:
+        begin: position of its first value in the buffer.
+        end: position behind its last value.
+        param: the parameter.
+        stride: the order of the gradient's memory.
+    """
 
     begin: int
     end: int
@@ -27,7 +34,7 @@ class GradientSegment(NamedTuple):
 
 
 class Gradients:
-    """The segments of a buffer, in order and without gaps between those that follow each other."""
+    """A buffer's segments, in order and without gaps between those that follow each other."""
 
     def __init__(self, segments: Sequence[GradientSegment]) -> None:
         self.segments = sorted(segments, key=lambda segment: segment.begin)
@@ -49,7 +56,7 @@ class Gradients:
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the tensors as they lie in memory; those in another order than row-major count as flat."""
+        """The shapes of the tensors as they lie in memory; those in another order than row-major count as flat."""
         return [
             tuple(segment.param.shape)
             if torch.empty(segment.param.shape, device="meta").stride() == segment.stride
@@ -58,7 +65,7 @@ class Gradients:
         ]
 
     def owners(self, begin: int, end: int) -> np.ndarray:
-        """The segment that each block of a frame with values ``begin ... end`` is counted for: int64[n_blocks]."""
+        """Return the segment that counts each block of a frame with values ``begin ... end``: int64[n_blocks]."""
         middles = np.minimum(np.arange(begin, end, _LAYER) + _LAYER // 2, end - 1)
         return np.searchsorted(self.ends, middles, side="right")
 
@@ -79,8 +86,10 @@ def gradients_of(bucket: GradBucket) -> Gradients:
 
 
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
-    """A tensor's values in the order of memory that ``stride`` has: an array [n], bfloat16 as bits; its own memory
-    where it has that order itself."""
+    """Return a tensor's values in the order of memory that ``stride`` has: an array [n], bfloat16 as bits.
+
+    It shares the tensor's memory where that has this order already.
+    """
     return bits_or_floats(flat_tensor(tensor, stride))
 
 
@@ -94,6 +103,6 @@ def flat_tensor(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
 
 def bits_or_floats(flat: torch.Tensor) -> np.ndarray:
-    """The memory of a flat tensor as numpy has it; bfloat16 as uint16."""
+    """Return the memory of a flat tensor as numpy has it; bfloat16 as uint16."""
     array: Any = flat.view(torch.int16).numpy().view(np.uint16) if flat.dtype == torch.bfloat16 else flat.numpy()
     return array

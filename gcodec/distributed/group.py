@@ -52,8 +52,7 @@ class CompressedGroup(dist.ProcessGroup):
         return self._name
 
     def stats(self) -> dict[str, float]:
-        """Counts of the compressed collectives so far, by name, as :class:`gcodec.distributed.stats.Counters` has
-        them."""
+        """Return counts of the compressed collectives so far, as in :class:`gcodec.distributed.stats.Counters`."""
         return self._collectives.stats()
 
     def allreduce(self, *arguments: Any, **options: Any) -> Work:
@@ -135,7 +134,7 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
 
 
 def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The reduce operation of a call: torch gives an options object, or the operation itself, or neither."""
+    """Return the reduce operation of a call: torch gives an options object, or the operation itself, or neither."""
     given = [*arguments[:1], *(options[key] for key in ("opts", "op") if key in options)]
     return getattr(given[0], "reduceOp", given[0]) if given else dist.ReduceOp.SUM
 

@@ -105,7 +105,7 @@ class NearLossless:
         return [param for one in self.optimizers for group in one.param_groups for param in group["params"]]
 
     def ladder_of(self, dtype: DType) -> Ladder:
-        """The ladder for gradients of a type. Raises InvalidArgument where there is none."""
+        """Return the ladder for gradients of a type. Raises InvalidArgument where there is none."""
         ladder = self.ladder if isinstance(self.ladder, Ladder) else (self.ladder or FINE_LADDER).get(dtype.name)
         if ladder is None:
             raise InvalidArgument(f"no ladder for {dtype.name}")

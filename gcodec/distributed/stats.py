@@ -8,14 +8,23 @@ from typing import Any
 
 @dataclass
 class Counters:
-    """Counts of some all-reduces on this rank. Bytes and seconds add up; bits are of head symbols as they were counted,
-    where codebooks are shared.
+    """Counts of some all-reduces on this rank. Bytes and seconds add up, as the lane saw them.
 
-    ``calls``: all-reduces; ``dense``: those of them that were not compressed; ``raw_bytes``: of values, as given in;
-    ``dense_bytes``: what a ring all-reduce would have sent; ``sent_bytes``, ``received_bytes``: with every header,
-    those of dense all-reduces taken as a ring's; ``encoded_bytes``, ``decoded_bytes``: of values; ``encode_seconds``,
-    and ``level_seconds`` of them for choosing levels, ``decode_seconds``, ``sum_seconds``, ``wait_seconds`` (for the
-    network or other ranks) and ``seconds`` (in all), as the lane saw them.
+    Attributes:
+        calls: all-reduces.
+        dense: all-reduces that were not compressed.
+        raw_bytes: bytes of values, as given in.
+        dense_bytes: bytes that a ring all-reduce would have sent.
+        sent_bytes: bytes sent, with every header; those of dense all-reduces taken as a ring's.
+        received_bytes: bytes received, likewise.
+        encoded_bytes: bytes of values that were encoded.
+        decoded_bytes: bytes of values that were decoded.
+        encode_seconds: seconds of encoding, levels included.
+        level_seconds: seconds of choosing levels.
+        decode_seconds: seconds of decoding.
+        sum_seconds: seconds of adding.
+        wait_seconds: seconds of waiting for the network or other ranks.
+        seconds: seconds in all.
     """
 
     calls: int = 0
@@ -40,8 +49,14 @@ class Counters:
             own[name] += value
 
     def add_dense(self, n_bytes: int, size: int, seconds: float, turns: int = 2) -> None:
-        """Count an uncompressed collective of so many bytes among ``size`` ranks, as a ring's; ``turns``: of the ring,
-        2 for an all-reduce, 1 for half of it."""
+        """Count an uncompressed collective as a ring's.
+
+        Args:
+            n_bytes: bytes of its tensors.
+            size: ranks in the group.
+            seconds: how long it took.
+            turns: passes around the ring: 2 for an all-reduce, 1 for half of it.
+        """
         on_ring = turns * (size - 1) / size * n_bytes
         self.sent_bytes += on_ring
         self.received_bytes += on_ring
@@ -50,13 +65,13 @@ class Counters:
         self.dense += 1
 
     def numbers(self) -> dict[str, float]:
-        """Return all counts by name, and ``ratio``: what a dense ring would have sent over what was sent."""
+        """Return all counts by name, and ``ratio``: bytes that a dense ring would have sent over those sent."""
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**counts, "ratio": self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0}
 
 
 class Stats:
-    """Tallies by bucket and of the current step, refreshes, and bits per symbol."""
+    """Counters in all, by bucket and of the current step; refreshes; and bits per symbol."""
 
     def __init__(self) -> None:
         self.total = Counters()
@@ -93,7 +108,11 @@ class Stats:
 def log_to(writer: Any, numbers: dict[str, Any], step: int, prefix: str = "gcodec") -> None:
     """Write statistics to a TensorBoard ``SummaryWriter``, or anything with ``add_scalar(name, value, step)``.
 
-    ``numbers``: what ``stats()`` returned; of nested ones only ``last_step``'s are written.
+    Args:
+        writer: the writer.
+        numbers: what ``stats()`` returned; of nested ones only those of ``last_step`` are written.
+        step: number of the training step.
+        prefix: begins the names.
     """
     for name, value in {**numbers, **{f"step/{k}": v for k, v in numbers.get("last_step", {}).items()}}.items():
         if isinstance(value, int | float) and value == value:

@@ -119,7 +119,7 @@ class CompressedGradients:
         return {"state": type(self).__name__, "plan": self.plan.terms}
 
     def _conversation(self, gradients: dict[str, torch.Tensor], last: bool) -> Averages | None:
-        """The conversation about a bucket, if there is any, which puts averages in the place of its gradients."""
+        """Return the conversation that puts averages in the place of a bucket's gradients, or None if it has none."""
         return self.averager.average(gradients, self._params, in_place=True) if gradients else None
 
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
@@ -128,7 +128,7 @@ class CompressedGradients:
         return "compressors", tensors, self._feedback, self._step
 
     def _term(self, name: str, gradient: torch.Tensor, compressor: Compressor) -> str:
-        """A tensor and its compressor as text, which is kept: making it takes longer than a small tensor's product."""
+        """Return a tensor and its compressor as text, kept, as making it takes longer than a small tensor's product."""
         known = self._known.get(name)
         if known is None or known[0] is not compressor or known[1] != gradient.shape or known[2] != gradient.dtype:
             text = repr((name, tuple(gradient.shape), str(gradient.dtype), compressor))
@@ -157,9 +157,11 @@ class CompressedGradients:
         return found
 
     def stats(self) -> dict[str, Any]:
-        """Wire bytes and seconds as ``CompressedAllreduce.stats``, in all, by bucket, of the last step; and under
-        ``compressor`` the counts of :class:`~gcodec.averaging.averager.Count` with its two ratios. Call it between
-        steps."""
+        """Return wire bytes and seconds as ``CompressedAllreduce.stats``: in all, by bucket, and of the last step.
+
+        Under ``compressor`` stand the counts of :class:`~gcodec.averaging.averager.Count` with its two ratios. Call it
+        between steps.
+        """
         count = self.averager.total
         counts = {**vars(count), "ratio": count.ratio, "float_ratio": count.float_ratio}
         return {**self._stats.numbers(), "compressor": counts}

@@ -42,24 +42,35 @@ def allreduce(
     threads: int | None = None,
     timeout: timedelta | None = None,
 ) -> Future | None:
-    """All-reduce a tensor in place, compressed on the wire; every rank ends with the same bits.
-
-    ``tensor``: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all
-    ranks; in CPU memory, or on a CUDA device (docs/gpu.md; float64 goes there as it is). ``group``: a process
-    group, default the world's; its ranks must make these calls in the same order, and the first one makes a private
-    Gloo group. ``op``: "sum", or "avg": the sum divided by the number of ranks. ``mode``: ``Lossless()`` by
-    default; for ``NearLossless``, ``params``: the parameter whose gradient the tensor is, or the parameters whose
-    gradients it holds end to end. ``async_op``: return at once, with a :class:`Future`; until its ``wait`` returns
-    the tensor is not to be touched. ``smallest``: bytes below which nothing is compressed (nor
-    rounded). ``threads`` of the codec: default all cores. ``timeout``: after which a silent rank is an error, default
-    5 minutes; only the first call's on a group counts.
+    """Sum a tensor over all ranks in place, compressed on the wire; every rank ends with the same bits.
 
     Sums are made in the order of ranks, those of narrow types in float32. A group of one rank leaves the tensor as it
-    is. Nothing is written to the tensor before every message has proved right.
+    is. Nothing is written to the tensor before every message has proved right. Source: GComp, Figure 8;
+    docs/algorithms.md.
 
-    Raises InvalidArgument; Unsupported for other devices; PeerError or Corruption, which name the rank, when the
-    exchange fails; after that every call on this group fails, until ``close_lanes`` on all ranks. Source: GComp, Figure
-    8; docs/algorithms.md.
+    Args:
+        tensor: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all ranks;
+            in CPU memory, or on a CUDA device (docs/gpu.md; float64 goes there uncompressed).
+        group: a process group, default the world's. Its ranks must make these calls in the same order, and the first
+            one makes a private Gloo group.
+        op: "sum", or "avg": the sum divided by the number of ranks.
+        mode: how values may be changed; default ``Lossless()``.
+        params: for ``NearLossless``, the parameter whose gradient the tensor is, or the parameters whose gradients it
+            holds end to end.
+        async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns.
+        smallest: bytes below which nothing is compressed, nor rounded.
+        threads: threads of the codec; default all cores.
+        timeout: time after which a silent rank is an error, default 5 minutes. Only the first call's on a group counts.
+
+    Returns:
+        A future for ``async_op``, else None.
+
+    Raises:
+        InvalidArgument: an argument has another type or value.
+        Unsupported: the tensor is on another kind of device.
+        PeerError: the exchange failed; the error names the rank. After that every call on this group fails, until
+            ``close_lanes`` on all ranks.
+        Corruption: a message arrived damaged; otherwise as PeerError.
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
     mode.bit_layout(dtype)  # it may have no ladder for the type
@@ -112,8 +123,10 @@ def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> torch.Tensor:
-    """Gloo's own all-reduce of ``flat``, in place, on the lane's thread. As in DDP a mean is divided first. Raises
-    PeerError, which ``label`` begins."""
+    """Reduce ``flat`` in place by Gloo's own all-reduce, on the lane's thread. As in DDP a mean is divided first.
+
+    Raises PeerError, whose text begins with ``label``.
+    """
     reduced: torch.Tensor = plain_begun(lane, flat, mean, counters, label).finish()
     return reduced
 
@@ -184,5 +197,5 @@ def _started(reduction: Reduction, result: torch.Tensor) -> StartedJob:
 
 
 def digest_of(shared: BufferCodebooks | None) -> int | None:
-    """Stands for the codebooks that ranks share, about which they must agree."""
+    """Return a number that stands for the codebooks that ranks share, about which they must agree."""
     return None if shared is None else shared.codebooks.digest

@@ -42,8 +42,13 @@ NUMBERS = (
 class Bypass:
     """Policy that measures whether compression pays, per bucket size.
 
-    ``steps``: of each of three kinds in a trial; ``every``: steps from one trial to the next; ``margin``: share of the
-    dense time that compressing must save. Raises InvalidArgument.
+    Attributes:
+        steps: steps of each of three kinds in a trial.
+        every: steps from one trial to the next.
+        margin: share of the dense time that compressing must save.
+
+    Raises:
+        InvalidArgument: an attribute is out of its range.
     """
 
     steps: int = 4
@@ -61,8 +66,15 @@ class Bypass:
 
 
 class BypassController:
-    """Decides for each bucket, from steps and sums that all ranks have in common. On the lane's thread. ``label``:
-    begins what is logged; ``numbers``: what the last trial found."""
+    """Decides for each bucket, from steps and sums that all ranks have in common. It runs on the lane's thread.
+
+    Args:
+        config: the policy.
+        label: begins what is logged.
+
+    Attributes:
+        numbers: results of the last trial, by the names in ``NUMBERS``.
+    """
 
     def __init__(self, config: Bypass, label: str = "") -> None:
         self.config, self.label = config, label
@@ -115,8 +127,11 @@ class BypassController:
             self._sum.begin(lane, torch.tensor(self._measured(), dtype=torch.float64))
 
     def _measured(self) -> list[float]:
-        """Seconds of steps, dense and compressed; bits per second of the link; bytes per second of the codec; then of
-        buckets of each size, dense and compressed."""
+        """Return what this rank measured in a trial, to be summed over the ranks.
+
+        These are the seconds of steps, dense and compressed; bits per second of the link; bytes per second of the
+        codec; then seconds of buckets of each size, dense and compressed.
+        """
         link = 8 * self._dense.sent_bytes / max(self._dense.seconds, 1e-9)
         codec = self._coded.encoded_bytes / max(self._coded.encode_seconds, 1e-9)
         numbers = [median(self._steps[DENSE]), median(self._steps[COMPRESSED]), link, codec]

@@ -34,7 +34,13 @@ _round_values = Specialized(round_values)
 
 
 class BufferCodebooks(NamedTuple):
-    """Codebooks that ranks share, and the parameter number of each segment of the buffer."""
+    """The codebooks that ranks share, as one buffer uses them.
+
+    Attributes:
+        codebooks: the codebooks.
+        gradients: the segments of the buffer.
+        numbers: the parameter number of each segment, int64.
+    """
 
     codebooks: SharedCodebooks
     gradients: Gradients
@@ -51,8 +57,14 @@ class LevelSource(Protocol):
 class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
-    ``rule``: chooses levels, where there are any; ``shared``: codebooks, or None for frames that carry their own;
-    ``shapes``: of the tensors in the buffer; ``counters`` takes times and bytes.
+    Args:
+        dtype: type of the values.
+        bit_layout: bits that frames keep.
+        level_chooser: chooses levels, where there are any.
+        shared: the codebooks that ranks share, or None for frames that carry their own.
+        shapes: shapes of the tensors in the buffer.
+        threads: threads of the codec; None for all cores.
+        counters: takes times and bytes.
     """
 
     def __init__(
@@ -76,9 +88,17 @@ class Coder:
     def encode(
         self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
     ) -> int:
-        """A frame of ``bits`` (uintW[n], the buffer's from ``begin`` on) at the start of ``out`` (uint8); its size.
+        """Encode a range of the buffer.
 
-        ``kind``: 0 for this rank's own values, 1 for a result; ``rounded``: uintW[n], takes what decoding will return.
+        Args:
+            bits: the values, uintW[n].
+            begin: position of the first one in the buffer.
+            kind: 0 for this rank's own values, 1 for a result.
+            out: takes the frame, at its start, uint8.
+            rounded: takes what decoding will return, uintW[n]; None if nobody asks.
+
+        Returns:
+            The size of the frame, bytes.
         """
         start = perf_counter()
         values = Values(bits, self.dtype, (len(bits),), NUMPY)

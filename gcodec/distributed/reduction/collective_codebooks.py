@@ -27,7 +27,11 @@ _SEEN = 1 << 12  #: kinds that are remembered for having come once; then all are
 
 
 class CollectiveCodebooks:
-    """The codebooks of a lane's collectives, one for each kind; on the lane's thread. ``stats`` counts refreshes."""
+    """Keeps the codebooks of a lane's collectives, one for each kind. It runs on the lane's thread.
+
+    Attributes:
+        stats: counts refreshes.
+    """
 
     def __init__(self, refresh: Refresh) -> None:
         self.stats = Stats()
@@ -38,7 +42,14 @@ class CollectiveCodebooks:
         self._calls = 0
 
     def shared(self, kind: Hashable, n_values: int, dtype: DType, mode: Mode) -> BufferCodebooks | None:
-        """For the next collective, of so many values; None for one of a kind that has no codebook."""
+        """Return the codebook for the next collective, or None for one of a kind that has none.
+
+        Args:
+            kind: what collectives that come again have in common.
+            n_values: values of the collective.
+            dtype: their type.
+            mode: how they may be changed.
+        """
         number = self._number(kind)
         if number is None:
             return None

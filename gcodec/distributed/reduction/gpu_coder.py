@@ -25,7 +25,7 @@ Part = tuple[int, torch.Tensor]  #: the value of a buffer at which some begin, a
 
 
 class SideStream:
-    """A stream for the codec beside training's."""
+    """A stream for the codec beside training's; on the host, one that does nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -60,7 +60,13 @@ def side_stream_of(device: torch.device) -> SideStream:
 
 
 class _Kept(NamedTuple):
-    """A codebook, steps since it was made, and what a value took then, in bits."""
+    """A codebook in use.
+
+    Attributes:
+        codebook: the codebook.
+        age: steps since it was made.
+        bits: bits per value that frames took then.
+    """
 
     codebook: Any
     age: int
@@ -68,10 +74,11 @@ class _Kept(NamedTuple):
 
 
 class GpuCodebooks:
-    """The codebooks of one buffer's frames, by kind; every rank's are its own, for frames carry them.
+    """Keeps the codebooks of one buffer's frames, by kind. Every rank has its own, as frames carry them.
 
-    ``refresh``: when they are made anew, which takes another pass over the values; its ``trigger`` counts bits per
-    value here.
+    Args:
+        refresh: when they are made anew, which takes another pass over the values; its ``trigger`` counts bits per
+            value here.
     """
 
     def __init__(self, refresh: Refresh) -> None:
@@ -79,7 +86,7 @@ class GpuCodebooks:
         self._kept: dict[int, _Kept] = {}
 
     def given(self, kind: int) -> Any:
-        """Return the codebook to use; None if a new one is to be made."""
+        """Return the codebook to use, or None if a new one is to be made."""
         kept = self._kept.get(kind)
         return None if kept is None else kept.codebook
 
@@ -97,8 +104,15 @@ class GpuCodebooks:
 
 @dataclass(frozen=True)
 class GpuCoder:
-    """Encodes and decodes parts of a buffer of one type on a device; ``rule`` chooses levels, where the mode has any;
-    ``books``: codebooks that are kept, or None; ``counters`` takes times and bytes."""
+    """Encodes and decodes parts of a buffer of one type on a device.
+
+    Attributes:
+        dtype: type of the values.
+        mode: how values may be changed.
+        level_chooser: chooses levels, where the mode has any.
+        books: codebooks that are kept, or None.
+        counters: takes times and bytes.
+    """
 
     dtype: DType
     mode: Mode
@@ -112,8 +126,12 @@ class GpuCoder:
         return bool(self.mode.bit_layout(self.dtype).lossy)
 
     def encode(self, parts: Sequence[Part], kind: int) -> list[torch.Tensor]:
-        """A frame (uint8) of each part; ``kind``: 0 for this rank's own values, 1 for results. Waits for their sizes,
-        and for a histogram where a codebook is made."""
+        """Return a frame (uint8) of each part. Waits for their sizes, and for a histogram where a codebook is made.
+
+        Args:
+            parts: the values, and where they begin in the buffer.
+            kind: 0 for this rank's own values, 1 for results.
+        """
         start = perf_counter()
         tensors = [values for _, values in parts]
         options: dict[str, Any] = {}
@@ -134,7 +152,12 @@ class GpuCoder:
         return frames
 
     def decode(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """The values of frames of so many values each, flat. Waits for their statuses. Raises as ``gcodec.decode``."""
+        """Return the values of frames, flat. Waits for their statuses. Raises as ``gcodec.decode``.
+
+        Args:
+            frames: the frames, uint8.
+            sizes: the number of values that each must have.
+        """
         start = perf_counter()
         n_bytes = sum(sizes) * self.dtype.itemsize
         values = gpu.decode_batch(frames, device=frames[0].device, max_output_bytes=n_bytes)
@@ -148,8 +171,10 @@ class GpuCoder:
 
 
 def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
-    """The sum of tensors in this order over ``divisor``, as :class:`summation.RankSum` has it: narrow types are added
-    in float32, and rounded once."""
+    """Return the sum of tensors in this order, over ``divisor``.
+
+    Narrow types are added in float32 and rounded once, so that bits are those of :class:`summation.RankSum`.
+    """
     dtype = terms[0].dtype
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     total = terms[0].to(wide, copy=True)

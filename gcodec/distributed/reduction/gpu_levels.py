@@ -15,8 +15,10 @@ from .level_chooser import LevelChooser, OptimizerEntry, TensorBatch
 
 
 class GpuLevelChooser(LevelChooser):
-    """The levels of a near-lossless all-reduce of a buffer on a device, whose parameters and state are there too. As
-    LevelChooser, but that it waits for the device, once, where an optimizer counts its steps there."""
+    """Chooses the levels of a near-lossless all-reduce on a device, where parameters and optimizers' state are too.
+
+    It waits for the device once, where an optimizer counts its steps there.
+    """
 
     def graded(self, parts: Sequence[tuple[int, torch.Tensor]], kind: int) -> list[torch.Tensor]:
         """Return the levels of parts of the buffer, a uint8 tensor for each.

@@ -31,7 +31,7 @@ _ALIGN = 1 << 14  #: values of which parts are multiples
 
 
 class Parts(Schedule):
-    """The messages of one rank: every rank owns one part, which may be empty."""
+    """Lists the messages of one rank: every rank owns one part, which may be empty."""
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
@@ -40,7 +40,7 @@ class Parts(Schedule):
 
 
 class Halves(OneWay):
-    """The messages of one of two ranks, which send each other everything and both add it up."""
+    """Lists the messages of one of two ranks, which send each other everything and both add it up."""
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
@@ -48,7 +48,10 @@ class Halves(OneWay):
 
 
 class GpuReduction(Reduction):
-    """Runs one all-reduce of ``values`` into ``result``, flat tensors on a CUDA device. Else as Reduction."""
+    """Runs one all-reduce of flat tensors on a CUDA device.
+
+    Arguments are those of :class:`Reduction`, with tensors in place of arrays.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class GpuReduction(Reduction):
         yield from ()  # all at once
 
     def _encode(self, ranges: Sequence[Range], kind: int, with_own: bool) -> list[torch.Tensor]:
-        """A frame for each rank, of the part that it sums; empty where there is nothing to send."""
+        """Return a frame for each rank, of the part that it sums; empty where there is nothing to send."""
         frames = [self._nothing() for _ in ranges]
         wanted = [
             rank
@@ -122,7 +125,7 @@ class GpuReduction(Reduction):
         posted: dict[int, Incoming],
         frames: list[torch.Tensor],
     ) -> list[torch.Tensor]:
-        """Tell and hear sizes, then swap frames: those of all ranks, this one's own among them."""
+        """Tell and hear sizes, then swap frames. Return those of all ranks, this one's own included."""
         rank, counters = self.lane.rank, self.coder.counters
         while self._left and self._left[0].kind == next(iter(expected.values())).kind:
             slot = self._left[0]
@@ -143,7 +146,7 @@ class GpuReduction(Reduction):
         return received
 
     def _heard(self, transfers: Transfers, slot: Slot, incoming: Incoming) -> int:
-        """The size of the frame that a peer is about to send."""
+        """Return the size of the frame that a peer is about to send."""
         where = self._where(slot.peer)
         payload = check(transfers.receive(incoming, where), self._header(slot, 0, slot.peer), where)
         size = int.from_bytes(payload.tobytes(), "little")
@@ -155,8 +158,10 @@ class GpuReduction(Reduction):
     def _decode_all(
         self, frames: list[torch.Tensor], ranges: Sequence[Range], expected: dict[int, Slot], own: torch.Tensor | None
     ) -> list[torch.Tensor]:
-        """The values of every rank's frame; ``own``: this rank's, where they are known. Raises what decoding raises,
-        with the rank."""
+        """Return the values of every rank's frame; ``own`` are this rank's, where they are known.
+
+        Raises what decoding raises, with the rank.
+        """
         ranks = [r for r, (begin, end) in enumerate(ranges) if end > begin and (own is None or r != self.lane.rank)]
         sizes = [ranges[r][1] - ranges[r][0] for r in ranks]
         found = [self.source[:0]] * len(ranges)

@@ -18,8 +18,15 @@ _STATES = 3  #: state arrays at most that a rule reads
 
 
 class OptimizerEntry(NamedTuple):
-    """How a parameter is held: by an optimizer of this name, in a group with these hyperparameters, whose rule reads
-    the state arrays ``keys`` (True: they may be absent); ``state`` of the parameter, under torch's names."""
+    """The optimizer's hold on one parameter.
+
+    Attributes:
+        name: the optimizer's name.
+        group: identity of the parameter group.
+        hyper: the group's hyperparameters.
+        keys: state arrays that the rule reads; True for those that may be absent.
+        state: the parameter's state, under torch's names.
+    """
 
     name: str
     group: int
@@ -29,8 +36,14 @@ class OptimizerEntry(NamedTuple):
 
 
 class TensorBatch(NamedTuple):
-    """Tensors whose levels one call of a kernel's ``of_many`` finds: its ``table`` in the order of the buffer, their
-    ``ends`` in it, and its other arguments by kind, as in :meth:`LevelChooser.levels`."""
+    """Tensors whose levels one call of a kernel's ``of_many`` finds.
+
+    Attributes:
+        kernel: the ``of_many``.
+        table: int64, a row of begin, end, constants' number and addresses per tensor, in the order of the buffer.
+        ends: where each tensor ends in the buffer.
+        terms: the kernel's other arguments, by kind, as in :meth:`LevelChooser.levels`.
+    """
 
     kernel: Any
     table: np.ndarray
@@ -39,10 +52,15 @@ class TensorBatch(NamedTuple):
 
 
 class LevelChooser:
-    """The levels of a near-lossless all-reduce, from the optimizers as they are now.
+    """Chooses the levels of a near-lossless all-reduce, from the optimizers as they are now.
 
-    ``ranks_share``: what one rank's gradient counts for in the step, against the result of the all-reduce: 1 for a mean
-    (errors enter divided by the number of ranks, and so add up to the bound once), the number of ranks for a sum.
+    Args:
+        mode: the mode, with the optimizers.
+        gradients: the parameters whose gradients the buffer holds.
+        dtype: type of the buffer.
+        ranks_share: weight of one rank's gradient in the step, against the result of the all-reduce: 1 for a mean
+            (errors enter divided by the number of ranks, and so add up to the bound once), the number of ranks for a
+            sum.
     """
 
     def __init__(self, mode: NearLossless, gradients: Gradients, dtype: DType, ranks_share: float) -> None:
@@ -62,9 +80,13 @@ class LevelChooser:
         self._many, self._others = self._sorted(dtype.name == "float32")
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """Write the levels of ``values``, the buffer's from ``begin`` on (bfloat16 as bits), to ``out``, uint8.
+        """Write the levels of a range of the buffer.
 
-        ``kind``: 0 for a rank's own gradient, 1 for the result.
+        Args:
+            begin: position of the first value in the buffer.
+            values: the values, bfloat16 as bits.
+            kind: 0 for a rank's own gradient, 1 for the result.
+            out: uint8, as many.
         """
         end = begin + len(values)
         for many in self._many:
@@ -99,7 +121,7 @@ class LevelChooser:
         levels_for(view, param[part], values, ladder=ladder, scale=scale, loss_scale=loss_scale, out=out)
 
     def _sorted(self, plain: bool) -> tuple[list[TensorBatch], list[tuple[GradientSegment, OptimizerEntry | None]]]:
-        """The tensors that kernels for many can take, and all others. ``plain``: the buffer is float32."""
+        """Return the tensors that kernels for many can take, and all others; ``plain``: the buffer is float32."""
         rows: dict[Any, list[list[int]]] = {}
         terms: dict[Any, list[list[Any]]] = {}  # by kernel, then by kind
         numbers: dict[Any, tuple[Any, int] | None] = {}
@@ -124,8 +146,10 @@ class LevelChooser:
         return [_many(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
 
     def _number(self, held: OptimizerEntry, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
-        """The kernel for a parameter's rule, and the number of its constants among those of that kernel, where one for
-        many tensors will do."""
+        """Return the kernel for a parameter's rule, and the number of its constants among those of that kernel.
+
+        Returns None where no kernel for many tensors will do.
+        """
         view = OptimizerView(held.name, held.hyper, held.state)
         formulas = [formula_for(view, policy, "float32") for policy in self.policies]
         wanted = [terms_of(formula, policy) for formula, policy in zip(formulas, self.policies, strict=True)]

@@ -13,8 +13,10 @@ Range = tuple[int, int]
 
 
 def piece_length(n_values: int, size: int) -> int:
-    """Values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows, and pieces of equal
-    length."""
+    """Return the values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows.
+
+    Pieces have equal lengths.
+    """
     share = -(-n_values // size)
     wanted = min(-(-share // min(max(share // _LEAST, 1), _IN_FLIGHT)), MOST)
     unit = _BLOCK if wanted > _BLOCK else _ALIGNED
@@ -22,7 +24,7 @@ def piece_length(n_values: int, size: int) -> int:
 
 
 def shares(n_values: int, size: int) -> list[list[Range]]:
-    """The pieces that each of ``size`` ranks sums; some have none where there are few values.
+    """Return the pieces that each of ``size`` ranks sums; some have none where there are few values.
 
     They take turns, so that parts of a buffer that compress well or badly fall to all of them alike.
     """
@@ -32,7 +34,7 @@ def shares(n_values: int, size: int) -> list[list[Range]]:
 
 
 def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list[tuple[int, ...]]:
-    """The tensors, and the rows of tensors, that lie in a range of a buffer that holds tensors end to end."""
+    """Return the tensors, and the rows of tensors, in a range of a buffer that holds tensors end to end."""
     found: list[tuple[int, ...]] = []
     at = 0
     for shape in shapes:

@@ -22,13 +22,13 @@ _VALUES = 70_000  #: as many
 
 
 class _AnyLevels:
-    """Stands in for a rule."""
+    """Stands in for a level chooser."""
 
     def __init__(self, n_levels: int) -> None:
         self.n_levels = n_levels
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """Every level."""
+        """Write every level in turn."""
         out[:] = np.arange(len(values)) % self.n_levels
 
 
@@ -60,7 +60,7 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
 
 
 def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
-    """Rows that are multiples of one another, end to end: uintW[n_rows * n_columns]."""
+    """Return rows that are multiples of one another, end to end: uintW[n_rows * n_columns]."""
     columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)
     values = rows[:n_rows, None] * columns[:n_columns]
     if dtype.name == "bfloat16":
@@ -70,7 +70,7 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
 
 
 def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: BufferCodebooks) -> None:
-    """The trial of a piece with predicted rows, and what comes of it at the next step."""
+    """Run the trial of a piece with predicted rows, and what comes of it at the next step."""
     bits = rows_alike(dtype, *_ROWS)
     room = np.empty(16 * _VALUES, np.uint8)
     for _ in range(2):
@@ -80,7 +80,7 @@ def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: BufferCodebook
 
 
 def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
-    """The optimizers' formulas, before and after their first step."""
+    """Run the optimizers' formulas, before and after their first step."""
     floats = bits if bits.dtype == np.uint16 and ladder.drops[-1] <= 7 else bits.view(f"f{bits.itemsize}")
     ones = np.ones(len(bits), np.float32)
     for optimizer in mode.optimizers:
@@ -95,7 +95,7 @@ def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
 
 
 def _warm_many(formula: Formula, policy: Policy, floats: np.ndarray) -> None:
-    """The kernel that does so for many tensors."""
+    """Run the kernel that evaluates a formula for many tensors, if there is one."""
     terms = terms_of(formula, policy)
     if terms is not None:
         k, *others = terms

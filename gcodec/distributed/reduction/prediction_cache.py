@@ -40,12 +40,18 @@ class LosslessPiece(NamedTuple):
     plan: Callable[[], FramePlan]
 
     def encode(self, plan: FramePlan, out: np.ndarray) -> int:
-        """A frame at the start of ``out``; its size, bytes."""
+        """Write a frame at the start of ``out`` (uint8), and return its size in bytes."""
         return len(encode_values(self.request, plan, out))
 
 
 class _Tried(NamedTuple):
-    """A plan whose frames are smaller by what it predicts, and a frame's bytes without."""
+    """A trial in which prediction paid.
+
+    Attributes:
+        plan: plan of the frame with predicted blocks.
+        prediction: which blocks are predicted.
+        usual: bytes of the frame without.
+    """
 
     plan: FramePlan
     prediction: Prediction
@@ -59,11 +65,11 @@ class PredictionCache:
         self._tried: dict[Hashable, _Tried | None] = {}
 
     def forget(self) -> None:
-        """The codebooks are new: everything is to be tried again."""
+        """Forget all trials, when the codebooks are new."""
         self._tried.clear()
 
     def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
-        """A frame at the start of ``out``, uint8; its size, bytes."""
+        """Write a frame at the start of ``out`` (uint8), and return its size in bytes."""
         tried = self._tried.get(piece.key)
         if tried is not None:
             return self._again(piece, tried, out)
@@ -80,7 +86,10 @@ class PredictionCache:
         return size
 
     def _try(self, piece: LosslessPiece, usual: int, out: np.ndarray) -> int:
-        """``out`` has a frame of ``usual`` bytes; the size of the better one, which it has then."""
+        """Try prediction for a piece whose frame of ``usual`` bytes is in ``out``.
+
+        Leaves the smaller frame in ``out``, and returns its size.
+        """
         if len(self._tried) >= _MOST:
             self._tried.clear()
         self._tried[piece.key] = None

@@ -40,10 +40,16 @@ _SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
 
 
 class Reduction:
-    """One all-reduce of ``values`` (uintW[n]) into ``result`` (uintW[n], not the same memory) on a lane.
+    """Runs one all-reduce on a lane. Its methods are called on the lane's thread.
 
-    ``mean``: divide by the number of ranks; ``terms``: what else ranks must agree on; ``label``: for errors. Its
-    methods run on the lane's thread.
+    Args:
+        lane: the lane of the group.
+        coder: the codec of the buffer.
+        values: this rank's values, uintW[n].
+        result: takes the result, uintW[n], in other memory.
+        mean: divide by the number of ranks.
+        terms: further facts that ranks must agree on.
+        label: begins the texts of errors.
     """
 
     def __init__(
@@ -66,19 +72,22 @@ class Reduction:
         self._parts: Iterator[None] = iter(())  #: of the work, those still to do
 
     def run(self) -> None:
-        """Do it. Raises PeerError, Corruption, or what encoding raised; then other ranks are told."""
+        """Run the all-reduce to its end.
+
+        Raises PeerError, Corruption, or what encoding raised; then other ranks are told.
+        """
         self.begin()
         while self.advance():
             pass
 
     def begin(self) -> None:
-        """Hand all contributions to the network; as :meth:`run`."""
+        """Hand all contributions to the network. Raises as :meth:`run`."""
         transfers = self._start()
         self._parts = self._work(transfers)
         self.advance()
 
     def advance(self) -> bool:
-        """Go on by about a piece, for whose messages it waits; whether there is more to do. As :meth:`run`."""
+        """Go on by about a piece, for whose messages it waits. Return True if there is more. Raises as :meth:`run`."""
         start = perf_counter()
         more = next(self._parts, self) is None
         self.coder.counters.seconds += perf_counter() - start
@@ -131,7 +140,7 @@ class Reduction:
         self._confirm(transfers, receipts)
 
     def _rooms(self, transfers: Transfers, n_values: int) -> np.ndarray:
-        """Memory for two contributions, as long as the exchange lasts."""
+        """Return memory for two contributions, as long as the exchange lasts."""
         n_bytes = 2 * n_values * self.values.itemsize
         buffer = self.lane.buffers.take(max(n_bytes, HEADER))
         transfers.own(buffer)
@@ -139,7 +148,7 @@ class Reduction:
         return memory.view(self.values.dtype).reshape(2, n_values)
 
     def _confirm(self, transfers: Transfers, receipts: list[tuple[Slot, Incoming]]) -> None:
-        """Tell the others that all has arrived, and hear it from them."""
+        """Tell the others that everything has arrived, and hear it from them."""
         for slot, _ in receipts:
             message = np.empty(HEADER, np.uint8)
             self._header(slot, 0).write_to(message)
@@ -158,8 +167,10 @@ class Reduction:
         total: RankSum,
         rooms: np.ndarray,
     ) -> None:
-        """Sum one piece of this rank's share, send the result, and keep what the others will decode. ``rooms``: for two
-        contributions."""
+        """Sum one piece of this rank's share, send the result, and keep what the others will decode.
+
+        ``rooms`` is memory for two contributions.
+        """
         result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
         last = self.lane.size - 1
         for peer in range(self.lane.size):

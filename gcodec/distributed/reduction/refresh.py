@@ -19,7 +19,7 @@ from .shared_codebooks import SharedCodebooks, Spent
 
 
 class AsyncSum:
-    """An all-reduce under way of a flat tensor: ``begin``, then some steps later ``finish``."""
+    """Runs an all-reduce of a flat tensor beside the lane: ``begin``, then some steps later ``finish``."""
 
     def __init__(self) -> None:
         self.tensor: torch.Tensor | None = None
@@ -48,9 +48,10 @@ class AsyncSum:
 
 
 class CodebookRefresh:
-    """The refresh of ``codebooks``, step by step; everything here runs on the lane's thread.
+    """Refreshes shared codebooks, step by step. It runs on the lane's thread.
 
-    ``step``: steps ended.
+    Attributes:
+        step: steps ended.
     """
 
     def __init__(self, codebooks: SharedCodebooks, stats: Stats) -> None:
@@ -109,7 +110,7 @@ class CodebookRefresh:
             self.stats.entropy_per_symbol = spent.entropy / spent.symbols
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and arrays; waits for sums under way, which all ranks have begun."""
+        """Return the state as numbers and arrays. Waits for sums under way, which all ranks have begun."""
         spent, histograms = self._spent.wait(), self._histograms.wait()
         empty = np.zeros(0)
         return {

@@ -25,7 +25,7 @@ from .schedule import OneWay
 
 
 class ScatterSchedule(OneWay):
-    """The messages of one rank: contributions. The parts are equal and lie one after another, by rank."""
+    """Lists the messages of one rank: contributions. The parts are equal and lie one after another, by rank."""
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
@@ -38,9 +38,16 @@ def _pieces(begin: int, end: int, length: int) -> Iterator[Range]:
 
 
 class Scatter(Reduction):
-    """One reduce-scatter of ``values`` (uintW[n], n a multiple of the ranks) into ``result`` (uintW[n / ranks]).
+    """Runs one reduce-scatter. A value is encoded once, as a contribution; the result stays here, and is not rounded.
 
-    A value is encoded once, as a contribution; the result stays here, and is not rounded. Else as Reduction.
+    Args:
+        lane: the lane of the group.
+        coder: the codec of the buffer.
+        values: this rank's values, uintW[n], n a multiple of the ranks.
+        result: takes this rank's part of the result, uintW[n / ranks].
+        mean: divide by the number of ranks.
+        terms: further facts that ranks must agree on.
+        label: begins the texts of errors.
     """
 
     def __init__(
@@ -61,7 +68,7 @@ class Scatter(Reduction):
         self.own = result
 
     def run(self) -> None:
-        """Do it; as :meth:`Reduction.run`."""
+        """Run the reduce-scatter to its end. Raises as :meth:`Reduction.run`."""
         super().run()
         begin = self.lane.rank * len(self.own)
         self.own[:] = self.result[begin : begin + len(self.own)]

@@ -12,7 +12,15 @@ _LAST = (1 << 16) - 1  #: stands for the piece after all others
 
 
 class Slot(NamedTuple):
-    """One message: values ``begin ... end``, to or from a peer. Pieces are numbered within an owner's share."""
+    """A message to or from a peer.
+
+    Attributes:
+        peer: the other rank.
+        kind: CONTRIBUTION, RESULT or RECEIPT.
+        piece: number of the piece within its owner's share.
+        begin: position of its first value in the buffer.
+        end: position behind its last value.
+    """
 
     peer: int
     kind: int
@@ -22,7 +30,7 @@ class Slot(NamedTuple):
 
 
 class Schedule:
-    """The messages of one rank.
+    """Lists the messages of one rank, in the order in which it sends them.
 
     It sends all its contributions, a piece to each owner in turn, and then sums the pieces of its own. So a rank waits
     only for what the others send before they wait themselves.
@@ -37,18 +45,18 @@ class Schedule:
         return self._others(CONTRIBUTION)
 
     def sums(self) -> list[Slot]:
-        """The pieces that this rank sums (``peer`` is itself), in order."""
+        """Return the pieces that this rank sums (``peer`` is itself), in order."""
         return [self._slot(self.rank, RESULT, self.rank, piece) for piece in range(len(self.shares[self.rank]))]
 
     def outgoing(self) -> Iterator[Slot]:
-        """Every message that this rank sends, in order."""
+        """Yield every message that this rank sends, in order."""
         yield from self.contributed()
         for due in self.sums():
             yield from self.copies(due)
         yield from self.receipts()
 
     def copies(self, due: Slot) -> list[Slot]:
-        """The messages with the result of a piece of this rank's."""
+        """Return the messages with the result of a piece of this rank's."""
         return [due._replace(peer=peer) for peer in self.others]
 
     def contributions(self) -> list[dict[int, Slot]]:
@@ -69,11 +77,11 @@ class Schedule:
 
     @classmethod
     def between(cls, n_values: int, rank: int, size: int) -> Schedule:
-        """The one that moves the least."""
+        """Return the schedule that moves the least."""
         return (Mutual if size == 2 else cls)(n_values, rank, size)
 
     def _others(self, kind: int) -> list[Slot]:
-        """Messages about the others' pieces, an owner after the other."""
+        """Return the messages about the others' pieces, one owner after the other."""
         turns = range(max(map(len, self.shares)))
         has = [(owner, turn) for turn in turns for owner in self.others if turn < len(self.shares[owner])]
         return [self._slot(owner, kind, owner, turn) for owner, turn in has]
@@ -83,20 +91,23 @@ class Schedule:
 
 
 class OneWay(Schedule):
-    """Contributions only: who sums a value keeps the result."""
+    """Lists contributions only: the rank that sums a value keeps the result."""
 
     def copies(self, due: Slot) -> list[Slot]:
-        """None."""
+        """Return an empty list: results stay where they are made."""
         return []
 
     def results(self) -> list[Slot]:
-        """None."""
+        """Return an empty list: results stay where they are made."""
         return []
 
 
 class Mutual(OneWay):
-    """The messages of one of two ranks: each sends the other everything, and both sum it. That moves as many values as
-    one half and then the other half's sums, but each is encoded once, and no message waits for a sum."""
+    """Lists the messages of one of two ranks: each sends the other everything, and both sum it.
+
+    That moves as many values as one half and then the other half's sums, but each is encoded once, and no message waits
+    for a sum.
+    """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)

@@ -36,11 +36,15 @@ COUNTING = FixedCodebooks((), (), True)  #: plans without codebooks, for their c
 
 @dataclass(frozen=True)
 class Refresh:
-    """When codebooks are renewed.
+    """Policy that says when codebooks are renewed.
 
-    ``interval``: steps, GComp's 50; ``trigger``: bits per symbol by which codes may exceed the entropy more than they
-    did when new, over all ranks; beyond that they are renewed early, but not before a tenth of the interval. Raises
-    InvalidArgument.
+    Attributes:
+        interval: steps from one refresh to the next; GComp's 50.
+        trigger: bits per symbol by which codes may exceed the entropy more than they did when new, over all ranks.
+            Beyond that they are renewed early, but not before a tenth of the interval.
+
+    Raises:
+        InvalidArgument: an attribute is out of its range.
     """
 
     interval: int = 50
@@ -57,7 +61,12 @@ class Refresh:
 
 
 class Layer:
-    """The codebook of one parameter: its ``cycle``, which counts, and what was counted in the current step."""
+    """Counts symbols for the codebook of one parameter.
+
+    Attributes:
+        cycle: the codebook's life cycle, with its histogram.
+        recent: what was counted in the current step.
+    """
 
     def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
         self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
@@ -70,7 +79,13 @@ class Layer:
 
 
 class Spent(NamedTuple):
-    """Bits that symbols took (``paid``), would take at the entropy of what was counted, and their number."""
+    """The cost of some symbols.
+
+    Attributes:
+        paid: bits that they took.
+        entropy: bits that they would have taken at the entropy of what was counted.
+        symbols: their number.
+    """
 
     paid: float
     entropy: float
@@ -78,7 +93,7 @@ class Spent(NamedTuple):
 
 
 class SharedCodebooks:
-    """The shared codebooks of a hook, by parameter number: the order in which parameters were first seen.
+    """Keeps the shared codebooks of a hook, by parameter number: the order in which parameters were first seen.
 
     Its methods must be called in the same order on all ranks, but for those that count.
     """
@@ -95,7 +110,7 @@ class SharedCodebooks:
         self._given: dict[bytes, FixedCodebooks | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
-        """There are parameters with these numbers, whose frames have this form."""
+        """Make room for the parameters with these numbers, whose frames have this form."""
         for number in numbers:
             layer = self.layers.get(number)
             if layer is None or layer.form != (head_bits, n_levels):
@@ -103,8 +118,10 @@ class SharedCodebooks:
                 self._given.clear()
 
     def given(self, owners: np.ndarray) -> FixedCodebooks | None:
-        """The codebooks for a frame whose blocks belong to ``owners`` (parameter numbers, int64[n_blocks]); None where
-        there are none yet."""
+        """Return the codebooks for a frame whose blocks belong to ``owners``, or None where there are none yet.
+
+        ``owners`` are parameter numbers, int64[n_blocks].
+        """
         key = owners.tobytes()
         if key not in self._given:
             self._given[key] = self._gather(owners)
@@ -121,11 +138,11 @@ class SharedCodebooks:
         return FixedCodebooks(tuple(book for _, book in held), records, True)
 
     def find(self, codebook_id: int, digest: int) -> Codebook | None:
-        """The codebook that a frame names."""
+        """Return the codebook that a frame names, or None if there is no such codebook."""
         return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
 
     def count(self, owners: np.ndarray, plan: FramePlan) -> bool:
-        """Add what a plan has counted; returns whether its codebooks suit it."""
+        """Add what a plan has counted. Return True if its codebooks suit it."""
         whole, numbers = plan.histogram, set(owners.tolist())
         for number in numbers:
             own = whole if len(numbers) == 1 else plan.counts[owners == number].sum(axis=0, dtype=np.uint64)

@@ -28,8 +28,10 @@ Summed = Callable[[np.ndarray], np.ndarray]
 
 
 class StepDetector:
-    """Finds the period of a sequence of calls, and follows it. What it answers depends on the calls and on sums over
-    the ranks alone, so it is the same on all of them. For one thread at a time."""
+    """Finds the period of a sequence of calls, and follows it. For one thread at a time.
+
+    Its answers depend on the calls and on sums over the ranks alone, so they are the same on all of them.
+    """
 
     def __init__(self, summed: Summed) -> None:
         self._summed = summed
@@ -76,14 +78,21 @@ class StepDetector:
 
 
 def period_of(calls: list[Hashable]) -> int | None:
-    """The least length whose repetition ``calls`` are, four times or more; None if there is none."""
+    """Return the shortest length that ``calls`` repeat, four times or more; None if there is none."""
     lengths = range(1, len(calls) // _TIMES + 1)
     return next((length for length in lengths if calls[length:] == calls[:-length]), None)
 
 
 class GroupBypass:
-    """A :class:`bypass.BypassController` whose steps are the periods of a lane's collectives: on the thread that
-    asks for these, and in the lane only where the gate measures or ranks agree. ``label``: begins what is logged."""
+    """A :class:`bypass.BypassController` whose steps are the periods of a lane's collectives.
+
+    It runs on the thread that asks for these, and on the lane's only where it measures or ranks agree.
+
+    Args:
+        config: the policy.
+        lane: the lane.
+        label: begins what is logged.
+    """
 
     def __init__(self, config: Bypass, lane: Lane, label: str) -> None:
         self._bypass, self._lane, self._label = BypassController(config, label), lane, label

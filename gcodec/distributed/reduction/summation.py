@@ -12,10 +12,14 @@ _CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the 
 
 
 class RankSum:
-    """Sums of at most ``most`` values of one type, each term given as bits, uintW[n].
+    """Sums terms of one type in the order in which they are added.
 
     float32 and float64 are added in their own precision, bfloat16 and float16 in float32: a term is never rounded, the
     sum once, at the end. A mean is the sum divided by the number of ranks, before it is rounded.
+
+    Args:
+        dtype: type of the terms, each given as bits, uintW[n].
+        most: values of a term at most.
     """
 
     def __init__(self, dtype: DType, most: int) -> None:
@@ -24,7 +28,7 @@ class RankSum:
         self._total: np.ndarray | None = None
 
     def add(self, bits: np.ndarray) -> None:
-        """The next term, but for the last. The first one is to stay as it is until the next call is over."""
+        """Add the next term, but for the last. The first one must stay as it is until the next call is over."""
         term = self._floats(bits)
         if self._total is None:
             self._total = term
@@ -33,8 +37,13 @@ class RankSum:
             self._total = np.add(self._total, term, out=self._memory[: len(term)])
 
     def finish(self, bits: np.ndarray, divisor: int, out: np.ndarray) -> None:
-        """The last term, and the sum divided by ``divisor``, as bits, into ``out``, which may be that of the first
-        term or of the last. Another sum may follow."""
+        """Add the last term, and write the sum divided by ``divisor`` to ``out``. Another sum may follow.
+
+        Args:
+            bits: the last term, uintW[n].
+            divisor: 1 for a sum, the number of ranks for a mean.
+            out: uintW[n]; may be the memory of the first term or of the last.
+        """
         term, narrow = self._floats(bits), _NARROW.get(self.dtype.name)
         result = out.view(self.dtype.name) if narrow is None else self._memory[: len(term)]
         for begin in range(0, len(term), _CHUNK):

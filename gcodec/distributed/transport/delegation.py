@@ -61,14 +61,14 @@ def _handed_on(name: str) -> Callable[..., Any]:
 
 
 def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
-    """A method of torch's group, by the name that this torch has for it: the newer one, which does not warn."""
+    """Return a method of torch's group, by the name that this torch has for it: the newer one, which does not warn."""
     names = _NEWER.get(name), name, NAMES[name]
     found: Callable[..., Any] = next(getattr(inner, one) for one in names if one is not None and hasattr(inner, one))
     return found
 
 
 def hands_on(cls: type) -> type:
-    """A class decorator: every method of NAMES that ``cls`` does not define itself goes to its ``inner`` group."""
+    """Decorate a class: every method of NAMES that it does not define itself goes to its ``inner`` group."""
     for name in NAMES:
         if name not in vars(cls):
             setattr(cls, name, _handed_on(name))

@@ -29,11 +29,11 @@ class GpuTransport(Protocol):
         """Send ``frames[r]`` (uint8, may be empty) to every rank r and receive ``sizes[r]`` bytes from it."""
 
     def all_reduce(self, flat: torch.Tensor) -> None:
-        """The sum over all ranks, in place, uncompressed."""
+        """Sum a tensor over all ranks, in place, uncompressed."""
 
 
 class NcclTransport:
-    """A process group that takes the device's tensors itself: NCCL's, on CUDA devices."""
+    """Moves bytes by a process group that takes the device's tensors itself: NCCL's, on CUDA devices."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -52,7 +52,7 @@ class NcclTransport:
 
 
 class StagedTransport:
-    """The lane's Gloo group, through pinned memory of the host's. Waits for the device and the network."""
+    """Moves bytes by the lane's Gloo group, through pinned memory of the host. Waits for the device and the network."""
 
     def __init__(self, lane: Lane, device: torch.device) -> None:
         self.lane, self.device = lane, device
@@ -102,7 +102,10 @@ def _where(peer: int) -> str:
 
 
 def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
-    """The transport of a device's tensors among a lane's ranks, made on the first call; on the lane's thread."""
+    """Return the transport of a device's tensors among a lane's ranks, made on the first call.
+
+    Runs on the lane's thread.
+    """
     if device not in lane.gpu_transports:
         nccl = has_nccl(lane.parent)
         made = NcclTransport(_private_nccl(lane, device)) if nccl else StagedTransport(lane, device)
@@ -122,7 +125,7 @@ def has_nccl(group: dist.ProcessGroup) -> bool:
 
 
 def _private_nccl(lane: Lane, device: torch.device) -> dist.ProcessGroup:
-    """An NCCL group with the ranks of a lane: its collectives are not to come between those of training."""
+    """Make an NCCL group with the ranks of a lane: its collectives must not come between those of training."""
     name = str(lane.parent.group_name)
     _made[name] = _made.get(name, 0) + 1
     own = f"gcodec-wire-{_made[name]}"

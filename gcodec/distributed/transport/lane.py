@@ -63,9 +63,9 @@ class Lane:
         self._thread.start()
 
     def submit(self, work: LaneJob | Callable[[], Any]) -> Future:
-        """Hand in something to do, from any thread; the order of these calls must be the same on all ranks.
+        """Hand in a job, from any thread; the order of these calls must be the same on all ranks.
 
-        Waits where too much is waiting. Raises PeerError if that lasts as long as a silent rank may; GcodecError if the
+        Blocks while too many jobs wait. Raises PeerError if that lasts as long as a silent rank may; GcodecError if the
         lane is closed.
         """
         if self.closed or not self._thread.is_alive():
@@ -165,7 +165,7 @@ class Lane:
                     future.complete(value)
 
     def close(self, patience: float | None = None) -> None:
-        """Finish what was handed in and end the thread. ``patience``: seconds to wait for it, default the timeout."""
+        """Finish what was handed in and end the thread. Waits ``patience`` seconds for it, by default the timeout."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self.closed = True
             patience = self._patience if patience is None else patience
@@ -179,7 +179,7 @@ class Lane:
 
 
 def _private_store(parent: dist.ProcessGroup) -> Store:
-    """A part of the parent's own store, for a group of the same ranks. Raises InvalidArgument."""
+    """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument."""
     if parent not in distributed_c10d._world.pg_map:
         raise InvalidArgument("this process group has been destroyed, or is none of torch.distributed's")
     name = str(parent.group_name)
@@ -188,7 +188,7 @@ def _private_store(parent: dist.ProcessGroup) -> Store:
 
 
 def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
-    """A Gloo group of those that meet through ``store``, which is all that it needs to be collective over.
+    """Make a Gloo group of the processes that meet through ``store``. It is collective over these alone.
 
     ``new_group`` with local synchronization would name it after how many groups this process is in, which is not the
     same on all ranks, and falls when one is destroyed.
@@ -205,10 +205,16 @@ def adopt(group: dist.ProcessGroup, gloo: dist.ProcessGroupGloo) -> None:
 
 
 def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> Lane:
-    """The lane of a group (default: the world's), made on the first call, which is collective over the group.
+    """Return the lane of a group, made on the first call, which is collective over the group.
 
-    ``timeout``: after which a silent peer is an error; default 5 minutes; only the first call's counts. Making one
-    closes those of groups that have been destroyed. Raises InvalidArgument.
+    Making one closes those of groups that have been destroyed.
+
+    Args:
+        group: a process group; default the world's.
+        timeout: time after which a silent peer is an error; default 5 minutes. Only the first call's counts.
+
+    Raises:
+        InvalidArgument: torch.distributed is not initialized, or this process is not in the group.
     """
     if not dist.is_initialized():
         raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
@@ -232,9 +238,19 @@ def lane_with_options(
     timeout: timedelta | None,
     options: Callable[[], Mapping[str, object]],
 ) -> Lane:
-    """The lane that somebody has kept, or a new one: the first time, and where that one has been closed. One that was
-    broken stays so, as ranks no longer agree on what comes next. ``options``: what they must have in common to use a
-    new one. Raises PeerError where they do not."""
+    """Return the lane that a caller has kept, or a new one: the first time, and where that one has been closed.
+
+    A lane that was broken stays so, as ranks no longer agree on what comes next.
+
+    Args:
+        kept: the lane of the caller's last step, if any.
+        group: as for :func:`lane_of`.
+        timeout: as for :func:`lane_of`.
+        options: returns what ranks must have in common to use a new lane.
+
+    Raises:
+        PeerError: ranks have different options.
+    """
     if kept is not None and (kept.broken or not kept.closed):
         return kept
     lane = lane_of(group, timeout)
@@ -243,8 +259,14 @@ def lane_with_options(
 
 
 def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None = None) -> None:
-    """Close the lane of ``group``, or all lanes, on all ranks alike; before ``destroy_process_group``. ``patience``:
-    seconds to wait for what is under way, default the timeout. What needs a lane later makes a new one."""
+    """Close the lane of a group, or all lanes, on all ranks alike; before ``destroy_process_group``.
+
+    A job that needs a lane later makes a new one.
+
+    Args:
+        group: the process group; None for all.
+        patience: seconds to wait for what is under way; default the timeout.
+    """
     with _lock:
         closing = [lane for lane in _lanes if group is None or lane.parent is group]
         _lanes[:] = [lane for lane in _lanes if lane not in closing]
@@ -253,7 +275,7 @@ def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None =
 
 
 def _close_orphans() -> None:
-    """Nobody waits for the lanes of destroyed groups."""
+    """Close the lanes of destroyed groups, for which nobody waits."""
     known = distributed_c10d._world.pg_map
     for lane in [lane for lane in _lanes if lane.parent not in known]:
         _lanes.remove(lane)
@@ -261,7 +283,7 @@ def _close_orphans() -> None:
 
 
 def _forget() -> None:
-    """Neither threads nor connections survive a fork."""
+    """Forget all lanes: neither threads nor connections survive a fork."""
     global _lock
     _lanes.clear()
     _lock = threading.Lock()

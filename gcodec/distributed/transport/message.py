@@ -30,7 +30,17 @@ _FIELDS = struct.Struct("<4sBB2xIIQQQQ12x")
 
 
 class Header(NamedTuple):
-    """The fields of a message's header, but for magic, version and CRC."""
+    """A message's header, but for magic, version and CRC.
+
+    Attributes:
+        kind: CONTRIBUTION, RESULT, ABORT or RECEIPT.
+        sender: rank of the sender.
+        piece: number of the piece.
+        sequence: number of the all-reduce on its lane.
+        agreement: hash of what all ranks must have in common.
+        n_values: values that the payload holds.
+        payload: bytes behind the header.
+    """
 
     kind: int
     sender: int
@@ -41,15 +51,17 @@ class Header(NamedTuple):
     payload: int
 
     def write_to(self, message: np.ndarray) -> None:
-        """Into the first 64 bytes of ``message``, uint8."""
+        """Write the header into the first 64 bytes of ``message``, uint8."""
         kind, sender, piece, *rest = self
         fields = _FIELDS.pack(_MAGIC, _VERSION, kind, sender, piece, *rest)
         message[:HEADER] = np.frombuffer(fields + struct.pack("<I", zlib.crc32(fields)), np.uint8)
 
     @classmethod
     def read_from(cls, message: np.ndarray, where: str) -> Header:
-        """From the first 64 bytes of ``message``, uint8, which may be longer than what was received. Raises
-        Corruption; ``where`` begins its text."""
+        """Read the header in the first 64 bytes of ``message``, uint8, which may be longer than what was received.
+
+        Raises Corruption, or PeerError for another version; ``where`` begins the texts.
+        """
         data = message[:HEADER].tobytes()
         magic, version, *fields = _FIELDS.unpack_from(data)
         if magic != _MAGIC or zlib.crc32(data[:60]) != int.from_bytes(data[60:], "little"):
@@ -60,15 +72,21 @@ class Header(NamedTuple):
 
 
 def agreement_of(*facts: Any) -> int:
-    """64 bits that are equal on all ranks if the facts are: numbers, strings and tuples of these."""
+    """Return 64 bits that are equal on all ranks if the facts are: numbers, strings and tuples of these."""
     return int(xxhash.xxh3_64_intdigest(repr(facts).encode()))
 
 
 def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
-    """The payload of a received message, uint8, a view; ``expected`` says all but the payload's size.
+    """Return the payload of a received message, a view (uint8), after comparing the header with the one expected.
 
-    Raises PeerError for an abort message or a peer that does something else, Corruption for damage; ``where`` names the
-    sender.
+    Args:
+        message: the buffer that the message was received in, uint8.
+        expected: the header that is due; the payload's size may be another.
+        where: names the sender in errors.
+
+    Raises:
+        PeerError: an abort message, or a peer that does something else.
+        Corruption: the message is damaged.
     """
     found = Header.read_from(message, where)
     if not 0 <= found.payload <= len(message) - HEADER:

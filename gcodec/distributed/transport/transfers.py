@@ -40,15 +40,18 @@ def labeled(label: str, operation: Callable[[], Any]) -> Any:
 
 
 class Buffers:
-    """Memory for messages, used again: fresh pages cost as much as encoding does. For one thread. ``pinned``: such as
-    a CUDA device copies to and from by itself."""
+    """Keeps memory for messages to be used again: fresh pages cost as much as encoding does. For one thread.
+
+    Args:
+        pinned: take memory that a CUDA device copies to and from by itself.
+    """
 
     def __init__(self, pinned: bool = False) -> None:
         self._kept: dict[int, list[torch.Tensor]] = {}
         self._pinned = pinned
 
     def take(self, size: int) -> torch.Tensor:
-        """uint8[at least ``size``]."""
+        """Return a buffer, uint8, of at least ``size`` bytes."""
         rounded = max(1 << 12, 1 << (size - 1).bit_length() - 3)
         rounded *= -(-size // rounded)
         kept = self._kept.get(rounded)
@@ -69,16 +72,24 @@ class Incoming:
 
     @property
     def bytes(self) -> np.ndarray:
-        """The memory, uint8."""
+        """The memory of the buffer, uint8."""
         array: np.ndarray = self.buffer.numpy()
         return array
 
 
 class Transfers:
-    """The sends and receives of one job on ``group``; ``buffers``: where memory comes from and goes back to; ``where``:
-    from a peer to the text that its errors begin with; ``failure_records``: what ranks have said of why they are gone.
+    """Makes the sends and receives of one job. All methods raise PeerError.
 
-    ``waited``: seconds spent waiting for the network; ``sent``: bytes handed to it. All methods raise PeerError.
+    Args:
+        group: the process group.
+        timeout: time after which a silent peer is an error.
+        buffers: where memory comes from and goes back to.
+        where: returns the text that errors about a peer begin with.
+        failure_records: what ranks have said of why they are gone.
+
+    Attributes:
+        waited: seconds spent waiting for the network.
+        sent: bytes handed to it.
     """
 
     def __init__(
@@ -105,7 +116,7 @@ class Transfers:
         return incoming
 
     def own(self, buffer: torch.Tensor) -> None:
-        """A buffer to send from is the exchange's from now on, which gives it back when all has been sent."""
+        """Keep a buffer to send from, and give it back when everything has been sent."""
         self._owned.append(buffer)
 
     def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
@@ -119,7 +130,7 @@ class Transfers:
         self.send(peer, tag, torch.from_numpy(message), len(message))
 
     def receive(self, incoming: Incoming, where: str) -> np.ndarray:
-        """Wait for a message: uint8, longer than the message. ``where``: begins the text of an error."""
+        """Wait for a message, and return its buffer, uint8, which is longer; ``where`` begins the text of an error."""
         self._wait(incoming.work, incoming.peer, where)
         return incoming.bytes
 

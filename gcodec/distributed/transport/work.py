@@ -65,10 +65,10 @@ class LaneWork(Work):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors; waits for them."""
+        """Wait for the tensors and return them."""
         tensors: list[torch.Tensor] = self._torch_future.wait()
         return tensors
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the list of tensors."""
+        """Return a future of the list of tensors."""
         return self._torch_future
