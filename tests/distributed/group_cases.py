@@ -563,7 +563,7 @@ def death(by: int) -> str:
     return ""
 
 
-def result_of() -> None:
+def ended() -> None:
     """The world ends and begins again, as after a failure that a launcher has mended."""
     dist.all_reduce(torch.ones(LARGE))
     store = distributed_c10d._get_default_store()
