@@ -42,7 +42,7 @@ from gcodec.kernels.core.unaligned import load_u16, load_u32, subarray, subarray
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.entropy.decode_streams import decode_streams
 from gcodec.kernels.entropy.prefix_code import ESCAPE
-from gcodec.kernels.heads.symbols import find_block_symbols
+from gcodec.kernels.heads.symbols import find_block_symbols, symbol_ranges
 from gcodec.kernels.levels.rounding import round_values
 from gcodec.kernels.planes import layouts
 from gcodec.plan import plan as planning
@@ -69,21 +69,18 @@ def encode_up_to(upto, values, levels, geometry, float_bits, begin, end, roundin
         some = subarray(values, b * geometry.block, n)
         some_levels = subarray_if_any(levels, b * geometry.block, n)
         if rounded is not None:
-            round_values(some, some_levels, n, rounding.drops, float_bits.infinity, float_bits.smallest_normal,
-                         rounding.nearest, rounding.prune, scratch.symbols,
-                         subarray(values, b * geometry.block + n, n), rounded)
+            round_values(some, some_levels, float_bits, rounding, scratch.symbols,
+                         subarray(values, b * geometry.block + n, n), subarray(rounded, 0, n))
             some = subarray(rounded, 0, n)
         c = choices.codebook[b]
         if upto == 1 or header.is_constant(some, n) or c < 0:
             continue
-        find_block_symbols(some, some_levels, n, stream_len, float_bits, choices.base[b], choices.references, c, books,
-                           scratch)
+        find_block_symbols(some, some_levels, stream_len, float_bits, choices.base[b], choices.references,
+                           symbol_ranges(books, c), scratch)
         if upto == 2:
             continue
-        streams_at = layouts.split_planes(some, n, stream_len, float_bits.tail_bits, books.mark_of[c], books.shift[c],
-                                          planes, scratch.dense, scratch.lone, scratch.seven, scratch.items,
-                                          scratch.general,
-                                          scratch, out, at + header.CODED_HEADER)
+        streams_at = layouts.split_planes(some, stream_len, float_bits, layouts.plane_tables(books, c), planes, scratch,
+                                          out, at + header.CODED_HEADER)
         if upto == 3:
             continue
         encode_streams.encode_streams(scratch.symbols, some, n, stream_len, books.table[c], books.escape_code[c],
@@ -117,8 +114,7 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, c
                        subarray(out, b * geometry.block, n))
         if upto == 2:
             continue
-        layouts.count_plane_items(n, stream_len, books.mark_of[c], books.shift[c], books.narrow_head_of[c], planes,
-                                  scratch.dense, scratch.lone, scratch.seven, scratch.items, scratch.general, scratch)
+        layouts.count_plane_items(n, stream_len, layouts.plane_tables(books, c), planes, scratch)
     return bad
 
 

@@ -15,8 +15,8 @@ from .dtypes import DType
 from .format.prelude import TEMPLATE_COLUMNS
 from .kernels.core.bundles import FloatBits, Residuals, Scratch
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
-from .kernels.planes import whole_tail
 from .kernels.planes.class_tables import CLASS_BYTES
+from .kernels.planes.layout_types import GROUP, Layout, layout_scratch
 
 # The pool of buffers
 
@@ -111,11 +111,13 @@ class _Memory:
 
 # Scratch of the kernels
 
-def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool, lossy: bool = False) -> Scratch:
+def scratch_for(
+    dtype: DType, block: int, stream: int, layout: type[Layout], decode: bool, lossy: bool = False
+) -> Scratch:
     """The working memory of one thread."""
-    n_streams, more = -(-block // stream), whole_tail.GROUP
+    n_streams, more = -(-block // stream), GROUP
     with_heads = dtype.bits == 32 and not decode
-    narrow, strided = layout == whole_tail.LAYOUT_NARROW, n_streams * (stream + STREAM_PAD) + 2 * more
+    strided = n_streams * (stream + STREAM_PAD) + 2 * more
 
     def array(wanted: bool, shape: Any, kind: Any) -> Any:
         return np.empty(shape, kind) if wanted else None
@@ -130,16 +132,7 @@ def scratch_for(dtype: DType, block: int, stream: int, layout: int, decode: bool
         shifted=np.empty(0 if decode else block, dtype.uint),
         heads=np.empty(block + more if with_heads else 0, np.uint8),
         others=np.empty(block // 64 + 1 if with_heads else 0, np.uint64),
-        words=array(narrow or layout == whole_tail.LAYOUT_24, stream + more, np.uint32),
-        dense=array(layout == whole_tail.LAYOUT_24, stream + more, np.uint32),
-        lone=array(layout == whole_tail.LAYOUT_8, stream + more, np.uint8),
-        seven=array(layout in (whole_tail.LAYOUT_7, whole_tail.LAYOUT_23), block + more, np.uint8),
-        tails=array(layout in (whole_tail.LAYOUT_7, whole_tail.LAYOUT_23), stream + more, np.uint8),
-        bytes=array(narrow, 2 * (stream + more), np.uint8),
-        marks=array(narrow, strided, np.uint8),
-        items=array(narrow, (8, block + more), np.uint8),
-        general=array(layout == whole_tail.LAYOUT_GENERAL, block if decode else 0, np.uint64),
-        bare=array(layout == whole_tail.LAYOUT_NONE, 0, np.uint8),
+        layout=layout_scratch(layout, block, stream, strided, decode),
         rounded=array(lossy, block, dtype.uint),
         starts=array(decode, n_streams, np.int64),
         bases=array(decode, n_streams, np.uint16),
@@ -160,14 +153,14 @@ def float_bits_of(dtype: DType) -> FloatBits:
 def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
     """The working memory of one thread for predicted blocks."""
     n_streams = -(-block // stream)
-    strided = n_streams * (stream + STREAM_PAD) + 2 * whole_tail.GROUP
+    strided = n_streams * (stream + STREAM_PAD) + 2 * GROUP
     return Residuals(
         symbols=np.empty(strided, np.uint8),
         marks=np.empty(strided, np.uint8),
         predictions=np.empty(block, np.uint32),
         words=np.empty(block, np.uint32),
-        bytes=np.empty(2 * (stream + whole_tail.GROUP), np.uint8),
-        items=np.empty((dtype.itemsize, block + whole_tail.GROUP), np.uint8),
+        bytes=np.empty(2 * (stream + GROUP), np.uint8),
+        items=np.empty((dtype.itemsize, block + GROUP), np.uint8),
         n_items=np.zeros(8, np.int64),
         scales=np.empty(block // TEMPLATE_COLUMNS.start + 2, np.uint32),
         sums=np.empty(16, np.float32),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import InvalidArgument
-from ..kernels.planes import whole_tail
+from ..kernels.planes import layout_types
 from .ladders import Ladder
 from .levels import MAX_PLANE_BITS, MAX_PLANES, Level, kept_bits
 
@@ -112,19 +112,19 @@ def _nested_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]]:
 
 
 @lru_cache
-def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> int:
-    """The fastest kernels that can handle these planes (``kernels.planes.LAYOUT_...``)."""
+def layout_of(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> type[layout_types.Layout]:
+    """Return the layout whose kernels are the fastest that can handle these planes."""
     whole = len(levels) == 1 and widths == (dtype.tail_bits,)
     if dtype.tail_bits == 0:
-        return whole_tail.LAYOUT_NONE
+        return layout_types.NoPlanes
     if whole and dtype.tail_bits == 24:
-        return whole_tail.LAYOUT_24
+        return layout_types.Tails24
     if whole and dtype.tail_bits == 8:
-        return whole_tail.LAYOUT_8
+        return layout_types.Tails8
     if whole and dtype.tail_bits == 7:
-        return whole_tail.LAYOUT_7
+        return layout_types.Tails7
     if dtype.tail_bits == 23 and len(levels) == 1 and widths == (16, 7) and levels[0].drop == 0:
-        return whole_tail.LAYOUT_23
+        return layout_types.Tails23
     if dtype.head_bits <= 8 and max(widths) <= 8:
-        return whole_tail.LAYOUT_NARROW
-    return whole_tail.LAYOUT_GENERAL
+        return layout_types.NarrowPlanes
+    return layout_types.GeneralPlanes

@@ -21,6 +21,7 @@ from ..kernels.block.predicted import decode_predicted_blocks
 from ..kernels.core.bundles import Books, Columns, Geometry, Planes, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.encode_streams import STREAM_PAD, checksum
+from ..kernels.planes.layout_types import Layout
 from ..memory import MAX_POOLED_BLOCK, acquire, float_bits_of, release, residual_scratch_for, scratch_for
 from ..tensors import hash_of, kernel_view
 from ..threads import run_batches
@@ -125,7 +126,7 @@ class _Decoding(NamedTuple):
 
     frame: FrameReader
     geometry: Geometry
-    layout: int
+    layout: type[Layout]
     columns: Columns
     books: Books
     planes: Planes

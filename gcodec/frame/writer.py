@@ -17,6 +17,7 @@ from ..kernels.block.block_index import seal_prelude
 from ..kernels.block.predicted import encode_predicted_blocks
 from ..kernels.core.bundles import Books, Choices, Columns, FloatBits, Geometry, Planes, Rounding, Scratch
 from ..kernels.core.specialized import Specialized
+from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, float_bits_of, release, residual_scratch_for, scratch_for
 from ..plan.plan import FramePlan
 from ..plan.prediction import Prediction
@@ -47,7 +48,7 @@ class FrameWriter(NamedTuple):
     columns: Columns
     books: Books
     planes: Planes
-    layout: int
+    layout: type[Layout]
     lossy: bool
     sizes: np.ndarray
     limit: int

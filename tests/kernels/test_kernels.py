@@ -25,8 +25,9 @@ from gcodec.frame import decode, writer
 from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.heads import means, symbols
-from gcodec.kernels.planes import whole_tail
+from gcodec.kernels.planes import layout_types
 from gcodec.kernels.predict import residuals
+from gcodec.memory import float_bits_of, scratch_for
 from gcodec.truncation.reference import round_to_levels
 from tests.support import laws, reference
 from tests.support.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
@@ -153,26 +154,34 @@ def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, se
     odd = rng.random(n) < 0.02
     values[odd] = rng.choice(specials(KINDS["float32"]), odd.sum())
     levels = rng.integers(0, 8, n + 64, np.uint8)[:n] if with_levels else None
-    n_streams, strided = -(-n // stream), -(-n // stream) * (stream + encode_streams.STREAM_PAD) + 128
-    heads, others = np.full(n + 64, 7, np.uint8), np.full(n // 64 + 1, 7, np.uint64)
-    from_heads.store_heads(values, n, heads, others)
-    references, wanted = np.zeros((2, n_streams), np.uint32)
-    assert symbols.find_references_from_heads(heads, others, n, stream, references) == (
-        symbols.find_references_from_values(values, n, stream, 23, 255, wanted))
-    assert np.array_equal(references, wanted)
-    assert from_heads.mean_of_heads(heads, others, 0, n) == means.mean_head(values, 23, 255)
-    first, counts = rng.integers(-20, 3, 16), rng.integers(0, 25, 16)
+    float_bits, scratch = float_bits_of(kind), scratch_for(kind, 2048, stream, layout_types.NoPlanes, decode=False)
+    n_streams = -(-n // stream)
+    heads, nonzero = scratch.heads, scratch.others
+    for array in (heads, nonzero, scratch.symbols):
+        array[:] = 7
+    from_heads.store_heads(values, n, heads, nonzero)
+    wanted = np.zeros(n_streams, np.uint32)
+    assert symbols.find_references_from_heads(heads, nonzero, n, stream, scratch.references) == (
+        symbols.find_references_from_values(values, stream, float_bits, wanted))
+    assert np.array_equal(scratch.references[:n_streams], wanted)
+    assert from_heads.mean_of_heads(heads, nonzero, 0, n) == means.mean_head(values, 23, 255)
+    ranges, base = ranges_of(rng, 8 if with_levels else 1, with_gaps), int(rng.integers(0, 256))
+    from_heads.find_symbols_from_heads(levels, n, stream, base, ranges, scratch)
+    found = scratch.symbols.copy()
+    scratch.symbols[:] = 7
+    symbols.find_symbols_from_values(values, levels, stream, float_bits, base, ranges, scratch)
+    assert np.array_equal(found, scratch.symbols)
+
+
+def ranges_of(rng, n_levels, with_gaps):
+    """Ranges of some codebook, from 1 on without gaps, as the kernels take them."""
+    first, counts = rng.integers(-20, 3, 16), np.zeros(16, np.int64)
+    counts[:n_levels] = rng.integers(0, 25, n_levels)
     number = 1 + np.cumsum(counts) - counts
-    ranges = np.stack([np.resize(each.astype(np.uint8), 256) for each in (first, counts, number)])
+    by_level = np.stack([np.resize(each.astype(np.uint8), 256) for each in (first, counts, number)])
     coded = np.arange(256, dtype=np.uint8)
     coded[rng.random(256) < 0.2] = 255
-    chunk, base = np.zeros(4 * (stream + 64), np.uint8), int(rng.integers(0, 256))
-    found, plain = np.full((2, strided), 7, np.uint8)
-    from_heads.find_symbols_from_heads(heads, others, levels, n, stream, base, references, first, counts, ranges,
-                                       coded, with_gaps, chunk, found)
-    symbols.find_symbols_from_values(values, levels, n, stream, np.uint64(kind.infinity), base, references, 23, 255,
-                                     first, counts, number, ranges, coded, with_gaps, chunk, plain)
-    assert np.array_equal(found, plain)
+    return symbols.SymbolRanges(first, counts, number, by_level, coded, with_gaps)
 
 
 # Unaligned memory
@@ -261,7 +270,7 @@ LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16"
 
 def use_general_layout(monkeypatch):
     for room in (writer, decode):
-        monkeypatch.setattr(room, "layout_of", lambda *any_planes: whole_tail.LAYOUT_GENERAL)
+        monkeypatch.setattr(room, "layout_of", lambda *any_planes: layout_types.GeneralPlanes)
 
 
 @pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)

@@ -13,8 +13,9 @@ from ...errors import Corruption
 from ...format.modes import BitLayout
 from ...frame.decode import FrameReader
 from ...frame.encode import encode_values, plan_for
+from ...kernels.core.bundles import Rounding
 from ...kernels.core.specialized import Specialized
-from ...kernels.levels.rounding import round_values
+from ...kernels.levels.rounding import ROUNDING_BYTES, round_values
 from ...memory import acquire, float_bits_of, release
 from ...options import EncoderOptions
 from ...plan.plan import FramePlan
@@ -29,7 +30,6 @@ from .shared_codebooks import COUNTING, SharedCodebooks
 
 _NO_LEVELS = np.zeros(0, np.uint8)
 _DEFAULT = EncoderOptions()
-_CHUNK = 1088  #: bytes of scratch that rounding needs
 _round_values = Specialized(round_values)
 
 
@@ -141,17 +141,14 @@ class Coder:
             out[:] = bits
             return
         levels = self._levels(bits, begin, 0)
+        rounding = Rounding(bit_layout.drop_table, len(bit_layout.levels), True, bit_layout.prune)
         _round_values(
             (self.dtype, len(levels) > 0),
             bits,
             levels if len(levels) else None,
-            len(bits),
-            bit_layout.drop_table,
-            kind.infinity,
-            kind.smallest_normal,
-            True,
-            bit_layout.prune,
-            np.empty(_CHUNK, np.uint8),
+            kind,
+            rounding,
+            np.empty(ROUNDING_BYTES, np.uint8),
             None,  # nothing else is wanted next
             out,
         )

@@ -11,7 +11,7 @@ from ..entropy.decode_streams import decode_streams
 from ..entropy.encode_streams import STREAM_PAD, checksum
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, restore_columns
-from ..planes.layouts import count_plane_items, merge_planes
+from ..planes.layouts import count_plane_items, merge_planes, plane_tables
 from .header import (
     BAD_CHECKSUM,
     BAD_FIELD,
@@ -46,6 +46,7 @@ def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, b
     """One coded block with codebook ``c`` at ``at`` of ``size`` bytes into ``out`` (uintW[n]), the values from
     ``start`` on. Returns a status."""
     head_mask = (1 << float_bits.head_bits) - 1
+    tables = plane_tables(books, c)
     base = np.int64(load_u16(data, at + 2))
     symbol_bytes = np.int64(load_u32(data, at + 16))
     plane_bytes = np.int64(load_u32(data, at + 20))
@@ -108,46 +109,14 @@ def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, b
         if n_escapes < 0:
             status = BAD_STREAM
     if status == OK:
-        count_plane_items(
-            n,
-            stream_len,
-            books.mark_of[c],
-            books.shift[c],
-            books.narrow_head_of[c],
-            planes,
-            scratch.dense,
-            scratch.lone,
-            scratch.seven,
-            scratch.items,
-            scratch.general,
-            scratch,
-        )
+        count_plane_items(n, stream_len, tables, planes, scratch)
         total = 0
         for p in range(planes.n):
             total += (scratch.n_items[p] * planes.widths[p] + 7) >> 3
         if total != plane_bytes:
             status = BAD_PLANES
     if status == OK:
-        merge_planes(
-            data,
-            at + CODED_HEADER,
-            n,
-            stream_len,
-            float_bits,
-            books.mark_of[c],
-            books.shift[c],
-            books.head_of[c],
-            books.narrow_head_of[c],
-            planes,
-            scratch.dense,
-            scratch.lone,
-            scratch.seven,
-            scratch.items,
-            scratch.general,
-            scratch.bare,
-            scratch,
-            out,
-        )
+        merge_planes(data, at + CODED_HEADER, stream_len, float_bits, tables, planes, scratch, out)
         if flags and fill_columns(columns.spans, columns.heads, start, n, scratch.columns):
             restore_columns(out, n, stream_len, scratch.symbols, scratch.columns, float_bits.head_shift, head_mask)
         for k in range(n_escapes):

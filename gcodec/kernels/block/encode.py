@@ -10,9 +10,9 @@ from ..core.unaligned import store_u16, store_u32, store_u64, store_value, subar
 from ..entropy.encode_streams import checksum, encode_streams
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, remove_columns
-from ..heads.symbols import find_block_symbols
+from ..heads.symbols import find_block_symbols, symbol_ranges
 from ..levels.rounding import round_values
-from ..planes.layouts import split_planes
+from ..planes.layouts import plane_tables, split_planes
 from .header import BLOCK_HEADER, CODED, CODED_HEADER, CONSTANT, HAS_COLUMNS, RAW, SEED, is_constant, pack_numbers
 
 
@@ -40,26 +40,10 @@ def encode_coded(
     n_streams = (n + stream_len - 1) // stream_len
     references, stream_bytes = scratch.references, scratch.stream_bytes
     base, width = find_block_symbols(
-        shifted, levels, n, stream_len, float_bits, base, with_references, c, books, scratch
+        shifted, levels, stream_len, float_bits, base, with_references, symbol_ranges(books, c), scratch
     )
     planes_at = at + CODED_HEADER
-    streams_at = split_planes(
-        values,
-        n,
-        stream_len,
-        float_bits.tail_bits,
-        books.mark_of[c],
-        books.shift[c],
-        planes,
-        scratch.dense,
-        scratch.lone,
-        scratch.seven,
-        scratch.items,
-        scratch.general,
-        scratch,
-        out,
-        planes_at,
-    )
+    streams_at = split_planes(values, stream_len, float_bits, plane_tables(books, c), planes, scratch, out, planes_at)
     run_symbol = books.run_symbol[c]
     end = encode_streams(
         scratch.symbols,
@@ -148,12 +132,8 @@ def encode_blocks(
             round_values(
                 block_values,
                 block_levels,
-                n,
-                rounding.drops,
-                float_bits.infinity,
-                float_bits.smallest_normal,
-                rounding.nearest,
-                rounding.prune,
+                float_bits,
+                rounding,
                 scratch.symbols,
                 subarray(values, start + n, n),
                 result,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,11 +130,8 @@ class SampleScratch(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of one thread: arrays of one block. What a layout or direction does not use is None, and is
-    compiled away.
-
-    ``dense``, ``lone``, ``seven``, ``items``, ``general`` and ``bare`` also say which of the six layouts of
-    ``kernels.planes`` it is: just one of them is not None.
+    """Working memory of one thread: arrays of one block, and that of the layout of its planes
+    (:mod:`planes.layout_types`). What a direction does not use is None, and is compiled away.
     """
 
     symbols: np.ndarray  #: uint8, strided
@@ -146,16 +143,7 @@ class Scratch(NamedTuple):
     shifted: np.ndarray  #: uintW[block], to encode
     heads: np.ndarray  #: uint8[block + 64], to encode float32
     others: np.ndarray  #: uint64[block / 64 + 1], likewise
-    words: np.ndarray | None  #: uint32[stream_len + 64]
-    dense: np.ndarray | None  #: uint32[stream_len + 64]
-    lone: np.ndarray | None  #: uint8[stream_len + 64]
-    seven: np.ndarray | None  #: uint8[block + 64]
-    tails: np.ndarray | None  #: uint8[stream_len + 64], beside ``seven``
-    bytes: np.ndarray | None  #: uint8[2 * (stream_len + 64)]
-    marks: np.ndarray | None  #: like symbols
-    items: np.ndarray | None  #: uint8[8, block + 64]
-    general: np.ndarray | None  #: uint64[block]
-    bare: np.ndarray | None  #: uint8[0]
+    layout: Any  #: of layout_types.Layout
     rounded: np.ndarray | None  #: uintW[block], where values are rounded
     starts: np.ndarray | None  #: int64[n_streams], to decode, as all below
     bases: np.ndarray | None  #: uint16[n_streams]

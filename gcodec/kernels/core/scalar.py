@@ -1,12 +1,24 @@
-"""The arithmetic that decides bytes, one value at a time; the same functions compile for the CPU and for CUDA.
+"""The arithmetic that decides bytes, one value at a time; the same functions compile for CPUs and for CUDA.
 
-Every intermediate result is cast back to its width: compiled numba widens ``uint32 op uint32`` to 64 bits where the
-CUDA simulator wraps, and only a cast makes the two agree.
+Scalar loops of the CPU's kernels call these functions, which LLVM inlines and, where nothing hinders it, turns into
+vectors; kernels for CUDA call them thread by thread. A vector step of a CPU's instruction set names the function here
+that is its law, and ``tests/kernels`` compares the two.
+
+Integers. Functions that say so take unsigned integers of any width and compute in the width of their first argument.
+Compiled numba widens ``uint32 op uint32`` to 64 bits where the CUDA simulator wraps, and vectors of 64 bits are slow:
+:func:`wrap` cuts every intermediate result back to its width, which makes all agree and tells LLVM how wide a vector's
+elements are. Shifts are :func:`shift_left` and :func:`shift_right`, as numba's own are of 64 bits. Functions of uint32
+and uint64 alone cast in plain Python.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from .jit import kernel
 
@@ -16,21 +28,59 @@ ESCAPE = 255  #: symbol number of the escape
 NARROW = U32(31)  #: a shift by ``n & NARROW`` is vectorized 32 bits wide: numba's own shifts are of 64 bits
 
 
+def _resized(builder: Any, kind: Any, value: Any, bits: int) -> Any:
+    """LLVM: an integer of numba's type ``kind`` in so many bits, cut or extended by its sign."""
+    width = value.type.width
+    if width >= bits:
+        return builder.trunc(value, ir.IntType(bits)) if width > bits else value
+    signed = getattr(kind, "signed", False)  # a boolean is neither
+    return (builder.sext if signed else builder.zext)(value, ir.IntType(bits))
+
+
+@intrinsic
+def wrap(typingctx: Any, number: Any, like: Any) -> Any:
+    """``number`` modulo ``2**w`` as an unsigned integer of w bits, the type of ``like``."""
+    result, number = types.unliteral(like), types.unliteral(number)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _resized(builder, number, args[0], result.bitwidth)
+
+    return result(number, result), generate
+
+
+def _shift(operation: str) -> Any:
+    def typer(typingctx: Any, bits: Any, amount: Any) -> Any:
+        kind, amount = types.unliteral(bits), types.unliteral(amount)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            by = _resized(builder, amount, args[1], kind.bitwidth)
+            inside = builder.and_(by, ir.Constant(by.type, kind.bitwidth - 1))
+            return getattr(builder, operation)(args[0], inside)
+
+        return kind(kind, amount), generate
+
+    return intrinsic(typer)
+
+
+shift_left = _shift("shl")  #: shift_left(bits, amount): in the type of ``bits``, by ``amount`` modulo its width
+shift_right = _shift("lshr")  #: shift_right(bits, amount): likewise, unsigned
+
+
 @kernel
 def lesser(a, b):
-    """The lesser of two numbers: numba has no ``min`` of unsigned integers for CUDA."""
+    """Return the lesser of two numbers: numba has no ``min`` of unsigned integers for CUDA."""
     return a if a < b else b
 
 
 @kernel
 def greater(a, b):
-    """The greater one."""
+    """Return the greater of two numbers."""
     return a if a > b else b
 
 
 @kernel
 def word_multiplier(index):
-    """m(i) of docs/format.md section 3 for the 32-bit word at position ``index``; an odd uint32."""
+    """Return m(i) of docs/format.md section 3 for the 32-bit word at position ``index``: an odd uint32."""
     return U32(U32(U32(index + 1) * U32(0x9E3779B1)) | U32(1))
 
 
@@ -38,9 +88,14 @@ def word_multiplier(index):
 def round_magnitude(bits, drop, infinity, nearest):
     """Drop ``drop`` low bits of a magnitude (a float's bits without its sign).
 
-    ``bits``, ``infinity``: uint64, ``infinity`` being the bits of +inf of this type; ``drop``: 0 ... mantissa bits;
-    ``nearest``: round to nearest even, else truncate. Infinity stays; a NaN stays a NaN (the lowest kept
-    mantissa bit is set where dropping would leave none); rounding never carries into infinity.
+    Infinity stays; a NaN stays a NaN (the lowest kept mantissa bit is set where dropping would leave none); rounding
+    never carries into infinity.
+
+    Args:
+        bits: uint64.
+        drop: 0 ... mantissa bits.
+        infinity: uint64, the bits of +inf of this type.
+        nearest: Round to nearest even, else truncate.
     """
     low = U64((U64(1) << U64(drop)) - U64(1))
     kept = U64(bits & ~low)
@@ -51,16 +106,25 @@ def round_magnitude(bits, drop, infinity, nearest):
     if nearest and drop > 0:
         half = U64(low >> U64(1))
         odd = U64(U64(bits >> U64(drop)) & U64(1))
-        rounded = U64(U64(bits + U64(half + odd)) & ~low)
-        if rounded < infinity:
-            return rounded
+        result = U64(U64(bits + U64(half + odd)) & ~low)
+        if result < infinity:
+            return result
     return kept
 
 
 @kernel
 def round_value(bits, drop, first, sign_bit, infinity, smallest_normal, nearest, prune):
-    """A value of at most 32 bits with ``drop`` mantissa bits rounded away, or ``first`` where it is not finite; all of
-    them uint32. :func:`round_magnitude` on both signs, and denormals and -0 become +0 if ``prune``."""
+    """Round ``drop`` mantissa bits away from a value of at most 32 bits, or ``first`` where it is not finite.
+
+    All arguments are uint32. :func:`round_magnitude` on both signs, and denormals and -0 become +0 if ``prune``.
+    Without branches, so that LLVM makes vectors of it.
+
+        float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm      drop = 5
+        unit      . ........ .................1.....      the lowest bit that is kept
+        low       . ........ ..................11111      what is dropped
+        bump      . ........ ...................1111      half of unit less 1, and 1 more where the kept part is odd:
+                                                          adding it carries into unit where the value is rounded up
+    """
     sign = U32(bits & sign_bit)
     magnitude = U32(bits ^ sign)
     finite = magnitude < infinity
@@ -81,14 +145,52 @@ def round_value(bits, drop, first, sign_bit, infinity, smallest_normal, nearest,
 
 
 @kernel
+def head_of(bits, head_shift, head_mask):
+    """Return the head of a value of any width: the bits of ``head_mask`` from bit ``head_shift`` on."""
+    return wrap(shift_right(bits, head_shift) & wrap(head_mask, bits), bits)
+
+
+@kernel
+def add_to_head(bits, difference, head_shift, head_mask):
+    """Return a value of any width with ``difference`` added to its head, modulo the head's width.
+
+        bits      s hhhhhhhh mmmmmmm
+        result    s (h + d)  mmmmmmm
+    """
+    field = shift_left(wrap(head_mask, bits), head_shift)
+    moved = wrap(bits + shift_left(wrap(difference, bits), head_shift), bits)
+    return wrap(wrap(bits & ~field, bits) | wrap(moved & field, bits), bits)
+
+
+@kernel
+def symbol_of_head(head, reference, head_mask, first, count, number):
+    """Return the symbol of a value by its head alone, as if it were not zero; see :func:`symbol_of`."""
+    relative = wrap(head - wrap(reference + first, head), head)
+    offset = wrap(relative & wrap(head_mask, head), head)
+    return wrap(number + offset, head) if offset < wrap(count, head) else wrap(ESCAPE, head)
+
+
+@kernel
 def symbol_of(bits, reference, head_shift, head_mask, first, count, number):
-    """The symbol of a value of at most 32 bits, whether it has a code or not. ``reference``: head that relative heads
-    are counted from; ``first``, ``count``, ``number``: its level's range, and the number of that's first symbol; all
-    of them uint32."""
-    head = U32(U32(bits >> head_shift) & head_mask)
-    offset = U32(U32(head - U32(reference + first)) & head_mask)
-    symbol = U32(number + offset) if offset < count else U32(ESCAPE)
-    return symbol if bits else U32(0)
+    """Return the symbol of a value of any width, whether it has a code or not (docs/format.md sections 5 and 7).
+
+    Args:
+        bits: The value, an unsigned integer that all is computed in.
+        reference: Head that relative heads are counted from.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        first: First relative head of the range of the value's level.
+        count: How many heads the range has.
+        number: Symbol of the first of them.
+
+    Returns:
+        0 for zero, ``number`` ... within the range, else the escape::
+
+            relative head   ... first - 1 | first     first + 1   ... | first + count ...
+            symbol          escape        | number    number + 1  ... | escape
+    """
+    symbol = symbol_of_head(head_of(bits, head_shift, head_mask), reference, head_mask, first, count, number)
+    return symbol if bits else wrap(0, bits)
 
 
 @kernel
@@ -102,29 +204,52 @@ def bin_of_head(head, origin, head_mask, window, center):
 
 @kernel
 def bin_of(bits, origin, head_shift, head_mask, window, center):
-    """The bin of a value of at most 32 bits in a histogram of heads relative to ``origin`` (:mod:`costs`); all of them
-    uint32."""
-    result = bin_of_head(U32(bits >> head_shift), origin, head_mask, window, center)
+    """Return the bin of a value of at most 32 bits in a histogram of heads relative to ``origin`` (:mod:`code_costs`);
+    all of them uint32.
+
+        relative head   ... | -center  ...  0          ...  window - center - 1 | ...
+        bin             1   | 2        ...  2 + center ...  window + 1          | 1         zero: bin 0
+    """
+    result = bin_of_head(shift_right(bits, head_shift), origin, head_mask, window, center)
     return result if bits else U32(0)
 
 
 @kernel
 def tail_of(bits, width, tail_bits):
-    """Sign and low mantissa bits of a value of ``width`` bits (docs/format.md section 2); all of them uint32."""
-    sign, below = U32(bits >> U32(width - U32(1))), U32(tail_bits - U32(1))
-    return U32(U32(sign << below) | U32(bits & U32(U32(U32(1) << below) - U32(1))))
+    """Return sign and low mantissa bits of a value of any type (docs/format.md section 2).
+
+    Args:
+        bits: The value, an unsigned integer of at least ``width`` bits that all is computed in.
+        width: Bits of the value.
+        tail_bits: Bits of the tail; the head has the others.
+
+    Returns:
+        The sign above the mantissa bits below the head::
+
+            bits      s hhhhhhhh mmmmmmm
+            result             s mmmmmmm
+    """
+    below = tail_bits - 1
+    mantissa = wrap(shift_left(wrap(1, bits), below) - wrap(1, bits), bits)
+    return wrap(shift_left(shift_right(bits, width - 1), below) | wrap(bits & mantissa, bits), bits)
 
 
 @kernel
 def value_of(head, tail, width, tail_bits):
-    """Inverse of :func:`tail_of`, with the head."""
-    below = U32(tail_bits - U32(1))
-    rest = U32(tail & U32(U32(U32(1) << below) - U32(1)))
-    return U32(U32(U32(tail >> below) << U32(width - U32(1))) | U32(U32(head << below) | rest))
+    """Return a value from its head, which has nothing above it, and its tail: the inverse of :func:`tail_of`, computed
+    in the type of ``tail``."""
+    below = tail_bits - 1
+    mantissa = wrap(shift_left(wrap(1, tail), below) - wrap(1, tail), tail)
+    sign = shift_left(shift_right(tail, below), width - 1)
+    return wrap(sign | wrap(shift_left(wrap(head, tail), below) | wrap(tail & mantissa, tail), tail), tail)
 
 
 @kernel
 def spread(mark):
-    """Bit p of eight to bit 8 p of 64."""
+    """Return bit p of eight as bit 8 p of 64.
+
+        mark       ........ ........ ........ ........ ........ ........ ........ hgfedcba
+        result     .......h .......g .......f .......e .......d .......c .......b .......a
+    """
     copies = U64(U64(mark) * U64(0x0101010101010101)) & U64(0x8040201008040201)
     return U64(U64(copies + U64(0x7F7F7F7F7F7F7F7F)) >> U64(7)) & U64(0x0101010101010101)

@@ -6,21 +6,28 @@ import numpy as np
 
 from ..block.header import pack_numbers
 from ..core.jit import kernel
-from ..core.scalar import I8, I64, NARROW, U16, U32, U64
+from ..core.scalar import I8, I64, add_to_head, shift_right, wrap
 from ..core.unaligned import subarray, width_of
 from ..entropy.encode_streams import STREAM_PAD
 
 
 @kernel
 def fill_columns(spans, heads, start, n, out):
-    """Column references of values ``start ... start + n`` of an array, 0 where there are none.
+    """Fill in the column references of values ``start ... start + n`` of an array, 0 where there are none.
 
-    ``spans``: int64[5 * n]: first and last value, columns, where in ``heads`` (int8) they lie and how many share one;
-    ``out``: int8[n], result. Returns whether there are any.
+    Args:
+        spans: int64[5 * n_spans]: first and last value, columns, where in ``heads`` they lie and how many share one.
+        heads: int8, references of all spans.
+        start: First value.
+        n: Number of values.
+        out: int8[n], result.
+
+    Returns:
+        Whether there are any.
     """
-    own, found = subarray(out, 0, n), False
+    result, any_span = subarray(out, 0, n), False
     for i in range(n):
-        own[i] = I8(0)
+        result[i] = I8(0)
     low, high = 0, len(spans) // 5
     while low < high:  # spans rise: the first that ends behind the start
         middle = (low + high) >> 1
@@ -32,144 +39,127 @@ def fill_columns(spans, heads, start, n, out):
         begin, end = max(spans[k], start), min(spans[k + 1], start + n)
         if begin >= end:
             break
-        found = True
+        any_span = True
         n_columns, group = spans[k + 2], spans[k + 4]
         column = (begin - spans[k]) % n_columns
         i = begin - start
-        while i < end - start:
+        while i < end - start:  # row by row of the span, the first from some column on
             count = min(n_columns - column, end - start - i)
             first, last = column // group, (column + count - 1) // group
-            row, some = subarray(heads, spans[k + 3] + first, last - first + 1), subarray(out, i, count)
+            row, part = subarray(heads, spans[k + 3] + first, last - first + 1), subarray(out, i, count)
             if group == 1:
                 for j in range(count):
-                    some[j] = row[j]
+                    part[j] = row[j]
             else:
                 j = 0
                 for g in range(last - first + 1):
-                    own_end = min((first + g + 1) * group - column, count)
-                    while j < own_end:
-                        some[j] = row[g]
+                    group_end = min((first + g + 1) * group - column, count)
+                    while j < group_end:
+                        part[j] = row[g]
                         j += 1
             i += count
             column = 0
-    return found
+    return any_span
 
 
 @kernel
 def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
-    """Values with their columns' references taken off their heads; 0 stays 0.
+    """Take columns' references off the heads of values, by :func:`scalar.add_to_head`; 0 stays 0.
 
-    ``columns``: int8[n]; ``out``: uintW[n], result. Returns whether the encoder may look at these in place of the
-    values: whether no other becomes 0, and none finite that was not or the other way round.
+    Args:
+        values: uintW[n].
+        n: Number of values.
+        columns: int8[n], the references.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        infinity: Bits of infinity, or 0 where it does not matter which values are finite.
+        out: uintW[n], result.
+
+    Returns:
+        Whether the encoder may use the result in place of the values: whether no other becomes 0, and none finite that
+        was not or the other way round.
     """
-    some, own, result = subarray(values, 0, n), subarray(columns, 0, n), subarray(out, 0, n)
+    source, references, result = subarray(values, 0, n), subarray(columns, 0, n), subarray(out, 0, n)
     width = width_of(values)
-    if width == 32:
-        shift = U32(head_shift) & NARROW
-        field, top, magnitude = U32(U32(head_mask) << shift), U32(infinity), U32(0x7FFFFFFF)
-        crossed, lost = U32(0), U32(0)  # in its top bit, whether any changed sides of infinity; any that became 0
-        if top == 0:  # which nobody asks about
-            for i in range(n):
-                bits = U32(some[i])
-                moved = U32(bits - U32(U32(own[i]) << shift))
-                moved = U32(U32(bits & ~field) | U32(moved & field))
-                moved = moved if bits else U32(0)
-                lost = U32(lost | U32(U32(0) if moved else bits))
-                result[i] = moved
-            return lost == 0
+    zero = wrap(0, result[0])
+    lost = zero  # any value that has become 0
+    if infinity == 0:
         for i in range(n):
-            bits = U32(some[i])
-            moved = U32(bits - U32(U32(own[i]) << shift))
-            moved = U32(U32(bits & ~field) | U32(moved & field))
-            moved = moved if bits else U32(0)
-            crossed = U32(crossed | U32(U32(U32(bits & magnitude) - top) ^ U32(U32(moved & magnitude) - top)))
-            lost = U32(lost | U32(U32(0) if moved else bits))
+            moved = add_to_head(source[i], -I64(references[i]), head_shift, head_mask)
+            moved = moved if source[i] else zero
+            lost = wrap(lost | (zero if moved else source[i]), zero)
             result[i] = moved
-        return U32(crossed >> U32(31)) == 0 and lost == 0
-    if width == 16:
-        step = U16(1 << head_shift)
-        narrow_field, narrow_top, rest = U16(head_mask << head_shift), U16(infinity), U16(0x7FFF)
-        narrow_crossed, narrow_lost = U16(0), U16(0)
-        for i in range(n):
-            short = U16(some[i])
-            gone = U16(short - U16(U16(own[i]) * step))
-            gone = U16(U16(short & ~narrow_field) | U16(gone & narrow_field))
-            gone = gone if short else U16(0)
-            before, after = U16(U16(short & rest) - narrow_top), U16(U16(gone & rest) - narrow_top)
-            narrow_crossed = U16(narrow_crossed | U16(before ^ after))
-            narrow_lost = U16(narrow_lost | U16(U16(0) if gone else short))
-            result[i] = gone
-        return U16(narrow_crossed >> U16(15)) == 0 and narrow_lost == 0
-    wide_field, magnitude = U64(head_mask) << U64(head_shift), (U64(1) << U64(width - 1)) - U64(1)
-    bad = False
+        return lost == 0
+    # A magnitude less infinity has its top bit set where the value is finite. What differs in that bit from what it was
+    # has changed sides.
+    top, magnitude = wrap(infinity, zero), shift_right(wrap(-1, zero), 1)
+    crossed = zero
     for i in range(n):
-        word = U64(some[i])
-        less = (word & ~wide_field) | ((word - (U64(I64(own[i])) << U64(head_shift))) & wide_field)
-        less = less if word else U64(0)
-        bad |= (word != U64(0)) != (less != U64(0))
-        bad |= ((word & magnitude) < U64(infinity)) != ((less & magnitude) < U64(infinity))
-        result[i] = less
-    return not bad
+        moved = add_to_head(source[i], -I64(references[i]), head_shift, head_mask)
+        moved = moved if source[i] else zero
+        before, after = wrap((source[i] & magnitude) - top, zero), wrap((moved & magnitude) - top, zero)
+        crossed = wrap(crossed | (before ^ after), zero)
+        lost = wrap(lost | (zero if moved else source[i]), zero)
+        result[i] = moved
+    return shift_right(crossed, width - 1) == 0 and lost == 0
 
 
 @kernel
 def restore_columns(out, n, stream_len, symbols, columns, head_shift, head_mask):
-    """Inverse of :func:`remove_columns`, in place: of all values whose symbol is not 0."""
-    width, shift, step = width_of(out), U32(head_shift) & NARROW, U16(1 << head_shift)
+    """Undo :func:`remove_columns` in place, for all values whose symbol is not 0."""
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         count = min(stream_len, n - first)
-        some, own = subarray(symbols, s * (stream_len + STREAM_PAD), count), subarray(columns, first, count)
-        result = subarray(out, first, count)
-        if width == 32:
-            field = U32(U32(head_mask) << shift)
-            for i in range(count):
-                bits = U32(result[i])
-                moved = U32(bits + U32(U32(own[i]) << shift))
-                moved = U32(U32(bits & ~field) | U32(moved & field))
-                result[i] = moved if some[i] else bits
-        elif width == 16:
-            narrow_field = U16(head_mask << head_shift)
-            for i in range(count):
-                short = U16(result[i])
-                gone = U16(short + U16(U16(own[i]) * step))
-                gone = U16(U16(short & ~narrow_field) | U16(gone & narrow_field))
-                result[i] = gone if some[i] else short
-        else:
-            wide_field = U64(head_mask) << U64(head_shift)
-            for i in range(count):
-                word = U64(result[i])
-                more = (word & ~wide_field) | ((word + (U64(I64(own[i])) << U64(head_shift))) & wide_field)
-                result[i] = more if some[i] else word
+        stream_symbols = subarray(symbols, s * (stream_len + STREAM_PAD), count)
+        references, result = subarray(columns, first, count), subarray(out, first, count)
+        for i in range(count):
+            moved = add_to_head(result[i], references[i], head_shift, head_mask)
+            result[i] = moved if stream_symbols[i] else result[i]
 
 
 @kernel
 def pack_heads(heads, out):
-    """References as they lie in a record: less the least of them, each in as many bits as the greatest then needs.
+    """Pack references as they lie in a record: less the least of them, each in as many bits as the greatest then needs.
 
-    ``heads``: int8[n]; ``out``: uint8[n], result. Returns (the least, bits of each, bytes)."""
-    least, most = np.int64(heads[0]), np.int64(heads[0])
+    Args:
+        heads: int8[n].
+        out: uint8[n], result.
+
+    Returns:
+        (the least, bits of each, bytes).
+    """
+    min_head, max_head = np.int64(heads[0]), np.int64(heads[0])
     for i in range(1, len(heads)):
-        least, most = min(least, np.int64(heads[i])), max(most, np.int64(heads[i]))
+        min_head, max_head = min(min_head, np.int64(heads[i])), max(max_head, np.int64(heads[i]))
     width = 0
-    while (most - least) >> width:
+    while (max_head - min_head) >> width:
         width += 1
-    return least, width, pack_numbers(heads, len(heads), least, width, out, 0)
+    return min_head, width, pack_numbers(heads, len(heads), min_head, width, out, 0)
 
 
 @kernel
-def unpack_heads(data, at, width, least, heads):
-    """Inverse of :func:`pack_heads`, of ``width`` <= 8, from byte ``at`` of ``data``: ``heads``: int8[n], result.
-    Returns the greatest, which may be more than an int8 holds."""
-    window, filled, most = np.int64(0), 0, np.int64(least)
+def unpack_heads(data, at, width, min_head, heads):
+    """Unpack what :func:`pack_heads` has packed.
+
+    Args:
+        data: uint8.
+        at: Byte at which the packed references begin.
+        width: Bits of each, at most 8.
+        min_head: The least reference.
+        heads: int8[n], result.
+
+    Returns:
+        The greatest reference, which may be more than an int8 holds.
+    """
+    window, filled, max_head = np.int64(0), 0, np.int64(min_head)
     for i in range(len(heads)):
         if filled < width:
             window |= np.int64(data[at]) << filled
             at += 1
             filled += 8
-        head = least + (window & ((1 << width) - 1))
+        head = min_head + (window & ((1 << width) - 1))
         window >>= width
         filled -= width
-        most = max(most, head)
+        max_head = max(max_head, head)
         heads[i] = I8(head)
-    return most
+    return max_head

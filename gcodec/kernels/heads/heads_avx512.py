@@ -11,7 +11,7 @@ from numba.core import cgutils, types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
-from ..core.scalar import U8, U32, U64
+from ..core.scalar import ESCAPE, U8, U32, U64, head_of
 from ..core.simd import INDEX, Vector, call, load, mask_from, splat
 from ..core.simd_avx512 import extract_heads, look_up_bytes
 from ..core.vector import look_up_64
@@ -20,13 +20,19 @@ from ..entropy.encode_streams import STREAM_PAD
 GROUP = 64
 
 
-def _generate_take(builder: Any, args: list[Any], at: Any) -> None:
+def _generate_store(builder: Any, args: list[Any], at: Any) -> None:
     values = load(builder, at(0, 32), 32, GROUP)
     extract_heads(values, 23).store(at(2, 8))
     builder.store(values.compare("!=", 0).number(), builder.bitcast(at(4, 64), INDEX.as_pointer()))
 
 
-_take = intrinsic_step(types.void, 6, _generate_take)
+#: _store_64(values, i, heads, j, nonzero, k): of 64 float32 the heads, by :func:`scalar.head_of`, and a bit each in a
+#: uint64 that says whether they are not zero:
+#:
+#:     values    s hhhhhhhh mmm...   (64 of 32 bits)
+#:     heads       hhhhhhhh          (64 of 8 bits)
+#:     nonzero          n            (64 of 1 bit)
+_store_64 = intrinsic_step(types.void, 6, _generate_store)
 
 
 def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
@@ -34,8 +40,9 @@ def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
     slot = cgutils.alloca_once_value(builder, ir.Constant(sums, [0] * 8))
     with cgutils.for_range(builder, args[2]) as loop:
         heads = load(builder, builder.gep(at(0, 8), [builder.mul(loop.index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
-        own = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
-        builder.store(builder.add(builder.load(slot), own), slot)
+        # Absolute differences from zeros: sums of eight bytes each.
+        eights = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
+        builder.store(builder.add(builder.load(slot), eights), slot)
     return Vector(builder, builder.load(slot)).total()
 
 
@@ -47,27 +54,28 @@ def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
     return call(builder, "llvm.ctpop.i64", INDEX, [builder.load(builder.bitcast(at(0, 64), INDEX.as_pointer()))])
 
 
+#: _count(nonzero, k) -> how many bits of a uint64 are set.
 _count = intrinsic_step(types.intp, 2, _generate_count)
 
 
 def _escape(builder: Any) -> Vector:
-    return splat(builder, ir.Constant(INDEX, 255), 8, GROUP)
+    return splat(builder, ir.Constant(INDEX, ESCAPE), 8, GROUP)
 
 
 def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
-    others = mask_from(builder, at(2, 64), GROUP)
+    nonzero = mask_from(builder, at(2, 64), GROUP)
     offset = load(builder, at(0, 8), 8, GROUP) - args[6]
     symbols = offset.compare("<", args[7]).choose(offset + 1, _escape(builder))
-    others.choose(symbols, symbols ^ symbols).store(at(4, 8))
+    nonzero.choose(symbols, symbols ^ symbols).store(at(4, 8))
 
 
-#: _symbols(heads, i, others, j, symbols, k, origin, count): of 64 values of one level, the range starting at
-#: ``origin``.
+#: _symbols(heads, i, nonzero, j, symbols, k, origin, count): the symbols of 64 values of one level, the range starting
+#: at head ``origin``; by :func:`scalar.symbol_of`, from heads in bytes.
 _symbols = intrinsic_step(types.void, 8, _generate_symbols)
 
 
 def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
-    others = mask_from(builder, at(2, 64), GROUP)
+    nonzero = mask_from(builder, at(2, 64), GROUP)
     heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)
     levels = heads.compare("!=", 255).choose(levels, levels ^ levels)
     origin, count, number = (
@@ -75,66 +83,77 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     )
     offset = heads - args[10] - origin
     symbols = offset.compare("<", count).choose(offset + number, _escape(builder))
-    others.choose(symbols, symbols ^ symbols).store(at(8, 8))
+    nonzero.choose(symbols, symbols ^ symbols).store(at(8, 8))
 
 
-#: _symbols_by_level(heads, i, others, j, levels, k, ranges, 0, symbols, l, reference): of 64 values with levels;
-#: ``ranges``: uint8[3, 256] as in ``bundles.Books``. Infinities and NaNs are of level 0.
+#: _symbols_by_level(heads, i, nonzero, j, levels, k, ranges, 0, symbols, l, reference): the symbols of 64 values with
+#: levels, by :func:`scalar.symbol_of`; ``ranges``: ``symbols.SymbolRanges.by_level``. Infinities and NaNs, whose head
+#: is 255, are of level 0.
 _symbols_by_level = intrinsic_step(types.void, 11, _generate_symbols_by_level)
 
 
 @kernel
-def store_heads(values, n, heads, others):
-    """Heads of float32 as bits, and which are not zero: ``heads``: uint8[n and up to 63 more], ``others``:
-    uint64[n / 64, rounded up], a bit each, results. What lies behind the last value counts as zero."""
+def store_heads(values, n, heads, nonzero):
+    """Store the heads of float32 as bytes, and which values are not zero.
+
+    Args:
+        values: uint32[n].
+        n: Number of values.
+        heads: uint8[n and up to 63 more], result.
+        nonzero: uint64[n / 64, rounded up], a bit for each value, result. What lies behind the last counts as zero.
+    """
     whole = n & ~(GROUP - 1)
     for i in range(0, whole, GROUP):
-        _take(values, i, heads, i, others, i >> 6)
+        _store_64(values, i, heads, i, nonzero, i >> 6)
     if whole < n:
         word = U64(0)
         for i in range(GROUP):
             bits = U32(values[whole + i]) if whole + i < n else U32(0)
-            heads[whole + i] = U8(bits >> U32(23))
+            heads[whole + i] = U8(head_of(bits, U32(23), U32(255)))
             word |= U64(bits != U32(0)) << U64(i)
-        others[whole >> 6] = word
+        nonzero[whole >> 6] = word
 
 
 @kernel
-def mean_of_heads(heads, others, begin, n):
-    """Mean head of those of ``n`` values from ``begin`` on, a multiple of 64, that are not zero (0 if there are none),
-    rounded down, and their number."""
-    n_groups, number = (n + GROUP - 1) >> 6, np.int64(0)
+def mean_of_heads(heads, nonzero, begin, n):
+    """Return the mean head of those of ``n`` values from ``begin`` on, a multiple of 64, that are not zero (0 if there
+    are none), rounded down, and their number."""
+    n_groups, n_nonzero = (n + GROUP - 1) >> 6, np.int64(0)
     for k in range(begin >> 6, (begin >> 6) + n_groups):
-        number += _count(others, k)
-    return _sum(heads, begin, n_groups) // max(number, 1), number
+        n_nonzero += _count(nonzero, k)
+    return _sum(heads, begin, n_groups) // max(n_nonzero, 1), n_nonzero
 
 
 @kernel
-def find_symbols_from_heads(
-    heads, others, levels, n, stream_len, base, references, first, count, ranges, coded, with_gaps, chunk, symbols
-):
-    """Find the symbols of values whose heads :func:`store_heads` has stored; ``stream_len`` is a multiple of 64. Other
-    arguments as of :func:`symbols.find_symbols_from_values`."""
+def find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch):
+    """Find symbols as :func:`symbols.find_symbols_from_values` does, of ``n`` values whose heads :func:`store_heads`
+    has stored in ``scratch.heads`` and ``scratch.others``; ``stream_len`` is a multiple of 64."""
+    heads, nonzero, symbols, chunk = scratch.heads, scratch.others, scratch.symbols, scratch.chunk
     for s in range((n + stream_len - 1) // stream_len):
-        reference = base + np.int64(references[s])
+        reference = base + np.int64(scratch.references[s])
         begin, place = s * stream_len, s * (stream_len + STREAM_PAD)
         length = min(stream_len, n - begin)
         if levels is None:
-            origin = (reference + first[0]) & 255
+            origin = (reference + ranges.first[0]) & 255
             for i in range(0, length, GROUP):
-                _symbols(heads, begin + i, others, (begin + i) >> 6, symbols, place + i, origin, count[0])
+                at = begin + i
+                _symbols(heads, at, nonzero, at >> 6, symbols, place + i, origin, ranges.counts[0])
         else:
             whole = length & ~(GROUP - 1)
             for i in range(0, whole, GROUP):
                 at = begin + i
-                _symbols_by_level(heads, at, others, at >> 6, levels, at, ranges, 0, symbols, place + i, reference)
-            if whole < length:
+                _symbols_by_level(
+                    heads, at, nonzero, at >> 6, levels, at, ranges.by_level, 0, symbols, place + i, reference
+                )
+            if whole < length:  # levels are read in whole groups, and are the caller's, who has no margin
                 for i in range(GROUP):
                     chunk[i] = levels[begin + whole + i] if whole + i < length else U8(0)
                 at = begin + whole
-                _symbols_by_level(heads, at, others, at >> 6, chunk, 0, ranges, 0, symbols, place + whole, reference)
-        if with_gaps:
+                _symbols_by_level(
+                    heads, at, nonzero, at >> 6, chunk, 0, ranges.by_level, 0, symbols, place + whole, reference
+                )
+        if ranges.with_gaps:
             for i in range(0, length, GROUP):
-                look_up_64(coded, 0, symbols, place + i, symbols, place + i)
+                look_up_64(ranges.coded, 0, symbols, place + i, symbols, place + i)
             for i in range(length, (length + GROUP - 1) & ~(GROUP - 1)):
                 symbols[place + i] = 0

@@ -10,15 +10,20 @@ from numba.core import cgutils, types
 
 from ..core.intrinsics import HAS_SSSE3, intrinsic_step
 from ..core.jit import kernel
-from ..core.scalar import NARROW, U32, U64
+from ..core.scalar import U32, U64, head_of
 from ..core.simd import INDEX, Vector, load
 from ..core.unaligned import width_of
 
-MOST = 2048  #: values whose heads can be summed in 20 bits, and in lanes of 16
+MAX_SUMMED = 2048  #: values whose heads can be summed in 20 bits, and in vectors of 16
 COUNT_AT = 20
 
 
 def _summer(bits: int) -> Any:
+    """Make a vector step that sums the heads of 64 values a turn; its law is :func:`scalar.head_of`.
+
+        every element          heads += value >> shift & mask;  nonzero += value != 0
+        then, all elements     nnnnnnnnnnnn hhhhhhhhhhhhhhhhhhhh    n: how many are not zero, from bit COUNT_AT on
+    """
     n = 512 // bits
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
@@ -29,57 +34,59 @@ def _summer(bits: int) -> Any:
             group = builder.gep(at(0, bits), [builder.mul(loop.index, ir.Constant(INDEX, 8 * bits))])
             for k in range(0, 8 * bits, 64):
                 values = load(builder, builder.gep(group, [ir.Constant(INDEX, k)]), bits, n)
-                heads, others = (Vector(builder, builder.load(slot)) for slot in slots)
+                heads, nonzero = (Vector(builder, builder.load(slot)) for slot in slots)
                 builder.store((heads + ((values >> args[3]) & args[4])).value, slots[0])
-                builder.store(values.compare("!=", 0).choose(others + 1, others).value, slots[1])
-        heads, others = (Vector(builder, builder.load(slot)) for slot in slots)
-        if bits == 16:
-            heads, others = ((one.seen_as(32) & 0xFFFF) + (one.seen_as(32) >> 16) for one in (heads, others))
-        return builder.zext((heads + (others << COUNT_AT)).total(), INDEX)
+                builder.store(values.compare("!=", 0).choose(nonzero + 1, nonzero).value, slots[1])
+        heads, nonzero = (Vector(builder, builder.load(slot)) for slot in slots)
+        if bits == 16:  # pairs of sums of 16 bits to sums of 32, which do not overflow where they are added up
+            heads, nonzero = ((sums.seen_as(32) & 0xFFFF) + (sums.seen_as(32) >> 16) for sums in (heads, nonzero))
+        return builder.zext((heads + (nonzero << COUNT_AT)).total(), INDEX)
 
     return intrinsic_step(types.intp, 5, generate)
 
 
-#: sum_heads_32(values, i, n, shift, mask) -> of 64 * n values, at most MOST, the sum of heads, and from bit COUNT_AT on
-#: how many are not zero. sum_heads_16: of 16 bits.
+#: sum_heads_32(values, i, n, shift, mask) -> of 64 * n values, at most MAX_SUMMED, the sum of heads, and from bit
+#: COUNT_AT on how many are not zero. sum_heads_16: of 16 bits.
 sum_heads_32, sum_heads_16 = _summer(32), _summer(16)
 
 
 @kernel
 def _sums_of_groups(values, head_shift, head_mask):
-    """Sum of the heads of all whole groups of 64, and how many of these values are not zero."""
-    total, number = np.int64(0), np.int64(0)
-    for i in range(0, len(values) & ~63, MOST):
-        n_groups = min(MOST, len(values) - i) >> 6
+    """Return the sum of the heads of all whole groups of 64, and how many of these values are not zero."""
+    total, n_nonzero = np.int64(0), np.int64(0)
+    for i in range(0, len(values) & ~63, MAX_SUMMED):
+        n_groups = min(MAX_SUMMED, len(values) - i) >> 6
         if width_of(values) == 32:
             both = sum_heads_32(values, i, n_groups, head_shift, head_mask)
         else:
             both = sum_heads_16(values, i, n_groups, head_shift, head_mask)
         total += both & ((1 << COUNT_AT) - 1)
-        number += both >> COUNT_AT
-    return total, number
+        n_nonzero += both >> COUNT_AT
+    return total, n_nonzero
 
 
 @kernel
 def mean_head(values, head_shift, head_mask):
-    """Mean head of the values that are not zero (0 if there are none), rounded down, and their number. Where the head
-    has the sign in it (one-byte types) the mean is that of the magnitudes, and half way from plus to minus."""
+    """Return the mean head of the values that are not zero (0 if there are none), rounded down, and their number.
+
+    Where the head has the sign in it (one-byte types) the mean is that of the magnitudes, and half way from plus to
+    minus.
+    """
     signed = width_of(values) == 8
     middle = 64 if signed else 0
     if width_of(values) <= 32:
-        total, number, mask = U32(0), U32(0), U32(head_mask >> 1 if signed else head_mask)
-        shift, whole = U32(head_shift) & NARROW, 0
+        total, n_nonzero, mask = U32(0), U32(0), U32(head_mask >> 1 if signed else head_mask)
+        whole = 0
         if HAS_SSSE3 and not signed:
-            heads, others = _sums_of_groups(values, head_shift, head_mask)
-            total, number, whole = U32(heads), U32(others), len(values) & ~63
+            heads, nonzero = _sums_of_groups(values, head_shift, head_mask)
+            total, n_nonzero, whole = U32(heads), U32(nonzero), len(values) & ~63
         for i in range(whole, len(values)):
             bits = U32(values[i])
-            total = U32(total + U32(U32(bits >> shift) & mask))
-            number = U32(number + U32(bits != U32(0)))
-        return np.int64(total // max(number, U32(1))) + middle, np.int64(number)
-    heads, others = U64(0), U64(0)
+            total = U32(total + head_of(bits, head_shift, mask))
+            n_nonzero = U32(n_nonzero + U32(bits != U32(0)))
+        return np.int64(total // max(n_nonzero, U32(1))) + middle, np.int64(n_nonzero)
+    sum_64, number_64 = U64(0), U64(0)
     for i in range(len(values)):
-        word = U64(values[i])
-        heads += (word >> U64(head_shift)) & U64(head_mask)
-        others += U64(word != U64(0))
-    return np.int64(heads) // max(np.int64(others), 1) + middle, np.int64(others)
+        sum_64 += head_of(U64(values[i]), head_shift, head_mask)
+        number_64 += U64(values[i] != U64(0))
+    return np.int64(sum_64) // max(np.int64(number_64), 1) + middle, np.int64(number_64)

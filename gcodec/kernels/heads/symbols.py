@@ -1,17 +1,22 @@
 """Symbols of a block's values: heads relative to sub-streams' means, as a codebook's ranges number them
-(docs/format.md sections 5 and 7)."""
+(docs/format.md sections 5 and 7).
+
+Symbols of a sub-stream lie in ``scratch.symbols`` at a stride of ``stream_len + STREAM_PAD`` bytes. The scalar law is
+:func:`scalar.symbol_of`; :mod:`symbols_avx512`, :mod:`symbols_ssse3` and :mod:`heads_avx512` are vector steps by it.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import inlined, kernel
-from ..core.scalar import NARROW, U8, U16, U32, U64
+from ..core.scalar import U8, U32, U64, head_of, symbol_of, symbol_of_head
 from ..core.unaligned import subarray, width_of
 from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
-from ..entropy.prefix_code import ESCAPE
 from .means import mean_head
 
 if HAS_AVX512:
@@ -21,191 +26,225 @@ elif HAS_SSSE3:
     from .symbols_ssse3 import symbols_by_level_16, symbols_by_level_32
 
 
-@kernel
-def find_references_from_values(values, n, stream_len, head_shift, head_mask, references):
-    """Mean head of each sub-stream's non-zero values, less the least of them, in ``references``: uint32[n_streams].
+class SymbolRanges(NamedTuple):
+    """How one codebook numbers relative heads.
 
-    Returns (the least, bits that the largest difference needs).
+    Attributes:
+        first: int64[16], first relative head of each level's range.
+        counts: int64[16], how many heads each range has.
+        number: int64[16], symbol of the first head of each range.
+        by_level: uint8[3, 256], these three by level in bytes, for heads of 8 bits.
+        coded: uint8[256], each symbol, or the escape where it has no code.
+        with_gaps: Whether any symbol has no code.
     """
-    n_streams = (n + stream_len - 1) // stream_len
-    least, most = 1 << 30, 0
-    for s in range(n_streams):
-        mean, number = mean_head(
-            subarray(values, s * stream_len, min(stream_len, n - s * stream_len)), head_shift, head_mask
-        )
-        references[s] = mean
-        if number:
-            least, most = min(least, mean), max(most, mean)
-    return _relative(least, most, n_streams, references)
+
+    first: np.ndarray
+    counts: np.ndarray
+    number: np.ndarray
+    by_level: np.ndarray
+    coded: np.ndarray
+    with_gaps: bool
+
+
+@inlined
+def symbol_ranges(books, c):
+    """Return the :class:`SymbolRanges` of codebook ``c`` of a frame's."""
+    return SymbolRanges(
+        books.first[c], books.counts[c], books.number[c], books.ranges[c], books.coded[c], books.with_gaps[c]
+    )
 
 
 @kernel
-def _relative(least, most, n_streams, references):
-    """Turn the means in ``references`` into differences from the least one; ``least``, ``most``: of sub-streams that
-    have values other than zero. Returns (the least, bits that the largest difference needs)."""
-    if least > most:
-        least = most
+def _subtract_min(min_mean, max_mean, n_streams, references):
+    """Turn sub-streams' means in ``references`` into differences from the least one.
+
+    ``min_mean``, ``max_mean`` are of the sub-streams that have values other than zero. Returns (the least mean, bits
+    that the largest difference needs).
+    """
+    if min_mean > max_mean:  # a block of zeros
+        min_mean = max_mean
     for s in range(n_streams):
-        references[s] = max(np.int64(references[s]) - least, 0)
+        references[s] = max(np.int64(references[s]) - min_mean, 0)
     width = 0
-    while (most - least) >> width:
+    while (max_mean - min_mean) >> width:
         width += 1
-    return least, width
+    return min_mean, width
 
 
 @kernel
-def find_references_from_heads(heads, others, n, stream_len, references):
-    """:func:`find_references_from_values` of what :func:`heads_avx512.store_heads` has found."""
+def find_references_from_values(values, stream_len, float_bits, references):
+    """Find the mean head of each sub-stream's non-zero values, less the least of them.
+
+    Args:
+        values: uintW[n].
+        stream_len: Values per sub-stream.
+        float_bits: Where heads lie in values, see :class:`bundles.FloatBits`.
+        references: uint32[n_streams], result.
+
+    Returns:
+        (the least mean, bits that the largest difference needs).
+    """
+    head_mask = (1 << float_bits.head_bits) - 1
+    n = len(values)
     n_streams = (n + stream_len - 1) // stream_len
-    least, most = np.int64(1 << 30), np.int64(0)
+    min_mean, max_mean = 1 << 30, 0
     for s in range(n_streams):
-        mean, number = mean_of_heads(heads, others, s * stream_len, min(stream_len, n - s * stream_len))
+        first = s * stream_len
+        stream = subarray(values, first, min(stream_len, n - first))
+        mean, n_nonzero = mean_head(stream, float_bits.head_shift, head_mask)
         references[s] = mean
-        if number:
-            least, most = min(least, mean), max(most, mean)
-    return _relative(least, most, n_streams, references)
+        if n_nonzero:
+            min_mean, max_mean = min(min_mean, mean), max(max_mean, mean)
+    return _subtract_min(min_mean, max_mean, n_streams, references)
 
 
 @kernel
-def _joint_symbols(values, levels, n, infinity, reference, ranges, chunk, result):
-    """Symbols of one sub-stream's values, for 8 head bits and several levels."""
-    width = width_of(values)
-    magnitude_mask, top = U32((1 << (width - 1)) - 1), U32(infinity)
-    base = U8(reference)
+def find_references_from_heads(heads, nonzero, n, stream_len, references):
+    """Find references as :func:`find_references_from_values` does, from what :func:`heads_avx512.store_heads` has
+    stored of ``n`` values."""
+    n_streams = (n + stream_len - 1) // stream_len
+    min_mean, max_mean = np.int64(1 << 30), np.int64(0)
+    for s in range(n_streams):
+        first = s * stream_len
+        mean, n_nonzero = mean_of_heads(heads, nonzero, first, min(stream_len, n - first))
+        references[s] = mean
+        if n_nonzero:
+            min_mean, max_mean = min(min_mean, mean), max(max_mean, mean)
+    return _subtract_min(min_mean, max_mean, n_streams, references)
+
+
+# These are inlined: sub-streams are short, and passing bundles to a function takes longer than it seems.
+
+
+@inlined
+def _symbols_of_one_level(values, float_bits, reference, ranges, result):
+    """Find the symbols of one sub-stream's values, all of level 0."""
+    n, width, shift = len(values), width_of(values), float_bits.head_shift
+    mask = (1 << float_bits.head_bits) - 1
+    first, count, whole = ranges.first[0], ranges.counts[0], np.int64(0)
+    if HAS_AVX512 and (width == 16 or (width == 32 and shift == 22)):
+        # float32 with a head of 8 bits comes here only where sub-streams are no whole groups.
+        origin = (reference + first) & mask
+        whole = n & ~63
+        for i in range(0, whole, 64):
+            if width == 32:
+                symbols_wide(values, i, result, i, origin, count)
+            elif shift == 7:
+                symbols_16(values, i, result, i, origin, count)
+            else:
+                symbols_9(values, i, result, i, origin, count)
+    if width == 64:
+        for i in range(n):  # heads in 32 bits: a vector has twice as many of them as of values
+            head = U32(head_of(values[i], shift, mask))
+            symbol = symbol_of_head(head, reference, mask, first, count, 1)
+            result[i] = U8(symbol if values[i] else U32(0))
+    else:
+        for i in range(whole, n):
+            result[i] = U8(symbol_of(values[i], reference, shift, mask, first, count, 1))
+
+
+@inlined
+def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, result):
+    """Find the symbols of one sub-stream's values with levels, for heads of 8 bits. ``chunk``: as of
+    :func:`find_symbols_from_values`."""
+    n, width, by_level = len(values), width_of(values), ranges.by_level
+    magnitude_mask, infinity = U32((1 << (width - 1)) - 1), U32(float_bits.infinity)
+    whole = np.int64(0)
     if HAS_AVX512 and width == 16 and n & 63 == 0:
         for i in range(0, n, 64):
-            symbols_by_level_16(values, i, levels, i, ranges, 0, result, i, infinity, reference)
+            symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, np.int64(infinity), reference)
         return
-    whole = np.int64(0)
     if HAS_SSSE3 and not HAS_AVX512:
         whole = n & ~63
         for i in range(0, whole, 64):
             if width == 32:
-                symbols_by_level_32(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 23, reference)
+                symbols_by_level_32(values, i, levels, i, by_level, 0, result, i, np.int64(infinity) >> 23, reference)
             else:
-                symbols_by_level_16(values, i, levels, i, ranges, 0, result, i, np.int64(infinity) >> 7, reference)
+                symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, np.int64(infinity) >> 7, reference)
+    # Four rows of bytes: levels and then heads, and what the levels' ranges are. Look-ups have loops of their own, as
+    # LLVM makes no vectors of those.
     part, n = len(chunk) // 4, n - whole
     values, levels, result = subarray(values, whole, n), subarray(levels, whole, n), subarray(result, whole, n)
-    own, origin = subarray(chunk, 0, n), subarray(chunk, part, n)
+    row, first = subarray(chunk, 0, n), subarray(chunk, part, n)
     count, number = subarray(chunk, 2 * part, n), subarray(chunk, 3 * part, n)
-    for i in range(n):
-        own[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < top else U8(0)
+    for i in range(n):  # infinities and NaNs are of level 0
+        row[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < infinity else U8(0)
     for i in range(0, n, 64):
-        look_up_level(ranges[0], 0, own, i, origin, i)
-        look_up_level(ranges[1], 0, own, i, count, i)
-        look_up_level(ranges[2], 0, own, i, number, i)
-    if width == 32:
-        for i in range(n):
-            own[i] = U8(U32(values[i]) >> U32(23))
-    elif width == 16:
-        for i in range(n):
-            own[i] = U8(U32(values[i]) >> U32(7))
+        look_up_level(by_level[0], 0, row, i, first, i)
+        look_up_level(by_level[1], 0, row, i, count, i)
+        look_up_level(by_level[2], 0, row, i, number, i)
     for i in range(n):
-        offset = U8(U8(own[i] - base) - origin[i])
-        symbol = U8(number[i] + offset) if offset < count[i] else U8(ESCAPE)
+        row[i] = U8(head_of(U32(values[i]), float_bits.head_shift, U32(255)))
+    for i in range(n):
+        symbol = symbol_of_head(row[i], reference, 255, first[i], count[i], number[i])
         result[i] = symbol if values[i] else U8(0)
 
 
-@kernel
-def find_symbols_from_values(
-    values,
-    levels,
-    n,
-    stream_len,
-    infinity,
-    base,
-    references,
-    head_shift,
-    head_mask,
-    first,
-    count,
-    number,
-    ranges,
-    coded,
-    with_gaps,
-    chunk,
-    symbols,
-):
-    """Symbol of every value, and 0 behind the last up to a multiple of 64.
+@inlined
+def _symbols_with_levels_64(values, levels, float_bits, reference, ranges, result):
+    """Find the symbols of one sub-stream's float64 with levels."""
+    mask, infinity = (1 << float_bits.head_bits) - 1, U64(float_bits.infinity)
+    magnitude_mask = (U64(1) << U64(63)) - U64(1)
+    for i in range(len(values)):
+        level = U32(levels[i]) if (values[i] & magnitude_mask) < infinity else U32(0)
+        first, count, number = ranges.first[level], ranges.counts[level], ranges.number[level]
+        result[i] = U8(symbol_of(values[i], reference, float_bits.head_shift, mask, first, count, number))
 
-    ``levels``: uint8[n] or None (all of level 0); ``first``, ``count``, ``number``: int64[16], the codebook's ranges
-    and the number of their first symbols; ``ranges``: uint8[3, 256], the same by level in bytes, for 8 head bits;
-    ``coded``: uint8[256], each symbol, or the escape where it has no code, which matters where ``with_gaps``;
-    ``chunk``: uint8[4 * (stream_len + 64)], scratch; ``symbols``: uint8, strided, result. Infinities and NaNs are of
-    level 0.
+
+@kernel
+def find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch):
+    """Find the symbol of every value, and 0 behind the last up to a multiple of 64.
+
+    Args:
+        values: uintW[n].
+        levels: uint8[n], or None where all are of level 0. Infinities and NaNs are of level 0 whatever it says.
+        stream_len: Values per sub-stream.
+        float_bits: Where heads lie in values, see :class:`bundles.FloatBits`.
+        base: Head that ``scratch.references`` are relative to.
+        ranges: The codebook's :class:`SymbolRanges`.
+        scratch: ``symbols`` is the result, ``references`` are read, ``chunk`` is used.
     """
-    n_streams = (n + stream_len - 1) // stream_len
-    width = width_of(values)
-    magnitude_mask = (U64(1) << U64(width - 1)) - U64(1)
-    for s in range(n_streams):
-        reference = base + np.int64(references[s])
-        begin = s * stream_len
-        place = s * (stream_len + STREAM_PAD)
-        length = min(stream_len, n - begin)
-        some, result = subarray(values, begin, length), subarray(symbols, place, (length + 63) & ~63)
+    n = len(values)
+    for s in range((n + stream_len - 1) // stream_len):
+        reference = np.int64(base) + np.int64(scratch.references[s])
+        begin, place = s * stream_len, s * (stream_len + STREAM_PAD)
+        count = min(stream_len, n - begin)
+        stream, result = subarray(values, begin, count), subarray(scratch.symbols, place, (count + 63) & ~63)
         if levels is None:
-            origin = U32((reference + first[0]) & head_mask)
-            limit = U32(count[0])
-            whole = np.int64(0)
-            if HAS_AVX512 and width == 32 and head_shift == 22:
-                whole = length & ~63
-                for i in range(0, whole, 64):
-                    symbols_wide(some, i, result, i, np.int64(origin), np.int64(limit))
-            elif HAS_AVX512 and width == 16:
-                whole = length & ~63
-                for i in range(0, whole, 64):
-                    if head_shift == 7:
-                        symbols_16(some, i, result, i, np.int64(origin), np.int64(limit))
-                    else:
-                        symbols_9(some, i, result, i, np.int64(origin), np.int64(limit))
-            if width == 32:
-                down, low = U32(head_shift) & NARROW, U32(head_mask)
-                for i in range(whole, length):
-                    bits = U32(some[i])
-                    offset = U32((bits >> down) - origin) & low
-                    symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
-                    result[i] = U8(symbol if bits else U32(0))
-            elif width == 16:
-                shift, mask = U16(head_shift) & NARROW, U16(head_mask)
-                for i in range(whole, length):
-                    bits = U16(some[i])
-                    offset = U16((bits >> shift) - U16(origin)) & mask
-                    symbol = U16(offset + U16(1)) if offset < U16(limit) else U16(ESCAPE)
-                    result[i] = U8(symbol if bits else U16(0))
-            else:
-                for i in range(length):
-                    bits = U64(some[i])
-                    head = U32(bits >> U64(head_shift)) & U32(head_mask)
-                    offset = U32(head - origin) & U32(head_mask)
-                    symbol = U32(offset + U32(1)) if offset < limit else U32(ESCAPE)
-                    result[i] = U8(symbol if bits else U32(0))
+            _symbols_of_one_level(stream, float_bits, reference, ranges, result)
+        elif width_of(values) == 64:
+            _symbols_with_levels_64(stream, subarray(levels, begin, count), float_bits, reference, ranges, result)
         else:
-            some_levels = subarray(levels, begin, length)
-            if width < 64:
-                _joint_symbols(some, some_levels, length, infinity, reference, ranges, chunk, result)
-            else:
-                for i in range(length):
-                    bits = U64(some[i])
-                    level = U32(some_levels[i]) if (bits & magnitude_mask) < U64(infinity) else U32(0)
-                    head = np.int64(bits >> U64(head_shift)) & head_mask
-                    offset = (head - reference - first[level]) & head_mask
-                    symbol = U8(number[level] + offset) if offset < count[level] else U8(ESCAPE)
-                    result[i] = symbol if bits else U8(0)
-        if with_gaps:
-            for i in range(0, length, 64):
-                look_up_64(coded, 0, result, i, result, i)
-        for i in range(length, len(result)):
+            stream_levels = subarray(levels, begin, count)
+            _symbols_with_levels(stream, stream_levels, float_bits, reference, ranges, scratch.chunk, result)
+        if ranges.with_gaps:
+            for i in range(0, count, 64):
+                look_up_64(ranges.coded, 0, result, i, result, i)
+        for i in range(count, len(result)):
             result[i] = 0
 
 
 @inlined
-def find_block_symbols(values, levels, n, stream_len, float_bits, base, with_references, c, books, scratch):
-    """Symbols of a block with codebook ``c``, relative to its sub-streams' means (``with_references``) or to ``base``,
-    its own mean where that is negative. Returns the base, and the bits of a reference."""
-    head_mask = (1 << float_bits.head_bits) - 1
-    references = scratch.references
+def find_block_symbols(values, levels, stream_len, float_bits, base, with_references, ranges, scratch):
+    """Find the symbols of a block's values, relative to its sub-streams' means or to one base.
+
+    Args:
+        values: uintW[n].
+        levels: uint8[n], or None where all are of level 0.
+        stream_len: Values per sub-stream.
+        float_bits: Where heads lie in values, see :class:`bundles.FloatBits`.
+        base: What symbols are relative to without references; negative: the mean of the block.
+        with_references: Whether sub-streams have references of their own.
+        ranges: The codebook's :class:`SymbolRanges`.
+        scratch: ``symbols`` and ``references`` are results.
+
+    Returns:
+        (base, bits of a reference).
+    """
+    references, n = scratch.references, len(values)
     width, from_heads = 0, False
     if HAS_AVX512 and width_of(values) == 32:
+        # Heads are taken once, as bytes: both means and symbols then read a quarter of the values' bytes.
         from_heads = float_bits.head_bits == 8 and stream_len & 63 == 0
         if from_heads:
             store_heads(values, n, scratch.heads, scratch.others)
@@ -215,49 +254,14 @@ def find_block_symbols(values, levels, n, stream_len, float_bits, base, with_ref
                 base, _ = mean_of_heads(scratch.heads, scratch.others, 0, n)
     if not from_heads:
         if with_references:
-            base, width = find_references_from_values(
-                values, n, stream_len, float_bits.head_shift, head_mask, references
-            )
+            base, width = find_references_from_values(values, stream_len, float_bits, references)
         elif base < 0:
-            base, _ = mean_head(values, float_bits.head_shift, head_mask)
+            base, _ = mean_head(values, float_bits.head_shift, (1 << float_bits.head_bits) - 1)
     if not with_references:
         for s in range((n + stream_len - 1) // stream_len):
             references[s] = 0
     if HAS_AVX512 and from_heads:
-        find_symbols_from_heads(
-            scratch.heads,
-            scratch.others,
-            levels,
-            n,
-            stream_len,
-            base,
-            references,
-            books.first[c],
-            books.counts[c],
-            books.ranges[c],
-            books.coded[c],
-            books.with_gaps[c],
-            scratch.chunk,
-            scratch.symbols,
-        )
+        find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch)
     else:
-        find_symbols_from_values(
-            values,
-            levels,
-            n,
-            stream_len,
-            float_bits.infinity,
-            base,
-            references,
-            float_bits.head_shift,
-            head_mask,
-            books.first[c],
-            books.counts[c],
-            books.number[c],
-            books.ranges[c],
-            books.coded[c],
-            books.with_gaps[c],
-            scratch.chunk,
-            scratch.symbols,
-        )
+        find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch)
     return base, width

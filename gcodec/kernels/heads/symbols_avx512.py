@@ -1,4 +1,12 @@
-"""Symbols of 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`symbols`."""
+"""Symbols of 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`symbols`.
+
+The law of all of them is :func:`scalar.symbol_of`, on every element::
+
+    values    s hhhhhhhh mmmmmmm      64 of 16 or 32 bits
+    heads       hhhhhhhh              64 of 8 bits, or of 16 where a head has 9
+    offset    heads - origin          modulo the head's width
+    symbols   offset < count ? offset + number : escape, and 0 where the value is 0
+"""
 
 from __future__ import annotations
 
@@ -8,6 +16,7 @@ from llvmlite import ir
 from numba.core import types
 
 from ..core.intrinsics import intrinsic_step
+from ..core.scalar import ESCAPE
 from ..core.simd import load, splat
 from ..core.simd_avx512 import extract_heads, look_up_bytes
 
@@ -19,7 +28,7 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
         values = load(builder, at(0, bits), bits, 64)
         heads = extract_heads(values, head_shift) if head_bits == 8 else (values >> head_shift).to(16)
         offset = (heads - args[4]) & ((1 << head_bits) - 1)
-        escape = splat(builder, ir.Constant(_INDEX, 255), 8, 64)
+        escape = splat(builder, ir.Constant(_INDEX, ESCAPE), 8, 64)
         symbols = offset.compare("<", args[5]).choose((offset + 1).to(8), escape)
         values.compare("==", 0).choose(0, symbols).store(at(2, 8))
 
@@ -27,9 +36,9 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
 
 
 #: symbols_16(values, i, symbols, j, origin, count): symbols of 64 bfloat16 or float16 of one level, the range starting
-#: at ``origin``; symbols_9: of bfloat16 with a head of 9 bits. Of float32 there is ``heads_avx512._symbols``.
+#: at head ``origin``; symbols_9: of bfloat16 with a head of 9 bits. Of float32 there is ``heads_avx512._symbols``.
 symbols_16, symbols_9 = _symbols(16, 7), _symbols(16, 6, 9)
-#: The same of float32 with a head of 9 bits.
+#: symbols_wide: likewise, of float32 with a head of 9 bits.
 symbols_wide = _symbols(32, 22, 9)
 
 
@@ -37,15 +46,16 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     values, levels, ranges = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
     heads = extract_heads(values, 7)
     # Infinity has nothing but zeros below the head.
-    levels = heads.compare("<", builder.lshr(args[8], ir.Constant(_INDEX, 7))).choose(levels, levels ^ levels)
+    infinity = builder.lshr(args[8], ir.Constant(_INDEX, 7))
+    levels = heads.compare("<", infinity).choose(levels, levels ^ levels)
     tables = [builder.gep(ranges, [ir.Constant(_INDEX, 256 * k)]) for k in range(3)]
     origin, count, number = (look_up_bytes(builder, table, levels, 64) for table in tables)
     offset = heads - args[9] - origin
-    escape = splat(builder, ir.Constant(_INDEX, 255), 8, 64)
+    escape = splat(builder, ir.Constant(_INDEX, ESCAPE), 8, 64)
     symbols = offset.compare("<", count).choose(offset + number, escape)
     values.compare("==", 0).choose(0, symbols).store(at(6, 8))
 
 
 #: symbols_by_level_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): symbols of 64 values with
-#: levels; ``ranges``: uint8[3, 256] as in ``bundles.Books``. Of float32 there is ``heads_avx512._symbols_by_level``.
+#: levels; ``ranges``: ``symbols.SymbolRanges.by_level``. Of float32 there is ``heads_avx512._symbols_by_level``.
 symbols_by_level_16 = intrinsic_step(types.void, 10, _generate_symbols_by_level)

@@ -1,5 +1,14 @@
-"""Symbols of 64 values with levels, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`symbols`. Sixteen at a
-time, and what depends on the level by a shuffle of bytes."""
+"""Symbols of 64 values with levels, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`symbols`.
+
+Sixteen at a time. The law is :func:`scalar.symbol_of`; what depends on the level comes from tables of 16 bytes, by a
+shuffle of bytes::
+
+    values    s hhhhhhhh mmmmmmm          16 of 16 or 32 bits
+    head        hhhhhhhh                  16 of 8 bits
+    levels    level where head < infinity's, else 0
+    origin, count, number    tables[levels]
+    symbols   (offset + number) | 11111111 where outside the range, which is the escape; & 0 where the value is 0
+"""
 
 from __future__ import annotations
 
@@ -39,5 +48,5 @@ def _symbols_by_level(bits: int, head_shift: int) -> Any:
 
 
 #: symbols_by_level_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): symbols of 64 float32 with levels;
-#: ``ranges``: uint8[3, 256] as in ``bundles.Books``; ``top``: head of infinity. symbols_by_level_16: of 16 bits.
+#: ``ranges``: ``symbols.SymbolRanges.by_level``; ``top``: head of infinity. symbols_by_level_16: of 16 bits.
 symbols_by_level_32, symbols_by_level_16 = _symbols_by_level(32, 23), _symbols_by_level(16, 7)

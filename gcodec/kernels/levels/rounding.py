@@ -1,4 +1,7 @@
-"""Rounding values by level before they are coded."""
+"""Rounding values by level before they are coded.
+
+The scalar law is :func:`scalar.round_value`; :mod:`rounding_avx512` and :mod:`rounding_ssse3` are vector steps by it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ if HAS_AVX512:
 elif HAS_SSSE3:
     from .rounding_ssse3 import fill_drops, round_16, round_32
 
+PART = 1024  #: values whose levels are looked up before any is rounded
+ROUNDING_BYTES = PART + 64  #: scratch of :func:`round_values`
+
 
 @kernel
 def _levels_at(levels, zeros, i):
-    """Where the levels of 64 values lie: (array, index)."""
+    """Return where the levels of 64 values from ``i`` on lie: (array, index)."""
     if levels is None:
         return zeros, 0
     return levels, i
@@ -36,77 +42,104 @@ def _fetch_lines(levels, upcoming, i, n):
 
 
 @kernel
-def _round_groups(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out):
-    """:func:`round_values` of whole groups of 64, without AVX-512."""
-    width = width_of(values)
+def _round_groups_ssse3(values, levels, float_bits, rounding, chunk, upcoming, out):
+    """Round whole groups of 64 values without AVX-512. Returns how many values these are."""
+    n, whole, width, drops = len(values), len(values) & ~63, width_of(values), rounding.drops
+    nearest, prune = rounding.nearest, rounding.prune
     fill_drops(drops, chunk, 64)
     for i in range(64):
         chunk[i] = 0
+    infinity = np.int64(float_bits.infinity)
     # A magnitude below this is finite, and so is what it is rounded to.
-    limit, below = np.int64(infinity) - (np.int64(infinity) >> 5), np.int64(smallest_normal) if prune else np.int64(0)
-    sign_bit, top, least, first = U32(1 << (width - 1)), U32(infinity), U32(smallest_normal), U32(drops[0])
-    for i in range(0, n, 64):
-        own, place = _levels_at(levels, chunk, i)
+    limit, below = infinity - (infinity >> 5), np.int64(float_bits.smallest_normal) if prune else np.int64(0)
+    sign_bit, top, normal = U32(1 << (width - 1)), U32(float_bits.infinity), U32(float_bits.smallest_normal)
+    for i in range(0, whole, 64):
+        group_levels, place = _levels_at(levels, chunk, i)
         _fetch_lines(levels, upcoming, i, n)
         if width == 32:
-            large = round_32(values, i, own, place, chunk, 64, out, i, limit, below, np.int64(nearest))
+            large = round_32(values, i, group_levels, place, chunk, 64, out, i, limit, below, np.int64(nearest))
         else:
-            large = round_16(values, i, own, place, chunk, 64, out, i, limit, below, np.int64(nearest))
-        if large:
+            large = round_16(values, i, group_levels, place, chunk, 64, out, i, limit, below, np.int64(nearest))
+        if large:  # rare: all 64 once more, one by one
             for k in range(64):
-                drop = U32(drops[own[place + k]])
-                out[i + k] = round_value(U32(values[i + k]), drop, first, sign_bit, top, least, nearest, prune)
+                drop = U32(drops[group_levels[place + k]])
+                out[i + k] = round_value(
+                    U32(values[i + k]), drop, U32(drops[0]), sign_bit, top, normal, nearest, prune
+                )
+    return whole
 
 
 @kernel
-def round_values(values, levels, n, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out):
-    """Drop mantissa bits by level. ``levels``: uint8[n], or None where all values are of level 0; ``drops``:
-    uint8[256], by level; ``infinity``, ``smallest_normal``: bits of these magnitudes; ``nearest``, ``prune``: as in
-    :func:`scalar.round_magnitude`, and whether denormals and -0 become +0; ``chunk``: uint8[1088], scratch;
-    ``upcoming``: values that will be wanted next, or None: every other line of them is fetched meanwhile, and their
-    levels, which are behind these. Infinities and NaNs are of level 0 whatever ``levels`` says."""
-    width = width_of(values)
+def _round_groups_avx512(values, levels, float_bits, rounding, chunk, upcoming, out):
+    """Round whole groups of 64 values with AVX-512. Returns how many values these are."""
+    n, whole, drops, infinity = len(values), len(values) & ~63, rounding.drops, float_bits.infinity
+    nearest = np.int64(rounding.nearest)
+    below = np.int64(float_bits.smallest_normal) if rounding.prune else np.int64(0)
+    if levels is None:
+        for i in range(64):
+            chunk[i] = 0
+    for i in range(0, whole, 64):
+        group_levels, place = _levels_at(levels, chunk, i)
+        _fetch_lines(levels, upcoming, i, n)
+        if width_of(values) == 32:
+            round_32(values, i, group_levels, place, drops, 0, out, i, infinity, below, nearest)
+        else:
+            round_16(values, i, group_levels, place, drops, 0, out, i, infinity, below, nearest)
+    return whole
+
+
+@kernel
+def _round_64(values, levels, float_bits, rounding, out):
+    """Round float64, by :func:`scalar.round_magnitude`."""
+    infinity, sign_bit = U64(float_bits.infinity), U64(1) << U64(63)
+    for i in range(len(values)):
+        bits = U64(values[i])
+        magnitude = bits & ~sign_bit
+        drop = rounding.drops[0]
+        if levels is not None:
+            drop = rounding.drops[levels[i]] if magnitude < infinity else drop
+        result = round_magnitude(magnitude, U64(drop), infinity, rounding.nearest) | (bits & sign_bit)
+        out[i] = U64(0) if rounding.prune and magnitude < U64(float_bits.smallest_normal) else result
+
+
+@kernel
+def round_values(values, levels, float_bits, rounding, chunk, upcoming, out):
+    """Drop mantissa bits by level. Infinities and NaNs are of level 0 whatever ``levels`` says.
+
+    Args:
+        values: uintW[n].
+        levels: uint8[n], or None where all values are of level 0.
+        float_bits: See :class:`bundles.FloatBits`.
+        rounding: See :class:`bundles.Rounding`.
+        chunk: uint8[ROUNDING_BYTES], scratch.
+        upcoming: Values that will be wanted next, or None: every other line of them is fetched meanwhile, and their
+            levels, which are behind these.
+        out: uintW[n], result.
+    """
+    n, width, drops = len(values), width_of(values), rounding.drops
     if width == 64:
-        for i in range(n):
-            bits = U64(values[i])
-            magnitude = bits & ~(U64(1) << U64(63))
-            drop = drops[0]
-            if levels is not None:
-                drop = drops[levels[i]] if magnitude < U64(infinity) else drop
-            result = round_magnitude(magnitude, U64(drop), U64(infinity), nearest) | (bits & (U64(1) << U64(63)))
-            out[i] = U64(0) if prune and magnitude < U64(smallest_normal) else result
+        _round_64(values, levels, float_bits, rounding, out)
         return
-    sign_bit = U32(1 << (width - 1))
-    top, least, first = U32(infinity), U32(smallest_normal), U32(drops[0])
-    whole = np.int64(0)
+    sign_bit, infinity, normal = U32(1 << (width - 1)), U32(float_bits.infinity), U32(float_bits.smallest_normal)
+    whole, first = np.int64(0), U32(drops[0])
     if HAS_AVX512:
-        whole = n & ~63
-        below = np.int64(smallest_normal) if prune else np.int64(0)
-        if levels is None:
-            for i in range(64):
-                chunk[i] = 0
-        for i in range(0, whole, 64):
-            own, place = _levels_at(levels, chunk, i)
-            _fetch_lines(levels, upcoming, i, n)
-            if width == 32:
-                round_32(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
-            else:
-                round_16(values, i, own, place, drops, 0, out, i, infinity, below, np.int64(nearest))
+        whole = _round_groups_avx512(values, levels, float_bits, rounding, chunk, upcoming, out)
     elif HAS_SSSE3:
-        whole = n & ~63
-        _round_groups(values, levels, whole, drops, infinity, smallest_normal, nearest, prune, chunk, upcoming, out)
-    for begin in range(whole, n, 1024):
-        count = min(1024, n - begin)
-        some, result = subarray(values, begin, count), subarray(out, begin, count)
+        whole = _round_groups_ssse3(values, levels, float_bits, rounding, chunk, upcoming, out)
+    for begin in range(whole, n, PART):
+        count = min(PART, n - begin)
+        part, result = subarray(values, begin, count), subarray(out, begin, count)
+        # How many bits go is looked up ahead: LLVM makes no vectors of look-ups.
         if levels is None:
             for i in range(count):
                 chunk[i] = drops[0]
         else:
-            some_levels = subarray(levels, begin, count)
+            part_levels = subarray(levels, begin, count)
             for i in range(count):
-                chunk[i] = some_levels[i]
+                chunk[i] = part_levels[i]
             for i in range(0, count, 64):
                 look_up_level(drops, 0, chunk, i, chunk, i)
         for i in range(count):
-            drop = U32(chunk[i])
-            result[i] = round_value(U32(some[i]), drop, first, sign_bit, top, least, nearest, prune)
+            result[i] = round_value(
+                U32(part[i]), U32(chunk[i]), first, sign_bit, infinity, normal, rounding.nearest, rounding.prune
+            )

@@ -1,6 +1,9 @@
 """Several planes of float32 whose items are parts of digits (:mod:`class_tables`), in groups of 64 values, for CPUs
 with SSSE3 but not AVX-512: what :mod:`narrow` does, with the same bytes. The last group may have fewer; it passes
 through a scratch array.
+
+``tables`` here is ``scratch.chunk``, uint8[CLASS_BYTES], filled by :func:`class_tables.find_classes`; ``rows`` is
+``scratch.layout.words`` seen as rows of 64 bytes; ``j`` is where the symbols of a group begin.
 """
 
 from __future__ import annotations
@@ -27,13 +30,18 @@ from .narrow import pack_bytes, unpack_bytes
 REST = TABLE_BYTES // 4  #: where in ``tables``, in values, the last group lies if it has fewer than 64
 ITEMS, CLASSES = 256, 320  #: where in ``rows``, in bytes, items of a plane lie, and classes of 64 values
 
+# Steps of one group are given what they read, and not all of the scratch: they are called so often that passing dozens
+# of arrays would take longer than the work.
+
 
 @kernel
-def _split_64(values, i, symbols, j, planes, tables, rows, items, n_items):
+def _split_64(values, i, symbols, j, n_planes, tables, layout, n_items):
+    """Append the items of 64 values from ``i`` on to their planes."""
+    rows, items = layout.words, layout.items
     classes_64(symbols, j, tables, 0, rows, CLASSES, np.int64(tables[NUMBER]))
     digits_64(values, i, rows, 0)
     row = items.shape[1]
-    for p in range(planes.n):
+    for p in range(n_planes):
         digit = np.int64(tables[DIGIT + p])
         source = 64 * digit
         if digit == NO_DIGIT:
@@ -44,58 +52,63 @@ def _split_64(values, i, symbols, j, planes, tables, rows, items, n_items):
 
 
 @kernel
-def split_classes(values, symbols, n, stream_len, planes, tables, rows, items, n_items, out, at):
-    """All planes; returns the end. ``tables``: uint8[CLASS_BYTES], filled by :func:`class_tables.find_classes`;
-    ``rows``: uint32[128], ``items``: uint8[8, n + 64], ``n_items``: int64[8], scratch."""
+def split_classes(values, stream_len, planes, scratch, out, at):
+    """Write all planes; arguments and result as of :func:`layouts.split_planes`."""
+    n, symbols, tables, layout, n_items = len(values), scratch.symbols, scratch.chunk, scratch.layout, scratch.n_items
     n_items[:] = 0
     whole = n & ~63
     for i in range(0, whole, 64):
         j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
-            _split_64(values, i, symbols, j, planes, tables, rows, items, n_items)
+            _split_64(values, i, symbols, j, planes.n, tables, layout, n_items)
     if whole < n:
         for i in range(whole, n):
             store_value(tables, 4 * (REST + i - whole), values[i])
         j = whole + whole // stream_len * STREAM_PAD
-        _split_64(tables, REST, symbols, j, planes, tables, rows, items, n_items)
+        _split_64(tables, REST, symbols, j, planes.n, tables, layout, n_items)
     for p in range(planes.n):
-        at = pack_bytes(items[p], n_items[p], planes.widths[p], out, at)
+        at = pack_bytes(layout.items[p], n_items[p], planes.widths[p], out, at)
     return at
 
 
 @kernel
-def count_classes(symbols, n, stream_len, n_planes, tables, classes, n_items):
-    """Number of items of every plane: ``n_items``: int64[8], result, and the classes of all values, laid out like
-    ``symbols``, which become 0 behind the last."""
+def count_classes(n, stream_len, planes, scratch):
+    """Count the items of every plane into ``scratch.n_items``, and find the classes of all values: ``layout.marks``,
+    laid out like ``symbols``, which become 0 behind the last."""
+    symbols, tables, classes, n_items = scratch.symbols, scratch.chunk, scratch.layout.marks, scratch.n_items
     n_items[:] = 0
     for i in range(0, n, 64):
         j = i + i // stream_len * STREAM_PAD
         for k in range(n - i, 64):
             symbols[j + k] = 0
         classes_64(symbols, j, tables, 0, classes, j, np.int64(tables[NUMBER]))
-        for p in range(n_planes):
+        for p in range(planes.n):
             n_items[p] += count_owners(classes, j, tables, OWNERS + 16 * p)
 
 
 @kernel
 def _clear(array, start, n_bytes):
+    """Set bytes to zero, eight at a time."""
     for k in range(start, start + n_bytes, 8):
         store_u64(array, k, 0)
 
 
 @kernel
 def _expand(p, target, classes, j, tables, rows, items, n_items):
-    """A plane's items of 64 values to a row, zero where there is none."""
+    """Expand a plane's items of 64 values to a row, zero where there is none."""
     place = p * items.shape[1] + n_items[p]
     n_items[p] += expand_owned(items, place, classes, j, tables, OWNERS + 16 * p, rows, target)
 
 
 @kernel
-def _merge_64(out, i, symbols, classes, j, planes, base, tables, rows, items, n_items):
+def _find_digits(j, n_planes, tables, layout, n_items):
+    """Find the digits of the tails of 64 values in rows 0 to 3, but for those that come from the last plane without a
+    digit: its items are left in their row, for ``join_64`` to spread."""
+    rows, classes, items = layout.words, layout.marks, layout.items
     for row in range(5):  # digits that are no plane's, and items, of which there may be none
         if not (tables[TAKEN] >> row) & 1:
             _clear(rows, 64 * row, 64)
-    for p in range(planes.n):
+    for p in range(n_planes):
         if tables[DIGIT + p] != NO_DIGIT:
             _expand(p, 64 * np.int64(tables[DIGIT + p]), classes, j, tables, rows, items, n_items)
     last = np.int64(tables[LAST])
@@ -104,16 +117,23 @@ def _merge_64(out, i, symbols, classes, j, planes, base, tables, rows, items, n_
             _expand(p, ITEMS, classes, j, tables, rows, items, n_items)
             if p < last:
                 spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, np.int64(tables[LEFT + p]))
-    left = np.int64(tables[LEFT + last])
-    join_64(rows, 0, symbols, j, classes, j, tables, 0, out, i, PARTS + 64 * last, left, base)
 
 
 @kernel
-def merge_classes(data, at, symbols, classes, n, stream_len, planes, bases, tables, rows, items, n_items, out):
-    """Inverse of :func:`split_classes`. ``classes`` and ``n_items`` of :func:`count_classes`; ``data`` has 64 bytes of
-    margin behind the planes; ``bases``: uint16[n_streams], reference heads."""
+def _join(out, i, symbols, j, base, tables, layout):
+    """Join heads and digits of 64 values to ``out[i ...]``."""
+    last = np.int64(tables[LAST])
+    parts, left = PARTS + 64 * last, np.int64(tables[LEFT + last])
+    join_64(layout.words, 0, symbols, j, layout.marks, j, tables, 0, out, i, parts, left, base)
+
+
+@kernel
+def merge_classes(data, at, stream_len, planes, scratch, out):
+    """Join heads and planes into values: the inverse of :func:`split_classes`; arguments as of
+    :func:`layouts.merge_planes`, and ``scratch.layout.marks`` are the classes of :func:`count_classes`."""
+    n, symbols, tables, layout, n_items = len(out), scratch.symbols, scratch.chunk, scratch.layout, scratch.n_items
     for p in range(planes.n):
-        unpack_bytes(data, at, n_items[p], planes.widths[p], items[p])
+        unpack_bytes(data, at, n_items[p], planes.widths[p], layout.items[p])
         at += (n_items[p] * planes.widths[p] + 7) >> 3
     n_items[:] = 0
     whole = n & ~63
@@ -121,12 +141,14 @@ def merge_classes(data, at, symbols, classes, n, stream_len, planes, bases, tabl
         s = i // stream_len
         j = i + s * STREAM_PAD
         if count_64(symbols, j, 255):
-            _merge_64(out, i, symbols, classes, j, planes, np.int64(bases[s]), tables, rows, items, n_items)
+            _find_digits(j, planes.n, tables, layout, n_items)
+            _join(out, i, symbols, j, np.int64(scratch.bases[s]), tables, layout)
         else:
             _clear(out, 4 * i, 256)
     if whole < n:
         s = whole // stream_len
         j = whole + s * STREAM_PAD
-        _merge_64(tables, REST, symbols, classes, j, planes, np.int64(bases[s]), tables, rows, items, n_items)
+        _find_digits(j, planes.n, tables, layout, n_items)
+        _join(tables, REST, symbols, j, np.int64(scratch.bases[s]), tables, layout)
         for i in range(whole, n):
             out[i] = load_value(tables, 4 * (REST + i - whole), out)

@@ -1,72 +1,96 @@
-"""Planes of any width, one value at a time: what the faster layouts do not cover, and float64. See :mod:`whole_tail`
-for the terms."""
+"""Planes of any width, one value at a time: what the faster layouts do not cover, and float64. See :mod:`layouts` for
+the terms. It is also what tests compare the faster layouts with."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.scalar import U64
+from ..core.scalar import U64, tail_of, value_of
 from ..core.unaligned import load_u64, store_u64, width_of
 from ..entropy.encode_streams import STREAM_PAD
 
 
 @kernel
-def split_general_plane(values, symbols, n, stream_len, tail_bits, mark_of, bit, shift, width, out, at):
-    """Plane number ``bit`` of any width up to 56 bits. ``out`` has 8 bytes of margin. Returns the end."""
-    window = U64(0)
-    filled = U64(0)
-    mask = U64((1 << width) - 1)
-    rest = U64((1 << (tail_bits - 1)) - 1)
-    sign = U64(width_of(values) - 1)
-    for s in range((n + stream_len - 1) // stream_len):
-        first = s * stream_len
-        place = s * (stream_len + STREAM_PAD)
-        for i in range(min(stream_len, n - first)):
-            symbol = symbols[place + i]
-            own = U64((mark_of[symbol] >> bit) & 1)
-            bits = U64(values[first + i])
-            tail = ((bits >> sign) << U64(tail_bits - 1)) | (bits & rest)
-            item = (tail >> U64(shift[symbol])) & (mask * own)
-            window |= item << filled
-            filled += U64(width) * own
-            store_u64(out, at, window)
-            at += np.int64(filled >> U64(3))
-            window = (window >> (filled & U64(56))) if filled < U64(64) else U64(0)
-            filled &= U64(7)
-    return at + (filled > 0)
+def split_general(values, stream_len, float_bits, tables, planes, scratch, out, at):
+    """Write planes of any width up to 56 bits; arguments and result as of :func:`layouts.split_planes`. ``out`` has 8
+    bytes of margin.
+
+        tail       .......iiiiiiii.....    an item of width w, ``shift`` bits from the lowest
+        window     ........iiiiiiiioooo    what is not written yet; new items come above older ones
+    """
+    n, tail_bits, width, symbols = len(values), float_bits.tail_bits, width_of(values), scratch.symbols
+    mark_of = tables.mark_of
+    for p in range(planes.n):
+        shift = tables.shift[p]
+        item_bits = U64(planes.widths[p])
+        item_mask = U64((1 << planes.widths[p]) - 1)
+        window, filled = U64(0), U64(0)
+        for s in range((n + stream_len - 1) // stream_len):
+            first = s * stream_len
+            place = s * (stream_len + STREAM_PAD)
+            for i in range(min(stream_len, n - first)):
+                symbol = symbols[place + i]
+                owned = U64((mark_of[symbol] >> p) & 1)  # 1 or 0: without a branch, which would often be mispredicted
+                tail = tail_of(U64(values[first + i]), width, tail_bits)
+                item = (tail >> U64(shift[symbol])) & (item_mask * owned)
+                window |= item << filled
+                filled += item_bits * owned
+                store_u64(out, at, window)
+                at += np.int64(filled >> U64(3))
+                window = (window >> (filled & U64(56))) if filled < U64(64) else U64(0)
+                filled &= U64(7)
+        at += filled > 0
+    return at
 
 
 @kernel
-def merge_general_plane(data, at, symbols, n, stream_len, mark_of, bit, shift, width, tail):
-    """Inverse of :func:`split_general_plane`: ORs the plane's items into ``tail``: uint64[n]. ``data`` is readable 8
-    bytes past the plane."""
-    mask = U64((1 << width) - 1)
+def _merge_plane(data, at, p, stream_len, tables, planes, scratch, n):
+    """OR the items of plane ``p`` into the tails of ``n`` values. ``data`` is readable 8 bytes past the plane."""
+    symbols, tails, mark_of, shift = scratch.symbols, scratch.layout.tails, tables.mark_of, tables.shift[p]
+    item_bits, item_mask = U64(planes.widths[p]), U64((1 << planes.widths[p]) - 1)
     position = U64(at) << U64(3)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
-            own = U64((mark_of[symbol] >> bit) & 1)
-            item = (load_u64(data, np.int64(position >> U64(3))) >> (position & U64(7))) & (mask * own)
-            tail[first + i] |= item << U64(shift[symbol])
-            position += U64(width) * own
+            owned = U64((mark_of[symbol] >> p) & 1)
+            item = (load_u64(data, np.int64(position >> U64(3))) >> (position & U64(7))) & (item_mask * owned)
+            tails[first + i] |= item << U64(shift[symbol])
+            position += item_bits * owned
 
 
 @kernel
-def merge_general_values(tail, symbols, n, stream_len, heads, bases, head_shift, head_mask, tail_bits, out):
-    """Heads, signs and tails into values. ``tail``: uint64[n], None where ``tail_bits`` is 0; ``heads``:
-    uint16[256], relative; ``out``: uintW[n]."""
-    rest = U64((1 << (tail_bits - 1)) - 1) if tail_bits else U64(0)
-    sign = U64(width_of(out) - 1)
+def merge_general(data, at, stream_len, float_bits, tables, planes, scratch, out):
+    """Join heads and planes of any width into values: the inverse of :func:`split_general`; arguments as of
+    :func:`layouts.merge_planes`."""
+    n, width, tail_bits, symbols = len(out), width_of(out), float_bits.tail_bits, scratch.symbols
+    tails, head_mask = scratch.layout.tails, U64((1 << float_bits.head_bits) - 1)
+    for i in range(n):
+        tails[i] = U64(0)
+    for p in range(planes.n):
+        _merge_plane(data, at, p, stream_len, tables, planes, scratch, n)
+        at += (scratch.n_items[p] * planes.widths[p] + 7) >> 3
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
+        base = U64(scratch.bases[s])
         for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
-            value = ((U64(heads[symbol]) + U64(bases[s])) & U64(head_mask)) << U64(head_shift)
-            if tail is not None:
-                bits = U64(tail[first + i])
-                value |= (bits & rest) | ((bits >> U64(tail_bits - 1)) << sign)
-            out[first + i] = value if symbol else U64(0)
+            head = (U64(tables.head_of[symbol]) + base) & head_mask
+            out[first + i] = value_of(head, U64(tails[first + i]), width, tail_bits) if symbol else U64(0)
+
+
+@kernel
+def merge_without_planes(stream_len, float_bits, tables, scratch, out):
+    """Turn heads into values of types that have no tail."""
+    n, symbols, head_mask = len(out), scratch.symbols, U64((1 << float_bits.head_bits) - 1)
+    for s in range((n + stream_len - 1) // stream_len):
+        first = s * stream_len
+        place = s * (stream_len + STREAM_PAD)
+        base = U64(scratch.bases[s])
+        for i in range(min(stream_len, n - first)):
+            symbol = symbols[place + i]
+            head = (U64(tables.head_of[symbol]) + base) & head_mask
+            out[first + i] = (head << U64(float_bits.head_shift)) if symbol else U64(0)

@@ -1,21 +1,30 @@
-"""From values to planes and back, by the kernels of their layout.
+"""From values to planes and back: the sign and mantissa bits of a block's values, one packed array per plane
+(docs/format.md sections 4 and 7).
 
-``dense``, ``lone``, ``seven``, ``items``, ``general`` and ``bare`` are the scratch arrays of these names; the one that
-is there (not None, which the compiler knows) says which layout it is.
+Encoding cuts each value's kept bits into items ("split"), decoding joins items, heads and signs into values ("merge").
+There are pairs of kernels for several layouts (:mod:`layout_types`), all with the same bytes; which one it is the type
+of ``scratch.layout`` says, and is chosen when the calling kernel is compiled.
+
+Symbols of a sub-stream lie in ``scratch.symbols`` at a stride of ``stream_len + STREAM_PAD`` bytes; behind the last,
+shorter sub-stream up to the next multiple of 64 the symbols are 0. Which items a value owns follows from its symbol, by
+:class:`PlaneTables`.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
+from numba.extending import overload
 
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
-from ..core.jit import kernel
-from ..core.scalar import U8, U32, U64
+from ..core.jit import inlined, kernel
+from ..core.scalar import U8, U32
 from ..core.unaligned import subarray, width_of
 from ..core.vector import clear_8, count_64
 from ..entropy.encode_streams import STREAM_PAD
-from . import general as planes_general
-from . import narrow, whole_tail, wide_head
+from . import general, narrow, whole_tail, wide_head
+from .layout_types import GeneralPlanes, NarrowPlanes, NoPlanes, Tails7, Tails8, Tails23, Tails24
 
 if HAS_AVX512:
     from .narrow_steps_avx512 import mark_64
@@ -25,73 +34,56 @@ if BY_CLASSES:
     from .classes_ssse3 import count_classes, merge_classes, split_classes
 
 
+class PlaneTables(NamedTuple):
+    """What one codebook's symbols say about planes.
+
+    Attributes:
+        mark_of: uint8[256], by symbol: bit p set where a value of this symbol owns an item of plane p.
+        shift: uint8[8, 256], by plane and symbol: how far left of the tail's lowest bit that item lies.
+        head_of: uint16[256], by symbol: relative head; to decode.
+        narrow_head_of: uint8[256], its low byte; to decode.
+    """
+
+    mark_of: np.ndarray
+    shift: np.ndarray
+    head_of: np.ndarray
+    narrow_head_of: np.ndarray
+
+
+@inlined
+def plane_tables(books, c):
+    """Return the :class:`PlaneTables` of codebook ``c`` of a frame's."""
+    return PlaneTables(books.mark_of[c], books.shift[c], books.head_of[c], books.narrow_head_of[c])
+
+
 @kernel
-def _has_classes(mark_of, shift, heads, planes, scratch):
-    """Whether a block's planes are those of :mod:`classes_ssse3`, whose tables are then in ``scratch.chunk``."""
+def _has_classes(tables, heads, planes, scratch):
+    """Return whether a block's planes are those of :mod:`classes_ssse3`, whose tables are then in ``scratch.chunk``.
+    ``heads``: relative heads by symbol, or None to encode."""
     if width_of(scratch.shifted) != 32:
         return False
-    return find_classes(mark_of, shift, heads, planes.widths, planes.uniform, planes.n, scratch.chunk) > 0
+    return find_classes(tables.mark_of, tables.shift, heads, planes.widths, planes.uniform, planes.n, scratch.chunk) > 0
 
 
 @kernel
-def split_planes(
-    values, n, stream_len, tail_bits, mark_of, shift, planes, dense, lone, seven, items, general, scratch, out, at
-):
-    """All planes of a block. Returns the end."""
-    if general is not None:
-        for p in range(planes.n):
-            at = planes_general.split_general_plane(
-                values, scratch.symbols, n, stream_len, tail_bits, mark_of, p, shift[p], planes.widths[p], out, at
-            )
-        return at
-    if items is not None:
-        if BY_CLASSES and _has_classes(mark_of, shift, None, planes, scratch):
-            return split_classes(
-                values,
-                scratch.symbols,
-                n,
-                stream_len,
-                planes,
-                scratch.chunk,
-                scratch.words,
-                items,
-                scratch.n_items,
-                out,
-                at,
-            )
-        return narrow.split_narrow(
-            values,
-            scratch.symbols,
-            n,
-            stream_len,
-            planes.n,
-            planes.widths,
-            mark_of,
-            shift,
-            planes.uniform,
-            planes.chunks,
-            scratch.marks,
-            scratch.words,
-            scratch.bytes,
-            items,
-            scratch.n_items,
-            out,
-            at,
-        )
-    if dense is not None:
-        return whole_tail.split_24(values, scratch.symbols, n, stream_len, scratch.words, dense, out, at)
-    if lone is not None:
-        return whole_tail.split_8(values, scratch.symbols, n, stream_len, lone, out, at)
-    if seven is not None:
-        if planes.n == 1:
-            return wide_head.split_7(values, scratch.symbols, n, stream_len, seven, out, at)
-        return wide_head.split_23(values, scratch.symbols, n, stream_len, seven, out, at)
-    return at
+def _split_narrow(values, stream_len, tables, planes, scratch, out, at):
+    if BY_CLASSES and _has_classes(tables, None, planes, scratch):
+        return split_classes(values, stream_len, planes, scratch, out, at)
+    return narrow.split_narrow(values, stream_len, tables, planes, scratch, out, at)
+
+
+@kernel
+def _merge_narrow(data, at, stream_len, tables, planes, scratch, out):
+    if BY_CLASSES and width_of(out) == 32 and scratch.chunk[NUMBER]:
+        merge_classes(data, at, stream_len, planes, scratch, out)
+    else:
+        narrow.merge_narrow(data, at, stream_len, tables, planes, scratch, out)
 
 
 @kernel
 def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
-    """Number of items of every plane: ``n_items``: int64[8], result; with ``marks`` also the marks of all values."""
+    """Count the items of every plane: ``n_items``: int64[8], result; with ``marks`` also find the marks of all
+    values."""
     n_items[:] = 0
     if marks is not None and not HAS_AVX512:
         narrow.find_marks(symbols, n, stream_len, mark_of, marks)
@@ -114,136 +106,163 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
                 for i in range(0, count, 64):
                     n_items[p] += count_64(marks, place + i, 1 << p)
             else:
-                some, total = subarray(symbols, place, count), U32(0)
+                row, total = subarray(symbols, place, count), U32(0)
                 for i in range(count):
-                    total += U32((mark_of[some[i]] >> U8(p)) & U8(1))
+                    total += U32((mark_of[row[i]] >> U8(p)) & U8(1))
                 n_items[p] += np.int64(total)
 
 
 @kernel
-def count_single(symbols, n, stream_len, n_items):
-    """The same for a single plane of which all values but zeros own an item."""
-    total = 0
+def _count_whole(n, stream_len, scratch):
+    """Count the items of planes of which all values but zeros own one, of which there are at most two."""
+    symbols, total = scratch.symbols, 0
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)
         for i in range(count, (count + 63) & ~63):
             symbols[place + i] = 0
         total += whole_tail.count_marked(symbols, place, count)
-    n_items[0] = total
+    scratch.n_items[0] = total
+    scratch.n_items[1] = total
 
 
 @kernel
-def count_plane_items(
-    n, stream_len, mark_of, shift, narrow_head_of, planes, dense, lone, seven, items, general, scratch
-):
-    """Number of items of every plane into ``scratch.n_items``, by the layout's kernels; and what else those of
-    :func:`merge_planes` want to find."""
-    if dense is not None:
-        count_single(scratch.symbols, n, stream_len, scratch.n_items)
-    if lone is not None:
-        count_single(scratch.symbols, n, stream_len, scratch.n_items)
-    if seven is not None:
-        count_single(scratch.symbols, n, stream_len, scratch.n_items)
-        scratch.n_items[1] = scratch.n_items[0]
-    if items is not None:
-        by_class = False
-        if BY_CLASSES:
-            by_class = _has_classes(mark_of, shift, narrow_head_of, planes, scratch)
-            if by_class:
-                count_classes(scratch.symbols, n, stream_len, planes.n, scratch.chunk, scratch.marks, scratch.n_items)
-        if not by_class:
-            count_items(scratch.symbols, n, stream_len, planes.n, mark_of, scratch.marks, scratch.n_items)
-    if general is not None:
-        count_items(scratch.symbols, n, stream_len, planes.n, mark_of, None, scratch.n_items)
+def _count_narrow(n, stream_len, tables, planes, scratch):
+    if BY_CLASSES and _has_classes(tables, tables.narrow_head_of, planes, scratch):
+        count_classes(n, stream_len, planes, scratch)
+    else:
+        marks = scratch.layout.marks
+        count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, marks, scratch.n_items)
 
 
 @kernel
-def merge_planes(
-    data,
-    at,
-    n,
-    stream_len,
-    float_bits,
-    mark_of,
-    shift,
-    head_of,
-    narrow_head_of,
-    planes,
-    dense,
-    lone,
-    seven,
-    items,
-    general,
-    bare,
-    scratch,
-    out,
-):
-    """All values of a block from its planes and symbols."""
-    head_mask = (1 << float_bits.head_bits) - 1
-    symbols, bases, n_items = scratch.symbols, scratch.bases, scratch.n_items
-    if general is not None:
-        for i in range(n):
-            general[i] = U64(0)
-        for p in range(planes.n):
-            planes_general.merge_general_plane(
-                data, at, symbols, n, stream_len, mark_of, p, shift[p], planes.widths[p], general
-            )
-            at += (n_items[p] * planes.widths[p] + 7) >> 3
-        planes_general.merge_general_values(
-            general, symbols, n, stream_len, head_of, bases, float_bits.head_shift, head_mask, float_bits.tail_bits, out
-        )
-    if items is not None:
-        if BY_CLASSES and width_of(out) == 32 and scratch.chunk[NUMBER]:
-            merge_classes(
-                data,
-                at,
-                symbols,
-                scratch.marks,
-                n,
-                stream_len,
-                planes,
-                bases,
-                scratch.chunk,
-                scratch.words,
-                items,
-                n_items,
-                out,
-            )
-            return
-        narrow.merge_narrow(
-            data,
-            at,
-            symbols,
-            scratch.marks,
-            n,
-            stream_len,
-            planes.n,
-            planes.widths,
-            narrow_head_of,
-            shift,
-            planes.uniform,
-            planes.chunks,
-            bases,
-            scratch.words,
-            scratch.bytes,
-            items,
-            n_items,
-            out,
-        )
-    if dense is not None:
-        whole_tail.merge_24(data, at, symbols, n, stream_len, np.int64(head_of[1]), bases, scratch.words, dense, out)
-    if lone is not None:
-        whole_tail.merge_8(data, at, symbols, n, stream_len, np.int64(head_of[1]), bases, lone, out)
-    if seven is not None:
-        first_head = np.int64(head_of[1])
-        if planes.n == 1:
-            wide_head.merge_7(
-                data, at, n_items[0], symbols, n, stream_len, first_head, bases, scratch.tails, seven, out
-            )
-        else:
-            wide_head.merge_23(data, at, n_items[0], symbols, n, stream_len, first_head, bases, seven, out)
-    if bare is not None:
-        planes_general.merge_general_values(
-            None, symbols, n, stream_len, head_of, bases, float_bits.head_shift, head_mask, 0, out
-        )
+def _count_general(n, stream_len, tables, planes, scratch):
+    count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, None, scratch.n_items)
+
+
+#: By layout: from values to planes, with the arguments of :func:`split_planes`.
+_SPLIT: dict[type, Any] = {
+    NoPlanes: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: at,
+    Tails24: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: whole_tail.split_24(
+        values, stream_len, scratch, out, at
+    ),
+    Tails8: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: whole_tail.split_8(
+        values, stream_len, scratch, out, at
+    ),
+    Tails7: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_7(
+        values, stream_len, scratch, out, at
+    ),
+    Tails23: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: wide_head.split_23(
+        values, stream_len, scratch, out, at
+    ),
+    NarrowPlanes: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: _split_narrow(
+        values, stream_len, tables, planes, scratch, out, at
+    ),
+    GeneralPlanes: lambda values, stream_len, float_bits, tables, planes, scratch, out, at: general.split_general(
+        values, stream_len, float_bits, tables, planes, scratch, out, at
+    ),
+}
+
+#: By layout: from planes to values, with the arguments of :func:`merge_planes`.
+_MERGE: dict[type, Any] = {
+    NoPlanes: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: general.merge_without_planes(
+        stream_len, float_bits, tables, scratch, out
+    ),
+    Tails24: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: whole_tail.merge_24(
+        data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
+    ),
+    Tails8: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: whole_tail.merge_8(
+        data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
+    ),
+    Tails7: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_7(
+        data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
+    ),
+    Tails23: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: wide_head.merge_23(
+        data, at, stream_len, np.int64(tables.head_of[1]), scratch, out
+    ),
+    NarrowPlanes: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: _merge_narrow(
+        data, at, stream_len, tables, planes, scratch, out
+    ),
+    GeneralPlanes: lambda data, at, stream_len, float_bits, tables, planes, scratch, out: general.merge_general(
+        data, at, stream_len, float_bits, tables, planes, scratch, out
+    ),
+}
+
+#: By layout: the number of items of every plane, with the arguments of :func:`count_plane_items`. Of all layouts that
+#: are not here a value other than zero owns one item of every plane.
+_COUNT: dict[type, Any] = {
+    NoPlanes: lambda n, stream_len, tables, planes, scratch: None,
+    NarrowPlanes: lambda n, stream_len, tables, planes, scratch: _count_narrow(n, stream_len, tables, planes, scratch),
+    GeneralPlanes: lambda n, stream_len, tables, planes, scratch: _count_general(
+        n, stream_len, tables, planes, scratch
+    ),
+}
+
+
+def _layout_of(scratch: Any) -> type:
+    """Return the layout from numba's type of a Scratch."""
+    layout: type = scratch.types[scratch.fields.index("layout")].instance_class
+    return layout
+
+
+# Overloads are numba's way to choose a function by the types of its arguments. ``inline="always"`` makes them a part of
+# the kernel that calls them, which has the flags of all kernels (:mod:`jit`); compiled on their own they would count
+# references.
+
+
+def split_planes(values, stream_len, float_bits, tables, planes, scratch, out, at):
+    """Write all planes of a block.
+
+    Args:
+        values: uintW[n].
+        stream_len: Values per sub-stream.
+        float_bits: See :class:`bundles.FloatBits`.
+        tables: The codebook's :class:`PlaneTables`.
+        planes: See :class:`bundles.Planes`.
+        scratch: ``symbols`` are known, ``layout`` says which kernels it is; others are used.
+        out: uint8, with 72 bytes of margin.
+        at: Where to write.
+
+    Returns:
+        The end.
+    """
+    raise NotImplementedError("of compiled kernels only")
+
+
+@overload(split_planes, inline="always")
+def _split_planes(values, stream_len, float_bits, tables, planes, scratch, out, at):
+    return _SPLIT[_layout_of(scratch)]
+
+
+def count_plane_items(n, stream_len, tables, planes, scratch):
+    """Count the items of every plane into ``scratch.n_items``, and find what else :func:`merge_planes` needs.
+    Arguments as of :func:`split_planes`."""
+    raise NotImplementedError("of compiled kernels only")
+
+
+@overload(count_plane_items, inline="always")
+def _count_plane_items(n, stream_len, tables, planes, scratch):
+    return _COUNT.get(_layout_of(scratch), lambda n, stream_len, tables, planes, scratch: _count_whole(
+        n, stream_len, scratch
+    ))
+
+
+def merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out):
+    """Join a block's planes and symbols into values.
+
+    Args:
+        data: uint8, with 72 bytes of margin behind the planes.
+        at: Where the planes begin.
+        stream_len: Values per sub-stream.
+        float_bits: See :class:`bundles.FloatBits`.
+        tables: The codebook's :class:`PlaneTables`.
+        planes: See :class:`bundles.Planes`.
+        scratch: What :func:`count_plane_items` has found, and ``bases``: reference heads of sub-streams.
+        out: uintW[n], result.
+    """
+    raise NotImplementedError("of compiled kernels only")
+
+
+@overload(merge_planes, inline="always")
+def _merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out):
+    return _MERGE[_layout_of(scratch)]

@@ -1,14 +1,19 @@
-"""Several planes of at most 8 bits: ladders and fixed bits. See :mod:`whole_tail` for the terms."""
+"""Several planes of at most 8 bits: ladders and fixed bits. See :mod:`layouts` for the terms.
+
+    float32      s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm
+    tail                  s mmmmmm mmmmmm mmm........      items of planes 0, 1, 2 ..., the first ones of which a value
+    planes                  \\_0__/ \\_1__/ \\2/                owns: which depends on its level
+"""
 
 from __future__ import annotations
 
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import U8, U32
+from ..core.scalar import U8, U32, tail_of, value_of
 from ..core.unaligned import subarray, width_of
 from ..core.vector import compress_8, expand_8, look_up_64, pack_6, pack_64, unpack_6, unpack_64
 from ..entropy.encode_streams import STREAM_PAD
-from .whole_tail import GROUP
+from .layout_types import GROUP
 
 if HAS_AVX512:
     from .narrow_avx512 import merge_groups, split_groups
@@ -18,7 +23,7 @@ if BY_CLASSES:
 
 @kernel
 def find_marks(symbols, n, stream_len, mark_of, marks):
-    """Marks of all values, laid out like ``symbols``, 0 behind the last. ``mark_of``: uint8[256]."""
+    """Find the marks of all values, laid out like ``symbols``, 0 behind the last. ``mark_of``: uint8[256]."""
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         for i in range(place, place + min(stream_len, n - s * stream_len), 64):
@@ -26,106 +31,77 @@ def find_marks(symbols, n, stream_len, mark_of, marks):
 
 
 @kernel
-def tails_32(values, start, count, words):
-    """Tails of some 32- or 16-bit values (types with 8 head bits)."""
-    some = subarray(values, start, count)
+def find_tails(values, start, count, words):
+    """Find the tails of some values of 32 or 16 bits with 8 head bits, by :func:`scalar.tail_of`."""
+    source = subarray(values, start, count)
     if width_of(values) == 32:
         for i in range(count):
-            bits = U32(some[i])
-            words[i] = (bits & U32(0x7FFFFF)) | ((bits >> U32(8)) & U32(0x800000))
+            words[i] = tail_of(U32(source[i]), 32, 24)
     else:
         for i in range(count):
-            bits = U32(some[i])
-            words[i] = (bits & U32(0x7F)) | ((bits >> U32(8)) & U32(0x80))
+            words[i] = tail_of(U32(source[i]), 16, 8)
 
 
 @kernel
-def split_narrow(
-    values,
-    symbols,
-    n,
-    stream_len,
-    n_planes,
-    widths,
-    mark_of,
-    shift,
-    uniform,
-    chunks,
-    marks,
-    words,
-    bytes_,
-    items,
-    n_items,
-    out,
-    at,
-):
-    """Planes of at most 8 bits each. ``items``: uint8[8, n + 64], ``n_items``: int64[8], ``marks``: as ``symbols``,
-    scratch."""
+def split_narrow(values, stream_len, tables, planes, scratch, out, at):
+    """Write planes of at most 8 bits each; arguments and result as of :func:`layouts.split_planes`."""
+    n, symbols, n_items, uniform = len(values), scratch.symbols, scratch.n_items, planes.uniform
+    marks, words, item_bytes, items = (
+        scratch.layout.marks,
+        scratch.layout.words,
+        scratch.layout.bytes,
+        scratch.layout.items,
+    )
     n_items[:] = 0
     if HAS_AVX512:
-        split_groups(
-            values, symbols, n, stream_len, n_planes, mark_of, shift, uniform, chunks, words, bytes_, items, n_items
-        )
-        for p in range(n_planes):
-            at = pack_bytes(items[p], n_items[p], widths[p], out, at)
+        split_groups(values, stream_len, tables, planes, scratch)
+        for p in range(planes.n):
+            at = pack_bytes(items[p], n_items[p], planes.widths[p], out, at)
         return at
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
         for i in range(place, place + count, 64):
-            look_up_64(mark_of, 0, symbols, i, marks, i)
-        tails_32(values, first, count, words)
-        for p in range(n_planes):
+            look_up_64(tables.mark_of, 0, symbols, i, marks, i)
+        find_tails(values, first, count, words)
+        for p in range(planes.n):
+            # The items of all values in bytes, whatever lies above them; then those that are owned, close together.
             if uniform[p] >= 0:
                 right = U32(uniform[p]) & U32(31)
                 for i in range(count):
-                    bytes_[i] = U8(U32(words[i]) >> right)
+                    item_bytes[i] = U8(U32(words[i]) >> right)
             else:
                 for i in range(0, count, 64):
-                    look_up_64(shift[p], 0, symbols, place + i, bytes_, i)
+                    look_up_64(tables.shift[p], 0, symbols, place + i, item_bytes, i)
                 for i in range(count):
-                    bytes_[i] = U8(U32(words[i]) >> (U32(bytes_[i]) & U32(31)))
+                    item_bytes[i] = U8(U32(words[i]) >> (U32(item_bytes[i]) & U32(31)))
             k = n_items[p]
             for i in range(0, count, 64):
-                k += compress_8(bytes_, i, marks, place + i, 1 << p, items[p], k)
+                k += compress_8(item_bytes, i, marks, place + i, 1 << p, items[p], k)
             n_items[p] = k
-    for p in range(n_planes):
-        at = pack_bytes(items[p], n_items[p], widths[p], out, at)
+    for p in range(planes.n):
+        at = pack_bytes(items[p], n_items[p], planes.widths[p], out, at)
     return at
 
 
 @kernel
-def merge_narrow(
-    data,
-    at,
-    symbols,
-    marks,
-    n,
-    stream_len,
-    n_planes,
-    widths,
-    head_of,
-    shift,
-    uniform,
-    chunks,
-    bases,
-    words,
-    bytes_,
-    items,
-    n_items,
-    out,
-):
-    """Inverse of :func:`split_narrow`. ``marks``: of all values, ``n_items``: of all planes, both known by now;
-    ``head_of``: uint8[256], relative head of every symbol; ``data`` has 64 bytes of margin behind the planes."""
-    for p in range(n_planes):
-        unpack_bytes(data, at, n_items[p], widths[p], items[p])
-        at += (n_items[p] * widths[p] + 7) >> 3
+def merge_narrow(data, at, stream_len, tables, planes, scratch, out):
+    """Join heads and planes of at most 8 bits into values: the inverse of :func:`split_narrow`; arguments as of
+    :func:`layouts.merge_planes`."""
+    n, symbols, n_items, uniform = len(out), scratch.symbols, scratch.n_items, planes.uniform
+    marks, words, item_bytes, items = (
+        scratch.layout.marks,
+        scratch.layout.words,
+        scratch.layout.bytes,
+        scratch.layout.items,
+    )
+    for p in range(planes.n):
+        unpack_bytes(data, at, n_items[p], planes.widths[p], items[p])
+        at += (n_items[p] * planes.widths[p] + 7) >> 3
     n_items[:] = 0
     if HAS_AVX512:
-        merge_groups(
-            symbols, marks, n, stream_len, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
-        )
+        merge_groups(stream_len, tables, planes, scratch, out)
         return
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -133,37 +109,36 @@ def merge_narrow(
         count = min(stream_len, n - first)
         for i in range(count):
             words[i] = 0
-        for p in range(n_planes):
+        for p in range(planes.n):
             k = n_items[p]
             for i in range(0, count, 64):
-                k += expand_8(items[p], k, marks, place + i, 1 << p, bytes_, i)
+                k += expand_8(items[p], k, marks, place + i, 1 << p, item_bytes, i)
             n_items[p] = k
             if uniform[p] >= 0:
                 left = U32(uniform[p]) & U32(31)
                 for i in range(count):
-                    words[i] |= U32(bytes_[i]) << left
+                    words[i] |= U32(item_bytes[i]) << left
             else:
-                own = subarray(bytes_, stream_len + GROUP, stream_len + GROUP)
+                shifts = subarray(item_bytes, stream_len + GROUP, stream_len + GROUP)
                 for i in range(0, count, 64):
-                    look_up_64(shift[p], 0, symbols, place + i, own, i)
+                    look_up_64(tables.shift[p], 0, symbols, place + i, shifts, i)
                 for i in range(count):
-                    words[i] |= U32(bytes_[i]) << (U32(own[i]) & U32(31))
+                    words[i] |= U32(item_bytes[i]) << (U32(shifts[i]) & U32(31))
         for i in range(0, count, 64):
-            look_up_64(head_of, 0, symbols, place + i, bytes_, i)
-        base = U32(bases[s])
-        some, result = subarray(symbols, place, count), subarray(out, first, count)
+            look_up_64(tables.narrow_head_of, 0, symbols, place + i, item_bytes, i)
+        base = U32(scratch.bases[s])
+        row, result = subarray(symbols, place, count), subarray(out, first, count)
+        # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         if width_of(out) == 32:
             for i in range(count):
-                tail = U32(words[i])
-                head = U32(U32(U32(bytes_[i]) + base) << U32(23)) & U32(0x7F800000)
-                value = head | (tail & U32(0x7FFFFF)) | U32(U32(tail << U32(8)) & U32(0x80000000))
-                result[i] = value if some[i] else U32(0)
+                head = U32(U32(U32(item_bytes[i]) + base) & U32(255))
+                value = value_of(head, U32(words[i]), 32, 24)
+                result[i] = value if row[i] else U32(0)
         else:
             for i in range(count):
-                tail = U32(words[i])
-                head = U32(U32(U32(bytes_[i]) + base) << U32(7)) & U32(0x7F80)
-                value = head | (tail & U32(0x7F)) | U32(U32(tail << U32(8)) & U32(0x8000))
-                result[i] = value if some[i] else U32(0)
+                head = U32(U32(U32(item_bytes[i]) + base) & U32(255))
+                value = value_of(head, U32(words[i]), 16, 8)
+                result[i] = value if row[i] else U32(0)
 
 
 @kernel
@@ -184,7 +159,8 @@ def pack_bytes(items, n, width, out, at):
 
 @kernel
 def unpack_bytes(data, at, n, width, items):
-    """Inverse of :func:`pack_bytes`: ``items``: uint8[n + 64]. ``data`` is readable 72 bytes past the plane."""
+    """Unpack what :func:`pack_bytes` has packed: ``items``: uint8[n + 64]. ``data`` is readable 72 bytes past the
+    plane."""
     for i in range(0, n, 64):
         if width == 6:
             unpack_6(data, at + (i >> 3) * 6, items, i)

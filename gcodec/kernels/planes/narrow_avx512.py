@@ -1,5 +1,7 @@
-"""Several planes of at most 8 bits in groups of 64 values, for CPUs with AVX-512: what :mod:`narrow` does, with
-the same bytes. The last group may have fewer; it passes through a scratch array.
+"""Several planes of at most 8 bits in groups of 64 values, for CPUs with AVX-512: what :mod:`narrow` does, with the
+same bytes. The last group may have fewer; it passes through a scratch array.
+
+``j`` is where the symbols of a group begin, which lie at a stride of ``stream_len + STREAM_PAD``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from .narrow_steps_avx512 import merge_narrow_16, merge_narrow_32, picks_for, sp
 
 
 @kernel
-def _split_chunks(values, symbols, n, stream_len, mark_of, chunks, words, items, n_items):
+def _split_chunks(values, stream_len, tables, planes, scratch):
+    """Cut float32 whose items are chunks of the tail; see :mod:`chunks_avx512`."""
+    symbols, words, items, n_items = scratch.symbols, scratch.layout.words, scratch.layout.items, scratch.n_items
+    n, chunks, mark_of = len(values), planes.chunks, tables.mark_of
     whole, row = n & ~63, items.shape[1]
     for i in range(0, whole, 64):
         j = i + i // stream_len * STREAM_PAD
@@ -29,61 +34,75 @@ def _split_chunks(values, symbols, n, stream_len, mark_of, chunks, words, items,
 
 
 @kernel
-def _merge_chunks(symbols, marks, n, stream_len, head_of, chunks, bases, words, items, n_items, out):
+def _merge_chunks(stream_len, tables, planes, scratch, out):
+    """Join float32 whose items are chunks of the tail: the inverse of :func:`_split_chunks`."""
+    symbols, words, items, n_items = scratch.symbols, scratch.layout.words, scratch.layout.items, scratch.n_items
+    n, chunks, marks, head_of = len(out), planes.chunks, scratch.layout.marks, tables.narrow_head_of
     whole, row = n & ~63, items.shape[1]
     for i in range(0, whole, 64):
         s = i // stream_len
-        j, base = i + s * STREAM_PAD, np.int64(bases[s])
+        j, base = i + s * STREAM_PAD, np.int64(scratch.bases[s])
         if count_64(symbols, j, 255):
             merge_chunks_32(out, i, items, row, n_items, 0, symbols, j, chunks, 0, marks, j, head_of, 0, base)
         else:
             clear_32(out, i)
     if whole < n:
         s = whole // stream_len
-        j, base = whole + s * STREAM_PAD, np.int64(bases[s])
+        j, base = whole + s * STREAM_PAD, np.int64(scratch.bases[s])
         merge_chunks_32(words, 0, items, row, n_items, 0, symbols, j, chunks, 0, marks, j, head_of, 0, base)
         for i in range(whole, n):
             out[i] = words[i - whole]
 
 
 @inlined
-def _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, like):
-    row = items.shape[1]
+def _split_64(values, i, j, tables, planes, scratch, like):
+    """Cut 64 values from number ``i`` of ``values`` on, which are of the type of ``like``."""
+    symbols, items, n_items, picks = scratch.symbols, scratch.layout.items, scratch.n_items, scratch.layout.bytes
+    row, shift, uniform, mark_of = items.shape[1], tables.shift, planes.uniform, tables.mark_of
     if width_of(like) == 32:
         split_narrow_32(
-            values, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes, picks, 0
+            values, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, planes.n, picks, 0
         )
     else:
         split_narrow_16(
-            values, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, n_planes, picks, 0
+            values, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, mark_of, 0, planes.n, picks, 0
         )
 
 
 @kernel
-def split_groups(
-    values, symbols, n, stream_len, n_planes, mark_of, shift, uniform, chunks, words, picks, items, n_items
-):
-    """The items of all planes, a byte each and not packed: ``items``: uint8[8, n + 64], ``n_items``: int64[8], zeros,
-    results; ``words``: uint32[64], ``picks``: uint8[64], scratch."""
-    if width_of(values) == 32 and chunks[N_WIDE]:
-        _split_chunks(values, symbols, n, stream_len, mark_of, chunks, words, items, n_items)
+def split_groups(values, stream_len, tables, planes, scratch):
+    """Cut values into the items of all planes, a byte each and not packed.
+
+    Args:
+        values: uintW[n].
+        stream_len: Values per sub-stream.
+        tables: See :class:`layouts.PlaneTables`.
+        planes: See :class:`bundles.Planes`.
+        scratch: ``symbols`` are known, ``n_items`` are zeros; ``layout.items`` and ``n_items`` are results.
+    """
+    if width_of(values) == 32 and planes.chunks[N_WIDE]:
+        _split_chunks(values, stream_len, tables, planes, scratch)
         return
-    picks_for(uniform, picks)
+    n, symbols, words = len(values), scratch.symbols, scratch.layout.words
+    picks_for(planes.uniform, scratch.layout.bytes)
     whole, value_bytes = n & ~63, width_of(values) // 8
     for i in range(0, whole, 64):
         j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
-            _split_64(values, i, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
+            _split_64(values, i, j, tables, planes, scratch, values)
     if whole < n:
         for i in range(whole, n):
             store_value(words, (i - whole) * value_bytes, values[i])
         j = whole + whole // stream_len * STREAM_PAD
-        _split_64(words, 0, symbols, j, n_planes, mark_of, shift, uniform, picks, items, n_items, values)
+        _split_64(words, 0, j, tables, planes, scratch, values)
 
 
 @inlined
-def _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, like):
-    row = items.shape[1]
+def _merge_64(out, i, j, s, tables, planes, scratch, like):
+    """Join 64 values of sub-stream ``s`` to number ``i`` of ``out`` on, which are of the type of ``like``."""
+    symbols, items, n_items, marks = scratch.symbols, scratch.layout.items, scratch.n_items, scratch.layout.marks
+    row, shift, uniform, head_of = items.shape[1], tables.shift, planes.uniform, tables.narrow_head_of
+    base, n_planes = np.int64(scratch.bases[s]), planes.n
     if width_of(like) == 32:
         merge_narrow_32(
             out, i, items, row, n_items, 0, symbols, j, shift, 0, uniform, 0, marks, j, head_of, 0, base, n_planes
@@ -96,6 +115,7 @@ def _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base
 
 @kernel
 def _clear_64(out, i, like):
+    """Set 64 values of the type of ``like`` to zero."""
     if width_of(like) == 32:
         clear_32(out, i)
     else:
@@ -103,26 +123,25 @@ def _clear_64(out, i, like):
 
 
 @kernel
-def merge_groups(
-    symbols, marks, n, stream_len, n_planes, head_of, shift, uniform, chunks, bases, words, items, n_items, out
-):
-    """Inverse of :func:`split_groups`; ``n_items``: zeros."""
-    if width_of(out) == 32 and chunks[N_WIDE]:
-        _merge_chunks(symbols, marks, n, stream_len, head_of, chunks, bases, words, items, n_items, out)
+def merge_groups(stream_len, tables, planes, scratch, out):
+    """Join heads and items into values: the inverse of :func:`split_groups`; ``scratch.n_items``: zeros."""
+    if width_of(out) == 32 and planes.chunks[N_WIDE]:
+        _merge_chunks(stream_len, tables, planes, scratch, out)
         return
+    n, symbols, words = len(out), scratch.symbols, scratch.layout.words
     whole, value_bytes = n & ~63, width_of(out) // 8
     for i in range(0, whole, 64):
         s = i // stream_len
-        j, base = i + s * STREAM_PAD, np.int64(bases[s])
+        j = i + s * STREAM_PAD
         if count_64(symbols, j, 255):
-            _merge_64(out, i, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+            _merge_64(out, i, j, s, tables, planes, scratch, out)
         else:
             _clear_64(out, i, out)
     if whole < n:
         s = whole // stream_len
-        j, base = whole + s * STREAM_PAD, np.int64(bases[s])
+        j = whole + s * STREAM_PAD
         if count_64(symbols, j, 255):
-            _merge_64(words, 0, symbols, j, marks, n_planes, head_of, shift, uniform, base, items, n_items, out)
+            _merge_64(words, 0, j, s, tables, planes, scratch, out)
         else:
             _clear_64(words, 0, out)
         for i in range(whole, n):

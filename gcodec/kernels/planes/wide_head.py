@@ -1,4 +1,5 @@
-"""Planes where the head has a mantissa bit: 7 bits of bfloat16, 16 and 7 bits of float32; see :mod:`whole_tail`."""
+"""Planes where the head has a mantissa bit: 7 bits of bfloat16, 16 and 7 bits of float32; see :mod:`whole_tail`. The
+vector steps are those of :mod:`wide_head_avx512`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import U8, U16, U32
+from ..core.scalar import U8, U16, U32, tail_of, value_of
 from ..core.unaligned import load_u16, store_u16, subarray
 from ..core.vector import compress_8, expand_8, pack_7, unpack_7
 from ..entropy.encode_streams import STREAM_PAD
@@ -26,9 +27,10 @@ def _pack(seven, n, out, at):
 
 
 @kernel
-def split_7(values, symbols, n, stream_len, seven, out, at):
-    """Seven bits for every value that is not zero. ``seven``: uint8[n + 64], scratch; ``out`` has 64 bytes of
-    margin. Returns the end."""
+def split_7(values, stream_len, scratch, out, at):
+    """Write seven bits for every bfloat16 that is not zero; arguments as of :func:`whole_tail.split_24`,
+    ``scratch.layout`` a :class:`bundles.Tails7`."""
+    symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -39,46 +41,47 @@ def split_7(values, symbols, n, stream_len, seven, out, at):
                 k += split_7_64(values, first + i, symbols, place + i, seven, k)
             continue
         # The bytes land where they will be compressed to, or behind it: compressing never overtakes itself.
-        some, own = subarray(values, first, count), subarray(seven, first, count)
+        stream, tails = subarray(values, first, count), subarray(seven, first, count)
         for i in range(count):
-            bits = U16(some[i])
-            own[i] = U8((bits & U16(0x3F)) | ((bits >> U16(9)) & U16(0x40)))
+            tails[i] = U8(tail_of(U16(stream[i]), 16, 7))
         for i in range(0, count, 64):
             k += compress_8(seven, first + i, symbols, place + i, 255, seven, k)
     return _pack(seven, k, out, at)
 
 
 @kernel
-def merge_7(data, at, n_items, symbols, n, stream_len, first_head, bases, bytes_, seven, out):
-    """Inverse of :func:`split_7`; arguments as in :func:`merge_8`, ``n_items``: in the plane, ``seven``:
-    uint8[n + 64], scratch."""
-    for i in range(0, n_items, 64):
+def merge_7(data, at, stream_len, first_head, scratch, out):
+    """Join heads and tails of seven bits into bfloat16: the inverse of :func:`split_7`; arguments as of
+    :func:`whole_tail.merge_24`, and ``scratch.n_items`` is known."""
+    symbols, seven, tails, n = scratch.symbols, scratch.layout.seven, scratch.layout.tails, len(out)
+    for i in range(0, scratch.n_items[0], 64):
         unpack_7(data, at + (i >> 3) * 7, seven, i)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
-        start = np.int64(bases[s]) + first_head - 1
+        origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
-                k += merge_7_64(seven, k, symbols, place + i, out, first + i, start)
+                k += merge_7_64(seven, k, symbols, place + i, out, first + i, origin)
             continue
         for i in range(0, count, 64):
-            k += expand_8(seven, k, symbols, place + i, 255, bytes_, i)
-        origin = U16(start & 511)
-        some, result = subarray(symbols, place, count), subarray(out, first, count)
+            k += expand_8(seven, k, symbols, place + i, 255, tails, i)
+        head_0 = U16(origin & 511)
+        row, result = subarray(symbols, place, count), subarray(out, first, count)
+        # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         for i in range(count):
-            symbol = U16(some[i])
-            tail = U16(bytes_[i])
-            head = U16(U16(symbol + origin) << U16(6)) & U16(0x7FC0)
-            value = head | (tail & U16(0x3F)) | U16(U16(tail << U16(9)) & U16(0x8000))
-            result[i] = value if symbol else U16(0)
+            head = U16(U16(U16(row[i]) + head_0) & U16(511))
+            value = value_of(head, U16(tails[i]), 16, 7)
+            result[i] = value if row[i] else U16(0)
 
 
 @kernel
-def split_23(values, symbols, n, stream_len, seven, out, at):
-    """16 and 7 bits for every value that is not zero; arguments as in :func:`split_7`."""
+def split_23(values, stream_len, scratch, out, at):
+    """Write 16 bits, and after those of all values 7 bits, for every float32 that is not zero; arguments as of
+    :func:`whole_tail.split_24`, ``scratch.layout`` a :class:`bundles.Tails23`."""
+    symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -90,8 +93,7 @@ def split_23(values, symbols, n, stream_len, seven, out, at):
             continue
         for i in range(count):
             if symbols[place + i]:
-                bits = U32(values[first + i])
-                tail = U32((bits & U32(0x3FFFFF)) | ((bits >> U32(9)) & U32(0x400000)))
+                tail = U32(tail_of(U32(values[first + i]), 32, 23))
                 store_u16(out, at + 2 * k, U16(tail >> U32(7)))
                 seven[k] = U8(tail & U32(127))
                 k += 1
@@ -99,8 +101,10 @@ def split_23(values, symbols, n, stream_len, seven, out, at):
 
 
 @kernel
-def merge_23(data, at, n_items, symbols, n, stream_len, first_head, bases, seven, out):
-    """Inverse of :func:`split_23`; arguments as in :func:`merge_7`, ``out``: uint32[n]."""
+def merge_23(data, at, stream_len, first_head, scratch, out):
+    """Join heads and tails of 16 and 7 bits into float32: the inverse of :func:`split_23`; arguments as of
+    :func:`merge_7`."""
+    symbols, seven, n, n_items = scratch.symbols, scratch.layout.seven, len(out), scratch.n_items[0]
     for i in range(0, n_items, 64):
         unpack_7(data, at + 2 * n_items + (i >> 3) * 7, seven, i)
     k = np.int64(0)
@@ -108,17 +112,17 @@ def merge_23(data, at, n_items, symbols, n, stream_len, first_head, bases, seven
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
-        start = np.int64(bases[s]) + first_head - 1
+        origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
-                k += merge_23_64(data, at + 2 * k, seven, k, symbols, place + i, out, first + i, start)
+                k += merge_23_64(data, at + 2 * k, seven, k, symbols, place + i, out, first + i, origin)
             continue
+        head_0 = U32(origin & 511)
         for i in range(count):
             symbol = U32(symbols[place + i])
             value = U32(0)
             if symbol:
                 tail = U32(U32(U32(load_u16(data, at + 2 * k)) << U32(7)) | U32(seven[k]))
-                head = U32(U32(symbol + U32(start & 511)) << U32(22)) & U32(0x7FC00000)
-                value = head | (tail & U32(0x3FFFFF)) | U32(U32(tail << U32(9)) & U32(0x80000000))
+                value = U32(value_of(U32(U32(symbol + head_0) & U32(511)), tail, 32, 23))
                 k += 1
             out[first + i] = value

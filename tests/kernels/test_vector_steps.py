@@ -1,0 +1,231 @@
+"""Every kernel that a CPU runs in vectors, against the scalar functions that are its law and CUDA's arithmetic.
+
+Which vector steps these are depends on the CPU that kernels are compiled for: run with ``NUMBA_CPU_NAME=x86-64-v2
+NUMBA_CPU_FEATURES=`` for those of a CPU without AVX.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+from gcodec.dtypes import BY_NAME
+from gcodec.kernels.core import scalar
+from gcodec.kernels.core.bundles import Planes, Rounding
+from gcodec.kernels.entropy.encode_streams import STREAM_PAD
+from gcodec.kernels.heads import column_references, symbols
+from gcodec.kernels.levels import rounding
+from gcodec.kernels.planes import layouts
+from gcodec.kernels.planes.layout_types import GeneralPlanes, NoPlanes, Tails7, Tails8, Tails23, Tails24
+from gcodec.kernels.sample import count
+from gcodec.memory import float_bits_of, scratch_for
+from tests.support.cases import KINDS, gaussian, specials
+
+TYPES = [kind for narrow in BY_NAME.values() for kind in (narrow, narrow.wide) if kind is not None]
+WITH_LEVELS = [kind for kind in BY_NAME.values() if kind.tail_bits]
+
+
+def name_of(kind):
+    """A type as the names of tests have it."""
+    return f"{kind.name}, heads of {kind.head_bits}"
+
+
+def values_of(kind, rng, n):
+    """Values around 1 and anything at all, zeros among them."""
+    spec = KINDS[kind.name]
+    values = gaussian(spec, rng, n, zeros=0.2) if kind.tail_bits else rng.integers(0, 256, n).astype(np.uint8)
+    odd = rng.random(n) < 0.1
+    values[odd] = rng.choice(specials(spec), odd.sum())
+    return values
+
+
+def ranges_of(rng, n_levels, with_gaps):
+    """Ranges of some codebook, from symbol 1 on without gaps, as the kernels take them."""
+    first, counts = rng.integers(-20, 3, 16), np.zeros(16, np.int64)
+    counts[:n_levels] = rng.integers(0, 25, n_levels)
+    number = 1 + np.cumsum(counts) - counts
+    by_level = np.stack([np.resize(row.astype(np.uint8), 256) for row in (first, counts, number)])
+    coded = np.arange(256, dtype=np.uint8)
+    coded[rng.random(256) < 0.2] = scalar.ESCAPE
+    return symbols.SymbolRanges(first, counts, number, by_level, coded, with_gaps)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=name_of)
+def test_parts_of_a_value_by_plain_integers(kind):
+    rng = np.random.default_rng(kind.bits)
+    for bits in values_of(kind, rng, 200):
+        word = int(bits)
+        head = word >> kind.head_shift & kind.head_mask
+        assert int(scalar.head_of(bits, kind.head_shift, kind.head_mask)) == head
+        for difference in (-128, -1, 0, 127):
+            moved = int(scalar.add_to_head(bits, difference, kind.head_shift, kind.head_mask))
+            field = kind.head_mask << kind.head_shift
+            assert moved == word & ~field | (head + difference & kind.head_mask) << kind.head_shift
+        reference, first, size, number = (int(x) for x in rng.integers((0, -30, 0, 1), (256, 30, 60, 100)))
+        offset = head - reference - first & kind.head_mask
+        symbol = 0 if word == 0 else number + offset if offset < size else scalar.ESCAPE
+        assert int(scalar.symbol_of(bits, reference, kind.head_shift, kind.head_mask, first, size, number)) == symbol
+        if kind.tail_bits:
+            tail = int(scalar.tail_of(bits, kind.bits, kind.tail_bits))
+            below = kind.tail_bits - 1
+            assert tail == word >> kind.bits - 1 << below | word & (1 << below) - 1
+            assert int(scalar.value_of(bits.dtype.type(head), bits.dtype.type(tail), kind.bits, kind.tail_bits)) == word
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=name_of)
+@pytest.mark.parametrize("with_levels", [False, True])
+@given(st.integers(1, 700), st.sampled_from([64, 128, 512]), st.booleans(), st.integers(0, 2**32 - 1))
+def test_symbols(kind, with_levels, n, stream_len, with_gaps, seed):
+    if with_levels and (kind.head_bits == 9 or not kind.tail_bits):
+        return  # a wide head goes with one level, as does a type without a tail
+    rng, float_bits = np.random.default_rng(seed), float_bits_of(kind)
+    values, scratch = values_of(kind, rng, n), scratch_for(kind, 1024, stream_len, NoPlanes, decode=False)
+    some_levels = rng.integers(0, 8, n).astype(np.uint8)
+    levels = some_levels if with_levels else None
+    ranges, base = ranges_of(rng, 8 if with_levels else 1, with_gaps), int(rng.integers(0, 1 << kind.head_bits))
+    scratch.references[:] = rng.integers(0, 5, len(scratch.references))
+    symbols.find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch)
+    for i, bits in enumerate(values):
+        s, magnitude = i // stream_len, int(bits) & (1 << kind.bits - 1) - 1
+        level = int(some_levels[i]) if with_levels and magnitude < kind.infinity else 0
+        wanted = int(scalar.symbol_of(
+            bits, base + int(scratch.references[s]), kind.head_shift, kind.head_mask, int(ranges.first[level]),
+            int(ranges.counts[level]), int(ranges.number[level])))
+        assert scratch.symbols[i + s * STREAM_PAD] == (ranges.coded[wanted] if with_gaps else wanted)
+
+
+@pytest.mark.parametrize("kind", WITH_LEVELS, ids=name_of)
+@given(st.integers(1, 300), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_rounding(kind, n, with_levels, nearest, prune, seed):
+    rng = np.random.default_rng(seed)
+    values, out = values_of(kind, rng, n), np.empty(n, kind.uint)
+    some_levels = rng.integers(0, 16, n).astype(np.uint8)
+    levels = some_levels if with_levels else None
+    drops = np.zeros(256, np.uint8)
+    drops[:16] = rng.integers(0, kind.mantissa_bits, 16)
+    settings = Rounding(drops, 16, nearest, prune)
+    chunk = np.empty(rounding.ROUNDING_BYTES, np.uint8)
+    rounding.round_values(values, levels, float_bits_of(kind), settings, chunk, None, out)
+    sign_bit, smallest = 1 << kind.bits - 1, kind.smallest_normal
+    for i, bits in enumerate(values):
+        drop, magnitude = int(drops[some_levels[i] if with_levels else 0]), int(bits) & sign_bit - 1
+        if kind.bits == 64:
+            drop = drop if magnitude < kind.infinity else int(drops[0])
+            size = scalar.round_magnitude(np.uint64(magnitude), np.uint64(drop), np.uint64(kind.infinity), nearest)
+            wanted = 0 if prune and magnitude < smallest else int(size) | int(bits) & sign_bit
+        else:
+            words = [np.uint32(int(x)) for x in (bits, drop, drops[0], sign_bit, kind.infinity, smallest)]
+            wanted = int(scalar.round_value(*words, nearest, prune))
+        assert int(out[i]) == wanted
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=name_of)
+@pytest.mark.parametrize("infinity", [False, True])
+def test_column_references(kind, infinity):
+    rng = np.random.default_rng(kind.bits)
+    for n in (1, 63, 64, 200):
+        values, columns = values_of(kind, rng, n), rng.integers(-3, 4, n).astype(np.int8)
+        if n == 63:  # nothing becomes zero, nor anything else infinite
+            values, columns = np.full(n, 1 << kind.head_shift + 2, kind.uint), np.ones(n, np.int8)
+        out, top = np.empty(n, kind.uint), kind.infinity if infinity else 0
+        usable = column_references.remove_columns(
+            values, n, columns, kind.head_shift, kind.head_mask, np.uint64(top), out)
+        moved = [int(scalar.add_to_head(bits, -int(column), kind.head_shift, kind.head_mask)) if bits else 0
+                 for bits, column in zip(values, columns, strict=True)]
+        assert [int(bits) for bits in out] == moved
+        magnitude = (1 << kind.bits - 1) - 1
+        pairs = [(int(bits), after) for bits, after in zip(values, moved, strict=True)]
+        crossed = any(((a & magnitude) < top) != ((b & magnitude) < top) for a, b in pairs)
+        assert usable == (not crossed and not any(a and not b for a, b in pairs))
+        marks = np.zeros(n + 4 * STREAM_PAD, np.uint8)
+        for i in range(n):
+            marks[i + i // 64 * STREAM_PAD] = values[i] != 0
+        column_references.restore_columns(out, n, 64, marks, columns, kind.head_shift, kind.head_mask)
+        assert np.array_equal(out, values)
+
+
+class Spec(NamedTuple):
+    """What finding bins reads of a SampleSpec."""
+
+    head_shift: int
+    head_mask: int
+    window: int
+    center: int
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=name_of)
+def test_bins(kind):
+    rng = np.random.default_rng(kind.bits)
+    values, bins = values_of(kind, rng, 333), np.empty(333, np.uint16)
+    origin, window, center = int(rng.integers(0, 1 << kind.head_bits)), 40, 25
+    spec = Spec(kind.head_shift, kind.head_mask, window, center)
+    count.find_bins(values, None, 1, origin, spec, bins)
+    for bits, found in zip(values, bins, strict=True):
+        head = np.uint32(int(bits) >> kind.head_shift & kind.head_mask)
+        words = [np.uint32(x) for x in (origin, kind.head_mask, window, center)]
+        assert found == (scalar.bin_of_head(head, *words) if bits else 0)
+        if kind.bits <= 32:
+            shift = np.uint32(kind.head_shift)
+            assert found == scalar.bin_of(np.uint32(bits), words[0], shift, *words[1:])
+
+
+# Dispatch by layout happens in compiled code only. Numba inlines the calls and cannot do that with *args.
+
+@njit
+def _split(values, stream_len, float_bits, tables, planes, scratch, out, at):
+    return layouts.split_planes(values, stream_len, float_bits, tables, planes, scratch, out, at)
+
+
+@njit
+def _count(n, stream_len, tables, planes, scratch):
+    layouts.count_plane_items(n, stream_len, tables, planes, scratch)
+
+
+@njit
+def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
+    layouts.merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out)
+
+
+@pytest.mark.parametrize(("name", "wide", "widths", "layout"), [
+    ("float32", False, (24,), Tails24), ("bfloat16", False, (8,), Tails8), ("bfloat16", True, (7,), Tails7),
+    ("float32", True, (16, 7), Tails23)])
+@pytest.mark.parametrize("n", [1, 64, 100, 1000])
+def test_planes_of_whole_tails(name, wide, widths, layout, n):
+    """Against the general layout, whose loops call scalar.tail_of and value_of one by one."""
+    kind = next(kind for kind in TYPES if kind.name == name and (kind.head_bits == 9) == wide)
+    rng, stream_len = np.random.default_rng(n), 512
+    heads = rng.integers(100, 140, n).astype(kind.uint)
+    values = (heads << kind.uint.type(kind.head_shift) | rng.integers(0, 1 << kind.head_shift, n).astype(kind.uint)
+              | rng.integers(0, 2, n).astype(kind.uint) << kind.uint.type(kind.bits - 1))
+    values[rng.random(n) < 0.3] = 0
+    base, n_planes = 90, len(widths)
+    mark_of, shift, head_of = np.zeros(256, np.uint8), np.zeros((8, 256), np.uint8), np.zeros(256, np.uint16)
+    mark_of[1:] = (1 << n_planes) - 1
+    shift[0] = sum(widths[1:])
+    head_of[1:] = np.arange(5, 260)
+    tables = layouts.PlaneTables(mark_of, shift, head_of, head_of.astype(np.uint8))
+    planes = Planes(n_planes, np.array(widths, np.int64), np.full(8, -1), np.zeros(12, np.int64))
+    results = []
+    for which in (layout, GeneralPlanes):
+        scratch = scratch_for(kind, 1024, stream_len, which, decode=False)
+        scratch.symbols[:] = 0
+        for i, bits in enumerate(values):
+            head = int(bits) >> kind.head_shift & kind.head_mask
+            scratch.symbols[i + i // stream_len * STREAM_PAD] = head - base - 4 if bits else 0
+        out = np.zeros(8 * n + 200, np.uint8)
+        end = _split(values, stream_len, float_bits_of(kind), tables, planes, scratch, out, 3)
+        results.append(out[:end].copy())
+        back = scratch_for(kind, 1024, stream_len, which, decode=True)
+        assert back.bases is not None
+        back.symbols[:], back.bases[:] = scratch.symbols, base
+        _count(n, stream_len, tables, planes, back)
+        assert (back.n_items[:n_planes] == np.count_nonzero(values)).all()
+        merged = np.empty(n, kind.uint)
+        _merge(out, 3, stream_len, float_bits_of(kind), tables, planes, back, merged)
+        assert np.array_equal(merged, values)
+    assert np.array_equal(results[0], results[1])
