@@ -433,7 +433,7 @@ def test_what_is_stored_without_a_plan_would_not_be_shorter_with_one(dtype, seed
     x = (rng.standard_normal(n) if seed & 1 else 2.0 ** rng.integers(-2, 1, n)).astype(dtype)
     x[rng.random(n) < zeros] = 0
     frame = gcodec.encode(x)
-    with patch.object(encode, "_FEW_BITS", 0):
+    with patch.object(encode, "_MAX_BITS_TO_COUNT", 0):
         assert len(frame) <= len(gcodec.encode(x))
 
 
