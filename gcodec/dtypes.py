@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)  # there is one object of each, which makes a fast key
 class DType:
-    """One row of the table of value types.
+    """A value type: a row of the table from which all others are derived.
 
     Attributes:
         code: Number of the type in a frame's header.

@@ -114,7 +114,16 @@ class _Memory:
 def scratch_for(
     dtype: DType, block: int, stream: int, layout: type[Layout], decode: bool, lossy: bool = False
 ) -> Scratch:
-    """The working memory of one thread."""
+    """Return the working memory of one thread.
+
+    Args:
+        dtype: The value type.
+        block: Values in a block.
+        stream: Values in a sub-stream.
+        layout: Layout of the planes, which says what arrays there are.
+        decode: True for decoding, False for encoding.
+        lossy: True if values are rounded.
+    """
     n_streams, more = -(-block // stream), GROUP
     with_heads = dtype.bits == 32 and not decode
     strided = n_streams * (stream + STREAM_PAD) + 2 * more
@@ -144,14 +153,20 @@ def scratch_for(
 
 @lru_cache
 def float_bits_of(dtype: DType) -> FloatBits:
-    """A value type as the kernels want it."""
+    """Return a value type as the kernels take it."""
     return FloatBits(
         dtype.head_bits, dtype.head_shift, dtype.tail_bits, np.uint64(dtype.infinity), np.uint64(dtype.smallest_normal)
     )
 
 
 def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
-    """The working memory of one thread for predicted blocks."""
+    """Return the working memory of one thread for predicted blocks.
+
+    Args:
+        dtype: The value type.
+        block: Values in a block.
+        stream: Values in a sub-stream.
+    """
     n_streams = -(-block // stream)
     strided = n_streams * (stream + STREAM_PAD) + 2 * GROUP
     return Residuals(

@@ -1,4 +1,4 @@
-"""How codebooks are made, as a caller may set it."""
+"""The options of an encoder: how codebooks are made, and the defaults of near-lossless encoding."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ LADDERS = {"fine": FINE_LADDER, "paper": PAPER_LADDER}
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How codebooks are made, and what near-lossless encoding does where it is not told. The defaults are the best
-    known; :data:`LITERAL_GCOMP` follows the paper.
+    """The options that say how an encoder makes codebooks, and what near-lossless encoding does where it is not told.
 
-    ``max_length``: longest code, 2 ... 12 bits; ``escape_threshold``: GComp's n_theta, the longest native Huffman code
-    that is kept, None for no such rule; ``max_codebooks``: most codebooks in a frame, 1 ... 255; ``references``:
-    allow a reference head per sub-stream; ``ladder``: which levels near-lossless encoding uses where the caller names
-    none, "fine" or "paper"; ``rounding``: "nearest" (even) or "truncate", likewise; ``prediction``: allow lossless
-    blocks to be predicted from a template row; ``wide_heads``: allow lossless bfloat16 a mantissa bit in the head;
-    ``columns``: allow column references.
+    The defaults are the best known; :data:`LITERAL_GCOMP` follows the paper.
+
+    Attributes:
+        max_length: Length of the longest code, 2 ... 12 bits.
+        escape_threshold: GComp's n_theta, the longest native Huffman code that is kept; None for no such rule.
+        max_codebooks: Max codebooks in a frame, 1 ... 255.
+        references: Allow a reference head for each sub-stream.
+        ladder: The levels of near-lossless encoding where the caller gives none: "fine" or "paper".
+        rounding: The rounding where the caller names none: "nearest" (ties to even) or "truncate".
+        prediction: Allow lossless blocks to be predicted from a template row.
+        wide_heads: Allow lossless bfloat16 and float32 a mantissa bit in the head.
+        columns: Allow column references.
+
+    Raises:
+        InvalidArgument: An option is outside its values.
     """
 
     max_length: int = 12
@@ -38,14 +46,15 @@ class EncoderOptions:
     def __post_init__(self) -> None:
         if self.ladder not in LADDERS or self.rounding not in ROUNDINGS:
             raise InvalidArgument(
-                f"ladder={self.ladder!r}, rounding={self.rounding!r}; one of {list(LADDERS)}, {ROUNDINGS}"
+                f"ladder must be one of {list(LADDERS)}, not {self.ladder!r}; "
+                f"rounding one of {list(ROUNDINGS)}, not {self.rounding!r}"
             )
         if self.escape_threshold is not None and self.escape_threshold < 1:
-            raise InvalidArgument(f"escape_threshold={self.escape_threshold} is not positive")
+            raise InvalidArgument(f"escape_threshold must be at least 1, not {self.escape_threshold}")
         if not 1 <= self.max_codebooks <= MAX_CODEBOOKS:
-            raise InvalidArgument(f"max_codebooks={self.max_codebooks} is not in 1 ... {MAX_CODEBOOKS}")
+            raise InvalidArgument(f"max_codebooks must be in 1 ... {MAX_CODEBOOKS}, not {self.max_codebooks}")
         if not 2 <= self.max_length <= 12:
-            raise InvalidArgument(f"max_length={self.max_length} is not in 2 ... 12")
+            raise InvalidArgument(f"max_length must be in 2 ... 12, not {self.max_length}")
 
 
 #: GComp to the letter: one codebook for everything, an escape for codes beyond n_theta = 11 bits (our choice: the paper

@@ -1,5 +1,4 @@
-"""Arrays in and out: numpy arrays and torch CPU tensors as flat arrays of unsigned integers, without copies where
-that can be."""
+"""Arrays in and out: numpy arrays and torch CPU tensors as flat unsigned integers, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -19,8 +18,14 @@ NUMPY, TORCH = 0, 1  #: container codes of the frame header
 
 
 class Values(NamedTuple):
-    """An array seen as bits: ``bits``: uintW[n], row-major; ``shape`` and ``container`` as the frame header records
-    them."""
+    """An array seen as bits.
+
+    Attributes:
+        bits: uintW[n], the values in row-major order.
+        dtype: Their type.
+        shape: Shape of the array, as the frame's header records it.
+        container: ``NUMPY`` or ``TORCH``, as the frame's header records it.
+    """
 
     bits: np.ndarray
     dtype: DType
@@ -29,8 +34,10 @@ class Values(NamedTuple):
 
 
 def kernel_view(array: np.ndarray) -> np.ndarray:
-    """The same memory, marked writable: to numba a read-only array is another type, and every kernel would be
-    compiled twice. Kernels do not write to their inputs. (An array that is not aligned, another type too, is copied.)
+    """Return an array of the same memory that is marked writable.
+
+    To numba a read-only array is another type, and every kernel would be compiled twice; kernels do not write to their
+    inputs. An array that is not aligned, which is another type too, is copied.
     """
     flags = array.flags
     if not flags.aligned:
@@ -48,17 +55,21 @@ class _Pointer:
 
 
 def is_torch(x: Any) -> bool:
-    """Whether ``x`` is a torch tensor, without importing torch."""
+    """Return True if ``x`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def values_of(x: Any, dtype: str | None = None) -> Values:
-    """See an array or tensor as bits.
+    """Return an array or tensor as bits; only what is not contiguous is copied.
 
-    ``x``: numpy array (or what ``np.asarray`` takes) or torch CPU tensor, any shape, strides and writability;
-    ``dtype``: says that ``x``, of unsigned integers, holds the bits of this type. Copies only what is not
-    contiguous. Raises InvalidArgument for other types, Unsupported for other devices.
+    Args:
+        x: A numpy array (or what ``np.asarray`` takes) or a torch CPU tensor, of any shape, strides and writability.
+        dtype: The type whose bits ``x`` holds, if it is of unsigned integers.
+
+    Raises:
+        InvalidArgument: The type is not one that gcodec encodes, or not ``dtype``.
+        Unsupported: The tensor is on another device.
     """
     if type(x) is np.ndarray:
         array = x
@@ -81,7 +92,7 @@ _NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}
 
 
 def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DType]:
-    """The array in native byte order, and its type. Raises InvalidArgument."""
+    """Return the array in native byte order, and its type. Raises InvalidArgument."""
     if dtype is not None and dtype not in BY_NAME:
         raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
     if dtype is not None and array.dtype.kind == "u" and array.dtype.itemsize == BY_NAME[dtype].itemsize:
@@ -98,14 +109,14 @@ def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DTy
 
 
 def check_dimensions(ndim: int) -> None:
-    """Raises InvalidArgument for more dimensions than a frame header holds."""
+    """Raise InvalidArgument for more dimensions than a frame's header holds."""
     if ndim > MAX_DIMENSIONS:
         raise InvalidArgument(f"{ndim} dimensions; a frame holds at most {MAX_DIMENSIONS}")
 
 
 @cache
 def _torch_types() -> dict[Any, tuple[DType, Any]]:
-    """By torch's own type: the value type, and torch's integers of the same width."""
+    """Return the value type of each of torch's types, and torch's integers of the same width."""
     import torch
 
     return {getattr(torch, t.name): (t, getattr(torch, f"int{t.bits}")) for t in BY_NAME.values()}
@@ -129,17 +140,20 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
 
 
 def new_output(dtype: DType, shape: tuple[int, ...], container: int) -> tuple[Any, np.ndarray]:
-    """An uninitialized array of a type and shape, and its bits: uintW[n] sharing the memory.
+    """Return an uninitialized array, and its bits: uintW[n] of the same memory.
 
-    As numpy, a type that numpy lacks comes as the type of ``ml_dtypes`` where that is installed, else as unsigned
-    integers.
+    Args:
+        dtype: Type of the values. One that numpy lacks becomes the type of ``ml_dtypes`` where that is installed, else
+            unsigned integers.
+        shape: Shape of the array.
+        container: ``NUMPY`` or ``TORCH``.
     """
     bits = np.empty(math.prod(shape), dtype.uint)
     return wrap(bits, dtype, shape, container), bits
 
 
 def wrap(bits: np.ndarray, dtype: DType, shape: tuple[int, ...], container: int) -> Any:
-    """Bits (uintW[n]) as an array of their type, sharing the memory."""
+    """Return bits, uintW[n], as an array of their type that shares the memory."""
     if container == TORCH:
         import torch
 
@@ -162,8 +176,11 @@ def _numpy_dtype(dtype: DType) -> Any:
 
 
 def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
-    """The bits of a caller's output array, uintW[n_values] sharing its memory. Raises InvalidArgument where it does
-    not fit."""
+    """Return the bits of a caller's output array, uintW[n_values] of the same memory.
+
+    Raises:
+        InvalidArgument: The array is of another type or size, or cannot be written to in place.
+    """
     if isinstance(out, np.ndarray):
         kind, flags = out.dtype, out.flags
         same = _NATIVE.get(kind) is dtype or (
@@ -189,7 +206,7 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
 
 
 def hash_of(base: np.ndarray) -> int:
-    """The hash by which a frame knows its base: uintW[n]."""
+    """Return the hash by which a frame knows its base, an array uintW[n]."""
     data = base.view(np.uint8)
     if len(data) % 4:
         data = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)])

@@ -26,11 +26,19 @@ _DIGITS = b"0123456789abcdef".ljust(256, b"?")
 
 
 def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
-    """Optimal code lengths of at most ``limit`` bits.
+    """Return optimal code lengths of at most ``limit`` bits, by package-merge (Larmore and Hirschberg 1990).
 
-    ``counts``: integers, any shape [n], n <= 2**limit; symbols with count 0 get no code (length 0). Returns uint8[n].
-    Deterministic: ties go to the lower symbol. Needs at least two symbols with a count. Package-merge, Larmore and
-    Hirschberg 1990.
+    Deterministic: ties go to the lower symbol.
+
+    Args:
+        counts: integers[n], how often each symbol occurs; at least two and at most 2**limit of them not zero.
+        limit: length of the longest code, in bits.
+
+    Returns:
+        uint8[n]; symbols with count 0 get no code (length 0).
+
+    Raises:
+        InvalidArgument: fewer than two symbols have a count, or more than there are codes.
     """
     counts = np.asarray(counts).astype(np.int64)
     n = len(counts)
@@ -50,7 +58,14 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
 
 
 def huffman_lengths(counts: np.ndarray) -> np.ndarray:
-    """Native, unlimited Huffman code lengths (GComp's baseline), int64[n]; 0 where the count is 0. Ties as above."""
+    """Return unlimited Huffman code lengths (GComp's baseline); ties go as in :func:`limited_lengths`.
+
+    Args:
+        counts: integers[n], how often each symbol occurs.
+
+    Returns:
+        int64[n]; 0 where the count is 0.
+    """
     import heapq
 
     lengths = np.zeros(len(counts), np.int64)
@@ -71,8 +86,11 @@ def huffman_lengths(counts: np.ndarray) -> np.ndarray:
 class Codebook:
     """A complete prefix code.
 
-    ``head_bits``: H of the value type; ``ranges``: per level (first relative head, count); ``lengths``: 256 code
-    lengths by symbol number, 0 for none: zero at 0, the ranges' symbols from 1, the escape at 255.
+    Attributes:
+        head_bits: Width of the value type's heads.
+        ranges: Relative heads that have symbols, for each level: (first head, number of heads).
+        lengths: 256 code lengths by symbol number, 0 for none: zero at 0, the ranges' symbols from 1, the escape at
+            255.
     """
 
     head_bits: int
@@ -81,34 +99,45 @@ class Codebook:
 
     @classmethod
     def made(cls, head_bits: int, ranges: np.ndarray, lengths: np.ndarray, record: bytes) -> Codebook:
-        """The same from arrays, ``range_array`` and ``length_array``, and its record."""
+        """Return a codebook made of arrays that are at hand already, so that its properties need not make them.
+
+        Args:
+            head_bits: Width of the value type's heads.
+            ranges: int64[n_levels, 2], as in :attr:`range_array`.
+            lengths: uint8[256], as in :attr:`length_array`.
+            record: The inline record, as in :attr:`record`.
+        """
         codebook = cls(head_bits, tuple(map(tuple, ranges.tolist())), lengths.tobytes())
         vars(codebook).update(range_array=ranges, length_array=lengths, record=record)
         return codebook
 
     @property
     def n_symbols(self) -> int:
-        """Symbols in the ranges, zero and the escape not counted."""
+        """Return the number of symbols in the ranges, zero and the escape not counted."""
         return sum(count for _, count in self.ranges)
 
     @property
     def has_escape(self) -> bool:
-        """Whether values outside the ranges can be coded."""
+        """Return True if values outside the ranges can be coded."""
         return self.lengths[ESCAPE] > 0
 
     @cached_property
     def length_array(self) -> np.ndarray:
-        """``lengths`` for the kernels: uint8[256]."""
+        """Return ``lengths`` for the kernels: uint8[256]."""
         return np.frombuffer(bytearray(self.lengths), np.uint8)
 
     @cached_property
     def range_array(self) -> np.ndarray:
-        """``ranges`` for the kernels: int64[n_levels, 2]."""
+        """Return ``ranges`` for the kernels: int64[n_levels, 2]."""
         return np.array(self.ranges, np.int64)
 
     @cached_property
     def codes(self) -> np.ndarray:
-        """Canonical codes, first bit lowest: uint32[256]. Raises Corruption where the code is not complete."""
+        """Return the canonical codes by symbol number, first bit lowest: uint32[256].
+
+        Raises:
+            Corruption: the code is not complete.
+        """
         codes = np.zeros(256, np.uint32)
         following = np.empty(MAX_LENGTH + 1, np.uint32)
         if prefix_code.canonical_codes(self.length_array, following, codes) != 1 << MAX_LENGTH:
@@ -116,17 +145,17 @@ class Codebook:
         return codes
 
     def fill_encode_table(self, table: np.ndarray) -> None:
-        """``table``: uint32[256], result, for the encoding kernels."""
+        """Fill the encoding kernels' table, uint32[256]."""
         prefix_code.encode_table(self.length_array, self.codes, table)
 
     def fill_decode_table(self, table: np.ndarray) -> None:
-        """``table``: uint64[4096], result, for the decoding kernels."""
+        """Fill the decoding kernels' table, uint64[4096]."""
         first = np.empty((2, prefix_code.TABLE_SIZE), np.uint8)
         prefix_code.decode_table(self.length_array, self.codes, first[0], first[1], table)
 
     @cached_property
     def meanings(self) -> np.ndarray:
-        """(level, relative head) of every symbol, int64[2, 256]; level -1 for symbols that carry none (zero)."""
+        """Return level and relative head of every symbol, int64[2, 256]; the level is -1 where there is none (zero)."""
         meanings = np.zeros((2, 256), np.int64)
         meanings[0, 0] = -1
         number = 1
@@ -138,7 +167,7 @@ class Codebook:
 
     @cached_property
     def record(self) -> bytes:
-        """The inline record; see :func:`read_inline` for the inverse."""
+        """Return the inline record, which :func:`read_inline` reads."""
         n_levels = len(self.ranges)
         head = struct.pack(f"<BBH{2 * n_levels}H", INLINE, n_levels, 0, *chain(*self.ranges))
         # A length is a hexadecimal digit; the lower nibble of a byte, its second digit, comes first.
@@ -149,22 +178,35 @@ class Codebook:
 
     @property
     def record_bytes(self) -> int:
-        """The inline record's."""
+        """Return the size of the inline record in bytes."""
         return 4 + 4 * len(self.ranges) + (self.n_symbols + 3) // 2 + 3 & ~3
 
     @cached_property
     def hash(self) -> int:
-        """The checksum that a reference by id carries, seed H."""
+        """Return the checksum of the record that a reference by id carries; its seed is ``head_bits``."""
         data = np.frombuffer(bytearray(self.record), np.uint8)
         return int(checksum(data, 0, len(data) // 4, -1, np.uint64(self.head_bits)))
 
     def reference(self, codebook_id: int) -> bytes:
-        """The record that names this codebook by id instead of carrying it."""
+        """Return the record that names this codebook by id instead of carrying it."""
         return struct.pack("<B3xIQ", BY_ID, codebook_id, self.hash)
 
 
 def read_inline(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook, int]:
-    """Read an inline record at ``at``; returns the codebook and the place after it. Raises Corruption."""
+    """Read an inline record.
+
+    Args:
+        data: Bytes that hold the record.
+        at: Byte at which it begins.
+        n_levels: Number of levels of the frame.
+        head_bits: Width of the value type's heads.
+
+    Returns:
+        The codebook, and the byte after its record.
+
+    Raises:
+        Corruption: The record does not fit the frame, ends early or is not a complete code.
+    """
     ranges_at, lengths_at = at + 4, at + 4 + 4 * n_levels
     if lengths_at > len(data):
         raise Corruption("codebook: ends early")
@@ -193,14 +235,18 @@ def read_inline(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Co
 
 
 def residual_codebook(lengths: np.ndarray) -> Codebook:
-    """The codebook for residuals of predicted blocks with these code lengths: uint8[1 + 15 * n_digits], by symbol."""
+    """Return the codebook for residuals of predicted blocks that has these code lengths by symbol.
+
+    Args:
+        lengths: uint8[1 + 15 * n_digits].
+    """
     own = np.zeros(256, np.uint8)
     own[: len(lengths)] = lengths
     return Codebook(4, ((1, 15),) * (len(lengths) // 15), own.tobytes())
 
 
 def residual_record(codebook: Codebook) -> bytes:
-    """The record of a residual codebook."""
+    """Return the record of a residual codebook (docs/format.md section 5)."""
     lengths = [*codebook.lengths[: 1 + codebook.n_symbols], 0]
     nibbles = bytes(low | high << 4 for low, high in zip(lengths[0:-1:2], lengths[1::2], strict=False))
     record = struct.pack("<BBH", RESIDUAL, len(codebook.ranges), 0) + nibbles
@@ -208,7 +254,20 @@ def residual_record(codebook: Codebook) -> bytes:
 
 
 def read_residual(data: bytes, at: int, n_digits: int) -> tuple[Codebook, int]:
-    """Read a residual codebook's record at ``at``; returns the codebook and the place after it. Raises Corruption."""
+    """Read the record of a residual codebook.
+
+    Args:
+        data: Bytes that hold the record.
+        at: Byte at which it begins.
+        n_digits: Hexadecimal digits of a value.
+
+    Returns:
+        The codebook, and the byte after its record.
+
+    Raises:
+        Corruption: The record ends early, is of another number of digits or is not a complete code.
+        Unsupported: The record is of an unknown kind.
+    """
     n_lengths = 1 + 15 * n_digits
     lengths_at = at + 4
     size = (n_lengths + 1) // 2

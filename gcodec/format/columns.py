@@ -1,5 +1,7 @@
-"""Column references: what the heads of a column have in common beyond those of its row (docs/format.md sections 4 and
-7)."""
+"""Column references: what the heads of a column have in common, beyond those of its row.
+
+docs/format.md has their record in section 4 and their meaning in section 7.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ _RECORD = struct.Struct("<IQQHbB")
 
 @dataclass(frozen=True, eq=False)
 class ColumnReferences:
-    """Values ``start ... stop`` of an array are rows of ``n_columns``; every ``group`` columns have one of ``heads``
-    (int8[n_columns / group], or the one that all share), which is added to their heads. ``stored``: the record that
-    they were read from, which need not be the shortest."""
+    """The heads that are added to those of a matrix, one for each group of columns.
+
+    Attributes:
+        start: Number of the value at which the matrix begins.
+        stop: Number of the value after its last one.
+        n_columns: Values in a row.
+        group: Neighboring columns that share a head.
+        heads: int8[n_columns / group], or int8[1] where all groups have the same.
+        stored: The record that they were read from, which need not be the shortest; empty if they were made here.
+    """
 
     start: int
     stop: int
@@ -35,7 +44,7 @@ class ColumnReferences:
 
     @cached_property
     def record(self) -> bytes:
-        """As in a frame."""
+        """Return the record that stands in a frame."""
         if self.stored:
             return self.stored
         packed = np.zeros(len(self.heads) + 3, np.uint8)
@@ -45,7 +54,20 @@ class ColumnReferences:
 
 
 def read_column_references(data: bytes, at: int, n_values: int, after: int) -> tuple[ColumnReferences, int]:
-    """The record at ``at`` and where it ends. ``after``: where the rows of the one before end. Raises Corruption."""
+    """Read a record of column references.
+
+    Args:
+        data: Bytes that hold the record.
+        at: Byte at which it begins.
+        n_values: Values of the frame.
+        after: Value at which the matrix of the record before ends; this one must not begin earlier.
+
+    Returns:
+        The column references, and the byte after their record.
+
+    Raises:
+        Corruption: A field is outside its legal values, or the record ends early.
+    """
     if at + _RECORD.size > len(data):
         raise Corruption("column references: end early")
     marked, start, stop, group, least, width = _RECORD.unpack_from(data, at)
@@ -65,16 +87,17 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
     return ColumnReferences(start, stop, n_columns, group, heads, data[begin:end]), end
 
 
-_SPREAD = 1 << 16  #: most columns of which each gets a number of its own, whatever their groups: for speed
+#: Up to this many columns each gets a head of its own, whatever the groups: kernels then copy whole rows of heads.
+_MAX_SPREAD = 1 << 16
 
 
 @lru_cache(4)
 def for_kernels(found: tuple[ColumnReferences, ...]) -> Columns:
-    """As the kernels want them."""
+    """Return the column references of a frame as the kernels take them; those of the last few frames are kept."""
     sizes = np.array([len(one.heads) for one in found], np.int64)
     shapes = np.array([(one.start, one.stop, one.n_columns) for one in found], np.int64).reshape(-1, 3)
     groups = shapes[:, 2] // sizes
-    copies = np.where(shapes[:, 2] <= _SPREAD, groups, 1)
+    copies = np.where(shapes[:, 2] <= _MAX_SPREAD, groups, 1)
     heads = np.concatenate([np.zeros(0, np.int8), *(one.heads for one in found)])
     begins = np.cumsum(sizes * copies) - sizes * copies
     spans = np.column_stack([shapes, begins, groups // copies])

@@ -23,14 +23,19 @@ Levels = NDArray[np.uint8]
 
 
 class FloatLayout(NamedTuple):
-    """Field widths in bits of a binary floating type, next to its one sign bit."""
+    """The widths in bits of a floating-point type's fields, next to its one sign bit.
+
+    Attributes:
+        exponent_bits: Width of the exponent.
+        mantissa_bits: Width of the mantissa, without the implicit bit.
+    """
 
     exponent_bits: int
     mantissa_bits: int
 
     @property
     def smallest_normal(self) -> float:
-        """The least positive value that is not denormal."""
+        """Return the smallest positive value that is not denormal."""
         return math.ldexp(1.0, 2 - (1 << (self.exponent_bits - 1)))
 
 
@@ -39,7 +44,11 @@ MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
 
 
 def dtype_name(array: Array) -> str:
-    """Key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 means its bits. InvalidArgument for others."""
+    """Return the key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 stands for its bits.
+
+    Raises:
+        InvalidArgument: The array is of another type, or not in native byte order.
+    """
     return _name_of(array.dtype)
 
 
@@ -53,9 +62,15 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Mantissa bits dropped at each level: 1 to 16 strictly increasing counts, the mildest first.
+    """The number of mantissa bits that each level drops.
 
-    ``Ladder((n,))`` is the fixed-bits mode: one level for all. InvalidArgument for anything else.
+    ``Ladder((n,))`` is the fixed-bits mode: one level for all.
+
+    Attributes:
+        drops: 1 to 16 strictly increasing counts of bits, the mildest first.
+
+    Raises:
+        InvalidArgument: The counts are anything else.
     """
 
     drops: tuple[int, ...]
@@ -72,7 +87,11 @@ class Ladder:
         object.__setattr__(self, "drops", drops)
 
     def check_fits(self, dtype: str) -> None:
-        """InvalidArgument when the ladder drops more bits than type ``dtype`` has in its mantissa."""
+        """Check that the mantissa of type ``dtype`` has as many bits as the ladder drops.
+
+        Raises:
+            InvalidArgument: The mantissa has fewer bits.
+        """
         if self.drops[-1] > MANTISSA_BITS[dtype]:
             raise InvalidArgument(f"{self} drops more than the {MANTISSA_BITS[dtype]} mantissa bits of {dtype}")
 

@@ -12,19 +12,33 @@ MAX_LEVELS, MAX_PLANES, MAX_PLANE_BITS = 16, 8, 56
 
 
 class Level(NamedTuple):
-    """``drop``: mantissa bits dropped; ``mask``: bit p says that values of this level own an item of plane p."""
+    """A level as it stands in a frame's header.
+
+    Attributes:
+        drop: Mantissa bits that values of this level lose.
+        mask: Bit p is set if values of this level own an item of plane p.
+    """
 
     drop: int
     mask: int
 
 
 def kept_bits(dtype: DType, drop: int) -> int:
-    """Tail bits that remain when ``drop`` mantissa bits are dropped, sign included."""
+    """Return how many tail bits remain, sign included, when ``drop`` mantissa bits are dropped."""
     return dtype.tail_bits - min(drop, dtype.tail_bits - 1) if dtype.tail_bits else 0
 
 
 def check_levels(dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]) -> None:
-    """The rules of "Planes and levels"; raises Corruption."""
+    """Check the rules of "Planes and levels" (docs/format.md section 4).
+
+    Args:
+        dtype: The value type of the frame.
+        widths: Width of each plane's items in bits.
+        levels: The levels of the frame.
+
+    Raises:
+        Corruption: A rule is broken.
+    """
     drops = [level.drop for level in levels]
     good = all(1 <= width <= MAX_PLANE_BITS for width in widths)
     good = good and all(a < b for a, b in pairwise(drops)) and drops[-1] <= dtype.mantissa_bits

@@ -20,8 +20,16 @@ LOSSLESS, FIXED, NEAR_LOSSLESS = 0, 1, 2  #: mode codes of the frame header
 
 @dataclass(frozen=True)
 class BitLayout:
-    """``widths`` and ``levels`` as in the frame header; ``drops``: mantissa bits the encoder rounds away, per level;
-    ``lossy``: whether it rounds at all; ``prune``: denormals and -0 become +0."""
+    """The bits of its values that a frame keeps, and the planes that hold them.
+
+    Attributes:
+        mode: Code of the mode in the frame's header.
+        widths: Width of each plane's items in bits, as in the header.
+        levels: The levels, as in the header.
+        drops: Mantissa bits that the encoder rounds away, for each level.
+        lossy: True if the encoder rounds at all.
+        prune: True if denormals and -0 become +0.
+    """
 
     mode: int
     widths: tuple[int, ...]
@@ -32,12 +40,12 @@ class BitLayout:
 
     @cached_property
     def masks(self) -> tuple[int, ...]:
-        """The plane mask of every level."""
+        """Return the plane mask of every level."""
         return tuple(level.mask for level in self.levels)
 
     @cached_property
     def drop_table(self) -> np.ndarray:
-        """``drops`` for the kernels: uint8[256], zero beyond."""
+        """Return ``drops`` for the kernels: uint8[256], zero beyond the last level."""
         return np.frombuffer(bytearray(self.drops).ljust(256, b"\0"), np.uint8)
 
 
@@ -49,9 +57,14 @@ def lossless(dtype: DType) -> BitLayout:
 
 
 def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:
-    """``mantissa_bits`` mantissa bits are kept. Raises InvalidArgument.
+    """Return the layout that keeps a number of mantissa bits of every value.
 
-    At least one: without any, a NaN could not be told from infinity.
+    Args:
+        dtype: The value type.
+        mantissa_bits: At least 1: without any, a NaN could not be told from infinity.
+
+    Raises:
+        InvalidArgument: The type is lossless only, or has fewer mantissa bits.
     """
     if dtype.tail_bits == 0:
         raise InvalidArgument(f"{dtype.name} is lossless only")
@@ -72,14 +85,22 @@ def _fixed(dtype: DType, drop: int) -> BitLayout:
 
 
 def _small_planes(kept: int) -> tuple[int, ...]:
-    """``kept`` bits in planes of 6 bits and one of at most 8: the kernels move bytes, and 6 bits pack fastest."""
+    """Return planes of 6 bits and one of at most 8 for ``kept`` bits: kernels move bytes, and 6 bits pack fastest."""
     n_six = max(-(-(kept - 8) // 6), 0)
     return (6,) * n_six + (kept - 6 * n_six,)
 
 
 @lru_cache
 def ladder(dtype: DType, steps: Ladder) -> BitLayout:
-    """Values keep as many bits as their level says. Raises InvalidArgument."""
+    """Return the layout in which values keep as many bits as their level says.
+
+    Args:
+        dtype: The value type.
+        steps: The ladder of levels.
+
+    Raises:
+        InvalidArgument: The type is lossless only, the ladder drops more bits than it has, or needs too many planes.
+    """
     drops = steps.drops
     if dtype.tail_bits == 0:
         raise InvalidArgument(f"{dtype.name} is lossless only")
@@ -92,7 +113,10 @@ def ladder(dtype: DType, steps: Ladder) -> BitLayout:
 
 
 def _even_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]] | None:
-    """Planes of twice the greatest common step, and one of a single step for the odd ones: few items per value."""
+    """Return planes of twice the greatest common step, and one of a single step for odd levels, and masks.
+
+    Few and wide planes mean few items per value. None if the planes would be too wide or too many.
+    """
     step = math.gcd(*kept)
     n_wide = max(kept) // (2 * step)
     if 2 * step > 8 or n_wide + 1 > MAX_PLANES:
@@ -103,7 +127,7 @@ def _even_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]] | None:
 
 
 def _nested_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]]:
-    """One plane per step of the ladder; a level owns items of the first few."""
+    """Return one plane for each step of the ladder, and masks by which a level owns items of the first few."""
     rising = sorted(set(kept))
     widths = tuple(b - a for a, b in zip([0, *rising], rising, strict=False))
     if len(widths) > MAX_PLANES or max(widths) > MAX_PLANE_BITS:

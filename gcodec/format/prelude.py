@@ -1,5 +1,4 @@
-"""The frame's prelude: field by field reading and writing (docs/format.md sections 2 and 4). No kernels
-here.
+"""The frame's prelude, read and written field by field (docs/format.md sections 2 and 4). No kernels here.
 
 Block headers are read and written by the kernels themselves (``kernels/block/encode.py``, ``kernels/block/decode.py``).
 """
@@ -58,9 +57,24 @@ class _Fields(NamedTuple):
 
 
 class Prelude(_Fields):
-    """Everything before the blocks. ``codebooks`` are resolved: references by id have become the codebooks they
-    name; ``residuals``: codebooks and ``templates``: float32 rows of predicted blocks,
-    of no columns where a base with ``base_hash`` is meant; ``columns``: column references of coded blocks."""
+    """Everything that a frame says before its blocks.
+
+    Attributes:
+        dtype: Type of the values.
+        mode: Index into ``MODES``.
+        container: Index into ``CONTAINERS``.
+        shape: Shape of the array.
+        block_log2: Logarithm of the number of values in a block.
+        stream_log2: Logarithm of the number of values in a sub-stream.
+        widths: Width of each plane's items in bits.
+        levels: The levels.
+        records: The codebooks' records, as they stand in the frame.
+        codebooks: The codebooks; references by id have become the codebooks that they name.
+        residuals: Codebooks of predicted blocks.
+        templates: float32 rows of predicted blocks; a row without columns stands for the base.
+        base_hash: Hash of the base, if a template stands for one.
+        columns: Column references of coded blocks.
+    """
 
     @property
     def refers_to_base(self) -> bool:
@@ -70,17 +84,17 @@ class Prelude(_Fields):
     # Worked out once what is asked for several times: such things make up the fixed cost of a call.
     @cached_property
     def n_values(self) -> int:
-        """Product of the shape."""
+        """Return the number of values, which is the product of the shape."""
         return math.prod(self.shape)
 
     @property
     def n_blocks(self) -> int:
-        """Blocks of the frame."""
+        """Return the number of blocks."""
         return -(-self.n_values >> self.block_log2)
 
     @cached_property
     def places(self) -> tuple[int, int]:
-        """Byte positions of the index and of the first block."""
+        """Return the byte positions of the index and of the first block."""
         at = self._form_bytes + sum(map(len, self.records))
         if self.residuals or self.templates or self.columns:
             at += sum([len(residual_record(book)) for book in self.residuals])
@@ -90,17 +104,17 @@ class Prelude(_Fields):
 
     @property
     def index_at(self) -> int:
-        """Byte position of the index."""
+        """Return the byte position of the index."""
         return self.places[0]
 
     @property
     def prelude_bytes(self) -> int:
-        """Byte position of the first block."""
+        """Return the byte position of the first block."""
         return self.places[1]
 
     @property
     def bare_bytes(self) -> int:
-        """Byte position of the first block if none needs what is recorded for coded and predicted ones."""
+        """Return the byte position of the first block of a frame that has neither coded nor predicted blocks."""
         return self._places(self._form_bytes)[1]
 
     @property
@@ -112,7 +126,7 @@ class Prelude(_Fields):
         return at, at + 4 * self.n_blocks + 7 & ~7
 
     def start(self, frame_bytes: int) -> bytes:
-        """What comes before the index, the checksum left zero."""
+        """Return the bytes before the index, in a frame of this size; the checksum is left zero."""
         ndim, form = len(self.shape), bytes(self.widths)
         head = HEADER.pack(
             MAGIC,
@@ -145,10 +159,19 @@ class Prelude(_Fields):
 
 
 def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int]:
-    """(prelude_bytes, frame_bytes) of a frame after checking magic, version and that the frame is all there.
+    """Return the sizes of a frame's prelude and of the frame, if it is of this version and complete.
 
-    ``data``: uint8, the header or more; ``n_bytes`` that there are, by default as many. Raises InsufficientData,
-    Corruption, Unsupported.
+    Args:
+        data: uint8[n], the header or more.
+        n_bytes: Bytes that there are of the frame; those of ``data`` if None.
+
+    Returns:
+        (prelude_bytes, frame_bytes).
+
+    Raises:
+        InsufficientData: There are fewer bytes than the frame has.
+        Corruption: The magic number or a size is wrong.
+        Unsupported: The frame is of another version.
     """
     n_bytes = len(data) if n_bytes is None else n_bytes
     if n_bytes < HEADER_BYTES:
@@ -167,14 +190,26 @@ def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int
 
 
 def stated_frame_bytes(data: np.ndarray) -> int:
-    """Return the size that a frame's header states, unchecked. ``data``: uint8, the header or more."""
+    """Return the size that a frame's header states, unchecked.
+
+    Args:
+        data: uint8[n], the header or more.
+    """
     frame_bytes: int = HEADER.unpack(data[:HEADER_BYTES].tobytes())[13]
     return frame_bytes
 
 
 def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
-    """Read a prelude whose checksum has been verified, up to the index. ``find``: the codebook with this id and hash,
-    None if unknown. Raises Corruption, Unsupported."""
+    """Read a prelude whose checksum has been verified, up to the index.
+
+    Args:
+        data: The prelude.
+        find: Returns the codebook with an id and a hash, None if it is unknown.
+
+    Raises:
+        Corruption: A field is outside its legal values.
+        Unsupported: The prelude has a type or a kind of record that is not known, or names an unknown codebook.
+    """
     n_values = int.from_bytes(data[24:32], "little")
     index_bytes = 4 * -(-n_values >> data[9]) + 7 & ~7
     # Frames of one stream differ in nothing here but their sizes.
@@ -195,8 +230,10 @@ _START = struct.Struct("<BBBBBBBBBBBQ")
 
 @lru_cache(64)
 def _read_start(data: bytes) -> Prelude:
-    """A prelude from what comes before the index: bytes 5 to 16, 24 to 32 and 48 to its padding. Its codebooks are
-    missing where any of them is named by id."""
+    """Return the prelude of what comes before the index: bytes 5 to 16, 24 to 32 and 48 to its padding.
+
+    It has no codebooks if one of them is named by id: what an id names is not the same everywhere.
+    """
     code, mode, container, ndim, block_log2, stream_log2, *numbers, n_values = _START.unpack_from(data)
     n_codebooks, n_levels, n_planes, n_residuals, n_templates = numbers
     if code not in BY_CODE:
@@ -276,7 +313,7 @@ def _read_start(data: bytes) -> Prelude:
 
 
 def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook | None, int]:
-    """The codebook at ``at``, None if it is named by id, and where its record ends."""
+    """Return the codebook at byte ``at``, None if it is named by id, and where its record ends."""
     if at + 4 > len(data):
         raise Corruption("codebook: ends early")
     if data[at] == INLINE:
@@ -289,7 +326,7 @@ def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple
 
 
 def _resolve(record: bytes, n_levels: int, head_bits: int, find: FindCodebook) -> Codebook:
-    """The codebook that a record holds or names."""
+    """Return the codebook that a record holds or names. Raises Unsupported if it is not known."""
     if record[0] == INLINE:
         return read_inline(record, 0, n_levels, head_bits)[0]
     codebook_id, digest = struct.unpack_from("<IQ", record, 4)

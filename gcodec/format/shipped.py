@@ -62,13 +62,18 @@ def _books() -> dict[int, tuple[tuple[str, ...], int, Codebook]]:
 
 
 def find(codebook_id: int, digest: int) -> Codebook | None:
-    """The shipped codebook with this id and hash."""
+    """Return the shipped codebook with this id and hash, or None."""
     known = _books().get(codebook_id)
     return known[2] if known is not None and known[2].hash == digest else None
 
 
 def fitting(dtype: str, n_levels: int) -> list[tuple[int, Codebook]]:
-    """(id, codebook) of those made for a value type (by name) and number of levels."""
+    """Return id and codebook of all that were made for a value type and a number of levels.
+
+    Args:
+        dtype: Name of the value type.
+        n_levels: Number of levels.
+    """
     return [
         (number, book) for number, (types, levels, book) in _books().items() if dtype in types and levels == n_levels
     ]

@@ -15,30 +15,40 @@ from ..kernels.entropy.code_tables import fill_encoders, fill_tables
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 from .codebook import Codebook
 
-_FEW = 8  #: most codebooks of a frame whose tables are kept: those of one to decode take 40 KiB
+_FEW = 8  #: max codebooks of a frame whose tables are kept: the tables to decode one take 40 KiB
 
 
 def stack(
     codebooks: tuple[Codebook, ...], widths: tuple[int, ...], masks: tuple[int, ...], tail_bits: int, decode: bool
 ) -> tuple[Books, Planes]:
-    """The tables of a frame's codebooks and planes for the kernels, which only read them; the last ones are kept.
+    """Return the tables of a frame's codebooks and planes for the kernels, which only read them; the last are kept.
 
-    ``widths``: plane widths; ``masks``: plane mask of every level; ``tail_bits``: T; ``decode``: whether ``table``
-    decodes or encodes.
+    Args:
+        codebooks: The codebooks of the frame.
+        widths: Width of each plane's items in bits.
+        masks: Plane mask of every level.
+        tail_bits: Width of the value type's tail.
+        decode: True for tables to decode with, False for tables to encode with.
+
+    Raises:
+        Corruption: A codebook is not complete.
     """
     kept = _stack_one if len(codebooks) < 2 else _stack_few if len(codebooks) <= _FEW else _stack
     return kept(codebooks, widths, masks, tail_bits, decode)
 
 
 def residual_tables(dtype: DType, codebooks: tuple[Codebook, ...], decode: bool) -> Books:
-    """The tables of a frame's residual codebooks, as in :func:`stack`."""
+    """Return the tables of a frame's residual codebooks, as :func:`stack` does."""
     books, _ = stack(codebooks, (), (0,) * (dtype.bits // 4), 0, decode)
     return books
 
 
 @lru_cache(maxsize=2)
 def digit_tables(n_digits: int) -> np.ndarray:
-    """By symbol: plane marks, first digit, shift of the first digit, shift of the bytes: uint8[4, 256]."""
+    """Return what each symbol of a residual means, uint8[4, 256].
+
+    The rows are plane marks, first digit, shift of the first digit, and shift of the bytes.
+    """
     tables = np.zeros((4, 256), np.uint8)
     symbols = np.arange(1, 1 + 15 * n_digits)
     others = (symbols - 1) // 15
@@ -95,7 +105,7 @@ def _fill_encoders(
     escape_code: np.ndarray,
     table: np.ndarray,
 ) -> None:
-    """All tables to encode with, of new codebooks at every call, in one go. Raises Corruption."""
+    """Fill all tables to encode with by one kernel: new codebooks come at every call. Raises Corruption."""
     complete = _fill_all(
         "books",
         np.array([codebook.range_array for codebook in codebooks]),
@@ -129,8 +139,17 @@ def _level_tables(
 
 
 def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which planes each level owns items of (uint8[n_levels + 1]), and where in the tail they lie (uint8[8, n_levels
-    + 1]); the last column (index -1) is zero's."""
+    """Return of which planes each level owns items, and where in the tail these lie.
+
+    Args:
+        widths: Width of each plane's items in bits.
+        masks: Plane mask of every level.
+        tail_bits: Width of the tail.
+
+    Returns:
+        Marks, uint8[n_levels + 1]: bit p is set if the level owns an item of plane p; and shifts, uint8[8, n_levels +
+        1]: the tail's bit at which each plane's item begins. The last column (index -1) is zero's, which owns nothing.
+    """
     marks, shift = np.zeros(len(masks) + 1, np.uint8), np.zeros((8, len(masks) + 1), np.uint8)
     marks[:-1] = masks
     for level, mask in enumerate(masks):
@@ -143,7 +162,7 @@ def level_tables(widths: Sequence[int], masks: Sequence[int], tail_bits: int) ->
 
 
 def uniform_shifts(marks: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """Per plane the shift that all levels with an item there share, int64[8]; -1 where they differ."""
+    """Return the shift that all levels with an item in a plane share, int64[8]; -1 for planes where they differ."""
     uniform = np.zeros(8, np.int64)
     for plane in range(8):
         values = set(shift[plane][marks >> plane & 1 == 1].tolist())
@@ -152,9 +171,9 @@ def uniform_shifts(marks: np.ndarray, shift: np.ndarray) -> np.ndarray:
 
 
 def chunks_of(widths: Sequence[int], marks: np.ndarray, shift: np.ndarray, tail_bits: int) -> np.ndarray:
-    """Where chunks lie if all levels take them in the same way (``kernels.groups_chunks``): int64[12].
+    """Return where chunks lie if all levels take them in the same way (``kernels.planes.narrow_avx512``): int64[12].
 
-    Numbers of wide planes (0: levels do something else, or a chunk lies across the middle of 24 bits); by how many
+    Number of wide planes (0: levels do something else, or a chunk lies across the middle of 24 bits); by how many
     bits a half plane's items are above the lowest bit of their chunk, or -1; the factors that put the first two chunks
     into the upper twelve bits, a byte each, and the others into the lower; then uint8[64], for bytes of two tails in a
     row where their chunks begin.
@@ -172,8 +191,11 @@ def chunks_of(widths: Sequence[int], marks: np.ndarray, shift: np.ndarray, tail_
 
 
 def _nested(widths: Sequence[int], n_wide: int, marks: np.ndarray, shift: np.ndarray) -> bool:
-    """Whether all levels own the first few of ``n_wide`` planes, and those that own the last plane, if that is another,
-    the upper part of the next chunk of six bits."""
+    """Return True if the planes are nested.
+
+    That is, all levels own the first few of ``n_wide`` planes, and those that own the last plane, if that is another,
+    own the upper part of the next chunk of six bits.
+    """
     n_own = [bin(int(mark) & (1 << n_wide) - 1).count("1") for mark in marks]
     if any(int(mark) & (1 << n_wide) - 1 != (1 << n) - 1 for mark, n in zip(marks, n_own, strict=True)):
         return False
