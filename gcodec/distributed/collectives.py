@@ -19,7 +19,7 @@ from .reduction.bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.precompile import precompile_kernels
-from .reduction.request import TYPES, ReduceRequest
+from .reduction.reduce_request import TYPES, ReduceRequest
 from .reduction.scatter import plain_scattered, scattered
 from .reduction.shared_codebooks import Refresh
 from .reduction.step_detection import GroupBypass

@@ -19,7 +19,7 @@ from .gradients import Gradients
 from .modes import Mode, mode_of
 from .reduction.allreduce import SMALLEST, compressed, plain
 from .reduction.precompile import precompile_kernels
-from .reduction.request import TYPES, ReduceRequest
+from .reduction.reduce_request import TYPES, ReduceRequest
 from .stats import Counters
 from .transport.agreement import compare_options
 from .transport.arguments import check_duration, check_int, check_optional_int

@@ -20,7 +20,7 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.compressors import RandomK, TopK
 from gcodec.distributed.reduction.allreduce import compressed, plain
-from gcodec.distributed.reduction.request import ReduceRequest
+from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.distributed.transport.transfers import Transfers

@@ -23,8 +23,8 @@ from ..reduction.gpu_coder import TYPES as GPU_TYPES
 from ..reduction.gpu_coder import GpuCodebooks
 from ..reduction.gpu_jobs import compressed_on_gpu, is_on_gpu, plain_on_gpu, unchanged
 from ..reduction.precompile import precompile_kernels
+from ..reduction.reduce_request import TYPES, ReduceRequest
 from ..reduction.refresh import CodebookRefresh
-from ..reduction.request import TYPES, ReduceRequest
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration, check_int, check_optional_int, config_or_none

@@ -19,7 +19,7 @@ from ...errors import InvalidArgument, Unsupported
 from ..conversation import ConversationRunner
 from ..reduction.allreduce import plain
 from ..reduction.gpu_jobs import beside
-from ..reduction.request import TYPES
+from ..reduction.reduce_request import TYPES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration
 from ..transport.lane import Lane, lane_with_options

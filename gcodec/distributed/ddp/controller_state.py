@@ -23,7 +23,7 @@ from ...errors import PeerError
 from ..conversation import ConversationRunner
 from ..reduction.allreduce import plain
 from ..reduction.gpu_jobs import beside
-from ..reduction.request import TYPES
+from ..reduction.reduce_request import TYPES
 from ..stats import Counters
 from ..transport.jobs import Future, LaneJob
 from ..transport.lane import Lane

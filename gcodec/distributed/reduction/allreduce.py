@@ -25,7 +25,7 @@ from .coder import BufferCodebooks, Coder
 from .gpu_jobs import allreduce_on_gpu, is_on_gpu
 from .level_chooser import LevelChooser
 from .reduce import Reduction
-from .request import TYPES, ReduceRequest
+from .reduce_request import TYPES, ReduceRequest
 
 SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
 

@@ -22,7 +22,7 @@ from ..transport.transfers import labeled
 from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, side_stream_of
 from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction
-from .request import ReduceRequest
+from .reduce_request import ReduceRequest
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:

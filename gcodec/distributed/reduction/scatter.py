@@ -20,7 +20,7 @@ from .allreduce import digest_of
 from .coder import BufferCodebooks, Coder
 from .partition import Range, piece_length
 from .reduce import Reduction
-from .request import ReduceRequest
+from .reduce_request import ReduceRequest
 from .schedule import OneWay
 
 
