@@ -10,7 +10,7 @@ or as they would with it: by the same one collective of a group that takes the t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -82,19 +82,19 @@ def there(by: str) -> Iterator[mock.Mock]:
         yield is_on_gpu
 
 
-def on_devices(what: str, by: str, **arguments: Any) -> Any:
+def on_devices(what: Callable[..., Any], by: str, **arguments: Any) -> Any:
     """A case of :mod:`allreduce_cases` there, on a group of its own, for wires are kept."""
     gd.close_lanes()
     with there(by) as is_on_gpu:
-        found = getattr(allreduce_cases, what)(**arguments)
+        found = what(**arguments)
         assert is_on_gpu.called
     gd.close_lanes()
     return found
 
 
-def on_host(what: str, **arguments: Any) -> Any:
+def on_host(what: Callable[..., Any], **arguments: Any) -> Any:
     """A case of :mod:`allreduce_cases` as it is."""
-    return getattr(allreduce_cases, what)(**arguments)
+    return what(**arguments)
 
 
 def encodings(mode: str) -> tuple[int, int]:
@@ -113,7 +113,7 @@ def encodings(mode: str) -> tuple[int, int]:
 def refreshes() -> tuple[int, int]:
     """How often codebooks are made in a training, and how often one is needed."""
     CALLS.update(fresh=0, encode=0)
-    on_devices("train", "staged", mode="lossless", steps=9,
+    on_devices(allreduce_cases.train, "staged", mode="lossless", steps=9,
                state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
     return CALLS["fresh"], CALLS["encode"]
 

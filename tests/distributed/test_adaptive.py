@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import adaptive_cases as cases
 from tests.distributed.adaptive_cases import CONTROLLERS
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, one_of
@@ -22,7 +23,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
 }
-ranks = ranks_of("tests.distributed.adaptive_cases", 4)
+ranks = ranks_of(4)
 
 
 @pytest.fixture
@@ -37,76 +38,76 @@ def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
 
 @pytest.mark.parametrize("name", ["gravac", "gravac random-k", "lgreco", "accordion"])
 def test_real_ranks_decide_as_simulated_ones_do(pair, name):
-    found = pair.run("follows", name=name)
+    found = pair.run(cases.follows, name=name)
     _, changes = one_of([one[:2] for one in found])
     assert changes > 1
     assert all(sent > 0 for *_, sent in found)
 
 
 def test_an_optimizer_on_two_ranks(pair):
-    found = pair.run("trains")
+    found = pair.run(cases.trains)
     one_of([crc for crc, *_ in found])
     assert all(last < 0.2 * first for _, first, last in found)
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_an_optimizer_in_a_distributed_checkpoint(others, name, tmp_path):
-    one_of(others.run("optimizer_checkpoint", name=name, folder=str(tmp_path)))
+    one_of(others.run(cases.optimizer_checkpoint, name=name, folder=str(tmp_path)))
 
 
 # Under DDP
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_the_hook_decides_as_simulated_ranks_do(pair, name):
-    _, changes, buckets = one_of(pair.run("under_ddp", name=name))
+    _, changes, buckets = one_of(pair.run(cases.under_ddp, name=name))
     assert changes > 1
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_the_same_with_other_numbers_of_ranks(others, name):
-    _, changes, buckets = one_of(others.run("under_ddp", name=name))
+    _, changes, buckets = one_of(others.run(cases.under_ddp, name=name))
     assert changes > 1
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_held_buckets_are_averaged_as_those_that_are_not(pair, name):
-    assert pair.run("under_ddp", name=name, overlap=False) == pair.run("under_ddp", name=name)
+    assert pair.run(cases.under_ddp, name=name, overlap=False) == pair.run(cases.under_ddp, name=name)
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
-    one_of(pair.run("resume", name=name, first=3, second=4))
+    one_of(pair.run(cases.resume, name=name, first=3, second=4))
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_the_same_with_other_buckets_after_the_resume(others, name):
-    one_of(others.run("resume", name=name, first=3, second=3))
+    one_of(others.run(cases.resume, name=name, first=3, second=3))
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_a_distributed_checkpoint_restores_every_ranks_state(pair, name, tmp_path):
-    assert all(pair.run("distributed_checkpoint", name=name, folder=str(tmp_path)))
+    assert all(pair.run(cases.distributed_checkpoint, name=name, folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_training_in_every_form(pair, name, form):
-    found = pair.run("train", name=name, **FORMS[form])
+    found = pair.run(cases.train, name=name, **FORMS[form])
     one_of([same for same, *_ in found])
     assert all(last < first for _, first, last in found)
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_join(pair, name):
-    one_of(pair.run("join", name=name))
+    one_of(pair.run(cases.join, name=name))
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 @pytest.mark.parametrize("kind", ["controller", "rate", "raise"])
 def test_faults_are_told_to_all(pair, name, kind):
-    first, second = pair.run("fault", name=name, kind=kind)
+    first, second = pair.run(cases.fault, name=name, kind=kind)
     assert len(first) == len(second)
     if kind == "raise":
         assert "MemoryError: no memory" in first[-1]
@@ -118,4 +119,4 @@ def test_faults_are_told_to_all(pair, name, kind):
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_what_is_compressed_must_not_change(pair, name):
-    assert all("change from step to step" in one for one in pair.run("changing", name=name))
+    assert all("change from step to step" in one for one in pair.run(cases.changing, name=name))

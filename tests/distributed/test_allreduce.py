@@ -6,13 +6,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import one_of
 
-CASES = "tests.distributed.allreduce_cases"
 SIZES = (1, 2, 3, 4)
-ranks = ranks_of(CASES, *SIZES)
-pair = ranks_of(CASES, 2)
+ranks = ranks_of(*SIZES)
+pair = ranks_of(2)
 
 
 def all_equal(values: list[object]) -> bool:
@@ -26,25 +26,25 @@ def all_equal(values: list[object]) -> bool:
     ("bfloat16", (1, 70_001), ("normal", "special")),
 ])
 def test_lossless_is_the_sum_in_the_order_of_ranks(ranks, dtype, sizes, kinds):
-    assert all_equal(ranks.run("exact", dtype=dtype, sizes=sizes, kinds=kinds, smallest=0))
+    assert all_equal(ranks.run(cases.exact, dtype=dtype, sizes=sizes, kinds=kinds, smallest=0))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_the_other_types(pair, dtype):
-    assert all_equal(pair.run("exact", dtype=dtype, sizes=(1, 70_001), kinds=("normal",), smallest=0))
+    assert all_equal(pair.run(cases.exact, dtype=dtype, sizes=(1, 70_001), kinds=("normal",), smallest=0))
 
 
 def test_small_tensors_go_through_gloo(pair):
     # Two ranks: a sum of two has one order.
-    assert all_equal(pair.run("exact", dtype="float32", sizes=(0, 1, 999), kinds=("normal",), smallest=1 << 16))
+    assert all_equal(pair.run(cases.exact, dtype="float32", sizes=(0, 1, 999), kinds=("normal",), smallest=1 << 16))
 
 
 def test_any_layout_and_several_under_way(ranks):
-    assert all_equal(ranks.run("layouts"))
+    assert all_equal(ranks.run(cases.layouts))
 
 
 def test_what_is_under_way_goes_on_oldest_first(pair):
-    log, ends = one_of(pair.run("under_way", n_jobs=5, n_parts=3))
+    log, ends = one_of(pair.run(cases.under_way, n_jobs=5, n_parts=3))
     done = [log.index(f"{name}2") for name in "ab"]
     begun = [log.index(f"{name} begins") for name in "abc"]
     assert begun[2] < done[0] < done[1]     # up to three at a time
@@ -53,24 +53,24 @@ def test_what_is_under_way_goes_on_oldest_first(pair):
 
 
 def test_senseless_arguments_are_refused(pair):
-    pair.run("refusals")
+    pair.run(cases.refusals)
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
 def test_terms_and_result_are_rounded_as_encode_does(ranks, mode, dtype):
     if ranks.size > 1:
-        assert all_equal(ranks.run("lossy_law", mode=mode, dtype=dtype))
+        assert all_equal(ranks.run(cases.lossy_law, mode=mode, dtype=dtype))
 
 
 @pytest.mark.parametrize("bits", [3, 10])
 def test_fixed_bits_keeps_its_bound(ranks, bits):
     if ranks.size > 1:
-        assert all_equal(ranks.run("fixed_bound", bits=bits))
+        assert all_equal(ranks.run(cases.fixed_bound, bits=bits))
 
 
 @pytest.mark.parametrize(("op", "scale"), [("avg", 1.0), ("sum", 1.0), ("avg", 2.0)])
 def test_near_lossless_keeps_its_bound(ranks, op, scale):
     if ranks.size > 1:
-        found = ranks.run("near_bound", op=op, scale=scale)
+        found = ranks.run(cases.near_bound, op=op, scale=scale)
         assert all_equal(found)
         assert found[0][1] > 0.01       # it does round

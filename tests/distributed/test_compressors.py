@@ -11,10 +11,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from tests.distributed import compressor_cases as cases
+from tests.distributed import compressor_gpu_cases as gpu_cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, one_of
-
-CASES = "tests.distributed.compressor_cases"
 
 PAIR = ["dense", "float16", "topk", "topk sampled", "random-k", "dgc warming up", "redsync bisection",
         "redsync same sign", "qsgd", "powersgd", "acp-sgd", "gradzip float16", "sparcml", "frames of 6 bits"]
@@ -29,12 +29,12 @@ FORMS: dict[str, dict[str, Any]] = {
     "mixed_dtypes": {"narrow": True},
     "channels_last": {"images": True},
 }
-ranks = ranks_of(CASES, 4)
+ranks = ranks_of(4)
 
 
 @pytest.fixture(scope="module")
 def on_devices() -> Iterator[Members]:
-    group = Ranks(2, "tests.distributed.compressor_gpu_cases")
+    group = Ranks(2)
     yield Members(group, 2)
     group.close()
 
@@ -51,41 +51,41 @@ def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
 
 @pytest.mark.parametrize("name", PAIR)
 def test_real_ranks_do_what_simulated_ones_do(pair, name):
-    _, buckets = one_of(pair.run("follows", name=name))
+    _, buckets = one_of(pair.run(cases.follows, name=name))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_same_with_other_numbers_of_ranks(others, name):
-    _, buckets = one_of(others.run("follows", name=name))
+    _, buckets = one_of(others.run(cases.follows, name=name))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["float16", "powersgd"])
 def test_the_same_where_two_ranks_leave_sums_to_gloo(pair, name):
-    _, buckets = one_of(pair.run("follows", name=name, paired=0))
+    _, buckets = one_of(pair.run(cases.follows, name=name, paired=0))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
                                   "frames of 6 bits"])
 def test_buckets_on_a_device_are_averaged_there(on_devices, name):
-    on_devices.run("follows_there", name=name)
+    on_devices.run(gpu_cases.follows_there, name=name)
 
 
 @pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
 def test_controllers_decide_there_as_on_the_host(on_devices, name):
-    found = one_of(on_devices.run("decides_there", name=name))
+    found = one_of(on_devices.run(gpu_cases.decides_there, name=name))
     assert any(floats != found[0] for floats in found)      # it has decided something
 
 
 def test_what_is_not_averaged_there_is_refused(on_devices):
-    on_devices.run("refused_there")
+    on_devices.run(gpu_cases.refused_there)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_dgc_trains_in_every_form(pair, form):
-    _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run("train", plan_name="dgc", **FORMS[form])])
+    _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run(cases.train, plan_name="dgc", **FORMS[form])])
     assert first == last
 
 
@@ -94,7 +94,7 @@ def test_dgc_trains_in_every_form(pair, form):
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_what_is_unused_loses_nothing(pair, name, options):
     """DDP throws away what comes of a step in which no rank has used a parameter: so nothing is sent then."""
-    found = pair.run("unused", name=name, **options)
+    found = pair.run(cases.unused, name=name, **options)
     for there, (total, _) in found:
         assert there == [True, False, True, False, True]
         assert torch.equal(total, found[0][1][0])
@@ -104,41 +104,41 @@ def test_what_is_unused_loses_nothing(pair, name, options):
 
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "qsgd"])
 def test_losses_fall(pair, name):
-    for _, first, last, dropped in pair.run("train", plan_name=name, steps=15, rate=0.1):
+    for _, first, last, dropped in pair.run(cases.train, plan_name=name, steps=15, rate=0.1):
         assert last < 0.9 * first
         assert dropped == 0
 
 
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "random-k"])
 def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
-    found = pair.run("train", plan_name=name, poison=True)
+    found = pair.run(cases.train, plan_name=name, poison=True)
     one_of([crc for crc, *_ in found])
     assert all(dropped > 0 for *_, dropped in found)
 
 
 @pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd"])
 def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
-    pair.run("resume", name=name, first=3, second=3)
+    pair.run(cases.resume, name=name, first=3, second=3)
 
 
 @pytest.mark.parametrize("name", ["powersgd", "random-k"])
 def test_buckets_that_differ_after_a_resume_change_no_bit(others, name):
-    others.run("resume", name=name, first=3, second=3)
+    others.run(cases.resume, name=name, first=3, second=3)
 
 
 @pytest.mark.parametrize("name", ["dgc warming up", "gradzip float16"])
 def test_a_distributed_checkpoint_restores_every_ranks_state(pair, name, tmp_path):
-    assert all(pair.run("distributed_checkpoint", name=name, folder=str(tmp_path)))
+    assert all(pair.run(cases.distributed_checkpoint, name=name, folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_join(pair, name):
-    one_of(pair.run("join", name=name))
+    one_of(pair.run(cases.join, name=name))
 
 
 @pytest.mark.parametrize("paired", [0, 1 << 20])
 def test_every_byte_is_counted(pair, paired):
-    one, other = pair.run("accounts", name="topk", paired=paired)
+    one, other = pair.run(cases.accounts, name="topk", paired=paired)
     for mine, theirs in ((one, other), (other, one)):
         assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
         assert mine["payload_payload_bytes"] < mine["sent_bytes"] < mine["payload_payload_bytes"] + 20_000
@@ -146,12 +146,12 @@ def test_every_byte_is_counted(pair, paired):
 
 
 def test_what_has_no_meaning_is_refused(pair):
-    pair.run("refusals")
+    pair.run(cases.refusals)
 
 
 @pytest.mark.parametrize("kind", ["setting", "damage", "raise"])
 def test_faults_are_told_to_all(pair, kind):
-    first, second = pair.run("fault", kind=kind)
+    first, second = pair.run(cases.fault, kind=kind)
     assert first[-1]
     assert second[-1]
     if kind == "setting":
@@ -169,14 +169,14 @@ def test_faults_are_told_to_all(pair, kind):
 def test_a_message_that_is_larger_than_expected_is_an_error(pair, others):
     """And not the end of the process, which is what Gloo makes of it."""
     for members in (pair, others):
-        found = members.run("fault", kind="larger")
+        found = members.run(cases.fault, kind="larger")
         assert all("PeerError" in one[-1] for one in found)
         assert all("rank 1" in one[-1] for number, one in enumerate(found) if number != 1)
 
 
 def test_all_learn_of_a_fault_within_the_sums(pair, others):
     for members in (pair, others):
-        _told_of_a_fault(members.run("fault", kind="between reduces"))
+        _told_of_a_fault(members.run(cases.fault, kind="between reduces"))
 
 
 def _told_of_a_fault(found):

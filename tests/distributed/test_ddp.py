@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, one_of
-
-CASES = "tests.distributed.allreduce_cases"
 
 #: Options of DDP and of the training loop. Each has at least three buckets.
 FORMS: dict[str, dict[str, Any]] = {
@@ -30,12 +29,12 @@ FORMS: dict[str, dict[str, Any]] = {
     "small_buckets_dense": {"state_options": {"smallest": 1 << 16}},
     "threads": {"state_options": {"threads": 2}},
 }
-pair = ranks_of(CASES, 2)
-others = ranks_of(CASES, 1, 3, 4)
+pair = ranks_of(2)
+others = ranks_of(1, 3, 4)
 
 
 def trained(ranks: Ranks, mode: str | None, **options) -> int:
-    return one_of([checksum for checksum, _ in ranks.run("train", mode=mode, **options)])
+    return one_of([checksum for checksum, _ in ranks.run(cases.train, mode=mode, **options)])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,29 +71,29 @@ def test_loss_scaling_does_not_change_the_levels(pair):
 
 
 def test_sparse_gradients_go_through_gloo(pair):
-    one_of(pair.run("sparse"))
+    one_of(pair.run(cases.sparse))
 
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_join(pair, mode):
-    found = one_of(pair.run("join", mode=mode))
+    found = one_of(pair.run(cases.join, mode=mode))
     if mode == "lossless":
-        assert found == one_of(pair.run("join", mode=None))
+        assert found == one_of(pair.run(cases.join, mode=None))
 
 
 @pytest.mark.parametrize(("mode", "first"), [("near", 3), ("lossless", 5), ("near", 6)])
 def test_a_resumed_run_is_the_uninterrupted_run(pair, mode, first):
-    for whole, resumed in pair.run("resume", mode=mode, first=first, second=6):
+    for whole, resumed in pair.run(cases.resume, mode=mode, first=first, second=6):
         assert [checksum for checksum, _ in whole] == [checksum for checksum, _ in resumed]
         assert whole[0] == resumed[0]       # the codebooks, too
 
 
 def test_a_distributed_checkpoint_restores_every_ranks_state(pair, tmp_path):
-    assert all(pair.run("distributed_checkpoint", folder=str(tmp_path)))
+    assert all(pair.run(cases.distributed_checkpoint, folder=str(tmp_path)))
 
 
 def test_every_byte_is_counted(pair):
-    found = pair.run("conservation")
+    found = pair.run(cases.conservation)
     for one, other in (found, reversed(found)):
         assert one["sent_bytes"] == one["handed"] == one["by_bucket"] == other["received_bytes"]
         assert one["raw_bytes"] > one["sent_bytes"] > 0
@@ -103,7 +102,7 @@ def test_every_byte_is_counted(pair):
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_what_is_slower_is_left(pair, slow):
-    *counts, buckets, _ = one_of(pair.run("bypass", slow=slow))
+    *counts, buckets, _ = one_of(pair.run(cases.bypass, slow=slow))
     always = counts[0]      # below 64 KiB, or so
     assert buckets >= 3
     assert [count > always for count in counts[3:9]] == [False, True, True] * 2     # a trial
@@ -114,7 +113,7 @@ def test_what_is_slower_is_left(pair, slow):
 # Codebooks
 
 def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
-    traces = others.run("refresh", steps=14, interval=5, change_at=None)
+    traces = others.run(cases.refresh, steps=14, interval=5, change_at=None)
     used = one_of([[digest for digest, *_ in trace] for trace in traces])
     if others.size > 1:
         changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
@@ -122,7 +121,7 @@ def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
 
 
 def test_stale_codebooks_are_renewed_early_and_bytes_fall(pair):
-    traces = pair.run("refresh", steps=30, interval=20, change_at=10, trigger=0.05)
+    traces = pair.run(cases.refresh, steps=30, interval=20, change_at=10, trigger=0.05)
     used = one_of([[digest for digest, *_ in trace] for trace in traces])
     changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
     assert len(changes) == 2

@@ -12,21 +12,21 @@ from tests.support.paths import ROOT
 pytest.importorskip("torch")
 
 from examples import federated
+from tests.distributed import diloco_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import one_of
 
-CASES = "tests.distributed.diloco_cases"
 EXAMPLES = ROOT / "examples"
-ranks = ranks_of(CASES, 1, 2, 3)
+ranks = ranks_of(1, 2, 3)
 
 
 def test_an_outer_step_is_the_outer_optimizers(ranks):
-    one_of(ranks.run("law"))
+    one_of(ranks.run(cases.law))
 
 
 @pytest.mark.parametrize(("mode", "narrow"), [("lossless", False), ("fixed", False), ("near", False), ("near", True)])
 def test_ranks_learn_and_stay_the_same(ranks, mode, narrow):
-    found = ranks.run("train", mode=mode, narrow=narrow)
+    found = ranks.run(cases.train, mode=mode, narrow=narrow)
     one_of([checksum for checksum, *_ in found])
     for _, first, last, ratio in found:
         assert last < 0.8 * first
@@ -35,19 +35,19 @@ def test_ranks_learn_and_stay_the_same(ranks, mode, narrow):
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_a_resumed_run_is_the_uninterrupted_run(ranks, mode):
-    assert all(ranks.run("resume", mode=mode))
+    assert all(ranks.run(cases.resume, mode=mode))
 
 
 def test_a_fault_leaves_the_last_outer_step(ranks):
     if ranks.size == 1:
         pytest.skip("one rank sends nothing")
-    for heard, unchanged in ranks.run("corrupted", by=ranks.size - 1):
+    for heard, unchanged in ranks.run(cases.corrupted, by=ranks.size - 1):
         assert "rank" in heard
         assert unchanged
 
 
 def test_senseless_arguments_are_refused(ranks):
-    ranks.run("refusals")
+    ranks.run(cases.refusals)
 
 
 # Worked examples

@@ -6,12 +6,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks
 
-CASES = "tests.distributed.allreduce_cases"
 CULPRIT = 1
-ranks = ranks_of(CASES, 3)
+ranks = ranks_of(3)
 
 
 @pytest.mark.parametrize(("kind", "error", "text"), [
@@ -26,7 +26,7 @@ ranks = ranks_of(CASES, 3)
 ])
 def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
     patience = 5 if kind in ("sequence", "shorter") else 30
-    found = ranks.run("fault", kind=kind, culprit=CULPRIT, patience=patience)
+    found = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, patience=patience)
     for rank, (name, message, untouched, following) in enumerate(found):
         assert name, f"rank {rank} has noticed nothing"
         assert untouched
@@ -37,7 +37,7 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
 
 
 def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
-    found = ranks.run("fault", kind="silence", culprit=CULPRIT, patience=3)
+    found = ranks.run(cases.fault, kind="silence", culprit=CULPRIT, patience=3)
     for rank, (name, message, untouched, _) in enumerate(found):
         assert untouched
         if rank != CULPRIT:
@@ -46,21 +46,21 @@ def test_a_silent_rank_is_an_error_within_the_timeout(ranks):
 
 
 def test_a_full_queue_is_an_error_within_the_timeout(ranks):
-    found = ranks.run("full_queue", culprit=CULPRIT, patience=2)
+    found = ranks.run(cases.full_queue, culprit=CULPRIT, patience=2)
     for rank, texts in enumerate(found):
         assert len(texts) == (0 if rank == CULPRIT else 9)
         assert all("no answer" in text or "none has ended" in text or "has failed" in text for text in texts), texts
 
 
 def test_backward_raises(ranks):
-    errors = ranks.run("backward_error")
+    errors = ranks.run(cases.backward_error)
     assert all("rank" in error for error in errors), errors
     assert "step 0, bucket" in errors[0]
 
 
 def test_a_dead_rank_is_an_error():
-    ranks = Ranks(3, CASES)
-    found = ranks.run_with_deaths("death", culprit=CULPRIT)
+    ranks = Ranks(3)
+    found = ranks.run_with_deaths(cases.death, culprit=CULPRIT)
     assert found[CULPRIT] is None
     for rank in (0, 2):
         (first, *later), looks = found[rank]

@@ -8,17 +8,17 @@ import pytest
 
 pytest.importorskip("torch.distributed.fsdp")
 
+from tests.distributed import fsdp_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, one_of
 
-CASES = "tests.distributed.fsdp_cases"
-pair = ranks_of(CASES, 2)
-four = ranks_of(CASES, 4)
+pair = ranks_of(2)
+four = ranks_of(4)
 
 
 def trained(ranks: Ranks, how: str, **options: Any) -> dict[str, Any]:
     """What all ranks found: their replicas are the same, bit for bit."""
-    found = ranks.run("train", how=how, **options)
+    found = ranks.run(cases.train, how=how, **options)
     assert all(one["crc"] == found[0]["crc"] for one in found)
     result: dict[str, Any] = found[0]
     return result
@@ -55,7 +55,7 @@ def test_replicas_are_averaged(four, how, mode):
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_what_is_slower_is_left(pair, slow):
-    dense, _ = one_of(pair.run("bypass", slow=slow))
+    dense, _ = one_of(pair.run(cases.bypass, slow=slow))
     assert sum(dense[:13]) == 0     # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27       # a trial
     assert dense[22:28] == [3 * (slow == "coded")] * 6
@@ -63,9 +63,9 @@ def test_what_is_slower_is_left(pair, slow):
 
 
 def test_senseless_arguments_are_refused(pair):
-    pair.run("refusals")
+    pair.run(cases.refusals)
 
 
 def test_damage_is_an_exception_of_backward(pair):
-    heard = pair.run("corrupted", by=1)
+    heard = pair.run(cases.corrupted, by=1)
     assert "rank 1" in heard[0]

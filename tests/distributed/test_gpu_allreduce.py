@@ -7,38 +7,39 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import allreduce_cases
+from tests.distributed import gpu_allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import one_of
 
-CASES = "tests.distributed.gpu_allreduce_cases"
 CULPRIT = 1
-ranks = ranks_of(CASES, 2, 3)
+ranks = ranks_of(2, 3)
 
 
 @pytest.mark.parametrize(("by", "dtype"), [("staged", "float32"), ("group", "bfloat16")])
 def test_lossless_is_the_sum_in_the_order_of_ranks(ranks, by, dtype):
-    one_of(ranks.run("on_devices", what="exact", by=by, dtype=dtype, sizes=(1, 2, 70_001),
+    one_of(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(1, 2, 70_001),
                      kinds=("sparse", "special"), smallest=0))
 
 
 def test_what_is_not_coded_there_goes_as_it_is(ranks):
     if ranks.size == 2:     # a sum of two has one order
         for by, dtype, smallest in (("staged", "float64", 0), ("group", "float32", 1 << 30)):
-            one_of(ranks.run("on_devices", what="exact", by=by, dtype=dtype, sizes=(0, 999), kinds=("normal",),
-                             smallest=smallest))
+            one_of(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(0, 999),
+                             kinds=("normal",), smallest=smallest))
 
 
 def test_any_layout_and_several_under_way(ranks):
-    one_of(ranks.run("on_devices", what="layouts", by="staged"))
+    one_of(ranks.run(cases.on_devices, what=allreduce_cases.layouts, by="staged"))
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
 def test_terms_and_result_are_rounded_as_encode_does(ranks, mode, dtype):
-    one_of(ranks.run("on_devices", what="lossy_law", by="group", mode=mode, dtype=dtype))
+    one_of(ranks.run(cases.on_devices, what=allreduce_cases.lossy_law, by="group", mode=mode, dtype=dtype))
 
 
 def test_near_lossless_keeps_its_bound(ranks):
-    found = one_of(ranks.run("on_devices", what="near_bound", by="staged", op="sum", scale=1.0))
+    found = one_of(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
     assert found[1] > 0.01       # it does round
 
 
@@ -48,8 +49,8 @@ def test_near_lossless_keeps_its_bound(ranks):
     ("lossless", {"narrow": True}),         # two types
 ])
 def test_training_has_the_bits_of_training_on_the_host(ranks, mode, options):
-    found = ranks.run("on_devices", what="train", by="group", mode=mode, steps=4, **options)
-    plain = ranks.run("on_host", what="train", mode=mode, steps=4, **options)
+    found = ranks.run(cases.on_devices, what=allreduce_cases.train, by="group", mode=mode, steps=4, **options)
+    plain = ranks.run(cases.on_host, what=allreduce_cases.train, mode=mode, steps=4, **options)
     assert one_of([checksum for checksum, _ in found]) == one_of([checksum for checksum, _ in plain])
     for _, numbers in found:
         assert len(numbers["buckets"]) >= 3
@@ -60,15 +61,15 @@ def test_training_has_the_bits_of_training_on_the_host(ranks, mode, options):
 def test_every_value_is_encoded_twice(ranks, mode):
     """And by whom it is summed once more where it is rounded."""
     wanted = (1, 1) if ranks.size == 2 else (2, ranks.size + (mode != "lossless"))
-    assert ranks.run("encodings", mode=mode) == [wanted] * ranks.size
+    assert ranks.run(cases.encodings, mode=mode) == [wanted] * ranks.size
 
 
 def test_codebooks_are_made_anew_by_the_interval_only(ranks):
-    assert all(0 < 2 * fresh < encoded for fresh, encoded in ranks.run("refreshes"))
+    assert all(0 < 2 * fresh < encoded for fresh, encoded in ranks.run(cases.refreshes))
 
 
 def test_sums_have_the_hosts_bits(ranks):
-    assert all(ranks.run("sums_as_on_the_host"))
+    assert all(ranks.run(cases.sums_as_on_the_host))
 
 
 @pytest.mark.parametrize(("kind", "by", "error", "text"), [
@@ -82,7 +83,8 @@ def test_sums_have_the_hosts_bits(ranks):
 def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
     if ranks.size == 2 and kind == "result":        # there is none
         return
-    for rank, (name, message, untouched, following) in enumerate(ranks.run("fault", kind=kind, culprit=CULPRIT, by=by)):
+    outcomes = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, by=by)
+    for rank, (name, message, untouched, following) in enumerate(outcomes):
         assert name, f"rank {rank} has noticed nothing"
         assert untouched
         assert "has failed" in following
@@ -95,7 +97,7 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
 def test_a_failed_collective_is_an_error_that_says_where(ranks, by, compressed):
     where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "
     unknown = "some rank, it is not known which: "      # unless messages of our own have timed out
-    for rank, (name, message) in enumerate(ranks.run("lost", culprit=CULPRIT, by=by, compressed=compressed)):
+    for rank, (name, message) in enumerate(ranks.run(cases.lost, culprit=CULPRIT, by=by, compressed=compressed)):
         assert name == "PeerError" and message.startswith(where), (rank, name, message)
         assert unknown in message or "rank " in message
         assert rank != CULPRIT or message == where + unknown + "the device's network is gone"

@@ -7,38 +7,39 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import group_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, one_of
 
-CASES = "tests.distributed.group_cases"
-ranks = ranks_of(CASES, 1, 2, 3, backend="gcodec")
+ranks = ranks_of(1, 2, 3, backend="gcodec")
 
 
 @pytest.mark.parametrize("case", [
-    "all_reduces", "inference", "other_types", "asynchronous", "layouts", "coalesced", "data_movement", "objects",
-    "point_to_point", "functional_collectives", "subgroups", "overlapping", "named_backend", "device_mesh",
-])
+    cases.all_reduces, cases.inference, cases.other_types, cases.asynchronous, cases.layouts, cases.coalesced,
+    cases.data_movement, cases.objects, cases.point_to_point, cases.functional_collectives, cases.subgroups,
+    cases.overlapping, cases.named_backend, cases.device_mesh,
+], ids=lambda case: case.__name__)
 def test_collectives(ranks, case):
     one_of(ranks.run(case))
 
 
 def test_reduce_scatter(ranks):
-    ranks.run("reduce_scatters")
+    ranks.run(cases.reduce_scatters)
 
 
 def test_shared_codebooks_are_renewed_and_change_no_bit(ranks):
-    ranks.run("shared_codebooks")
+    ranks.run(cases.shared_codebooks)
 
 
 def test_compressed_and_plain_ones_do_not_mind_each_other(ranks):
-    one_of(ranks.run("interleaved", rounds=8))
+    one_of(ranks.run(cases.interleaved, rounds=8))
 
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
                                      {"static_graph": True}, {"narrow": True}, {"join": True}],
                          ids=lambda options: next(iter(options), "plain"))
 def test_ddp_without_a_hook(ranks, options):
-    ours, gloos = ranks.run("train_ddp", gloo=False, **options), ranks.run("train_ddp", gloo=True, **options)
+    ours, gloos = ranks.run(cases.train_ddp, gloo=False, **options), ranks.run(cases.train_ddp, gloo=True, **options)
     checksum, sums = one_of(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
     if ranks.size <= 2 and not options.get("narrow"):   # a sum of two has one order, but Gloo rounds bfloat16 otherwise
@@ -46,7 +47,7 @@ def test_ddp_without_a_hook(ranks, options):
 
 
 def test_ddp_with_fixed_bits(ranks):
-    ours, gloos = ranks.run("train_ddp", gloo=False, bits=8), ranks.run("train_ddp", gloo=True)
+    ours, gloos = ranks.run(cases.train_ddp, gloo=False, bits=8), ranks.run(cases.train_ddp, gloo=True)
     checksum, sums = one_of(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-2)
     assert (checksum == gloos[0][0]) == (ranks.size == 1)
@@ -56,7 +57,7 @@ def test_ddp_with_fixed_bits(ranks):
 def test_what_is_slower_is_left(ranks, slow):
     if ranks.size != 3:
         pytest.skip("three ranks stand for all")
-    dense, calls, _ = one_of(ranks.run("bypass", slow=slow))
+    dense, calls, _ = one_of(ranks.run(cases.bypass, slow=slow))
     assert calls[1:] == [3] * 35
     assert sum(dense[:13]) == 0     # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27       # a trial
@@ -67,7 +68,7 @@ def test_what_is_slower_is_left(ranks, slow):
 def test_another_step_is_tried_anew(ranks):
     if ranks.size != 2:
         pytest.skip("two ranks stand for all")
-    before, after, _ = one_of(ranks.run("changing"))
+    before, after, _ = one_of(ranks.run(cases.changing))
     assert any(before)      # a trial had begun
     assert not any(after[2:9])
     assert after[-3:] == [True] * 3
@@ -77,7 +78,7 @@ def test_another_step_is_tried_anew(ranks):
 def test_damage_is_an_exception(ranks, how):
     if ranks.size == 1:
         pytest.skip("one rank sends nothing")
-    heard = ranks.run("corrupted", how=how, by=ranks.size - 1)
+    heard = ranks.run(cases.corrupted, how=how, by=ranks.size - 1)
     for rank, texts in enumerate(heard):
         assert all(texts), f"rank {rank} has noticed nothing: {texts}"
         if rank != ranks.size - 1:
@@ -85,11 +86,11 @@ def test_damage_is_an_exception(ranks, how):
 
 
 def test_a_dead_rank_is_an_exception():
-    ranks = Ranks(3, CASES, backend="gcodec")
-    heard = ranks.run_with_deaths("death", by=1)
+    ranks = Ranks(3, backend="gcodec")
+    heard = ranks.run_with_deaths(cases.death, by=1)
     assert heard[1] is None
     assert all("rank 1 " in heard[rank] or "aborted" in heard[rank] for rank in (0, 2)), heard
 
 
 def test_the_world_can_end_and_begin_again(ranks):
-    ranks.run("ended")
+    ranks.run(cases.ended)

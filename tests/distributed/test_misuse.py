@@ -6,41 +6,41 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed import misuse_cases as cases
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Ranks, one_of
 
-CASES = "tests.distributed.misuse_cases"
 CULPRIT = 1
-ranks = ranks_of(CASES, 3)
+ranks = ranks_of(3)
 
 
 # Lanes that are closed
 
 @pytest.mark.parametrize("state", ["near", "top"])
 def test_training_goes_on_after_lanes_are_closed(ranks, state):
-    assert one_of(ranks.run("closed", state=state))
+    assert one_of(ranks.run(cases.closed, state=state))
 
 
 def test_a_broken_lane_stays_broken_when_it_is_closed(ranks):
-    for first, *later in ranks.run("closed_when_broken", culprit=CULPRIT):
+    for first, *later in ranks.run(cases.closed_when_broken, culprit=CULPRIT):
         assert "checksum is wrong" in first or "aborted" in first
         assert all("an earlier all-reduce of this group has failed" in text for text in later), later
 
 
 def test_what_comes_too_late_is_an_error(ranks):
-    for first, *others in ranks.run("late"):
+    for first, *others in ranks.run(cases.late):
         assert first == "True"
         assert all(text == "done" or "closed" in text for text in others)
 
 
 def test_lanes_of_destroyed_groups_are_closed(ranks):
-    for error, left in ranks.run("destroyed"):
+    for error, left in ranks.run(cases.destroyed):
         assert "has been destroyed" in error
         assert left == 0
 
 
 def test_what_waits_comes_after_the_end_of_what_has_begun(ranks):
-    assert one_of(ranks.run("between"))
+    assert one_of(ranks.run(cases.between))
 
 
 # Options that differ
@@ -55,28 +55,29 @@ def test_what_waits_comes_after_the_end_of_what_has_begun(ranks):
     ("loaded", "loaded state: (0, -1, "),
 ])
 def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
-    assert f"ranks differ in {text}" in one_of(ranks.run("differing", what=what, culprit=CULPRIT))
+    assert f"ranks differ in {text}" in one_of(ranks.run(cases.differing, what=what, culprit=CULPRIT))
 
 
 @pytest.mark.parametrize("other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}],
                          ids=lambda other: next(iter(other)))
 def test_so_is_one_of_a_process_group(ranks, other):
-    heard = one_of(ranks.run("differing_groups", culprit=CULPRIT, **other))
+    heard = one_of(ranks.run(cases.differing_groups, culprit=CULPRIT, **other))
     assert f"ranks differ in {next(iter(other))}: " in heard
 
 
 def test_so_is_one_of_diloco(ranks):
-    assert "ranks differ in every: 2 on rank 0, 3 on rank 1" in one_of(ranks.run("differing_diloco", culprit=CULPRIT))
+    heard = one_of(ranks.run(cases.differing_diloco, culprit=CULPRIT))
+    assert "ranks differ in every: 2 on rank 0, 3 on rank 1" in heard
 
 
 def test_codebooks_that_differ_are_mentioned(ranks):
     assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "aborted" in text
-               for text in ranks.run("changed", culprit=CULPRIT))
+               for text in ranks.run(cases.changed, culprit=CULPRIT))
 
 
 def test_so_are_states_of_different_steps(ranks):
-    assert all("differs in" in text or "aborted" in text for text in ranks.run("torn", culprit=CULPRIT))
-    heard = ranks.run("torn_diloco", culprit=CULPRIT)
+    assert all("differs in" in text or "aborted" in text for text in ranks.run(cases.torn, culprit=CULPRIT))
+    heard = ranks.run(cases.torn_diloco, culprit=CULPRIT)
     assert all("ranks differ in steps: 4 on rank 0, 6 on rank 1" in text for text in heard)
 
 
@@ -84,7 +85,7 @@ def test_so_are_states_of_different_steps(ranks):
 
 @pytest.mark.parametrize("held", [0, 2, 8])
 def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
-    warned = one_of(ranks.run("strangers", held=held))
+    warned = one_of(ranks.run(cases.strangers, held=held))
     assert len(warned) == (held < 8)
     assert all("no optimizer of the mode holds a parameter of bucket" in text for text in warned)
 
@@ -92,7 +93,7 @@ def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
 # Uncompressed buckets
 
 def test_a_rank_that_dies_is_not_named_where_gloo_reduces():
-    found = Ranks(3, CASES).run_with_deaths("death", culprit=CULPRIT)
+    found = Ranks(3).run_with_deaths(cases.death, culprit=CULPRIT)
     for rank in (0, 2):
         first, later = found[rank]
         assert "bucket" in first

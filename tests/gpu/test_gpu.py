@@ -179,9 +179,11 @@ def test_levels_of_a_live_optimizer(fused):
 def test_all_reduces_have_the_hosts_bits(size):
     """Ranks share the device, which NCCL does not do: frames go through the host."""
     pytest.importorskip("xxhash")
-    ranks = Ranks(size, "tests.distributed.gpu_allreduce_cases")
+    from tests.distributed import gpu_allreduce_cases
+
+    ranks = Ranks(size)
     try:
-        one_of(ranks.run("on_cuda"))
+        one_of(ranks.run(gpu_allreduce_cases.on_cuda))
     finally:
         ranks.close()
 

@@ -10,12 +10,12 @@ import pytest
 from tests.support.ranks import Ranks
 
 
-def ranks_of(cases: str, *sizes: int, backend: str = "gloo") -> Any:
-    """A fixture of a module: a group that runs these cases; of each of several sizes, the tests run with each."""
+def ranks_of(*sizes: int, backend: str = "gloo") -> Any:
+    """Return a fixture of a module: a group of ranks. Of several sizes, the tests run with each."""
 
     @pytest.fixture(scope="module", params=sizes if len(sizes) > 1 else None)
     def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-        ranks = Ranks(getattr(request, "param", sizes[0]), cases, backend)
+        ranks = Ranks(getattr(request, "param", sizes[0]), backend)
         yield ranks
         ranks.close()
 

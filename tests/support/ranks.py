@@ -1,9 +1,11 @@
-"""Real ranks for tests: a group of Gloo processes that run named cases together. They are copies of one process, in
-which torch has been imported and the kernels loaded (:mod:`tests.support.resting_rank`)."""
+"""Real ranks for tests: a group of Gloo processes that run cases together. They are copies of one process, in which
+torch has been imported and the kernels loaded (:mod:`tests.support.resting_rank`).
+
+A case is a function of a module that ranks can import: it is pickled, which sends its module and name.
+"""
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing as mp
 import os
 import tempfile
@@ -14,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+Case = Callable[..., Any]
 PATIENCE = 300  #: seconds after which a case counts as hanging
 
 
@@ -26,10 +29,10 @@ def copies() -> Any:
 
 
 class Ranks:
-    """``size`` processes; :meth:`run` has each run ``module.case(**arguments)`` and returns what they returned."""
+    """A group of ``size`` processes; :meth:`run` has each call ``case(**arguments)`` and returns what they returned."""
 
-    def __init__(self, size: int, cases: str, backend: str = "gloo") -> None:
-        self.size, self.cases, self.backend = size, cases, backend
+    def __init__(self, size: int, backend: str = "gloo") -> None:
+        self.size, self.backend = size, backend
         self._members: list[tuple[Any, Any]] = []
         self._store = Path()
 
@@ -39,13 +42,13 @@ class Ranks:
         self._store = store
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            arguments = theirs, self.cases, self.backend, rank, self.size, str(store)
+            arguments = theirs, self.backend, rank, self.size, str(store)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._members.append((process, ours))
 
-    def run(self, case: str, **arguments: Any) -> list[Any]:
+    def run(self, case: Case, **arguments: Any) -> list[Any]:
         """Results by rank. Fails with the traceback of the first rank that raised, or names those that hang."""
         if not self._members:
             self._start()
@@ -65,8 +68,8 @@ class Ranks:
         except (EOFError, OSError):
             return "dead", None
 
-    def run_with_deaths(self, case: str, **arguments: Any) -> list[Any]:
-        """The same for a case that ends some ranks: None for those. The others are ended, too."""
+    def run_with_deaths(self, case: Case, **arguments: Any) -> list[Any]:
+        """Return the results of a case that ends some ranks, None for those. The others are ended, too."""
         if not self._members:
             self._start()
         for _, pipe in self._members:
@@ -94,25 +97,24 @@ class Members:
     def __init__(self, ranks: Ranks, size: int) -> None:
         self.ranks, self.size = ranks, size
 
-    def run(self, case: str, **arguments: Any) -> list[Any]:
+    def run(self, case: Case, **arguments: Any) -> list[Any]:
         """Results by rank."""
-        return self.ranks.run("among", path=f"{self.ranks.cases}.{case}", members=self.size, **arguments)[: self.size]
+        return self.ranks.run(among, case_of_members=case, members=self.size, **arguments)[: self.size]
 
 
 _groups: dict[int, Any] = {}
 
 
-def among(path: str, members: int, **arguments: Any) -> Any:
-    """What a case of any module returns on this rank, run by the first ``members`` ranks, in a group of their own; None
-    on others."""
+def among(case_of_members: Case, members: int, **arguments: Any) -> Any:
+    """Return what a case returns on this rank, run by the first ``members`` ranks, in a group of their own; None on
+    others."""
     import torch.distributed as dist
 
     if members not in _groups:
         _groups[members] = dist.new_group(list(range(members)))
     if dist.get_rank() >= members:
         return None
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)(_groups[members], **arguments)
+    return case_of_members(_groups[members], **arguments)
 
 
 def one_of(values: list[Any]) -> Any:
@@ -121,25 +123,24 @@ def one_of(values: list[Any]) -> Any:
     return values[0]
 
 
-def _serve(pipe: Any, cases: str, backend: str, rank: int, size: int, store: str) -> None:
+def _serve(pipe: Any, backend: str, rank: int, size: int, store: str) -> None:
     """A rank's life: it leaves without the interpreter's teardown, in which Gloo's threads may still run."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    module = importlib.import_module(cases)
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size,
                             timeout=timedelta(seconds=180))
     while True:
         try:
-            name, arguments = pipe.recv()
+            case, arguments = pipe.recv()
         except EOFError:
             os._exit(0)
-        pipe.send(_outcome(among if name == "among" else getattr(module, name), arguments))
+        pipe.send(_outcome(case, arguments))
 
 
-def _outcome(case: Callable[..., Any], arguments: dict[str, Any]) -> tuple[str, Any]:
+def _outcome(case: Case, arguments: dict[str, Any]) -> tuple[str, Any]:
     try:
         return "done", case(**arguments)
     except BaseException:
