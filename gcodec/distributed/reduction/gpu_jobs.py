@@ -40,15 +40,14 @@ def beside(
         run: does the work, on the lane's thread.
         abort: as for :class:`LaneJob`.
     """
-    device = buffers[0].device
-    side = side_stream_of(device)
+    side = side_stream_of(buffers[0].device)
     mark = side.mark()
 
     def run_on_side_stream() -> Any:
         side.after(mark, *buffers)
         return run()
 
-    return LaneJob(run_on_side_stream, abort, [] if buffers[0].is_cpu else [device], side.current)
+    return LaneJob(run_on_side_stream, abort, _devices(buffers[0]), side.current)
 
 
 def unchanged(flat: torch.Tensor) -> LaneJob:
@@ -140,3 +139,8 @@ def allreduce_on_gpu(
         return tensor
 
     return LaneJob(reduce_and_put_back, job.abort, job.devices, job.place)
+
+
+def _devices(flat: torch.Tensor) -> list[torch.device]:
+    """Return the CUDA devices of a job's value. Tests without a device replace it."""
+    return [] if flat.is_cpu else [flat.device]
