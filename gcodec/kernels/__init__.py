@@ -5,7 +5,8 @@ The kernel contract
 * Arrays and integers in, arrays and integers out. No Python objects, no torch, no file, no frame header: a kernel takes
   the numbers that a validated header held.
 * The caller allocates everything, scratch included; a kernel never allocates, raises or prints. Where something can be
-  wrong in the data it returns a status (0 is good), and the binding turns that into an error.
+  wrong in the data it returns a status (0 is good), and the binding turns that into an error. The exceptions are the
+  few kernels decorated ``allocating`` (:mod:`gcodec.kernels.core.jit`), which run once per array and return new arrays.
 * A kernel stays inside the arrays it was given whatever the payload says; the binding guarantees the margins each
   docstring asks for.
 * Arrays are one-dimensional and contiguous unless a docstring says otherwise; values arrive as unsigned integers of

@@ -34,7 +34,7 @@ from .header import (
 
 @kernel
 def is_zero(data, start, stop):
-    """Whether bytes ``start ... stop`` are all zero."""
+    """Return whether bytes ``start ... stop`` are all zero."""
     found = 0
     for i in range(start, stop):
         found |= data[i]
@@ -43,8 +43,9 @@ def is_zero(data, start, stop):
 
 @inlined
 def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, books, planes, scratch, out):
-    """One coded block with codebook ``c`` at ``at`` of ``size`` bytes into ``out`` (uintW[n]), the values from
-    ``start`` on. Returns a status."""
+    """Decode the coded block of ``size`` bytes at ``at`` with codebook ``c``; return a status.
+
+    Its values, those from number ``start`` of the frame on, go to ``out`` (uintW[n])."""
     head_mask = (1 << float_bits.head_bits) - 1
     tables = plane_tables(books, c)
     base = np.int64(load_u16(data, at + 2))

@@ -1,4 +1,4 @@
-"""What all kinds of blocks share (docs/format.md sections 6 to 8): headers, what can be wrong, packed numbers."""
+"""Headers, statuses and packed numbers, which all kinds of blocks share (docs/format.md sections 6 to 8)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES, IS_PRED
 
 @kernel
 def is_constant(values, n):
-    """Whether all of the first ``n`` values have the same bits."""
+    """Return whether all of the first ``n`` values have the same bits."""
     first = values[0]
     if values[n - 1] != first or values[n >> 1] != first:
         return False

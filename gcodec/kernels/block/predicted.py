@@ -211,7 +211,7 @@ def decode_predicted(
     scratch,
     out,
 ):
-    """One predicted block at ``at`` of ``size`` bytes into ``out`` (uintW[n]). Returns a status."""
+    """Decode the predicted block of ``size`` bytes at ``at`` into ``out`` (uintW[n]); return a status."""
     symbol_bytes, plane_bytes = np.int64(load_u32(data, at + 16)), np.int64(load_u32(data, at + 20))
     least = np.int64(load_u16(data, at + 24))
     length_width, run_symbol = np.int64(data[at + 26]), data[at + 27]

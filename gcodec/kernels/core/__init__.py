@@ -1,1 +1,1 @@
-"""What all kernels stand on: compilation, argument bundles, scalar arithmetic, vectors, unaligned memory, checksums."""
+"""Compilation, argument bundles, scalar arithmetic, vectors, unaligned memory, checksums: the base of all kernels."""

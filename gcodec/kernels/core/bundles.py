@@ -1,4 +1,4 @@
-"""What the block kernels are given, in named bundles: numba sees through named tuples at no cost."""
+"""Argument bundles of the block kernels: named tuples, which cost nothing in numba."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Columns(NamedTuple):
 
 
 class SampleSpec(NamedTuple):
-    """Which sample of an array is counted, and how.
+    """A sample of an array to count, and how to count it.
 
     Attributes:
         block: values per block.
@@ -131,7 +131,7 @@ class SampleScratch(NamedTuple):
 
 class Scratch(NamedTuple):
     """Working memory of one thread: arrays of one block, and that of the layout of its planes
-    (:mod:`planes.layout_types`). What a direction does not use is None, and is compiled away.
+    (:mod:`gcodec.kernels.planes.layout_types`). What a direction does not use is None, and is compiled away.
     """
 
     symbols: np.ndarray  #: uint8, strided

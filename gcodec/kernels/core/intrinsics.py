@@ -1,4 +1,4 @@
-"""What kernels are compiled for, and how a step written in LLVM's terms becomes something that they can call."""
+"""The target that kernels are compiled for, and intrinsics: steps written in LLVM's terms that kernels can call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDEX = ir.IntType(64)
 
 
 def _has(*features: str) -> bool:
-    """Whether kernels are compiled for a CPU with these features: the host's, or what NUMBA_CPU_FEATURES says."""
+    """Return whether the CPU that kernels are compiled for has these features: the host, or NUMBA_CPU_FEATURES."""
     named = getattr(config, "CPU_FEATURES", None)
     if named is not None:
         return all(f"+{feature}" in named.split(",") for feature in features)

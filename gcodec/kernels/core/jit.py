@@ -1,4 +1,4 @@
-"""How kernels are compiled: one decorator, so that the flags are the same everywhere."""
+"""Decorators that compile kernels, so that the flags are the same everywhere."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """The same for the few that make arrays: those that plan, once for an array of values."""
+    """Compile one of the few kernels that make arrays: those that plan, once for an array of values."""
     return _compiled(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """:func:`kernel` for a step of one other kernel: becomes part of it before compilation, which saves compiling all
-    it calls twice."""
+    """Compile a step of one other kernel into that kernel, which saves compiling all that it calls twice."""
     return _compiled(function, _nrt=False, inline="always")
 
 

@@ -101,7 +101,7 @@ class Vector:
         return self if bits == self.bits else Vector(self.builder, cast(self.value, kind))
 
     def seen_as(self, bits: int) -> Vector:
-        """The same bits in lanes of another width."""
+        """Return the same bits as lanes of another width."""
         kind = ir.VectorType(ir.IntType(bits), self.n * self.bits // bits)
         return Vector(self.builder, self.builder.bitcast(self.value, kind))
 
@@ -121,7 +121,7 @@ class Vector:
         return number if self.n == 64 else self.builder.zext(number, INDEX)
 
     def count(self) -> Any:
-        """How many lanes of a mask are set: a scalar."""
+        """Return the number of lanes that are set in a mask, as a scalar."""
         return call(self.builder, "llvm.ctpop.i64", INDEX, [self.number()])
 
     def multiply_pairs(self, factors: Vector) -> Vector:
@@ -158,7 +158,7 @@ def splat(builder: Any, value: Any, bits: int, n: int) -> Vector:
 
 
 def constant(builder: Any, numbers: list[int]) -> Vector:
-    """These bytes."""
+    """Return a vector of these bytes."""
     return Vector(builder, ir.Constant(ir.VectorType(ir.IntType(8), len(numbers)), numbers))
 
 

@@ -57,7 +57,7 @@ def extract_heads(values: Vector, head_shift: int) -> Vector:
 
 
 def deinterleave_bytes(words: list[Vector]) -> list[Vector]:
-    """Of 64 words in four registers the lowest bytes, the next, and so on: four registers of 64 bytes."""
+    """Return the lowest bytes of 64 words, then their next bytes, and so on: four registers of 64 bytes."""
     a, b, c, d = (one.seen_as(8).pick([4 * j + k for k in range(4) for j in range(16)]).seen_as(64) for one in words)
     found = []
     for half in (0, 4):  # quarters of registers, as a matrix of four times four, transposed

@@ -87,7 +87,7 @@ def subarray(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
 
 @intrinsic
 def subarray_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
-    """:func:`subarray`, or None of None."""
+    """Return the :func:`subarray` of an array, or None of None."""
     if not isinstance(array, types.NoneType):
         return _view(array)
     return types.none(

@@ -262,7 +262,7 @@ else:
 
     @kernel
     def compress_32(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
+        """Gather the words whose bit is set in ``mask``, one after another: the loop that stands for ``_mover``."""
         at = k
         for lane in range(16):
             dst[at] = src[i + lane]
@@ -271,7 +271,7 @@ else:
 
     @kernel
     def expand_32(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
+        """Spread words to the places whose bit is set in ``mask``: the loop that stands for ``_mover``."""
         at = i
         for lane in range(16):
             own = (mask[j + lane] & bits) != 0
@@ -281,7 +281,7 @@ else:
 
     @kernel
     def look_up_64(table, zero, src, i, dst, k):
-        """As above, in a loop."""
+        """Look 64 bytes up in a table of 256, one after another: the loop that stands for ``_generate_lookup``."""
         for lane in range(64):
             dst[k + lane] = table[src[i + lane]]
 
@@ -297,7 +297,7 @@ if not (HAS_AVX512 or HAS_SSSE3):
 
     @kernel
     def compress_8(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
+        """Gather the bytes whose bit is set in ``mask``, one after another: the loop that stands for ``_mover``."""
         at = k
         for lane in range(64):
             dst[at] = src[i + lane]
@@ -306,7 +306,7 @@ if not (HAS_AVX512 or HAS_SSSE3):
 
     @kernel
     def expand_8(src, i, mask, j, bits, dst, k):
-        """As above, in a loop."""
+        """Spread bytes to the places whose bit is set in ``mask``: the loop that stands for ``_mover``."""
         at = i
         for lane in range(64):
             own = (mask[j + lane] & bits) != 0

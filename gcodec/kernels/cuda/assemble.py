@@ -48,7 +48,7 @@ def size_of(out, frames, f, b, coding, bare):
 
 @gpu_kernel
 def seal_frames(frames, parts, coding, out, starts, places, results, target):
-    """One block of the grid for each frame: its size, where its blocks go, and its prelude.
+    """Seal a frame's prelude and find where its blocks go, with one block of the grid for each frame.
 
     ``parts``: int64[n_frames, 8], see :mod:`launch_tables`; ``starts``: uint32, what comes before the indexes, sizes
     and checksums left zero; results: ``places``: int64[n_blocks], word of ``target`` at which a block begins, -1 where

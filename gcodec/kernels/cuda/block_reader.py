@@ -23,7 +23,7 @@ def number_at(words, start, last, at, index, width):
 
 @gpu_function
 def has_zeros(words, start, begin, end):
-    """Whether bytes ``begin ... end`` of a block are all zero."""
+    """Return whether bytes ``begin ... end`` of a block are all zero."""
     found = U32(0)
     for i in range(begin, end):
         found = U32(found | U32(U32(words[start + U64(U32(i) >> U32(2))]) >> U32(U32(U32(i) & U32(3)) << U32(3))))

@@ -1,4 +1,4 @@
-"""What a block's values come to: references of its sub-streams, symbols, and how many bits and items these take."""
+"""References of a block's sub-streams, symbols of its values, and the bits and items that these take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the parts of a coded block go, and the bits of its codes, items and numbers."""
+"""Places of the parts of a coded block, and the bits of its codes, items and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all CUDA kernels share: how they are compiled, their threads, sums over these, and checksums."""
+"""Compilation, threads, sums over threads, and checksums, which all CUDA kernels share."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def scan(cells):
 
 @gpu_function
 def scan_three(first, second, third, with_second):
-    """:func:`scan` of three arrays at once, or of the first and the third."""
+    """Make a :func:`scan` of three arrays at once, or of the first and the third."""
     lane, step = I32(cuda.threadIdx.x), ONE
     cuda.syncthreads()
     while step < N:
@@ -91,7 +91,7 @@ def sum_of_words(words, start, n):
 
 @gpu_function
 def weighed(word, index):
-    """What one word adds to a checksum."""
+    """Return the number that one word adds to a checksum."""
     return U64(U64(U32(word)) * U64(word_multiplier(U32(index))))
 
 
@@ -116,8 +116,10 @@ def number_in(even, odd, plane):
 
 @gpu_function
 def marks_before(masks, plane, rank):
-    """How many of a strip's values before number ``rank`` own an item of a plane. ``masks``: uint64, byte p has the
-    bits of the values that own one of plane p."""
+    """Return how many of a strip's values before number ``rank`` own an item of a plane.
+
+    ``masks``: uint64, byte p has the bits of the values that own one of plane p.
+    """
     own = U32(U64(U64(masks) >> U64(U32(plane << U32(3)))) & U64(255))
     return U32(cuda.popc(U32(own & U32(U32(U32(1) << U32(rank)) - U32(1)))))
 

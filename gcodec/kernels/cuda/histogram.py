@@ -19,7 +19,7 @@ def count_symbols(values, levels, frames, owner, coding, drops, window, center, 
     """Add a block of the grid's block of a frame to its histogram of heads relative to each sub-stream's mean. Of a
     sub-stream of zeros one value is counted, as :func:`count.count_sample` does.
 
-    ``window``, ``center``: uint32, see :mod:`costs`; ``coding``: that of a lossless frame: what there is before
+    ``window``, ``center``: uint32, see :mod:`code_costs`; ``coding``: that of a lossless frame: what there is before
     rounding counts; ``counts``: uint32[n_frames, 2 + n_levels * window], result, zeroed; other arguments as of
     :func:`encode.encode_blocks`.
     """

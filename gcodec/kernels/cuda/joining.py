@@ -66,7 +66,7 @@ def symbol_at(symbols, i, log2):
 
 @gpu_function
 def count_planes(symbols, n, log2, infos, book, totals):
-    """How many items each plane has: ``totals`` (shared, uint64[2])."""
+    """Count the items of each plane into ``totals`` (shared, uint64[2])."""
     even, odd = U64(0), U64(0)
     for j in range(I32(cuda.threadIdx.x), I32(I32(n + BAND) // STRIDE), N):
         begin, marks = I32(j * STRIDE), U64(0)
@@ -81,8 +81,9 @@ def count_planes(symbols, n, log2, infos, book, totals):
 
 @gpu_function
 def plane_regions(coding, widths, totals, plane_bytes, region):
-    """Where each plane begins, in bits of the block: ``region`` (shared, uint32[8]). Returns whether they take so many
-    bytes."""
+    """Find where each plane begins, in bits of the block, for ``region`` (shared, uint32[8]).
+
+    Returns whether the planes take so many bytes."""
     at = U32(CODED_HEADER)
     cuda.syncthreads()
     for p in range(coding.n_planes):

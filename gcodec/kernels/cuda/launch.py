@@ -26,7 +26,7 @@ def check_gpu() -> None:
 
 
 def settings() -> Any:
-    """What launches go by: the package numba-cuda takes the name ``numba.cuda``, and has settings of its own."""
+    """Return numba's settings of launches; the package numba-cuda, which takes the name ``numba.cuda``, has its own."""
     return import_module("numba.cuda.dispatcher").config
 
 

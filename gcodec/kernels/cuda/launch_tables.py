@@ -1,4 +1,4 @@
-"""What the CUDA kernels are given: numbers in named bundles, and tables with a row for each frame."""
+"""Arguments of the CUDA kernels: numbers in named bundles, and tables with a row for each frame."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 
 class ValueCoding(NamedTuple):
-    """What all frames of a launch have in common: the value type (docs/format.md section 2), the number of levels and
-    planes, and how values are rounded. All of them uint32, flags 0 or 1."""
+    """Properties of all frames of a launch: the value type (docs/format.md section 2), the number of levels and planes,
+    and how values are rounded. All of them uint32, flags 0 or 1."""
 
     width: np.uint32
     head_bits: np.uint32
@@ -55,7 +55,7 @@ class DecodeTables(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What :func:`encode.encode_blocks` makes. ``slots``: uint32, room for each block if stored raw; ``sizes``:
+    """The results of :func:`encode.encode_blocks`. ``slots``: uint32, room for each block if stored raw; ``sizes``:
     uint32[n_blocks], bytes; ``kinds``: uint8[n_blocks]; ``faults``: uint32[n_frames], 1 where a level was not in the
     ladder."""
 
@@ -84,6 +84,5 @@ BLOCK_BYTES = 1 << 20  #: no block of so few values is longer
 
 
 def info_of(head: int, mark: int, level: int) -> int:
-    """What decides how a value of a symbol is put together: its relative head, the planes it owns items of, and its
-    level."""
+    """Return a symbol's relative head, the planes that its values own items of, and its level, in one word."""
     return head | mark << 16 | level << 24

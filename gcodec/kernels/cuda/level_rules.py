@@ -29,7 +29,7 @@ GRAD, PARAM, FIRST, SECOND, THIRD, COUNT, BLOCK_AT, WHICH, OUT, TOP = range(10)
 
 
 class FloatKinds(NamedTuple):
-    """What the arrays hold, as :func:`floats.widened` has it; all of them uint32."""
+    """Kinds of floats that the arrays hold, as :func:`floats.widened` numbers them; all of them uint32."""
 
     grads: np.uint32
     params: np.uint32
@@ -53,7 +53,7 @@ def bounds(t, i):
 
 @gpu_function
 def part_of(rows, owner):
-    """Of this block of the grid: its row, the first of its values in the tensor (uint64), and their number."""
+    """Return this grid block's row, the first of its values in the tensor (uint64), and their number."""
     g = block_number()
     f = owner[g]
     start = U64(U64(I32(g - I32(rows[f, BLOCK_AT]))) << U64(BLOCK_LOG2))

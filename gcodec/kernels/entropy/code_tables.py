@@ -78,7 +78,7 @@ def fill_tables(
 def fill_encoders(
     codebook_ranges, code_lengths, head_bits, level_marks, level_shifts, following, codes, tables, escape_code, table
 ):
-    """All rows of the tables of :class:`bundles.Books`, to encode; returns whether all codes are complete.
+    """Fill all rows of the encoding tables of :class:`bundles.Books`; return whether all codes are complete.
 
     ``codebook_ranges``: int64[n, n_levels, 2]; ``code_lengths``: uint8[n, 256]; ``following``: uint32[MAX_LENGTH + 1],
     ``codes``: uint32[256], scratch; results: ``tables``: those of :func:`fill_tables`; ``escape_code``: uint32[n];

@@ -19,7 +19,7 @@ NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 @allocating
 def choose_symbols(histograms, n_levels, window, budget, exact):
-    """Which bins get a symbol, and the weight of each, for a codebook per row.
+    """Choose which bins get a symbol, and the weight of each, for a codebook per row.
 
     ``histograms``: int64[n, 2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
     what was counted is all that will occur. Returns ``spans``: int64[n, n_levels, 2], bins [lo, hi) of every level;
@@ -36,7 +36,7 @@ def choose_symbols(histograms, n_levels, window, budget, exact):
 
 @kernel
 def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
-    """The same for one row. Returns the number of weights."""
+    """Choose symbols and weights for one row; return the number of weights."""
     total = 0
     for level in range(n_levels):
         row = 2 + level * window
@@ -121,7 +121,7 @@ def find_lengths(weights, n_weights, limit):
 
 @kernel
 def write_records(spans, lengths, center, head_mask, ranges, records, ends):
-    """What frames say about codebooks (docs/format.md section 5, kind 0).
+    """Write the records that frames carry for codebooks (docs/format.md section 5, kind 0).
 
     ``spans``: int64[n, n_levels, 2], of :func:`choose_symbols`, with bin ``center`` of a level for head 0; ``lengths``:
     uint8[n, 256]; results: ``ranges``: int64[n, n_levels, 2] of (first, count); ``records``: uint8[n, RECORD_BYTES];
@@ -187,7 +187,7 @@ def spent(histograms, costs):
 
 @kernel
 def add_costs(counts, costs, choice, tail_bits, bits, numbers):
-    """What the values that were counted take, and how many they are, by block: int64[n_blocks], results.
+    """Add up, by block, the bits that counted values take and their number: int64[n_blocks], results.
 
     ``counts``: uint32[n_blocks, n_bins]; ``costs``: int64[n_codebooks, n_bins], bits of a bin's symbol; ``choice``:
     int64[n_blocks], codebooks; ``tail_bits``: of values that are not 0.

@@ -28,7 +28,7 @@ CHUNK_BYTES = 512 + PART // 64 * OCTETS  #: scratch of :func:`encode_streams`: t
 
 @kernel
 def is_run(symbols, start, n, symbol):
-    """Whether ``symbols[start : start + n]`` are all ``symbol``."""
+    """Return whether ``symbols[start : start + n]`` are all ``symbol``."""
     if symbols[start] != symbol or symbols[start + n - 1] != symbol:
         return False
     some = subarray(symbols, start, n)

@@ -27,7 +27,7 @@ elif HAS_SSSE3:
 
 
 class SymbolRanges(NamedTuple):
-    """How one codebook numbers relative heads.
+    """The numbers that one codebook gives to relative heads.
 
     Attributes:
         first: int64[16], first relative head of each level's range.

@@ -37,7 +37,7 @@ class _Chunks:
         self.has_half = builder.icmp_signed(">=", self.half, _number(0))
 
     def number(self, k: int) -> Any:
-        """One of the numbers."""
+        """Return the number at this place of ``chunks``."""
         return self.builder.load(self.builder.gep(self.numbers, [_number(k)]))
 
     def plane(self, plane: Any) -> tuple[Any, Any]:

@@ -49,7 +49,7 @@ classes_64 = intrinsic_step(types.void, 7, _generate_classes)
 
 
 def _masks(builder: Any, owners: Any, classes: Any) -> list[Any]:
-    """Which of 64 values own an item, in four numbers of 16 bits."""
+    """Return which of 64 values own an item, as four masks of 16 bits."""
     table, name = load(builder, owners, 8, 16), "llvm.x86.sse2.pmovmskb.128"
     return [call(builder, name, _WORD, [shuffle(table, one).value]) for one in _four(builder, classes)]
 

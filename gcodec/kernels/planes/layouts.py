@@ -35,7 +35,7 @@ if BY_CLASSES:
 
 
 class PlaneTables(NamedTuple):
-    """What one codebook's symbols say about planes.
+    """Tables by symbol of one codebook: which planes its values own items of, and where.
 
     Attributes:
         mark_of: uint8[256], by symbol: bit p set where a value of this symbol owns an item of plane p.

@@ -114,7 +114,7 @@ split_narrow_32, split_narrow_16 = _splitter(32), _splitter(16)
 
 @kernel
 def picks_for(uniform, picks):
-    """Which bits of two tails in a row are items of the first four planes: the lowest bit of each, uint8[64]."""
+    """Find where items of the first four planes begin in two tails in a row: the lowest bit of each, uint8[64]."""
     for i in range(64):
         picks[i] = U8(max(uniform[i & 3], 0) + 32 * ((i >> 2) & 1))
 

@@ -42,7 +42,7 @@ def split_24(values, stream_len, scratch, out, at):
     Args:
         values: uint32[n].
         stream_len: Values per sub-stream.
-        scratch: ``symbols``; ``layout``, a :class:`bundles.Tails24`, is used.
+        scratch: ``symbols``; ``layout``, a :class:`layout_types.Tails24`, is used.
         out: uint8, with 64 bytes of margin.
         at: Where to write.
 
@@ -85,7 +85,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         at: Where the plane begins.
         stream_len: Values per sub-stream.
         first_head: Relative head of symbol 1.
-        scratch: ``symbols`` and ``bases``; ``layout``, a :class:`bundles.Tails24`, is used.
+        scratch: ``symbols`` and ``bases``; ``layout``, a :class:`layout_types.Tails24`, is used.
         out: uint32[n], result.
     """
     symbols, words, dense, n = scratch.symbols, scratch.layout.words, scratch.layout.dense, len(out)
@@ -123,7 +123,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
 @kernel
 def split_8(values, stream_len, scratch, out, at):
     """Write a byte for every value of 16 bits that is not zero; arguments as of :func:`split_24`, ``scratch.layout`` a
-    :class:`bundles.Tails8`."""
+    :class:`layout_types.Tails8`."""
     symbols, tails, n = scratch.symbols, scratch.layout.tails, len(values)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len

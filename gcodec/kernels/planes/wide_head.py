@@ -29,7 +29,7 @@ def _pack(seven, n, out, at):
 @kernel
 def split_7(values, stream_len, scratch, out, at):
     """Write seven bits for every bfloat16 that is not zero; arguments as of :func:`whole_tail.split_24`,
-    ``scratch.layout`` a :class:`bundles.Tails7`."""
+    ``scratch.layout`` a :class:`layout_types.Tails7`."""
     symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):
@@ -80,7 +80,7 @@ def merge_7(data, at, stream_len, first_head, scratch, out):
 @kernel
 def split_23(values, stream_len, scratch, out, at):
     """Write 16 bits, and after those of all values 7 bits, for every float32 that is not zero; arguments as of
-    :func:`whole_tail.split_24`, ``scratch.layout`` a :class:`bundles.Tails23`."""
+    :func:`whole_tail.split_24`, ``scratch.layout`` a :class:`layout_types.Tails23`."""
     symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):

@@ -1,1 +1,1 @@
-"""What the encoder's planner counts in a sample of an array, and what it concludes from the counts."""
+"""Counts of a sample of an array, for the encoder's planner, and what codes would cost by these counts."""
