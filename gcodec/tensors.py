@@ -149,10 +149,10 @@ def new_output(dtype: DType, shape: tuple[int, ...], container: int) -> tuple[An
         container: ``NUMPY`` or ``TORCH``.
     """
     bits = np.empty(math.prod(shape), dtype.uint)
-    return wrap(bits, dtype, shape, container), bits
+    return as_container(bits, dtype, shape, container), bits
 
 
-def wrap(bits: np.ndarray, dtype: DType, shape: tuple[int, ...], container: int) -> Any:
+def as_container(bits: np.ndarray, dtype: DType, shape: tuple[int, ...], container: int) -> Any:
     """Return bits, uintW[n], as an array of their type that shares the memory."""
     if container == TORCH:
         import torch

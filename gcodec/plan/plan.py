@@ -19,7 +19,7 @@ from .codebooks import bin_costs, from_histograms, kept_costs, window_of
 from .columns import fit_columns
 from .prediction import Prediction, Predictor, rows_of
 from .request import EncodeRequest, FixedCodebooks
-from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, Planner, SampleSource, stream_lengths
+from .sampling import REFERENCE_BITS, STREAM_BITS, STREAM_LOG2, Candidate, SamplePlanner, SampleSource, stream_lengths
 
 _MIN_WIDE_VALUES = 1 << 12  #: values from which a wide head is considered
 _MAX_CLUSTERED = 96  #: blocks whose distributions are compared when codebooks are formed
@@ -84,7 +84,7 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
     threads = n_threads(request.threads, len(values))
     rows = rows_of(request.shapes or (shape,)) if options.prediction or options.columns else ()
     references = fixed.references if fixed is not None else options.references
-    planner = Planner(SampleSource(values, levels, n_levels, block, threads), references, fixed is not None)
+    planner = SamplePlanner(SampleSource(values, levels, n_levels, block, threads), references, fixed is not None)
     columns = fit_columns(values, rows, dtype) if rows and options.columns and fixed is None else ()
     lengths = stream_lengths(dtype, rows, len(values))
     first = planner.best(dtype, lengths, columns)
@@ -121,7 +121,7 @@ def make_plan(request: EncodeRequest, block: int) -> FramePlan:
 
 
 def _plan_of(
-    planner: Planner, candidate: Candidate, request: EncodeRequest, predictor: Predictor | None, weigh: bool
+    planner: SamplePlanner, candidate: Candidate, request: EncodeRequest, predictor: Predictor | None, weigh: bool
 ) -> tuple[FramePlan, float, float]:
     """Make the plan of one candidate.
 

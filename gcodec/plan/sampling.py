@@ -1,7 +1,7 @@
 """Sampling an array before coding it: what a sample of its sub-streams takes in each of several ways to code it.
 
 A :class:`Candidate` is one way: a length of sub-streams, with column references or without, with a usual or a wide
-head. The :class:`Planner` counts a small sample for each, and a larger one for the candidate that is chosen.
+head. The :class:`SamplePlanner` counts a small sample for each, and a larger one for the candidate that is chosen.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _costs(
     return plain / 256 + besides, relative / 256 + REFERENCE_BITS * n_streams + besides
 
 
-class Planner(NamedTuple):
+class SamplePlanner(NamedTuple):
     """Samples one array, and compares candidates by what their samples take.
 
     Attributes:
