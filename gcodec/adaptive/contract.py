@@ -1,4 +1,4 @@
-"""What a controller is: sums over ranks in, settings out.
+"""The contract of controllers: sums over ranks in, settings out.
 
 A controller decides how much is sent of which tensor. It sees nothing but numbers that are the same on all ranks, so
 every rank comes to the same settings at the same step, whichever rank it is; it knows neither how ranks are connected

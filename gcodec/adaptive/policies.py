@@ -1,4 +1,4 @@
-"""In which steps GraVAC's candidates rise (section IV-B of the paper)."""
+"""The steps in which GraVAC's candidates rise (section IV-B of the paper)."""
 
 from __future__ import annotations
 

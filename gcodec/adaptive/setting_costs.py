@@ -1,4 +1,4 @@
-"""What a setting of a tensor costs: bytes, floats, or seconds."""
+"""The cost of a tensor's setting: bytes, floats, or seconds."""
 
 from __future__ import annotations
 

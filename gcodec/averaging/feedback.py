@@ -1,4 +1,4 @@
-"""What is carried from step to step around a compressor: residuals, momentum, and densities that fall during
+"""Memory from step to step around a compressor: residuals, momentum, and densities that fall during
 warm-up."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What ``gcodec bench``, ``gcodec demo`` and ``bench/`` share: inputs, peers, timing, bounds and tables of results."""
+"""Inputs, peers, timing, bounds and tables of results, for ``gcodec bench``, ``gcodec demo`` and ``bench/``."""

@@ -1,4 +1,4 @@
-"""What sizes are compared with (docs/benchmarks.md): the local order-0 bound and the GComp paper's layout."""
+"""Bounds that sizes are compared with (docs/benchmarks.md): the local order-0 bound and the GComp paper's layout."""
 
 from __future__ import annotations
 

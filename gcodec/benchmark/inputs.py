@@ -1,4 +1,4 @@
-"""What is measured: values as flat arrays, with their levels; those of recorded dumps."""
+"""Inputs to measure: values as flat arrays with their levels, and those of recorded dumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where inputs come from: folders of dumps, and any file that gcodec reads."""
+"""Sources of inputs: folders of dumps, and any file that gcodec reads."""
 
 from __future__ import annotations
 

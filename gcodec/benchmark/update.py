@@ -1,4 +1,4 @@
-"""What near-lossless gradients do to a training run: torch's own optimizer step, taken with and without them."""
+"""The effect of near-lossless gradients on a training run: torch's own optimizer step, taken with and without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an archive's files differ from their originals: not at all, or, in lossy segments, by how much."""
+"""Comparison of an archive's files with their originals: not at all, or, in lossy segments, by how much."""
 
 from __future__ import annotations
 

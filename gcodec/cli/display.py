@@ -1,4 +1,4 @@
-"""How the command line shows things: sizes with units, tables, progress, notes. Nothing here knows an archive."""
+"""Display on the command line: sizes with units, tables, progress, notes. Nothing here knows an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user named, as archives to write: which files go into which, and under which paths."""
+"""Archives to write, from what the user named: which files go into which, and under which paths."""
 
 from __future__ import annotations
 

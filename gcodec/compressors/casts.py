@@ -1,4 +1,4 @@
-"""All values are sent: as they are (:class:`Dense`), or as narrower floats (:class:`Cast`)."""
+"""Compressors that send all values: as they are (:class:`Dense`), or as narrower floats (:class:`Cast`)."""
 
 from __future__ import annotations
 

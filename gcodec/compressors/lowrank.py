@@ -1,4 +1,4 @@
-"""What low-rank compressors have in common: a tensor as a matrix, factors that start from those of the step before, and
+"""The common part of low-rank compressors: a tensor as a matrix, factors that start from those of the step before, and
 the alternation of sides.
 
 A gradient of shape (d, ...) counts as a matrix of d rows. All ranks must compute the same factors from the same

@@ -1,4 +1,4 @@
-"""Which values are large: counting and selecting by a threshold, and thresholds from samples.
+"""Large values: counting and selecting by a threshold, and thresholds from samples.
 
 On the CPU, float32 goes through kernels that make one pass and write nothing but the indices; all else through torch.
 The size of NaN counts as greater than every other.

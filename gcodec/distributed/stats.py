@@ -1,4 +1,4 @@
-"""What the all-reduces of a process have moved, and where their time went."""
+"""Statistics of a process's all-reduces: bytes moved, and where time went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file is made of: segments of values between verbatim bytes, and the tensors that are views of the segments."""
+"""The make-up of a file: segments of values between verbatim bytes, and the tensors that are views of the segments."""
 
 from __future__ import annotations
 

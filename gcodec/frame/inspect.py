@@ -1,4 +1,4 @@
-"""What a frame says of itself."""
+"""A frame's description of itself."""
 
 from __future__ import annotations
 

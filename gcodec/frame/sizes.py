@@ -1,4 +1,4 @@
-"""What this encoder's frames may take."""
+"""Bounds on the size of frames."""
 
 from __future__ import annotations
 

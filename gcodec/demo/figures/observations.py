@@ -1,4 +1,4 @@
-"""What the GComp paper's Figures 2 and 3 count: gradients, exponents, |gradient| / |parameter|, zeros."""
+"""Counts for the GComp paper's Figures 2 and 3: gradients, exponents, |gradient| / |parameter|, zeros."""
 
 from __future__ import annotations
 

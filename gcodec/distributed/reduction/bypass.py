@@ -1,4 +1,4 @@
-"""Whether compressing pays: tried out, measured, and agreed on by all ranks.
+"""The bypass: whether compressing pays is tried out, measured, and agreed on by all ranks.
 
 For a few steps three kinds take turns: compressed ones, dense ones whose all-reduces run side by side as they will, and
 dense ones whose all-reduces wait for each other, so that each can be timed. Then the ranks add up what buckets of each

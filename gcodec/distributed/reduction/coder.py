@@ -1,4 +1,4 @@
-"""One rank's codec for one buffer: ranges of its values to frames in a message, and frames back to values."""
+"""The codec of one rank for one buffer: ranges of its values to frames in a message, and frames back to values."""
 
 from __future__ import annotations
 

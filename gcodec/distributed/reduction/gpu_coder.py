@@ -1,4 +1,4 @@
-"""One rank's codec for a buffer on a CUDA device, and the stream it works on."""
+"""The codec of one rank for a buffer on a CUDA device, and the stream it works on."""
 
 from __future__ import annotations
 

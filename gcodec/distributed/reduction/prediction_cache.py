@@ -1,4 +1,4 @@
-"""Which pieces of a buffer are smaller with predicted blocks, as rows of an embedding's gradient are.
+"""A cache of which pieces of a buffer are smaller with predicted blocks, as rows of an embedding's gradient are.
 
 Finding that out takes several times as long as encoding with codebooks that are there. So it is tried once for every
 set of shared codebooks, by encoding a piece both ways; from then on only templates are made anew (docs/format.md

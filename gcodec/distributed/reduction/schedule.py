@@ -1,4 +1,4 @@
-"""Which messages an all-reduce has, and in which order a rank sends them, from its rank and the number of values."""
+"""The messages of an all-reduce, and the order in which a rank sends them, from its rank and the number of values."""
 
 from __future__ import annotations
 

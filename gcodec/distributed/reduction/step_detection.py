@@ -1,4 +1,4 @@
-"""Where one step of a training ends and the next begins, for those who see nothing but its collectives.
+"""Detection of where a training step ends, for those who see nothing but its collectives.
 
 A process group is not told about steps. But the collectives of a step come again in the next one, in the same order and
 of the same sizes, on all ranks: a step is a period of that sequence. It is cut where ranks wait longest for the next

@@ -1,2 +1,2 @@
-"""How ranks reach each other: one thread and one private group, messages of unknown size, failures, checks of
+"""The transport between ranks: one thread and one private group, messages of unknown size, failures, checks of
 options."""

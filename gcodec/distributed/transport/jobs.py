@@ -1,4 +1,4 @@
-"""What a lane is handed and what it returns: jobs, jobs that have started but not ended, and futures."""
+"""Jobs for a lane, jobs that have started but not ended, and futures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One lane per process group: a private Gloo group and one thread that does all communication, first in, first out.
+"""The lane of a process group: a private Gloo group and one thread that does all communication, first in, first out.
 
 Collectives of several threads, or from a future's callbacks, run in an order that differs from rank to rank; on Gloo
 that hangs or mixes up buckets. A lane has one order. It also knows when it is broken: after an error the ranks no

@@ -1,4 +1,4 @@
-"""What crosses the wire in a compressed all-reduce: a header of 64 bytes, then the payload, which is one frame.
+"""Messages of a compressed all-reduce: a header of 64 bytes, then the payload, which is one frame.
 
     byte  0  magic "GCar"          8  sender, u32         24  agreement, u64       48  reserved, zero
           4  version, u8          12  piece, u32          32  values, u64          60  CRC-32 of bytes 0 ... 59, u32

@@ -1,4 +1,4 @@
-"""What a process group returns for something that a lane does: a ``dist.Work``."""
+"""The ``dist.Work`` that a process group returns for something that a lane does."""
 
 from __future__ import annotations
 
