@@ -246,7 +246,7 @@ def sum_by_rank(terms: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tenso
     float16 and bfloat16 are added up in float32, and rounded once.
 
     Args:
-        terms: Each rank's tensor, by rank, of ``out``'s shape and dtype.
+        terms: Each rank's tensor, by rank, of ``out``'s shape, and its dtype or a narrower one.
         out: Where the sum goes; none of the terms.
 
     Returns:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import gpu
+from ...compressors.contract import sum_by_rank, wide
 from ...dtypes import DTYPES, DType
 from ...errors import Corruption
 from ..modes import FixedBits, Mode, NearLossless
@@ -175,12 +176,8 @@ def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tens
 
     Narrow types are added in float32 and rounded once, so that bits are those of :class:`summation.RankSum`.
     """
-    dtype = terms[0].dtype
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    total = terms[0].to(wide, copy=True)
-    for term in terms[1:]:
-        total += term.to(wide)
+    total = sum_by_rank(terms, torch.empty_like(terms[0], dtype=wide(terms[0].dtype)))
     if divisor != 1:
         # By a tensor on the device: by a number, torch would multiply with its reciprocal there, and round twice.
-        total /= torch.full((), divisor, dtype=wide, device=total.device)
-    return total.to(dtype)
+        total /= torch.full((), divisor, dtype=total.dtype, device=total.device)
+    return total.to(terms[0].dtype)

@@ -17,6 +17,9 @@ class RankSum:
     float32 and float64 are added in their own precision, bfloat16 and float16 in float32: a term is never rounded, the
     sum once, at the end. A mean is the sum divided by the number of ranks, before it is rounded.
 
+    ``compressors.contract.sum_by_rank`` makes the same sums of tensors. Here terms come one by one, as they are
+    decoded, and the last one is added, divided and written while it is in the nearest caches.
+
     Args:
         dtype: type of the terms, each given as bits, uintW[n].
         most: values of a term at most.
