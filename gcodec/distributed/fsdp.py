@@ -46,8 +46,10 @@ class CompressedReduceScatter:
         op: Any,
         async_op: bool = False,
     ) -> Any:
-        """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part. Returns a work if
-        ``async_op``. Raises PeerError, Corruption."""
+        """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part.
+
+        Returns a work if ``async_op``. Raises PeerError, Corruption.
+        """
         mean, work = is_mean(op), None
         if mean is not None and self.collectives.suits([input_tensor], group):
             work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)

@@ -173,8 +173,10 @@ class LevelChooser:
 
 
 def _addresses(segment: GradientSegment, held: OptimizerEntry) -> tuple[list[int], list[torch.Tensor]] | None:
-    """Return the addresses of a parameter and its state, and the tensors; None unless all are float32 in the gradient's
-    order."""
+    """Return the addresses of a parameter and its state, and the tensors.
+
+    Returns None unless all are float32 in the gradient's order.
+    """
     tensors = [segment.param]
     addresses = [tensors[0].data_ptr()]
     for key, optional in held.keys:

@@ -175,8 +175,10 @@ class SharedCodebooks:
         return np.concatenate([np.zeros(0, np.uint64), *parts]).astype(np.int64)
 
     def renew(self, numbers: Sequence[int], histograms: np.ndarray, step: int) -> None:
-        """Build the codebooks that hold from ``step`` on from the summed histograms of the layers ``numbers``, but for
-        those that have had another form since these were counted: mode or type are others now."""
+        """Build the codebooks that hold from ``step`` on from the summed histograms of the layers ``numbers``.
+
+        Layers that have had another form since these were counted are left out: mode or type are others now.
+        """
         at = 0
         for number in numbers:
             layer = self.layers[number]
@@ -213,8 +215,10 @@ class SharedCodebooks:
         return shared, own
 
     def load_state_dict(self, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Go on from what :meth:`state_dict` returned; without ``own`` counting starts again. Raises Corruption for a
-        damaged codebook."""
+        """Go on from what :meth:`state_dict` returned; without ``own`` counting starts again.
+
+        Raises Corruption for a damaged codebook.
+        """
         self.layers.clear()
         self._taken.clear()
         for key, one in shared.items():

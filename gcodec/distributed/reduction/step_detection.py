@@ -99,8 +99,10 @@ class GroupBypass:
         self._detector = StepDetector(self._summed)
 
     def kind(self, call: Hashable, n_bytes: int) -> int:
-        """Return how the next collective is to be made: COMPRESSED, DENSE, or DENSE_TIMED, which is dense but in the
-        lane. Ranks ask in the same order. Raises PeerError."""
+        """Return how to make the next collective: COMPRESSED, DENSE, or DENSE_TIMED, which is dense but on the lane.
+
+        Ranks ask in the same order. Raises PeerError.
+        """
         if self._detector.begins(call, perf_counter()):
             self._end_step()
         elif self._bypass.trying and not self._detector.known:

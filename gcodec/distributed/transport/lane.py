@@ -149,7 +149,7 @@ class Lane:
     def _attempt(self, work: Callable[[], Any], future: Future, place: Place, position: int | None = None) -> None:
         """Do some work of a job, and complete its future unless there is more to do.
 
-        ``position``: where among the started jobs the rest belongs; None: at the end.
+        The rest goes to ``position`` among the started jobs; None stands for the end.
         """
         with place():
             try:
