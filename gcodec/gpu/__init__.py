@@ -50,16 +50,27 @@ def start_batch(
     options: EncoderOptions | None = None,
     out: torch.Tensor | None = None,
 ) -> Batch:
-    """Have a frame made of each of some CUDA tensors of one type: float32, bfloat16 or float16.
+    """Start to make a frame of each of some CUDA tensors of one type: float32, bfloat16 or float16.
 
-    ``mantissa_bits``, ``ladder``, ``rounding``, ``options``: as for ``gcodec.encode``; ``levels``: for each tensor one
-    of uint8 on the same device. ``codebook``: of :func:`fresh_codebook`, of these or earlier tensors: with it, nothing
-    here waits for the device; without, one is made. ``out``: for a batch of one, a flat, contiguous tensor of uint8 on
-    the device, of at least :func:`max_frame_bytes`, to be filled; how long its frame is stands in the frame's header.
+    Args:
+        tensors: CUDA tensors of one device and type.
+        mantissa_bits: mantissa bits to keep, as for ``gcodec.encode``.
+        levels: for each tensor one of uint8 and its size on the same device, for near-lossless encoding.
+        ladder: the ladder of ``levels``, as for ``gcodec.encode``.
+        rounding: "nearest" or "truncate", as for ``gcodec.encode``.
+        codebook: the result of :func:`fresh_codebook` for these or earlier tensors: with it, nothing here waits for the
+            device; one is made if None.
+        options: options of the encoder, as for ``gcodec.encode``.
+        out: memory for the frame of a batch of one: a flat, contiguous tensor of uint8 on the device, of at least
+            :func:`max_frame_bytes`. The frame's header states its size.
 
-    Returns a :class:`encoder.Batch`: its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise
-    InvalidArgument for levels that the ladder lacks; such a frame has no magic number, and cannot be decoded. Raises
-    InvalidArgument, Unsupported.
+    Returns:
+        The batch. Its ``frames`` (tensors of uint8) and ``sizes`` wait for the device, and raise InvalidArgument for
+        levels that the ladder lacks; such a frame has no magic number, and cannot be decoded.
+
+    Raises:
+        InvalidArgument: tensors of several types or devices, or arguments that do not go together.
+        Unsupported: tensors of a type that is not coded on CUDA devices.
     """
     from . import batches, encoder
 
@@ -87,8 +98,29 @@ def encode(
     out: Any,
     device: str | None,
 ) -> Any:
-    """``gcodec.encode`` of a CUDA tensor: its frame on the device, or as bytes if ``device`` is "cpu"; with ``out`` all
-    of that, and nobody waits for the size."""
+    """Encode one CUDA tensor; ``gcodec.encode`` calls this with its own arguments, which are explained there.
+
+    They come one by one, not in a bundle: which of them go together is only found here.
+
+    Args:
+        x: a CUDA tensor.
+        mantissa_bits: mantissa bits to keep.
+        levels: level of every value, uint8.
+        ladder: the ladder of the levels.
+        rounding: "nearest" or "truncate".
+        optimizer: the optimizer whose rule finds the levels.
+        param: the parameter whose gradient ``x`` is, for ``optimizer``.
+        options: options of the encoder.
+        out: memory for the frame, as for :func:`start_batch`.
+        device: "cpu" for bytes on the host; None or the tensor's device for a frame there.
+
+    Returns:
+        The frame as a tensor of uint8 or as bytes; or all of ``out``, and nothing waits for the frame's size.
+
+    Raises:
+        InvalidArgument: arguments that do not go together.
+        Unsupported: a type or an optimizer that is not known here.
+    """
     if device not in (None, "cpu", str(x.device)):
         raise InvalidArgument(f"device={device!r}: a frame lies where its tensor lies, or on the host")
     if optimizer is not None:
@@ -119,30 +151,46 @@ def levels_batch(
     in_group: bool = True,
     scale: float = 1.0,
 ) -> list[torch.Tensor]:
-    """The level of every value of some CUDA gradients of one type, by the rule of the optimizer that will use them.
+    """Choose the level of every value of some CUDA gradients, by the rule of the optimizer that will use them.
 
-    ``source``: the live optimizer that holds ``params``, its state on their device, or a view for each, whose state is
-    tensors there. Everything else as in ``gcodec.truncation.optimizers.levels_for``, and so are the levels, bit for
-    bit: for each gradient a tensor of uint8 in its shape, on its device, for ``levels=`` of the functions here. Waits
-    for the device only where the optimizer counts its steps there (``fused``, ``capturable``): once.
+    The levels are, bit for bit, those of ``gcodec.truncation.optimizers.levels_for``. Waits for the device once, and
+    only where the optimizer counts its steps there (``fused``, ``capturable``).
 
-    Raises Unsupported: no rule for this optimizer, float64. InvalidArgument.
+    Args:
+        source: the live optimizer that holds ``params``, its state on their device; or a view for each parameter, whose
+            state is tensors there.
+        params: the parameters.
+        grads: their gradients, all of one type.
+        ladder: as in ``levels_for``.
+        loss_scale: as in ``levels_for``.
+        in_group: as in ``levels_for``.
+        scale: as in ``levels_for``.
+
+    Returns:
+        For each gradient a tensor of uint8 of its shape, on its device, to be given as ``levels=`` here.
+
+    Raises:
+        InvalidArgument: sizes or counts that differ.
+        Unsupported: there is no rule for this optimizer, or a tensor is of float64.
     """
-
     from . import level_choice as levels
 
     memory, policy = _memory(grads), Policy(ladder, in_group, scale, loss_scale)
     views = list(source) if isinstance(source, Sequence) else levels.views_of(source, params)
     if not len(views) == len(params) == len(grads):
         raise InvalidArgument(f"{len(views)} views, {len(params)} parameters and {len(grads)} gradients")
-    asked = [levels.Asked(*one) for one in zip(grads, params, views, strict=True)]
-    found = levels.choose(memory, asked, policy)
-    return [own.view(grad.shape) for own, grad in zip(found, grads, strict=True)]
+    requests = [levels.LevelRequest(*request) for request in zip(grads, params, views, strict=True)]
+    chosen = levels.choose(memory, requests, policy)
+    return [flat.view(grad.shape) for flat, grad in zip(chosen, grads, strict=True)]
 
 
 def encode_batch(tensors: Sequence[torch.Tensor], **arguments: Any) -> list[torch.Tensor]:
-    """The frames of some CUDA tensors, on their device. Arguments and errors as of :func:`start_batch`; waits for the
-    frames' sizes."""
+    """Return the frames of some CUDA tensors, on their device; waits for the frames' sizes.
+
+    Args:
+        tensors: CUDA tensors of one device and type.
+        arguments: further arguments of :func:`start_batch`, which raises the same errors.
+    """
     return list(start_batch(tensors, **arguments).frames)
 
 
@@ -154,7 +202,22 @@ def fresh_codebook(
     ladder: Ladder | None = None,
     options: EncoderOptions | None = None,
 ) -> SharedCodebook | None:
-    """The codebook that suits some CUDA tensors together; None where they are all zero. Waits for their histogram."""
+    """Return the codebook that suits some CUDA tensors together; waits for their histogram.
+
+    Args:
+        tensors: CUDA tensors of one device and type.
+        mantissa_bits: as for :func:`start_batch`, and as the tensors will be encoded.
+        levels: likewise.
+        ladder: likewise.
+        options: likewise.
+
+    Returns:
+        The codebook; None where all values are zero.
+
+    Raises:
+        InvalidArgument: tensors of several types or devices, or arguments that do not go together.
+        Unsupported: tensors of a type that is not coded on CUDA devices.
+    """
     from . import batches, encoder
 
     options, memory = options or EncoderOptions(), _memory(tensors)
@@ -164,7 +227,13 @@ def fresh_codebook(
 
 
 def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa_bits: int | None = None) -> int:
-    """Most bytes that a tensor's frame takes: what ``out`` needs to hold any values."""
+    """Return the max size of a tensor's frame in bytes, whatever its values: the size that ``out`` needs.
+
+    Args:
+        tensor: a CUDA tensor.
+        ladder: the ladder, for near-lossless encoding.
+        mantissa_bits: mantissa bits to keep, for encoding with fixed bits.
+    """
     from . import batches, encoder
 
     memory = _memory([tensor])
@@ -180,11 +249,22 @@ def decode_batch(
     codebooks: Sequence[Codebook] = (),
     max_output_bytes: int | None = None,
 ) -> list[torch.Tensor]:
-    """Tensors on a CUDA device, of frames that lie there (flat tensors of uint8) or are bytes.
+    """Decode frames to tensors on a CUDA device.
 
-    ``device``: by default that of the first frame; ``codebooks``: that frames may name, besides those that come with
-    gcodec; ``max_output_bytes``: of all of them together. Frames of other types, of larger blocks than gcodec writes,
-    and those with predicted blocks are decoded by the host. Raises as ``gcodec.decode``.
+    Frames of types that the kernels do not know, of larger blocks than gcodec writes, and those with predicted blocks
+    are decoded by the host.
+
+    Args:
+        frames: flat tensors of uint8 on the device, or bytes.
+        device: where the tensors go; the device of the first frame if None.
+        codebooks: codebooks that frames may name, besides those that come with gcodec.
+        max_output_bytes: max size of all tensors together.
+
+    Returns:
+        A tensor for each frame.
+
+    Raises:
+        GcodecError: as ``gcodec.decode`` raises.
     """
     if not frames:
         return []
@@ -208,7 +288,7 @@ def _memory(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def _indexed(device: Any) -> torch.device:
-    """A CUDA device with its number; the current one where it has none. Raises InvalidArgument, Unsupported."""
+    """Return a CUDA device with its number; the current one where it has none. Raises InvalidArgument, Unsupported."""
     import torch
 
     try:
@@ -223,9 +303,9 @@ def _indexed(device: Any) -> torch.device:
     return found if index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
-def _check_out(out: Any, n_tensors: int, memory: Any, most: int) -> None:
+def _check_out(out: Any, n_tensors: int, memory: Any, bound: int) -> None:
     import torch
 
     fits = isinstance(out, torch.Tensor) and out.dtype == torch.uint8 and out.ndim == 1 and out.is_contiguous()
-    if n_tensors != 1 or not fits or out.device != memory.device or out.data_ptr() % 8 or len(out) < most:
-        raise InvalidArgument(f"out is for one tensor: {most} contiguous bytes on its device, from a multiple of 8 on")
+    if n_tensors != 1 or not fits or out.device != memory.device or out.data_ptr() % 8 or len(out) < bound:
+        raise InvalidArgument(f"out is for one tensor: {bound} contiguous bytes on its device, from a multiple of 8 on")

@@ -1,4 +1,4 @@
-"""Batches of tensors to frames and back, on any device that :class:`unaligned.Memory` stands for."""
+"""Batches of tensors to frames and back, on any device that a :class:`gpu_memory.Memory` stands for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,17 @@ from .kernel_tables import check_type
 def sources_of(
     memory: Memory, tensors: Sequence[Any], levels: Sequence[Any] | None
 ) -> tuple[list[GpuSource], DType]:
-    """Tensors of one type, with a tensor of levels for each. Raises InvalidArgument."""
+    """Return tensors of one type as sources of an encoder, and the type.
+
+    Args:
+        memory: the device.
+        tensors: the tensors.
+        levels: a tensor of levels for each, or None.
+
+    Raises:
+        InvalidArgument: there are no tensors, or they or the levels do not fit together.
+        Unsupported: the type is not coded on a device.
+    """
     if not tensors or (levels is not None and len(levels) != len(tensors)):
         raise InvalidArgument(f"{len(tensors)} tensors and {0 if levels is None else len(levels)} of levels")
     seen = [memory.see(tensor) for tensor in tensors]
@@ -45,7 +55,18 @@ def sources_of(
 def bit_layout_of(
     dtype: DType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, options: EncoderOptions
 ) -> BitLayout:
-    """The bit_layout of some tensors, ``graded`` if there are levels. Raises InvalidArgument."""
+    """Return which bits of some tensors are kept.
+
+    Args:
+        dtype: type of the tensors.
+        mantissa_bits: mantissa bits to keep, or None.
+        graded: True if there are levels.
+        ladder: the ladder of the levels; that of ``options`` if None.
+        options: options of the encoder.
+
+    Raises:
+        InvalidArgument: arguments that do not go together, or that the type has too few bits for.
+    """
     if graded and mantissa_bits is not None:
         raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
     if graded:
@@ -65,7 +86,21 @@ def encode(
     options: EncoderOptions,
     target: Any = None,
 ) -> Batch:
-    """Frames of tensors, with this codebook or a fresh one."""
+    """Start to make frames of tensors.
+
+    Args:
+        memory: the device.
+        sources: tensors and levels, from :func:`sources_of`.
+        dtype: type of the tensors.
+        bit_layout: which bits are kept, from :func:`bit_layout_of`.
+        nearest: round to nearest; truncate if False.
+        codebook: the codebook of all frames; if None one is fitted, which waits for the device.
+        options: options of the encoder.
+        target: memory for the frame of a batch of one, or None.
+
+    Raises:
+        InvalidArgument: the codebook is for other values.
+    """
     if codebook is None:
         codebook = encoder.fit_codebook(memory, sources, dtype, bit_layout, options)
     else:
@@ -74,7 +109,7 @@ def encode(
 
 
 def check_codebook(book: Codebook, dtype: DType, bit_layout: BitLayout) -> None:
-    """Raises InvalidArgument where a codebook is not for these values."""
+    """Raise InvalidArgument if a codebook is for values of another type, or of another number of levels."""
     if book.head_bits != dtype.head_bits or len(book.ranges) != len(bit_layout.levels):
         raise InvalidArgument(
             f"a codebook for heads of {book.head_bits} bits and {len(book.ranges)} levels does not suit {dtype.name} "
@@ -83,7 +118,7 @@ def check_codebook(book: Codebook, dtype: DType, bit_layout: BitLayout) -> None:
 
 
 def finder(books: Sequence[Codebook]) -> FindCodebook:
-    """Looks up codebooks among these and those that come with gcodec, by hash."""
+    """Return a function that looks up codebooks among these and those that come with gcodec, by hash."""
     known = {book.hash: book for book in books}
     return lambda number, digest: known.get(digest) or find_prior(number, digest)
 
@@ -91,8 +126,20 @@ def finder(books: Sequence[Codebook]) -> FindCodebook:
 def decode(
     memory: Memory, frames: Sequence[Any], books: Sequence[Codebook] = (), max_output_bytes: int | None = None
 ) -> list[Any]:
-    """Tensors of frames that lie on the device. Waits for the preludes, and at the end for the blocks' statuses; frames
-    that the kernels do not know go through the host. Raises as :func:`gcodec.decode`."""
+    """Decode frames to tensors on the device.
+
+    Waits for the preludes, and at the end for the blocks' statuses; frames that the kernels do not know go through the
+    host.
+
+    Args:
+        memory: the device.
+        frames: tensors of bytes on the device, or bytes.
+        books: codebooks that frames may name, besides those that come with gcodec.
+        max_output_bytes: max size of all tensors together.
+
+    Raises:
+        GcodecError: as :func:`gcodec.decode` raises.
+    """
     find = finder(books)
     data = [memory.bytes_of(frame) for frame in frames]
     parsed = decoder.parse(memory, data, find)
@@ -113,7 +160,7 @@ def decode(
 
 
 def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook) -> None:
-    """A frame on the device decoded by the host's kernels, to where its values belong."""
+    """Decode a frame that lies on the device by the host's kernels, into the tensor ``target`` on the device."""
     (held,) = memory.heads([data], [len(data)])
     frame = FrameReader(np.ascontiguousarray(held), find)
     prelude = frame.prelude

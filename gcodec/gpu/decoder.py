@@ -18,12 +18,18 @@ from ..kernels.cuda.launch_tables import MOST_BLOCK_LOG2
 from .gpu_memory import Memory
 from .kernel_tables import NAMES, decode_tables, value_coding_of
 
-_GUESS = 1 << 12  #: bytes of a frame that are looked at first
+_GUESS = 1 << 12  #: bytes of a frame that are fetched first: most preludes are shorter
 
 
 class Parsed(NamedTuple):
-    """A frame whose prelude was read. ``data``: on the device; ``sizes``, ``offsets``: of its blocks, int64[n_blocks],
-    on the host."""
+    """A frame whose prelude was read.
+
+    Attributes:
+        data: The frame, a tensor of bytes on the device.
+        prelude: Its prelude.
+        sizes: Sizes of its blocks in bytes, int64[n_blocks] on the host.
+        offsets: Bytes at which its blocks begin, int64[n_blocks] on the host.
+    """
 
     data: Any
     prelude: Prelude
@@ -32,15 +38,25 @@ class Parsed(NamedTuple):
 
     @property
     def decodable(self) -> bool:
-        """Whether the kernels know this type and so large blocks, and need no base; others are decoded on the host."""
+        """Return True if the kernels can decode the frame: type and size of blocks are known, and there is no base."""
         prelude = self.prelude
         known = prelude.dtype.name in NAMES and prelude.block_log2 <= MOST_BLOCK_LOG2
         return known and not prelude.refers_to_base
 
 
 def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = None) -> list[Parsed]:
-    """Read the preludes of frames, contiguous tensors of bytes on the device; waits for the device once, or twice where
-    a prelude is long. Raises InsufficientData, Corruption, Unsupported."""
+    """Read the preludes of frames; waits for the device once, or twice where a prelude is long.
+
+    Args:
+        memory: The device.
+        frames: Contiguous tensors of bytes on the device.
+        find: Looks up codebooks that frames name.
+
+    Raises:
+        InsufficientData: A frame ends early.
+        Corruption: A prelude is damaged.
+        Unsupported: A prelude has something that is not known.
+    """
     heads = memory.heads(frames, [min(len(frame), _GUESS) for frame in frames])
     sizes = [prelude_size(head, len(frame)) for head, frame in zip(heads, frames, strict=True)]
     if any(start > len(head) for (start, _), head in zip(sizes, heads, strict=True)):
@@ -53,15 +69,25 @@ def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = Non
 
 @dataclass(frozen=True)
 class Decoding:
-    """Values of some ``frames`` that are on their way. ``statuses``: of all blocks, int32[n_blocks] on the device."""
+    """The decoding of some frames, started on a device.
+
+    Attributes:
+        memory: The device.
+        statuses: Status of each block of all frames, int32[n_blocks] on the device.
+        frames: The frames.
+    """
 
     memory: Memory
     statuses: Any
     frames: Sequence[Parsed]
 
     def failures(self) -> list[int]:
-        """Frames with predicted blocks, which are for the host to decode; waits for the device. Raises Corruption,
-        Unsupported for the first block of another frame that is not good."""
+        """Return the numbers of frames with predicted blocks, which the host has to decode; waits for the device.
+
+        Raises:
+            Corruption: A block of another frame is damaged.
+            Unsupported: A block of another frame is of a kind that is not known.
+        """
         statuses, first, left = self.memory.fetch(self.statuses), 0, []
         for number, frame in enumerate(self.frames):
             own = statuses[first : first + len(frame.sizes)]
@@ -78,8 +104,13 @@ class Decoding:
 
 
 def decode(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> list[Decoding]:
-    """Have frames decoded into contiguous tensors on the device, which are as large as their values; the frames are
-    such as :attr:`Parsed.decodable` says. One launch for each way to cut values; waits for nothing."""
+    """Start to decode frames, by one launch for each way to cut values into planes; waits for nothing.
+
+    Args:
+        memory: The device.
+        frames: Frames for which :attr:`Parsed.decodable` is True.
+        targets: Contiguous tensors on the device, as large as the frames' values, which are filled.
+    """
     groups: dict[Any, list[int]] = {}
     for number, frame in enumerate(frames):
         prelude = frame.prelude

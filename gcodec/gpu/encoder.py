@@ -1,4 +1,4 @@
-"""From tensors on a device to frames there: tables, launches, and what is known of the frames when."""
+"""From tensors on a device to frames there: tables, launches, and the batch that knows when the frames are done."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ _ALIGN = 256  #: bytes at whose multiples frames begin in a batch's memory
 
 
 class GpuSource(NamedTuple):
-    """A tensor to encode: contiguous and on the device, ``n`` values and its shape; ``levels``: as many bytes, on the
-    device, or None."""
+    """A tensor to encode.
+
+    Attributes:
+        tensor: The values, contiguous and on the device.
+        n: Number of values.
+        shape: Shape that the frame records.
+        levels: Level of each value, ``n`` bytes on the device; or None.
+    """
 
     tensor: Any
     n: int
@@ -41,8 +47,13 @@ class GpuSource(NamedTuple):
 
 
 class SharedCodebook(NamedTuple):
-    """A codebook for frames that are encoded on a device, the ``record`` that stands for it in them (itself or its
-    name), and whether heads are relative to each sub-stream's mean."""
+    """A codebook for frames that are encoded on a device.
+
+    Attributes:
+        codebook: The codebook.
+        record: The record that stands for it in frames: the inline one, or a reference by id.
+        references: True if heads are relative to the mean of their sub-stream.
+    """
 
     codebook: Codebook
     record: bytes
@@ -51,8 +62,15 @@ class SharedCodebook(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Frames in the making. ``memory``: of the device; ``target``: all of them; ``places``: the byte at which each
-    begins; ``results``, ``faults``: what :func:`frames.seal_frames` and :func:`encoder.encode_blocks` say of them."""
+    """The encoding of some frames, started on a device.
+
+    Attributes:
+        memory: The device.
+        target: Memory of all frames, on the device.
+        places: The byte of ``target`` at which each frame begins.
+        results: Size and more of each frame, as :func:`assemble.seal_frames` writes them.
+        faults: Not zero for a tensor with levels that the ladder lacks, as ``encode_blocks`` finds them.
+    """
 
     memory: Memory
     target: Any
@@ -62,7 +80,11 @@ class Batch:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Bytes of each frame: waits for the device. Raises InvalidArgument where one could not be made."""
+        """Return the size of each frame in bytes; waits for the device.
+
+        Raises:
+            InvalidArgument: A tensor has levels that the ladder lacks.
+        """
         faulty = self.memory.fetch(self.faults)
         sizes: list[int] = self.memory.fetch(self.results)[:, 0].tolist()
         if faulty[: len(sizes)].any():
@@ -71,12 +93,12 @@ class Batch:
 
     @property
     def frames(self) -> list[Any]:
-        """Each frame as bytes on the device; waits for its size."""
+        """Return each frame as a tensor of bytes on the device; waits for the sizes."""
         return [self.memory.part(self.target, at, at + size) for at, size in zip(self.places, self.sizes, strict=True)]
 
 
 def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> FramePlan:
-    """The plan with which encoding on the host gives the same bytes."""
+    """Return the plan with which encoding on the host gives the same bytes."""
     books, records = ((shared.codebook,), (shared.record,)) if shared else ((), ())
     return FramePlan(
         dtype,
@@ -91,7 +113,7 @@ def plan_of(dtype: DType, n_blocks: int, shared: SharedCodebook | None) -> Frame
 
 
 def frame_bound(source: GpuSource, dtype: DType, bit_layout: BitLayout, container: int) -> int:
-    """Most bytes that a frame takes."""
+    """Return the max size of a frame in bytes, whatever the values."""
     prelude = _prelude(source, dtype, bit_layout, container, None)
     return prelude.prelude_bytes + raw_bytes(source.n, dtype, BLOCK)
 
@@ -115,7 +137,15 @@ def _prelude(
 
 
 class _Inputs(NamedTuple):
-    """What all launches over a batch take: values, levels, the table of frames and the owners of blocks."""
+    """The arguments that all launches over a batch share, arrays on the device.
+
+    Attributes:
+        values: Array of the tensors' bits, from the lowest address on.
+        levels: Array of the levels; of no meaning where there are none.
+        frames: Table of the frames, int64[n_frames, 8].
+        owner: Number of the frame that each block belongs to, int32[n_blocks].
+        n_blocks: Number of blocks of all frames.
+    """
 
     values: Any
     levels: Any
@@ -146,8 +176,10 @@ def _inputs(memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: 
 def fit_codebook(
     memory: Memory, sources: Sequence[GpuSource], dtype: DType, bit_layout: BitLayout, options: EncoderOptions
 ) -> SharedCodebook | None:
-    """A codebook that suits some tensors together; None where they hold nothing but zeros. Waits for the device once,
-    for the histogram."""
+    """Return a codebook that suits some tensors together; None where all values are zero.
+
+    Waits for the device once, for the histogram.
+    """
     inputs = _inputs(memory, sources, dtype, None)
     n_levels = len(bit_layout.levels)
     window, center = window_of(n_levels)
@@ -183,10 +215,18 @@ def encode(
     container: int,
     target: Any = None,
 ) -> Batch:
-    """Have a frame made of each tensor. Waits for nothing.
+    """Start to make a frame of each tensor; waits for nothing.
 
-    ``dtype``, ``bit_layout``: of all of them; ``shared``: their codebook, None to store blocks raw; ``target``: a
-    contiguous tensor of bytes on the device, at a multiple of 8, for the one frame of a batch of one.
+    Args:
+        memory: The device.
+        sources: The tensors.
+        dtype: Type of all of them.
+        bit_layout: Which bits of their values are kept.
+        nearest: Round to nearest; truncate if False.
+        shared: The codebook of all frames; blocks are stored raw if None.
+        container: Container that the frames record.
+        target: Memory for the frame of a batch of one: a contiguous tensor of bytes on the device that begins at a
+            multiple of 8; or None.
     """
     inputs = _inputs(memory, sources, dtype, shared)
     n, n_blocks = len(sources), inputs.n_blocks
@@ -228,8 +268,13 @@ def encode(
 def _assembly(
     sources: Sequence[GpuSource], dtype: DType, bit_layout: BitLayout, shared: SharedCodebook | None, container: int
 ) -> tuple[np.ndarray, np.ndarray, list[int], int]:
-    """By which frames are put together: the table of :func:`frames.seal_frames`, the starts of their preludes (uint32),
-    the byte at which each frame begins, and how many they take in all."""
+    """Return the arguments by which frames are put together.
+
+    Returns:
+        The table that :func:`assemble.seal_frames` takes, int64[n_frames, 8]; the starts of the frames' preludes,
+        uint32[n], each of a coded frame and then of one with raw blocks only; the byte at which each frame begins; and
+        the bytes that all of them take.
+    """
     parts, starts, places, at, n_words = np.zeros((len(sources), 8), np.int64), [], [], 0, 0
     for row, source in zip(parts, sources, strict=True):
         full = _prelude(source, dtype, bit_layout, container, shared)

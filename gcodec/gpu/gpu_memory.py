@@ -16,50 +16,68 @@ if TYPE_CHECKING:
 
 
 class Memory(Protocol):
-    """A device as the binding sees it. What runs and copies there comes one after the other, in the order of the
-    calls; only :meth:`fetch` waits for it. Arrays are whatever kernels take."""
+    """A device as the binding sees it.
+
+    Kernels and copies run there one after the other, in the order of the calls; only :meth:`fetch` and :meth:`heads`
+    wait for them. An array is whatever kernels take.
+    """
 
     def empty(self, n: int, dtype: str) -> Any:
-        """A new array of ``n`` elements."""
+        """Return a new array of ``n`` elements."""
 
     def full(self, n: int, value: float) -> Any:
-        """A flat tensor of ``n`` float32s of this value."""
+        """Return a flat tensor of ``n`` float32s of this value."""
 
     def send(self, array: np.ndarray) -> Any:
-        """A copy on the device."""
+        """Return a copy of an array of the host's on the device."""
 
     def fetch(self, array: Any) -> np.ndarray:
-        """A copy on the host; waits for everything called so far."""
+        """Return a copy of an array on the host; waits for everything called so far."""
 
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
-        """A copy on the host of the first bytes of tensors of bytes; waits as :meth:`fetch` does."""
+        """Return the first bytes of tensors of bytes, copied to the host; waits as :meth:`fetch` does."""
 
     def part(self, array: Any, begin: int, end: int) -> Any:
-        """Bytes ``begin ... end`` of an array as a tensor of bytes, which shares its memory."""
+        """Return bytes ``begin ... end`` of an array as a tensor of bytes, which shares its memory."""
 
     def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
-        """An array of this type (by width) from the lowest address of contiguous tensors on, and at which element each
-        begins. Nothing but the tensors may be touched."""
+        """Return one array over several contiguous tensors, and the element at which each of them begins.
+
+        The array begins at the lowest address of the tensors. Nothing of it but the tensors may be touched.
+
+        Args:
+            tensors: Contiguous tensors on the device.
+            dtype: Type of the array's elements, as wide as theirs.
+        """
 
     def see(self, x: Any) -> tuple[Any, DType, tuple[int, ...]]:
-        """A tensor's values as a contiguous tensor on the device (itself, if it is), their type and shape. Raises
-        InvalidArgument, Unsupported."""
+        """Return a tensor's values as a contiguous tensor on the device (itself, if it is one), their type and shape.
+
+        Raises:
+            InvalidArgument: The tensor lies elsewhere, or is of a type that gcodec does not encode.
+        """
 
     def levels_of(self, levels: Any, n: int) -> Any:
-        """Levels of ``n`` values as a contiguous tensor of bytes on the device. Raises InvalidArgument."""
+        """Return levels of ``n`` values as a contiguous tensor of bytes on the device. Raises InvalidArgument."""
 
     def bytes_of(self, data: Any) -> Any:
-        """A frame as a contiguous tensor of bytes on the device that begins at a multiple of 8: ``data`` itself, if it
-        is one, or a copy; of a tensor, or of bytes of the host's. Raises InvalidArgument."""
+        """Return a frame as a contiguous tensor of bytes on the device that begins at a multiple of 8.
+
+        Args:
+            data: A tensor, which is returned itself if it is such a one, or bytes of the host's.
+
+        Raises:
+            InvalidArgument: A tensor that is not flat or not of uint8.
+        """
 
     def new(self, dtype: DType, shape: tuple[int, ...]) -> Any:
-        """An uninitialized tensor on the device."""
+        """Return an uninitialized tensor on the device."""
 
     def put(self, array: np.ndarray, target: Any) -> None:
         """Copy bits (uintW[n]) to a contiguous tensor on the device."""
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        """Run a kernel with so many blocks of the grid, some time."""
+        """Enqueue a kernel with so many blocks of the grid; does not wait for it."""
 
 
 class TorchMemory:
@@ -77,7 +95,7 @@ class TorchMemory:
             self._stream = stream_of(self.stream.cuda_stream)
 
     def empty(self, n: int, dtype: str) -> Any:
-        """See :class:`Memory`; all are, as there."""
+        """See :class:`Memory`, which explains all of these methods."""
         import torch
 
         kind = np.dtype(dtype)
@@ -93,7 +111,7 @@ class TorchMemory:
             return torch.full((n,), value, dtype=torch.float32, device=self.device)
 
     def send(self, array: np.ndarray) -> Any:
-        """From pinned memory, so that nobody waits; torch keeps that until it is copied."""
+        """Copy from pinned memory, so that nothing waits; torch keeps that memory until it is copied."""
         import torch
 
         flat = kernel_view(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -126,7 +144,7 @@ class TorchMemory:
         return getattr(array, "tensor", array)[begin:end]
 
     def span(self, tensors: Sequence[Any], dtype: str) -> tuple[Any, list[int]]:
-        """By addresses: on a device these are of one space."""
+        """See :class:`Memory`. Addresses may be compared: on a device they are of one space."""
         size = np.dtype(dtype).itemsize
         addresses = [tensor.data_ptr() for tensor in tensors]
         lowest = min(addresses)

@@ -1,4 +1,4 @@
-"""Value types, bit_layouts and codebooks as the CUDA kernels take them."""
+"""Value types, bit layouts and codebooks as the CUDA kernels take them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ZERO = 16  #: level of the zero symbol in the kernels' tables: it owns nothing
 
 
 def check_type(dtype: DType) -> None:
-    """Raises Unsupported for types that are not coded on a device."""
+    """Raise Unsupported for types that are not coded on a device."""
     if dtype.name not in NAMES:
         raise Unsupported(f"{', '.join(NAMES)} are coded on CUDA devices, not {dtype.name}: move it to the CPU")
 
@@ -31,7 +31,15 @@ def check_type(dtype: DType) -> None:
 def value_coding_of(
     dtype: DType, n_levels: int, n_planes: int, bit_layout: BitLayout | None, nearest: bool
 ) -> ValueCoding:
-    """A value type and how values of it are rounded; without a ``bit_layout`` they are not."""
+    """Return how values of a type are cut and rounded.
+
+    Args:
+        dtype: The value type.
+        n_levels: Number of levels.
+        n_planes: Number of planes.
+        bit_layout: Which bits are kept; values are not rounded if None.
+        nearest: Round to nearest; truncate if False.
+    """
     lossy, prune = (False, False) if bit_layout is None else (bit_layout.lossy, bit_layout.prune)
     numbers = (
         dtype.bits,
@@ -50,12 +58,12 @@ def value_coding_of(
 
 
 def drops_of(bit_layout: BitLayout) -> np.ndarray:
-    """Mantissa bits that each level loses: uint32[16]."""
+    """Return the mantissa bits that each level loses: uint32[16]."""
     return bit_layout.drop_table[:16].astype(np.uint32)
 
 
 def encode_tables(memory: Memory, dtype: DType, bit_layout: BitLayout, books: Sequence[Codebook]) -> EncodeTables:
-    """The tables of an encoder's codebooks, on the device."""
+    """Return the tables of an encoder's codebooks, on the device."""
     codes, ranges = np.zeros((max(len(books), 1), 256), np.uint32), np.zeros((max(len(books), 1), 16, 3), np.uint32)
     escapes = np.zeros((max(len(books), 1), 2), np.uint32)
     for k, book in enumerate(books):
@@ -77,7 +85,7 @@ def decode_tables(
     books: Sequence[Codebook],
     columns: Sequence[ColumnReferences],
 ) -> DecodeTables:
-    """The tables of some frames' codebooks and column references, on the device."""
+    """Return the tables of some frames' codebooks and column references, on the device."""
     lookups = np.zeros((max(len(books), 1), TABLE_SIZE), np.uint16)
     most = np.array([book.n_symbols for book in books] or [0], np.uint32)
     for k, book in enumerate(books):
@@ -93,7 +101,7 @@ def decode_tables(
 def _shared(
     dtype: DType, widths: tuple[int, ...], levels: Sequence[Level], books: Sequence[Codebook]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``widths``, ``shifts`` and ``infos`` of the kernels' tables."""
+    """Return ``widths``, ``shifts`` and ``infos``, the tables that encoding and decoding share."""
     marks, by_level = level_tables(widths, [level.mask for level in levels], dtype.tail_bits)
     shifts = np.zeros(_ZERO + 1, np.uint64)
     for plane in range(len(widths)):

@@ -33,17 +33,30 @@ _ROLES = 5  #: gradient, parameter, three of state
 Terms = tuple[tuple[Any, ...], tuple[int, ...]]
 
 
-class Asked(NamedTuple):
-    """A gradient and its parameter on the device, and how that is held; arrays of ``known``'s state are there, too."""
+class LevelRequest(NamedTuple):
+    """A gradient for which levels are asked.
+
+    Attributes:
+        grad: The gradient, on the device.
+        param: Its parameter, on the device.
+        known: How the optimizer holds the parameter; arrays of its state are on the device, too.
+    """
 
     grad: Any
     param: Any
     known: OptimizerView
 
 
-class _Seen(NamedTuple):
-    """The same as kernels take it: ``rule`` on the host, by role ``arrays`` (None: missing) and ``types``, number of
-    values, constants and thresholds (None: level 0 for all)."""
+class _KernelArguments(NamedTuple):
+    """A :class:`LevelRequest` as kernels take it.
+
+    Attributes:
+        rule: The host's kernel of the optimizer's rule.
+        arrays: Array of each role (gradient, parameter, state), None where there is none.
+        types: Name of each array's type.
+        n: Number of values.
+        terms: Constants and thresholds of the rule; None if all values have level 0.
+    """
 
     rule: Any
     arrays: tuple[Any, ...]
@@ -52,12 +65,26 @@ class _Seen(NamedTuple):
     terms: Terms | None
 
 
-def choose(memory: Memory, asked: Sequence[Asked], policy: Policy) -> list[Any]:
-    """Levels of each gradient, flat tensors of uint8 that lie one after another on the device; bit for bit those of
-    ``gcodec.truncation.optimizers.levels_for``. Waits for nothing. Raises InvalidArgument, Unsupported."""
-    seen = [_see(memory, one, policy) for one in asked]
+def choose(memory: Memory, requests: Sequence[LevelRequest], policy: Policy) -> list[Any]:
+    """Choose levels for each gradient, bit for bit those of ``gcodec.truncation.optimizers.levels_for``.
+
+    Waits for nothing.
+
+    Args:
+        memory: The device.
+        requests: The gradients, their parameters and state.
+        policy: Ladder and bounds.
+
+    Returns:
+        Flat tensors of uint8, which lie one after another on the device.
+
+    Raises:
+        InvalidArgument: Sizes that differ, or tensors that lie elsewhere.
+        Unsupported: There is no rule for the optimizer, or for a type.
+    """
+    seen = [_see(memory, request, policy) for request in requests]
     ends = np.cumsum([one.n for one in seen], dtype=np.int64)
-    out = memory.empty(int(ends[-1]) if asked else 0, "uint8")
+    out = memory.empty(int(ends[-1]) if requests else 0, "uint8")
     groups: dict[Any, list[int]] = {}
     for number, one in enumerate(seen):
         if one.n:
@@ -69,8 +96,14 @@ def choose(memory: Memory, asked: Sequence[Asked], policy: Policy) -> list[Any]:
 
 
 def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -> list[OptimizerView]:
-    """How an optimizer holds parameters, its state as it is. Waits for the device where it counts steps there
-    (``capturable``, ``fused``) or keeps hyperparameters there. Raises Unsupported, InvalidArgument."""
+    """Return how an optimizer holds parameters, its state as it is.
+
+    Waits for the device where the optimizer counts steps (``capturable``, ``fused``) or keeps hyperparameters there.
+
+    Raises:
+        InvalidArgument: The optimizer does not hold a parameter.
+        Unsupported: There is no rule for the optimizer.
+    """
     held = [held_by(optimizer, param) for param in params]
     hypers = {id(group): hyper_from(name, group) for name, group, _ in held}
     steps = counted([state.get("step", 0) for _, _, state in held])
@@ -80,13 +113,13 @@ def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -
     return views
 
 
-def _see(memory: Memory, asked: Asked, policy: Policy) -> _Seen:
-    grad, grad_type, shape = memory.see(asked.grad)
-    param, param_type, param_shape = memory.see(asked.param)
+def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArguments:
+    grad, grad_type, shape = memory.see(request.grad)
+    param, param_type, param_shape = memory.see(request.param)
     n = math.prod(shape)
     found: list[tuple[Any, str]] = [(grad, grad_type.name), (param, param_type.name)]
-    for key, initial in arrays_of(asked.known):
-        array: Any = asked.known.state.get(key)
+    for key, initial in arrays_of(request.known):
+        array: Any = request.known.state.get(key)
         if array is None:
             found.append((None if initial is None else memory.full(n, initial), "float32"))
         else:
@@ -101,13 +134,13 @@ def _see(memory: Memory, asked: Asked, policy: Policy) -> _Seen:
     if other is not None:
         raise Unsupported(f"levels are chosen on CUDA devices from {', '.join(_KINDS)}, not {other}: choose them on "
                           "the host")
-    formula = formula_for(asked.known, policy, types[0])
+    formula = formula_for(request.known, policy, types[0])
     arrays = tuple(array for array, _ in found)
-    return _Seen(formula.kernel, arrays, types, n, float32_terms(formula, policy, types[1], types[0]))
+    return _KernelArguments(formula.kernel, arrays, types, n, float32_terms(formula, policy, types[1], types[0]))
 
 
 def _launch(
-    memory: Memory, rule: Any, types: tuple[str, ...], seen: Sequence[_Seen], starts: Sequence[int], out: Any
+    memory: Memory, rule: Any, types: tuple[str, ...], seen: Sequence[_KernelArguments], starts: Sequence[int], out: Any
 ) -> None:
     rows = np.full((len(seen), 10), -1, np.int64)
     arrays = []
@@ -131,7 +164,7 @@ def _launch(
 
 
 def _tables(terms: Sequence[Terms | None], n_constants: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Constants and thresholds that differ, and of each tensor which they are."""
+    """Return the different constants and thresholds, a row each, and the number of the row of every tensor."""
     numbers: dict[Terms | None, int] = {}
     which = [numbers.setdefault(one, len(numbers)) for one in terms]
     constants = np.zeros((len(numbers), n_constants), np.float32)

@@ -299,8 +299,8 @@ def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
                                                                  else floats_of_all_kinds(rng, n), state_type)
                         for key, value in state.items()}
                 grad, param = floats_of_all_kinds(rng, n) / 64, floats_of_all_kinds(rng, n)
-                asked.append(levels.Asked(as_type(grad, grad_type), as_type(param, param_type),
-                                          view_from_dump(name, hyper, kept)))
+                asked.append(levels.LevelRequest(as_type(grad, grad_type), as_type(param, param_type),
+                                                 view_from_dump(name, hyper, kept)))
             for ladder in ladders[grad_type][number % 2 :: 2] if quick else (None,):
                 policy = Policy(ladder, number % 3 > 0, 1.5, 4.0)
                 waited = memory.waited
@@ -312,11 +312,11 @@ def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
                     assert np.array_equal(own, expected), (title, grad_type, param_type, ladder)
     far = view_from_dump("SGD", {"lr": 1e-40}, {})
     x = np.ones(3, np.float32)
-    laws.with_refusal(gcodec.Unsupported, lambda: levels.choose(memory, [levels.Asked(x, x, far)], Policy()))
+    laws.with_refusal(gcodec.Unsupported, lambda: levels.choose(memory, [levels.LevelRequest(x, x, far)], Policy()))
     known = view_from_dump("SGD", {"lr": 0.1}, {})
     for wrong in (x[:2], x.astype(np.float64)):
         kind = gcodec.InvalidArgument if wrong.size == 2 else gcodec.Unsupported
-        laws.with_refusal(kind, lambda: levels.choose(memory, [levels.Asked(x, wrong, known)], Policy()))  # noqa: B023
+        laws.with_refusal(kind, lambda: levels.choose(memory, [levels.LevelRequest(x, wrong, known)], Policy()))  # noqa: B023
 
 
 @law
