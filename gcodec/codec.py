@@ -31,7 +31,15 @@ _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
 def is_nearest(rounding: str | None, options: EncoderOptions) -> bool:
-    """Whether to round to nearest even; ``rounding`` None: as ``options`` says. Raises InvalidArgument."""
+    """Return True if values are to be rounded to nearest even, False if truncated.
+
+    Args:
+        rounding: "nearest", "truncate", or None for what ``options`` say.
+        options: Say what is done where ``rounding`` is None.
+
+    Raises:
+        InvalidArgument: For any other ``rounding``.
+    """
     if rounding is not None and rounding not in ROUNDINGS:
         raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
     return (rounding or options.rounding) == "nearest"
@@ -47,11 +55,23 @@ def bit_layout_for(
     param: Any,
     options: EncoderOptions,
 ) -> tuple[BitLayout, np.ndarray]:
-    """The bit layout that encode's arguments ask for, and the level of every value."""
-    near = levels is not None or optimizer is not None
-    if mantissa_bits is not None and near:
+    """Return the bit layout that encode's arguments ask for, and the level of every value.
+
+    Args:
+        x: The array as the caller gave it.
+        values: The same array as bits.
+        mantissa_bits, levels, ladder, optimizer, param, options: As for :func:`encode`.
+
+    Returns:
+        The layout, and uint8[n_values], or an empty array where there is one level for all.
+
+    Raises:
+        InvalidArgument: If the arguments contradict each other, or do not fit the array.
+    """
+    by_level = levels is not None or optimizer is not None
+    if mantissa_bits is not None and by_level:
         raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
-    if not near:
+    if not by_level:
         if param is not None or ladder is not None:
             raise InvalidArgument("param and ladder need an optimizer or levels")
         if mantissa_bits is None:
@@ -68,7 +88,13 @@ def bit_layout_for(
 
 
 def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
-    """As encoding wants them. Whether there are such levels, it sees where it reads them, unless there is but one."""
+    """Return a caller's levels as encoding wants them, uint8[n_values].
+
+    Encoding itself sees levels beyond the ladder, where it reads them; only of a ladder of one level it reads none.
+
+    Raises:
+        InvalidArgument: If they are of another type or number.
+    """
     levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
     if levels.dtype != np.uint8 or levels.size != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {levels.size} of {levels.dtype}")
@@ -94,24 +120,35 @@ def encode(
     out: Any = None,
     device: str | None = None,
 ) -> Any:
-    """Encode an array or tensor as one frame (docs/format.md). Lossless unless told otherwise.
+    """Encode an array or tensor as one frame (docs/format.md), lossless unless told otherwise.
 
-    ``x``: numpy array or torch CPU tensor, any shape and strides; float32, float64, float16, bfloat16 or float8
-    (never changed). ``mantissa_bits``: keep this many mantissa bits, relative error at most 2**-(mantissa_bits + 1).
-    ``levels``: uint8, x's shape: index into ``ladder`` per value; or ``optimizer`` (torch optimizer or
-    OptimizerView) and ``param`` (the parameter whose gradient ``x`` is): levels by the optimizer's rule (GComp,
-    Table 2; docs/algorithms.md). ``ladder``: default ``FINE_LADDER`` of the dtype. ``rounding``: "nearest" (even, the
-    default) or "truncate". ``dtype``: says what type the bits of an unsigned integer array are. ``shapes``: of the
-    tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of one tensor have in common
-    is used (docs/format.md, section 8). ``base``: an earlier array of the same type and number of values, such as the
-    same tensor of an earlier checkpoint: what is stored then is the difference, and decoding needs it again.
-    ``options``: how codebooks are made (``LITERAL_GCOMP``: all as in the paper).
-    ``threads``: default all cores. ``out``: writable uint8 array or buffer of at least ``max_encoded_size``
-    bytes. A CUDA tensor is encoded on its device (docs/gpu.md); ``device``: "cpu" to have its frame as bytes all the
-    same.
+    Args:
+        x: Numpy array or torch tensor, any shape and strides, never changed; float32, float64, float16, bfloat16 or
+            float8. A CUDA tensor is encoded on its device (docs/gpu.md).
+        mantissa_bits: Keep this many mantissa bits; the relative error is at most 2**-(mantissa_bits + 1).
+        levels: uint8, of x's shape, an index into ``ladder`` per value.
+        ladder: The bits dropped at each level; by default the one that ``options`` name, for the dtype.
+        rounding: "nearest" (even) or "truncate"; by default as ``options`` say.
+        optimizer: Torch optimizer or OptimizerView, in place of ``levels``: levels follow the optimizer's rule (GComp,
+            Table 2; docs/algorithms.md).
+        param: The parameter whose gradient ``x`` is, with ``optimizer``.
+        dtype: Name of the type whose bits an unsigned integer array holds.
+        shapes: Shapes of the tensors that ``x`` holds end to end, such as a bucket's; x's own by default. What rows of
+            one tensor have in common is used (docs/format.md, section 8).
+        base: An earlier array of the same type and number of values, such as the same tensor of an earlier checkpoint:
+            the difference is stored then, and decoding needs it again.
+        options: How codebooks are made (``LITERAL_GCOMP``: all as in the paper).
+        threads: Threads to use at most; by default all cores.
+        out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes.
+        device: "cpu" to have the frame of a CUDA tensor as bytes all the same.
 
-    Returns bytes, or with ``out`` the memoryview of the part of it that was written; of a CUDA tensor a tensor of uint8
-    on its device, or all of ``out``. Raises InvalidArgument, Unsupported; then ``out`` may be partly written.
+    Returns:
+        Bytes, or with ``out`` the memoryview of the part of it that was written; of a CUDA tensor a tensor of uint8 on
+        its device, or all of ``out``.
+
+    Raises:
+        InvalidArgument: If the arguments contradict each other or do not fit ``x``; ``out`` may be partly written then.
+        Unsupported: For a tensor on another device, or what the device's encoder cannot do.
     """
     options = options or _DEFAULT
     if is_torch(x) and x.is_cuda:
@@ -136,6 +173,8 @@ def encode(
 
 
 def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:
+    """Return a base as bits, uintW[n_values], where ``name`` is the type that unsigned integers stand for. Raises
+    InvalidArgument if it is of another type or size than the array."""
     values = values_of(base, name)
     if values.dtype is not dtype.narrow or len(values.bits) != n_values:
         raise InvalidArgument(
@@ -145,6 +184,7 @@ def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) 
 
 
 def _check_shapes(shapes: Sequence[Sequence[int]] | None, values: Values) -> Sequence[Sequence[int]]:
+    """Return a caller's shapes, or the array's own in place of None. Raises InvalidArgument."""
     if shapes is None:
         return (values.shape,)
     if any(size < 0 for shape in shapes for size in shape) or sum(map(math.prod, shapes)) != len(values.bits):
@@ -156,6 +196,7 @@ _LIKE = {None: None, "numpy": 0, "torch": 1}
 
 
 def _container(like: str | None, recorded: int) -> int:
+    """Return the container code for ``like``, or the recorded one in place of None. Raises InvalidArgument."""
     if like not in _LIKE:
         raise InvalidArgument(f"like={like!r}; 'numpy', 'torch' or None")
     wanted = _LIKE[like]
@@ -174,14 +215,25 @@ def decode(
 ) -> Any:
     """Decode a frame into the kind of array that was encoded.
 
-    ``data``: bytes-like, one frame; bytes after it are ignored. ``out``: contiguous array or tensor to fill, of the
-    frame's type and number of values; ``like``: "numpy" or "torch" to override the recorded kind. ``threads``:
-    default all cores. ``max_output_bytes``: refuse frames that decode to more; use it on bytes from strangers.
-    ``base``: the array that the frame was encoded against, if it was. ``device``: a CUDA device to decode on, or "cpu";
-    by default where the frame lies. On a CUDA device, the result is a tensor there.
+    Args:
+        data: Bytes-like, one frame, or a CUDA tensor of uint8; bytes after the frame are ignored.
+        out: Contiguous array or tensor to fill, of the frame's type and number of values.
+        like: "numpy" or "torch" to override the recorded kind.
+        threads: Threads to use at most; by default all cores.
+        max_output_bytes: Refuse frames that decode to more; use it on bytes from strangers.
+        base: The array that the frame was encoded against, if it was.
+        device: A CUDA device to decode on, or "cpu"; by default where the frame lies. On a CUDA device, the result is a
+            tensor there.
 
-    Raises InsufficientData, Corruption, Unsupported, LimitExceeded; then no array is returned and ``out`` may be
-    partly written.
+    Returns:
+        The array or tensor; ``out`` if that was given.
+
+    Raises:
+        InvalidArgument: If ``out``, ``like`` or ``base`` do not fit the frame.
+        InsufficientData: If ``data`` ends before the frame does.
+        Corruption: If the frame is damaged; ``out`` may be partly written then.
+        Unsupported: If the frame needs a codebook, a base or a version that is not there.
+        LimitExceeded: If the frame decodes to more than ``max_output_bytes`` or than there is memory for.
     """
     on_device = is_torch(data) and data.is_cuda
     if (device is None and not on_device) or str(device) == "cpu":
@@ -199,7 +251,7 @@ def decode(
 def decode_frame(
     frame: FrameReader, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None, base: Any = None
 ) -> Any:
-    """:func:`decode` of a parsed frame."""
+    """Decode a parsed frame; other arguments and errors as for :func:`decode`."""
     prelude = frame.prelude
     container = _container(like, prelude.container)
     _check_limit(prelude.n_values * prelude.dtype.itemsize, max_output_bytes)
@@ -215,7 +267,8 @@ def decode_frame(
 
 
 def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:
-    """A decoder's base as bits; unsigned integers are taken as the frame's type."""
+    """Return a decoder's base as bits, uintW[n_values], or None; unsigned integers are taken as the frame's type.
+    Raises InvalidArgument."""
     if base is None:
         return None
     name = prelude.dtype.name if isinstance(base, np.ndarray) and base.dtype.kind == "u" else None
@@ -223,6 +276,7 @@ def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:
 
 
 def _check_limit(size: int, limit: int | None) -> None:
+    """Raise LimitExceeded if ``size`` bytes are more than ``limit``, unless that is None."""
     if limit is not None and size > limit:
         raise LimitExceeded(f"the frame decodes to {size} bytes, more than max_output_bytes={limit}")
 
@@ -237,10 +291,19 @@ def decode_range(
     max_output_bytes: int | None = None,
     base: Any = None,
 ) -> Any:
-    """Values ``start ... stop`` of a frame, in row-major order, as a flat array; only their blocks are read and
-    verified.
+    """Decode a range of a frame's values; only the blocks that hold them are read and verified.
 
-    Arguments as in :func:`decode`; 0 <= start <= stop <= number of values, else InvalidArgument.
+    Args:
+        data: As for :func:`decode`, on the host.
+        start: First value, in row-major order.
+        stop: End of the values; 0 <= start <= stop <= number of values.
+        like, threads, max_output_bytes, base: As for :func:`decode`.
+
+    Returns:
+        The values as a flat array.
+
+    Raises:
+        InvalidArgument: If the range does not lie in the frame; otherwise as :func:`decode` does.
     """
     frame = FrameReader(data)
     prelude = frame.prelude
@@ -259,11 +322,15 @@ def decode_range(
 
 
 def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
-    """Compile all kernels for these value types, so that no later call waits for the compiler. The results are
-    cached on disk.
+    """Compile all kernels for these value types, so that no later call waits for the compiler.
 
-    Takes minutes on a fresh installation, and well under a second after that. Raises InvalidArgument for
-    unknown names.
+    The results are cached on disk: this takes minutes on a fresh installation, and well under a second after that.
+
+    Args:
+        dtypes: Names of value types; by default all.
+
+    Raises:
+        InvalidArgument: For unknown names.
     """
     rng = np.random.default_rng(0)
     for name in dtypes:
@@ -282,7 +349,7 @@ def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
             decode(encode(as_type, dtype=name, **keywords))
         if dtype.predictable:
             uniform = rng.uniform(-0.9, 0.9, (160, 160)).astype(np.float32)
-            for some in (uniform, uniform[0] * uniform[:, :1]):  # wide heads, predicted rows
-                rows = some.astype(name) if name != "bfloat16" else (some.view(np.uint32) >> 16).astype(np.uint16)
+            for matrix in (uniform, uniform[0] * uniform[:, :1]):  # wide heads, predicted rows
+                rows = matrix.astype(name) if name != "bfloat16" else (matrix.view(np.uint32) >> 16).astype(np.uint16)
                 for base in (None, rows):
                     decode(encode(rows, dtype=name, base=base), base=base)

@@ -31,8 +31,14 @@ _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
 
 @dataclass(frozen=True)
 class Version:
-    """A codebook in use: its ``number``, from 1; ``step`` from which it holds; ``references``: heads are relative to
-    sub-streams' means."""
+    """A codebook in use.
+
+    Attributes:
+        number: Its number, from 1.
+        step: The step from which it holds.
+        codebook: The codebook.
+        references: True if heads are relative to sub-streams' means.
+    """
 
     number: int
     step: int
@@ -43,9 +49,20 @@ class Version:
 class CodebookCycle:
     """Versions of one codebook over the steps of a training run.
 
-    ``head_bits``, ``n_levels``: of the frames it is for; ``interval``: steps after which a refresh is due (GComp:
-    50); ``trigger``: bits per symbol above what a fresh codebook would need that make one due earlier; ``options``:
-    how codebooks are built.
+    Args:
+        head_bits: Bits of a head in the frames it is for.
+        n_levels: Number of levels in these frames.
+        interval: Steps after which a refresh is due (GComp: 50).
+        trigger: Bits per symbol above what a fresh codebook would need that make a refresh due earlier.
+        options: How codebooks are made.
+
+    Attributes:
+        histogram: uint64[n_bins], what was counted since it was last taken.
+        step: The current step.
+        current: The version that holds now, None before the first.
+
+    Raises:
+        InvalidArgument: If ``interval`` or ``trigger`` is not positive.
     """
 
     def __init__(
@@ -72,7 +89,8 @@ class CodebookCycle:
         self._costs = self.histogram
 
     def advance(self, step: int) -> Version | None:
-        """Go to ``step`` (never back); returns the version that holds there, None before the first."""
+        """Go to ``step``, and return the version that holds there, None before the first. Raises InvalidArgument for a
+        step back."""
         if step < self.step:
             raise InvalidArgument(f"step {step} comes before step {self.step}")
         self.step = step
@@ -81,13 +99,13 @@ class CodebookCycle:
         return self.current
 
     def count(self, histogram: np.ndarray) -> None:
-        """Add what an encoding saw: integers[n_bins], as in ``plan.FramePlan.histogram``."""
+        """Add what an encoding counted: integers[n_bins], as in ``FramePlan.histogram``."""
         self._last = histogram.astype(np.uint64)
         self.histogram += self._last
 
     @property
     def excess(self) -> float:
-        """Bits per symbol by which the current codebook exceeds the entropy of the last thing counted; infinite
+        """The bits per symbol by which the current codebook exceeds the entropy of what was counted last; infinite
         without a codebook."""
         if self.current is None or self._last is None:
             return float("inf")
@@ -102,21 +120,32 @@ class CodebookCycle:
 
     @property
     def due(self) -> bool:
-        """Whether a refresh would pay now: no version yet, ``interval`` steps old, or ``trigger`` exceeded; never
-        while one is coming."""
+        """True if a refresh would pay now: there is no version yet, it is ``interval`` steps old, or ``trigger`` is
+        exceeded; never while one is coming."""
         if self._coming:
             return False
         return self.current is None or self.step - self.current.step >= self.interval or self.excess > self.trigger
 
     def take(self) -> np.ndarray:
-        """The histogram counted so far, uint64[n_bins], to be summed over workers; counting starts again."""
+        """Return the histogram counted so far, uint64[n_bins], to be summed over workers; counting starts again."""
         taken = self.histogram.copy()
         self.histogram[:] = 0
         return taken
 
     def schedule(self, histogram: np.ndarray, step: int, references: bool = False) -> Version:
-        """Build the next version from a histogram; it holds from ``step`` on, which must not lie behind. Raises
-        InvalidArgument."""
+        """Build the next version from a histogram.
+
+        Args:
+            histogram: Integers[n_bins], as :meth:`take` returns it, perhaps summed over workers.
+            step: The step from which the version holds, which must not have passed.
+            references: True if heads were counted relative to sub-streams' means.
+
+        Returns:
+            The version.
+
+        Raises:
+            InvalidArgument: If the step has passed.
+        """
         last = self._coming[-1] if self._coming else self.current
         if step < max(self.step, last.step if last else 0):
             raise InvalidArgument(f"step {step} has passed")
@@ -137,8 +166,11 @@ class Encoder:
     """Encodes a sequence of arrays of one type and mode, and sends a codebook only when it has changed.
 
     The first frame carries its codebook; later ones name it, until a refresh. Frames must be decoded by one
-    :class:`Decoder`, in order. ``interval``, ``trigger``: when to refresh, see :class:`CodebookCycle`; ``rounding``,
-    ``options``, ``threads``: as for ``encode``.
+    :class:`Decoder`, in order.
+
+    Args:
+        interval, trigger: When to refresh, see :class:`CodebookCycle`.
+        rounding, options, threads: As for ``encode``.
     """
 
     def __init__(
@@ -170,7 +202,20 @@ class Encoder:
         dtype: str | None = None,
         out: Any = None,
     ) -> Any:
-        """The next frame; arguments and errors as for ``encode``. A change of dtype or ladder starts a new codebook."""
+        """Encode the next array.
+
+        A change of dtype or ladder starts a new codebook.
+
+        Args:
+            x: The array or tensor, on the host.
+            mantissa_bits, levels, ladder, optimizer, param, dtype, out: As for ``encode``.
+
+        Returns:
+            The frame, as ``encode`` does.
+
+        Raises:
+            InvalidArgument, Unsupported: As ``encode`` does.
+        """
         values = values_of(x, dtype)
         bit_layout, level_array = bit_layout_for(
             x, values, mantissa_bits, levels, ladder, optimizer, param, self.options
@@ -216,14 +261,15 @@ class Encoder:
 
 
 def _carries(frame: Any) -> bool:
-    """Whether a frame has a codebook, inline or by name: a frame stored raw has none."""
+    """Return True if a frame has a codebook, inline or by name: one that is stored raw has none."""
     return bool(frame[11])
 
 
 class Decoder:
-    """Decodes the frames of one :class:`Encoder`, in order; remembers the codebooks they carry.
+    """Decodes the frames of one :class:`Encoder`, in order, and remembers the codebooks they carry.
 
-    A frame that names a codebook which no earlier frame carried raises Unsupported.
+    Args:
+        like, threads, max_output_bytes: As for ``decode``.
     """
 
     def __init__(
@@ -233,7 +279,18 @@ class Decoder:
         self._books: dict[int, Codebook] = {}
 
     def decode(self, data: Any, *, out: Any = None) -> Any:
-        """The next array; errors as for ``decode``."""
+        """Decode the next frame.
+
+        Args:
+            data: Bytes-like, the frame.
+            out: Contiguous array or tensor to fill, or None.
+
+        Returns:
+            The array, as ``decode`` does.
+
+        Raises:
+            Unsupported: If the frame names a codebook that no earlier frame carried; otherwise as ``decode`` does.
+        """
         frame = FrameReader(data, self._find)
         result = decode_frame(frame, out, self.like, self.threads, self.max_output_bytes)
         self._books.update((book.hash, book) for book in frame.prelude.codebooks)

@@ -1,4 +1,4 @@
-"""From a frame to values: parse and check the prelude, run the decoding kernels over blocks on several threads."""
+"""Turn a frame into values: parse and check the prelude, run the decoding kernels over blocks on several threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..threads import run_batches
 
 
 def margin(stream: int, head_bits: int) -> int:
-    """Bytes past a block that the decoder may read."""
+    """Return the number of bytes past a block that the decoder may read."""
     return (stream + STREAM_PAD) * (12 + head_bits) // 8 + 64
 
 
@@ -42,7 +42,7 @@ _MESSAGES = {
 
 
 def check_status(status: int, block: int, dtype: DType) -> None:
-    """Raises what a kernel's status of a block stands for."""
+    """Raise the error that a kernel's status of a block stands for, if it stands for one."""
     if status == header.IS_PREDICTED:
         raise Corruption(f"block {block}: predicted, which {dtype.name} never is")
     if status == header.BAD_KIND:
@@ -57,11 +57,24 @@ _checksum, _decode_blocks = Specialized(checksum), Specialized(kernels.decode_bl
 def read_start(
     buffer: np.ndarray, prelude_bytes: int, frame_bytes: int, find: FindCodebook | None = None
 ) -> tuple[Prelude, np.ndarray, np.ndarray]:
-    """A frame's prelude, and the sizes and offsets of its blocks (int64[n_blocks]), all of them checked. ``buffer``:
-    uint8, the prelude or more. Raises Corruption, Unsupported."""
+    """Read a frame's prelude, and where its blocks lie; all of that is checked.
+
+    Args:
+        buffer: uint8[n], the prelude or more.
+        prelude_bytes: Size of the prelude.
+        frame_bytes: Size of the frame.
+        find: Finds codebooks that the frame names; those that come with gcodec if None.
+
+    Returns:
+        The prelude, and the sizes and offsets of the blocks in bytes, int64[n_blocks] each.
+
+    Raises:
+        Corruption: If the frame is damaged.
+        Unsupported: If it names a codebook that is not found, or is of a later version.
+    """
     start = buffer[:prelude_bytes].tobytes()
-    found = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
-    if found != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
+    computed = _checksum(None, buffer, 0, prelude_bytes >> 2, fmt.CHECKSUM_HOLE, _NO_SEED)
+    if computed != int.from_bytes(start[fmt.CHECKSUM_AT : fmt.CHECKSUM_AT + 8], "little"):
         raise Corruption("frame header: the checksum is wrong")
     prelude = fmt.read_prelude(start, find or shipped.find)
     sizes, offsets = np.empty((2, prelude.n_blocks), np.int64)
@@ -71,7 +84,24 @@ def read_start(
 
 
 class FrameReader:
-    """A parsed frame: the prelude checked, the blocks not yet looked at. ``sizes``, ``offsets``: int64[n_blocks]."""
+    """Reads a frame: its prelude is checked at once, blocks only when they are decoded.
+
+    Args:
+        data: A bytes-like object that begins with a frame.
+        find: Finds codebooks that the frame names; those that come with gcodec if None.
+
+    Attributes:
+        data: uint8[n], the frame.
+        prelude: Its prelude.
+        sizes: int64[n_blocks], bytes of each block.
+        offsets: int64[n_blocks], where each block begins.
+
+    Raises:
+        InvalidArgument: If ``data`` is not bytes-like.
+        InsufficientData: If it ends before the frame does.
+        Corruption: If the prelude is damaged.
+        Unsupported: If it names a codebook that is not found, or is of a later version.
+    """
 
     def __init__(self, data: Any, find: FindCodebook | None = None) -> None:
         try:
@@ -85,8 +115,19 @@ class FrameReader:
     def decode_blocks(
         self, begin: int, end: int, out: np.ndarray, threads: int, base: np.ndarray | None = None
     ) -> None:
-        """Values of blocks ``begin ... end`` into ``out`` (uintW, exactly these). ``base``: uintW[n_values], if the
-        frame refers to one. Raises Corruption, Unsupported."""
+        """Decode blocks ``begin ... end``.
+
+        Args:
+            begin: First block.
+            end: End of the blocks.
+            out: uintW[n], takes the values of exactly these blocks.
+            threads: Number of threads.
+            base: uintW[n_values], the array that the frame refers to, if it does.
+
+        Raises:
+            Corruption: If a block is damaged.
+            Unsupported: If the base is missing or another one, or a block is of an unknown kind.
+        """
         prelude = self.prelude
         if prelude.refers_to_base and (base is None or hash_of(base) != prelude.base_hash):
             raise Unsupported(
@@ -121,8 +162,20 @@ _NO_TEMPLATE = np.zeros(0, np.float32)
 
 
 class _Decoding(NamedTuple):
-    """What all blocks of a frame have in common. ``out`` begins with value ``out_first`` of the frame; ``margin``:
-    bytes past a block that must be readable; ``base``: uintW[n_values] or None."""
+    """Decodes blocks of one frame; holds what they have in common.
+
+    Attributes:
+        frame: The frame.
+        geometry: Sizes of the array, its blocks and sub-streams.
+        layout: Which of the kernels' plane layouts applies.
+        columns: Column references.
+        books: Tables of the codebooks.
+        planes: Tables of the bit planes.
+        out: uintW[n], takes values.
+        out_first: The value of the frame that ``out`` begins with.
+        margin: Bytes past a block that must be readable.
+        base: uintW[n_values], the array that predicted blocks refer to, or None.
+    """
 
     frame: FrameReader
     geometry: Geometry
@@ -136,7 +189,7 @@ class _Decoding(NamedTuple):
     base: np.ndarray | None
 
     def decode(self, begin: int, end: int) -> None:
-        """Blocks ``begin ... end``, on any thread."""
+        """Decode blocks ``begin ... end`` on this thread. Raises Corruption, Unsupported."""
         frame, (_, block, stream) = self.frame, self.geometry
         dtype, layout = frame.prelude.dtype, self.layout
         kind = (dtype, block, stream, layout, "decode")
@@ -166,7 +219,7 @@ class _Decoding(NamedTuple):
         check_status(status, at, self.frame.prelude.dtype)
 
     def _plain(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray, scratch: Scratch) -> tuple[int, int]:
-        """Blocks up to ``end``, or to one that is predicted: (status, block)."""
+        """Decode blocks up to ``end`` or to one that is predicted, and return (status, block)."""
         dtype = self.frame.prelude.dtype
         return _decode_blocks(
             (dtype, self.layout, self.out.flags.aligned),
@@ -186,7 +239,7 @@ class _Decoding(NamedTuple):
         )
 
     def _predicted(self, begin: int, end: int, data: np.ndarray, offsets: np.ndarray) -> tuple[int, int]:
-        """Predicted blocks up to ``end``, or to one that is not: (status, block)."""
+        """Decode predicted blocks up to ``end`` or to one that is not, and return (status, block)."""
         prelude, (_, block, stream) = self.frame.prelude, self.geometry
         dtype, templates = prelude.dtype, prelude.templates
         ends = np.cumsum([0, *map(len, templates)])

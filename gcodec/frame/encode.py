@@ -1,4 +1,4 @@
-"""From values to a frame: plan, allocate, run the encoding kernels over blocks on several threads, write the
+"""Turn values into a frame: plan, allocate, run the encoding kernels over blocks on several threads, write the
 prelude."""
 
 from __future__ import annotations

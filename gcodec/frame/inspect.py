@@ -13,10 +13,24 @@ from .decode import FrameReader
 
 @dataclass(frozen=True)
 class FrameInfo:
-    """What :func:`inspect` finds. Sizes in bytes.
+    """The description of a frame that :func:`inspect` returns.
 
-    ``levels``: mantissa bits dropped per level; ``planes``: widths in bits; ``codebooks``: per codebook the number
-    of symbols and the length of its longest code in bits; ``kinds``: blocks per kind.
+    Attributes:
+        dtype: Name of the value type.
+        shape: Shape of the array.
+        mode: Name of the mode.
+        container: "numpy" or "torch", the kind of array that was encoded.
+        n_values: Number of values.
+        value_bytes: Bytes of the values.
+        frame_bytes: Bytes of the frame.
+        prelude_bytes: Bytes of its prelude.
+        block_values: Values per block.
+        stream_values: Values per sub-stream.
+        n_blocks: Number of blocks.
+        levels: Mantissa bits dropped at each level.
+        planes: Width of each plane in bits.
+        codebooks: For each codebook, its number of symbols and the bits of its longest code.
+        kinds: Number of blocks of each kind, by the kind's name.
     """
 
     dtype: str
@@ -37,29 +51,36 @@ class FrameInfo:
 
     @property
     def n_codebooks(self) -> int:
-        """Codebooks in the frame."""
+        """The number of codebooks in the frame."""
         return len(self.codebooks)
 
     @property
     def ratio(self) -> float:
-        """Bytes of the values over bytes of the frame."""
+        """The bytes of the values over the bytes of the frame."""
         return self.value_bytes / self.frame_bytes
 
     @property
     def bits_per_value(self) -> float:
-        """Bits of the frame per value; 0 where there are none."""
+        """The bits of the frame per value; 0 where there are none."""
         return 8 * self.frame_bytes / self.n_values if self.n_values else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, JSON-serializable."""
+        """Return all of it as a dictionary that JSON can hold."""
         return {**asdict(self), "ratio": self.ratio, "bits_per_value": self.bits_per_value}
 
 
 def inspect(data: Any) -> FrameInfo:
-    """Describe a frame. Reads the prelude and each block's kind; block checksums are not verified (``decode`` does
-    that).
+    """Describe a frame, from its prelude and each block's kind.
 
-    ``data``: bytes-like, one frame. Raises as :func:`decode` does.
+    Blocks' checksums are not verified; ``decode`` does that.
+
+    Args:
+        data: Bytes-like, one frame; bytes after it are ignored.
+
+    Raises:
+        InsufficientData: If ``data`` ends before the frame does.
+        Corruption: If the prelude is damaged.
+        Unsupported: If it names a codebook that is not found, or is of a later version.
     """
     frame = FrameReader(data)
     prelude = frame.prelude

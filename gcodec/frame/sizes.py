@@ -14,13 +14,20 @@ from ..tensors import check_dimensions
 
 
 def block_log2(dtype: DType) -> int:
-    """log2 of the values per block that this encoder writes: at least 32 KiB of values."""
+    """Return log2 of the values per block that this encoder writes: at least 32 KiB of values."""
     return 15 if dtype.itemsize == 1 else 14
 
 
 def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
-    """Most bytes that a frame of this shape (or number of values) and dtype can take, whatever the values and the
-    mode."""
+    """Return the largest number of bytes that a frame can take, whatever its values and its mode.
+
+    Args:
+        shape: Shape of the array, or its number of values.
+        dtype: Name of its type.
+
+    Raises:
+        InvalidArgument: For an unknown dtype, a negative size, or more dimensions than a frame holds.
+    """
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     check_dimensions(len(dims))
     if any(size < 0 for size in dims):
@@ -34,7 +41,7 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
 
 
 def raw_bytes(n_values: int, dtype: DType, block: int) -> int:
-    """Bytes of the blocks of ``n_values`` values if all are stored raw."""
+    """Return the bytes of the blocks of ``n_values`` values if all are stored raw."""
     last = n_values % block
     size = header.BLOCK_HEADER + block * dtype.itemsize
     return n_values // block * size + (header.BLOCK_HEADER + (last * dtype.itemsize + 7 & ~7) if last else 0)

@@ -1,4 +1,4 @@
-"""A frame in the making: its blocks, on one thread or several, and its prelude."""
+"""Write a frame: its blocks, on one thread or several, and its prelude."""
 
 from __future__ import annotations
 
@@ -28,15 +28,34 @@ from .sizes import block_log2, raw_bytes
 
 
 class FullError(Exception):
-    """A frame is longer than the room for it."""
+    """Raised when a frame is longer than the room for it."""
 
 
 class FrameWriter(NamedTuple):
-    """What all blocks of a frame have in common. ``limit``: most bytes that its frame may take; ``raw``: most that a
-    block takes; ``trial``: most that it takes while it is tried, before it is stored raw; ``sizes``:
-    uint32[n_blocks], what they took; ``prediction``: of some blocks, ``residuals``: its codebooks'
-    tables, ``base``: which it may refer to; ``rounded``: uintW[n_values] for what decoding will return, if anybody
-    asks."""
+    """Writes one frame; holds what all its blocks have in common.
+
+    Attributes:
+        values: uintW[n_values], the array.
+        levels: uint8[n_values], the level of each value, or None where there is one level.
+        prelude: The frame's prelude.
+        geometry: Sizes of the array, its blocks and sub-streams.
+        float_bits: Where sign, exponent and mantissa lie in a value.
+        rounding: How values are rounded.
+        choices: The codebook and reference head of each block.
+        columns: Column references.
+        books: Tables of the codebooks.
+        planes: Tables of the bit planes.
+        layout: Which of the kernels' plane layouts applies.
+        lossy: True if values are rounded.
+        sizes: uint32[n_blocks], bytes of each block, filled in as they are written.
+        limit: Largest number of bytes that the frame may take.
+        raw: Largest number of bytes that a block takes.
+        trial: Largest number of bytes that a block takes while it is tried, before it is stored raw.
+        prediction: Which blocks are predicted, and from what; None for none.
+        residuals: Tables of its codebooks, or None.
+        base: uintW[n_values], an array that predicted blocks may refer to, or None.
+        rounded: uintW[n_values], takes what decoding will return; or None.
+    """
 
     values: np.ndarray
     levels: np.ndarray | None
@@ -105,11 +124,24 @@ class FrameWriter(NamedTuple):
         )
 
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
-        """Blocks ``begin ... end`` back to back from byte ``at`` of ``out``, and their sizes. Returns their end. There
-        must be room for all of them raw but the last, and for the trial of that. Raises InvalidArgument for a level
-        that there is not: they are looked at here, as they are read here."""
+        """Write blocks back to back, and note their sizes.
+
+        Args:
+            begin: First block.
+            end: End of the blocks.
+            out: uint8[n], with room for all of them raw but the last, and for the trial of that.
+            at: Byte of ``out`` where the first block goes.
+            scratch: Scratch of this thread.
+
+        Returns:
+            The byte where the last block ends.
+
+        Raises:
+            InvalidArgument: If a level does not exist. That is checked here, where levels are read anyway.
+        """
         if self.prediction is None:
             return self._plain(begin, end, out, at, scratch)
+        # Predicted blocks have a kernel of their own, which takes runs of blocks that share a template.
         for first, stop, choice in self.prediction.runs(begin, end):
             at = (
                 self._plain(first, stop, out, at, scratch)
@@ -119,6 +151,7 @@ class FrameWriter(NamedTuple):
         return at
 
     def _plain(self, begin: int, end: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
+        """Write blocks that are not predicted, as :meth:`blocks` does."""
         end = _encode_blocks(
             (self.prelude.dtype, self.layout, self.lossy, self.levels is None),
             self.values,
@@ -132,7 +165,7 @@ class FrameWriter(NamedTuple):
             self.columns,
             self.books,
             self.planes,
-            scratch.rounded if self.rounded is None else self.rounded,
+            scratch.rounded if self.rounded is None else self.rounded,  # where nobody asks, one block is kept
             self.rounded is not None,
             scratch,
             out,
@@ -145,6 +178,7 @@ class FrameWriter(NamedTuple):
         return end
 
     def _predicted(self, prediction: Prediction, choice: int, begin: int, end: int, out: np.ndarray, at: int) -> int:
+        """Write blocks that are predicted from one template, as :meth:`blocks` does."""
         dtype, (_, block, stream) = self.prelude.dtype, self.geometry
         assert self.residuals is not None
         template = prediction.templates[choice]
@@ -171,12 +205,13 @@ class FrameWriter(NamedTuple):
         return at
 
     def write(self, out: np.ndarray, n_workers: int) -> int:
-        """The frame from the start of ``out``; returns its size. Raises FullError."""
+        """Write the frame to the start of ``out`` (uint8[n]) on ``n_workers`` threads, and return its size. Raises
+        FullError."""
         prelude, n_blocks = self.prelude, len(self.sizes)
         index_at, start = prelude.places
         if start > len(out):
             raise FullError
-        if n_workers == 1 or n_blocks <= _FEWEST:
+        if n_workers == 1 or n_blocks <= _MIN_BATCH:
             end = self._write_alone(out, start) if n_blocks else start
         else:
             end = self._write_together(out, start, n_workers)
@@ -185,20 +220,20 @@ class FrameWriter(NamedTuple):
         return end
 
     def _write_alone(self, out: np.ndarray, at: int) -> int:
-        """All blocks on this thread."""
+        """Write all blocks on this thread, from byte ``at`` on, and return their end."""
         scratch = self._take_scratch()
         at = self._write_some(0, len(self.sizes), out, at, scratch)
         self._give_scratch(scratch)
         return at
 
     def _write_some(self, begin: int, stop: int, out: np.ndarray, at: int, scratch: Scratch) -> int:
-        """Blocks ``begin ... stop`` from byte ``at`` of ``out`` on; returns their end. Raises FullError."""
+        """Write blocks ``begin ... stop`` from byte ``at`` of ``out`` on, and return their end. Raises FullError."""
         while begin < stop:
             in_place = (len(out) - at - self.trial) // self.raw + 1
             if in_place > 0:
                 end = min(begin + in_place, stop)
                 at = self.blocks(begin, end, out, at, scratch)
-            else:  # near the end of the room: where a trial may not fit, the block may
+            else:  # near the end of the room, where a trial may not fit, the block itself may
                 end = begin + 1
                 kind = "buffer", self.trial
                 buffer = acquire(kind, lambda: np.empty(self.trial, np.uint8))
@@ -209,9 +244,9 @@ class FrameWriter(NamedTuple):
         return at
 
     def _write_together(self, out: np.ndarray, at: int, n_workers: int) -> int:
-        """The same on several threads."""
+        """Write all blocks on several threads, from byte ``at`` on, and return their end. Raises FullError."""
         n_blocks = len(self.sizes)
-        batch = min(max(n_blocks // (_PARTS * n_workers), _FEWEST), _MOST)
+        batch = min(max(n_blocks // (_PARTS * n_workers), _MIN_BATCH), _MAX_BATCH)
         size = (batch - 1) * self.raw + self.trial
         buffers = [acquire(("buffer", size), lambda: np.empty(size, np.uint8)) for _ in range(n_workers + 3)]
         ordered = OrderedWriter(-(-n_blocks // batch), list(buffers), at, n_workers)
@@ -252,12 +287,12 @@ class FrameWriter(NamedTuple):
 
 #: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take
 #: turns at the interpreter; of small arrays so many that each thread has a few parts.
-_FEWEST, _MOST, _PARTS = 8, 32, 4
+_MIN_BATCH, _MAX_BATCH, _PARTS = 8, 32, 4
 _encode_blocks, _seal_prelude = Specialized(kernels.encode_blocks), Specialized(seal_prelude)
 
 
 def _put(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
-    """The first ``size`` bytes of ``buffer`` to byte ``at`` of ``out``; returns their end. Raises FullError."""
+    """Copy the first ``size`` bytes of ``buffer`` to byte ``at`` of ``out``, and return their end. Raises FullError."""
     if at + size > len(out):
         raise FullError
     np.copyto(out[at : at + size], buffer[:size])

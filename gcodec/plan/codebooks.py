@@ -1,4 +1,4 @@
-"""From counted symbols to the codebook that suits them, and what a codebook would cost on counted symbols.
+"""Make the codebooks that suit counted symbols, and tell what a codebook would cost on counted symbols.
 
 Symbols are counted in bins (``kernels.sample``): zero, everything outside the window, then one bin per (level,
 relative head).
@@ -20,14 +20,14 @@ from ..kernels.sample import code_costs
 
 
 def window_of(n_levels: int) -> tuple[int, int]:
-    """(window, center) of survey histograms."""
+    """Return (window, center) of the histograms of samples: bins per level, and the bin of relative head 0."""
     if n_levels == 1:
         return code_costs.WINDOW, code_costs.CENTER
     return code_costs.LADDER_WINDOW, code_costs.LADDER_CENTER
 
 
 def n_bins_of(n_levels: int) -> int:
-    """Of a survey histogram: zero, outside, then a window for each level."""
+    """Return the number of bins of a sample's histogram: zero, outside, then a window for each level."""
     return 2 + n_levels * window_of(n_levels)[0]
 
 
@@ -41,19 +41,28 @@ def from_histograms(
     max_length: int = MAX_LENGTH,
     escape_threshold: int | None = None,
 ) -> tuple[Codebook, ...]:
-    """The codebooks that suit counted symbols, one for each row.
+    """Make the codebooks that suit counted symbols, one for each row.
 
-    ``histograms``: unsigned integers[n, 2 + n_levels * window] as the survey kernels count them (zero, outside, then
-    (level, relative head + center)); ``exact``: these are all values that will be coded, none else will occur;
-    otherwise nearby symbols, zero and the escape get codes unseen. ``max_length``: length limit in bits, 2 ... 12;
-    ``escape_threshold``: GComp's n_theta: symbols whose native Huffman code is longer than this are left to the
-    escape. Raises InvalidArgument.
+    Args:
+        histograms: Unsigned integers[n, 2 + n_levels * window] as ``kernels.sample`` counts them: zero, outside, then
+            (level, relative head + center).
+        head_bits: Bits of a head.
+        n_levels: Number of levels.
+        center: Bin of relative head 0 in the window.
+        exact: True if these are all values that will be coded, and none else will occur; otherwise nearby symbols, zero
+            and the escape get codes unseen.
+        max_length: Length limit in bits, 2 ... 12.
+        escape_threshold: GComp's n_theta: symbols whose native Huffman code is longer than this are left to the escape;
+            None for no such rule.
+
+    Raises:
+        InvalidArgument: If ``max_length`` is out of its range.
     """
     if not 2 <= max_length <= MAX_LENGTH:
-        raise InvalidArgument(f"max_length {max_length} is not in 2 ... {MAX_LENGTH}")
+        raise InvalidArgument(f"max_length must be in 2 ... {MAX_LENGTH}, not {max_length}")
     counts = np.asarray(histograms).astype(np.int64)
-    window, most = (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
-    spans, weights, n_weights = codebook_fit.choose_symbols(counts, n_levels, window, most, exact)
+    window, max_symbols = (counts.shape[1] - 2) // n_levels, min(MAX_SYMBOLS, (1 << max_length) - 2)
+    spans, weights, n_weights = codebook_fit.choose_symbols(counts, n_levels, window, max_symbols, exact)
     if escape_threshold is not None:
         for row, size in zip(weights, n_weights, strict=True):
             long = huffman_lengths(row[:size])[:-1] > escape_threshold
@@ -63,7 +72,14 @@ def from_histograms(
 
 
 def _made(head_bits: int, spans: np.ndarray, lengths: np.ndarray, center: int) -> tuple[Codebook, ...]:
-    """The codebooks with symbols for these bins (int64[n, n_levels, 2]) and these code lengths (uint8[n, 256])."""
+    """Return codebooks with symbols for given bins and with given code lengths.
+
+    Args:
+        head_bits: Bits of a head.
+        spans: int64[n, n_levels, 2], first bin and end of each codebook's symbols at each level.
+        lengths: uint8[n, 256], bits of each code.
+        center: Bin of relative head 0 in the window.
+    """
     n = len(lengths)
     ranges, ends = np.empty_like(spans), np.empty(n, np.int64)
     records = np.empty((n, codebook_fit.RECORD_BYTES), np.uint8)
@@ -72,20 +88,26 @@ def _made(head_bits: int, spans: np.ndarray, lengths: np.ndarray, center: int) -
     starts = range(0, len(data), codebook_fit.RECORD_BYTES)
     return tuple(
         [
-            Codebook.made(head_bits, own, row, data[start : start + end])
-            for own, row, start, end in zip(ranges, lengths, starts, ends.tolist(), strict=True)
+            Codebook.made(head_bits, book_ranges, row, data[start : start + end])
+            for book_ranges, row, start, end in zip(ranges, lengths, starts, ends.tolist(), strict=True)
         ]
     )
 
 
 def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center: int, **rules: Any) -> Codebook:
-    """:func:`from_histograms` of one histogram, integers[n_bins]."""
+    """Make the codebook that suits one histogram, integers[n_bins]; other arguments as for :func:`from_histograms`."""
     return from_histograms(np.asarray(histogram)[None], head_bits, n_levels, center, **rules)[0]
 
 
 def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
-    """Bits that each bin of a survey histogram costs under codebooks for the same values, uint32[n_codebooks, n_bins];
-    a million where it has no code."""
+    """Return the bits that each bin of a sample's histogram costs under codebooks for the same values.
+
+    Args:
+        codebooks: The codebooks, at least one.
+
+    Returns:
+        uint32[n_codebooks, n_bins]; a million where a bin has no code.
+    """
     window, center = window_of(len(codebooks[0].ranges))
     ranges = np.array([codebook.range_array for codebook in codebooks])
     lengths = np.frombuffer(b"".join(codebook.lengths for codebook in codebooks), np.uint8).reshape(-1, ESCAPE + 1)
@@ -96,5 +118,5 @@ def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
 
 @lru_cache(1024)
 def kept_costs(codebooks: tuple[Codebook, ...]) -> np.ndarray:
-    """:func:`bin_costs` of codebooks that are used again and again."""
+    """Return :func:`bin_costs` of codebooks that are used again and again, kept from the last time."""
     return bin_costs(codebooks)

@@ -1,4 +1,4 @@
-"""What is decided before a block is coded: the codebooks of a frame, which block uses which, and reference heads."""
+"""Decide, before a block is coded, on a frame's codebooks, which block uses which, reference heads and predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TABLE_BITS = 400  #: what a codebook costs in the frame, about
 
 
 class FramePlan(NamedTuple):
-    """How a frame will be coded.
+    """The decisions by which one frame is coded.
 
     Attributes:
         dtype: The value type, perhaps with a wide head.

@@ -1,4 +1,4 @@
-"""Whether rows of an array are close to multiples of one row, and what predicting them from it saves
+"""Find rows of an array that are close to multiples of one row, and weigh what predicting them from it saves
 (docs/format.md section 8)."""
 
 from __future__ import annotations
@@ -21,27 +21,33 @@ from ..kernels.predict import rows as kernels
 from ..kernels.predict.residuals import PARTIAL_SUMS
 from ..memory import residual_scratch_for
 
-_LEAST_ROWS = 32  #: fewer do not pay for their template
-_LEAST_COLUMNS = 32
-_LEAST_VALUES = 1 << 13
+_MIN_ROWS = 32  #: fewer do not pay for their template
+_MIN_COLUMNS = 32
+_MIN_VALUES = 1 << 13
 MAX_TEMPLATES = 96  #: in a frame
 _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
-_MARGIN = 0.002  #: least share of its size that prediction must take off a tensor
-#: Of tensors up to so many values, one in so many is looked at before deciding.
-_SHARES, _LEAST_SHARE = ((1, 1 << 16), (4, 1 << 18), (8, 1 << 20)), 16
-_LOOK_STREAM = 256  #: values per sub-stream while looking, which does not change what is seen
+_MARGIN = 0.002  #: smallest share of its size that prediction must take off a tensor
+#: One value in so many (first) is sampled of tensors of up to so many (second); of larger ones, one in _MAX_EVERY.
+_EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 16), (4, 1 << 18), (8, 1 << 20)), 16
+_SAMPLE_STREAM = 256  #: values per sub-stream in samples, which does not change what is counted
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
 #: Rows that a template is the median of: one in so many, and limits. More than a few, because rounding has moved each
 #: value of each, in bfloat16 by as much as the residuals are large.
-_MEDIAN_SHARE, _LEAST_MEDIAN, _MOST_MEDIAN, _MEDIAN_VALUES = 8, 32, 256, 1 << 17
+_MEDIAN_SHARE, _MIN_MEDIAN, _MAX_MEDIAN, _MEDIAN_VALUES = 8, 32, 256, 1 << 17
 _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor with rows worth a look: values ``start ... stop`` of the array, ``n_columns`` each, of which ``group``
-    belong together: the kernel of a convolution."""
+    """A tensor whose rows may be alike.
+
+    Attributes:
+        start: First value in the array.
+        stop: End in the array.
+        n_columns: Values per row.
+        group: Columns that belong together: the kernel of a convolution.
+    """
 
     start: int
     stop: int
@@ -51,12 +57,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Prediction:
-    """How some blocks of an array are predicted.
+    """Some blocks of an array, and what each of them is predicted from.
 
-    ``templates``: float32[n_columns] each, of no columns where a base is meant; ``origins``: where in the array a row
-    begins that each is for;
-    ``codebooks`` of the residuals, one per template; ``choice``: int64[n_blocks], the template's number, -1 where the
-    block is not predicted; ``bits``: what all blocks take, predicted or not, and templates and codebooks, about.
+    Attributes:
+        templates: float32[n_columns] each; of no columns where the base is meant.
+        origins: For each template, where in the array a row begins that it predicts.
+        codebooks: For each template, the codebook of its residuals.
+        choice: int64[n_blocks], the template's number, -1 where the block is not predicted.
+        bits: What all blocks take, predicted or not, and templates and codebooks, about.
     """
 
     templates: tuple[np.ndarray, ...]
@@ -66,56 +74,77 @@ class Prediction:
     bits: float
 
     def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Blocks ``begin ... end`` in runs of one choice: (first, stop, choice)."""
+        """Yield blocks ``begin ... end`` in runs of one choice: (first, stop, choice)."""
         wanted = self.choice[begin:end]
         edges = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
         for first, stop in pairwise(edges):
             yield begin + first, begin + stop, int(wanted[first])
 
     def renewed(self, values: np.ndarray, dtype: DType, rows: Sequence[Rows]) -> Prediction:
-        """The same for another array of the same tensors, with templates of its own. ``values``: uintW[n]; ``rows``:
-        tensors in it; there must be no base."""
-        tensors = {one.start: one for one in rows}
+        """Return this prediction for another array of the same tensors, with templates of its own.
+
+        Args:
+            values: uintW[n_values], the other array.
+            dtype: Its type.
+            rows: Tensors in it. There must be no base.
+        """
+        tensors = {tensor.start: tensor for tensor in rows}
         templates = tuple(template_of(values, dtype, tensors[origin]) for origin in self.origins)
         return replace(self, templates=templates)
 
 
 def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
-    """The tensors, of these shapes and end to end, that have rows worth a look."""
+    """Return the tensors of these shapes, end to end in an array, that are large enough for their rows to be compared.
+    """
     return _rows_of(tuple(map(tuple, shapes)))
 
 
 @lru_cache(64)
 def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> tuple[Rows, ...]:
-    found, start = [], 0
+    tensors, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)
-        n_columns = shape[-1] if len(shape) > 1 and shape[-1] >= _LEAST_COLUMNS else math.prod(shape[1:])
-        good = len(shape) > 1 and n_columns >= _LEAST_COLUMNS and n_columns in TEMPLATE_COLUMNS
-        if good and stop - start >= max(_LEAST_VALUES, _LEAST_ROWS * n_columns):
+        n_columns = shape[-1] if len(shape) > 1 and shape[-1] >= _MIN_COLUMNS else math.prod(shape[1:])
+        good = len(shape) > 1 and n_columns >= _MIN_COLUMNS and n_columns in TEMPLATE_COLUMNS
+        if good and stop - start >= max(_MIN_VALUES, _MIN_ROWS * n_columns):
             group = math.prod(shape[2:]) if n_columns == math.prod(shape[1:]) else 1
-            found.append(Rows(start, stop, n_columns, group))
+            tensors.append(Rows(start, stop, n_columns, group))
         start = stop
-    return tuple(found)
+    return tuple(tensors)
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """Blocks ``begin ... end`` as predicted from a template, or of no columns, from the base: ``counts``: uint32[n,
-    256], residuals of one in ``share`` of each block's values; ``origin``: where in the array a row begins."""
+class _Trial:
+    """Blocks that were predicted for a trial.
+
+    Attributes:
+        begin: First block.
+        end: End of the blocks.
+        origin: Where in the array a row begins.
+        template: float32[n_columns]; of no columns, the base is meant.
+        counts: uint32[end - begin, 256], residuals of a sample of each block's values.
+        every: One value in so many was sampled.
+    """
 
     begin: int
     end: int
     origin: int
     template: np.ndarray
     counts: np.ndarray
-    share: int
+    every: int
 
 
 class Predictor:
-    """What may be predicted in an array. Looked at once, weighed against each way of coding it otherwise.
+    """Finds blocks of an array that are smaller when predicted.
 
-    ``values``: uintW[n]; ``rows``: tensors in it; ``base``: an earlier array of this kind, or None.
+    Trials are made once, and weighed against each way to code the array otherwise.
+
+    Args:
+        values: uintW[n_values], the array.
+        dtype: Its type.
+        rows: Tensors in it.
+        base: uintW[n_values], an earlier array of this kind, or None.
+        block: Values per block.
     """
 
     def __init__(
@@ -123,46 +152,53 @@ class Predictor:
     ) -> None:
         self._values, self._dtype, self._block = values, dtype, block
         self._rows, self._base = rows, base
-        self._candidates: list[_Candidate] | None = None
+        self._trials: list[_Trial] | None = None
 
-    def weigh(self, plain_bits: np.ndarray, stream: int) -> Prediction | None:
-        """The blocks that are smaller when predicted; None where that does not pay. ``plain_bits``: float64[n_blocks],
-        what each block is expected to take as a coded one; ``stream``: values per sub-stream."""
-        if self._candidates is None:
-            self._candidates = list(self._find(plain_bits))
-        choice, bits, whole = np.full(len(plain_bits), -1, np.int64), plain_bits.copy(), 0.0
-        found: list[tuple[np.ndarray, int, Codebook]] = []
-        for one in self._candidates:
-            n_columns, before = len(one.template), bits[one.begin : one.end]
+    def weigh(self, plain_bits: np.ndarray, stream_len: int) -> Prediction | None:
+        """Choose the blocks that are smaller when predicted.
+
+        Args:
+            plain_bits: float64[n_blocks], what each block is expected to take as a coded one.
+            stream_len: Values per sub-stream.
+
+        Returns:
+            The prediction, or None where none pays.
+        """
+        if self._trials is None:
+            self._trials = list(self._try_all(plain_bits))
+        choice, bits, template_bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy(), 0.0
+        chosen: list[tuple[np.ndarray, int, Codebook]] = []
+        for trial in self._trials:
+            n_columns, before = len(trial.template), bits[trial.begin : trial.end]
             n_rows = 1 + self._block / n_columns if n_columns else 0
-            overhead = n_rows * _SCALE_BITS + self._block / stream * _STREAM_BITS
-            codebook, after = _fit(one.counts * one.share, self._dtype, before, overhead)
-            better = one.counts.any(axis=1) & (after < before)
+            overhead = n_rows * _SCALE_BITS + self._block / stream_len * _STREAM_BITS
+            codebook, after = _fit(trial.counts * trial.every, self._dtype, before, overhead)
+            better = trial.counts.any(axis=1) & (after < before)
             saved, cost = float((before - after)[better].sum()), 32 * n_columns + _TABLE_BITS
-            if len(found) < MAX_TEMPLATES and saved > cost + _MARGIN * float(before.sum()):
-                choice[one.begin : one.end][better] = len(found)
+            if len(chosen) < MAX_TEMPLATES and saved > cost + _MARGIN * float(before.sum()):
+                choice[trial.begin : trial.end][better] = len(chosen)
                 before[better] = after[better]
-                whole += cost
-                found.append((one.template, one.origin, codebook))
-        templates, origins, codebooks = zip(*found, strict=True) if found else ((), (), ())
-        return Prediction(templates, origins, codebooks, choice, whole + float(bits.sum())) if found else None
+                template_bits += cost
+                chosen.append((trial.template, trial.origin, codebook))
+        templates, origins, codebooks = zip(*chosen, strict=True) if chosen else ((), (), ())
+        return Prediction(templates, origins, codebooks, choice, template_bits + float(bits.sum())) if chosen else None
 
-    def _find(self, plain_bits: np.ndarray) -> Iterator[_Candidate]:
-        """Templates worth weighing, and the base."""
-        scratch = residual_scratch_for(self._dtype, self._block, _LOOK_STREAM)
+    def _try_all(self, plain_bits: np.ndarray) -> Iterator[_Trial]:
+        """Yield a trial of each template worth weighing, and one of the base."""
+        scratch = residual_scratch_for(self._dtype, self._block, _SAMPLE_STREAM)
         for tensor in self._promising(plain_bits, scratch):
             begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
             template = template_of(self._values, self._dtype, tensor)
-            yield self._look(begin, end, tensor.start, template, None, scratch)
+            yield self._try(begin, end, tensor.start, template, None, scratch)
         if self._base is not None:
-            yield self._look(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
+            yield self._try(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
 
     def _promising(self, plain_bits: np.ndarray, scratch: Residuals) -> list[Rows]:
-        """The tensors that a first look does not rule out."""
+        """Return the tensors that a quick sample does not rule out."""
         if not self._rows:
             return []
         tensors = np.array(
-            [(one.start, one.n_columns, (one.stop - one.start) // one.n_columns) for one in self._rows], np.int64
+            [(rows.start, rows.n_columns, (rows.stop - rows.start) // rows.n_columns) for rows in self._rows], np.int64
         )
         before = np.concatenate([[0.0], np.cumsum(plain_bits)])
         begin = tensors[:, 0] // self._block
@@ -171,41 +207,55 @@ class Predictor:
         limits = (256 * ((before[end] - before[begin]) / n_values + _SLACK_BITS)).astype(np.int64)
         promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
         seed, digit_bits = np.empty(kernels.QUICK_COLUMNS, np.float32), digit_tables(self._dtype.bits // 4)[2]
-        sample = kernels.QuickSample(self._dtype.narrow.code, _LOOK_STREAM, digit_bits, seed, counts, scratch)
+        sample = kernels.QuickSample(self._dtype.narrow.code, _SAMPLE_STREAM, digit_bits, seed, counts, scratch)
         kernels.find_promising(self._values, tensors, limits, sample, promising)
         return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
 
-    def _look(
+    def _try(
         self, begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None, scratch: Residuals
-    ) -> _Candidate:
+    ) -> _Trial:
+        """Count a sample of the residuals of blocks ``begin ... end``."""
         n_values = (end - begin) * self._block
-        share = next((share for share, most in _SHARES if n_values <= most), _LEAST_SHARE)
+        every = next((every for every, max_values in _EVERY_BY_SIZE if n_values <= max_values), _MAX_EVERY)
         counts = np.zeros((end - begin, 256), np.uint32)
-        geometry = Geometry(len(self._values), self._block, _LOOK_STREAM)
-        sample = kernels.ResidualSample(self._dtype.narrow.code, begin, origin, share)
+        geometry = Geometry(len(self._values), self._block, _SAMPLE_STREAM)
+        sample = kernels.ResidualSample(self._dtype.narrow.code, begin, origin, every)
         kernels.count_residual_sample(self._values, source, geometry, sample, template, scratch, counts)
-        return _Candidate(begin, end, origin, template, counts, share)
+        return _Trial(begin, end, origin, template, counts, every)
 
 
 def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
-    """The row that the others of a tensor are predicted from: float32[n_columns]. ``values``: uintW[n]."""
+    """Return the row that the others of a tensor are predicted from: the median of some, float32[n_columns].
+
+    Args:
+        values: uintW[n_values], the array.
+        dtype: Its type.
+        tensor: The tensor.
+    """
     n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
-    most = max(min(_MOST_MEDIAN, _MEDIAN_VALUES // n_columns), _LEAST_MEDIAN)
-    seen = min(max(n_rows // _MEDIAN_SHARE, _LEAST_MEDIAN), most, n_rows)
-    room = 1 << (seen - 1).bit_length()
+    max_sampled = max(min(_MAX_MEDIAN, _MEDIAN_VALUES // n_columns), _MIN_MEDIAN)
+    n_sampled = min(max(n_rows // _MEDIAN_SHARE, _MIN_MEDIAN), max_sampled, n_rows)
+    room = 1 << (n_sampled - 1).bit_length()
     template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
-    some, sums = values[tensor.start : tensor.stop], np.empty(PARTIAL_SUMS, np.float32)
-    medians.median_row(some, dtype.narrow.code, seen, n_rows // seen, template, rows[0], rows[1], sums)
+    flat, sums = values[tensor.start : tensor.stop], np.empty(PARTIAL_SUMS, np.float32)
+    medians.median_row(flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, rows[0], rows[1], sums)
     return template
 
 
 def _fit(counts: np.ndarray, dtype: DType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
-    """A codebook for the blocks that gain by being predicted, and what each block takes then: float64[n_blocks].
+    """Fit a codebook to the blocks that gain by being predicted.
 
-    ``counts``: residuals of each block; ``overhead``: bits that a block takes besides.
+    Args:
+        counts: Integers[n_blocks, 256], residuals of each block.
+        dtype: Type of the array.
+        plain_bits: float64[n_blocks], what each block takes if it is not predicted.
+        overhead: Bits that a block takes besides its residuals.
+
+    Returns:
+        The codebook, and float64[n_blocks], what each block takes then.
     """
     codebook = _codebook(counts.sum(axis=0), dtype)
-    for last in (False, True):  # the codebook depends on the blocks, and the blocks on the codebook
+    for last in (False, True):  # two rounds: the codebook depends on the blocks, and the blocks on the codebook
         lengths = np.frombuffer(codebook.lengths, np.uint8).astype(np.float64)
         bits = _bits(counts, lengths, dtype) + overhead
         if not last and (bits < plain_bits).any():
@@ -214,12 +264,13 @@ def _fit(counts: np.ndarray, dtype: DType, plain_bits: np.ndarray, overhead: flo
 
 
 def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: DType) -> np.ndarray:
-    """What counted residuals take, given code lengths (zeros: digits alone), per row of ``counts``."""
+    """Return the bits that each row of counted residuals takes, given code lengths; with zeros, those of digits alone.
+    """
     digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
     return counts @ (lengths + digits)
 
 
 def _codebook(counts: np.ndarray, dtype: DType) -> Codebook:
-    """A code for all symbols, the ones not seen included."""
+    """Return a code for all symbols, the ones not seen included."""
     n_symbols = 1 + 15 * (dtype.bits // 4)
     return residual_codebook(limited_lengths(counts[:n_symbols].astype(np.uint64) * 16 + 1))

@@ -1,4 +1,4 @@
-"""What one call of encode asks for, gathered once: every later stage takes the request instead of its parts."""
+"""The request to encode an array, gathered once: every later stage takes it instead of its parts."""
 
 from __future__ import annotations
 

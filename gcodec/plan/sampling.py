@@ -189,7 +189,7 @@ def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int) -> list[in
 
 
 class Candidate(NamedTuple):
-    """One way to code an array.
+    """A way to code an array, with what a sample of it takes so.
 
     Attributes:
         dtype: The value type, with the usual head or a wide one.
