@@ -38,7 +38,7 @@ from gcodec.kernels.block import decode as decoder
 from gcodec.kernels.block import encode as encoder
 from gcodec.kernels.block import header
 from gcodec.kernels.core.jit import kernel
-from gcodec.kernels.core.unaligned import load_u16, load_u32, subarray, subarray_if_any
+from gcodec.kernels.core.unaligned import subarray, subarray_if_any
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.entropy.decode_streams import decode_streams
 from gcodec.kernels.entropy.prefix_code import ESCAPE
@@ -100,16 +100,18 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, c
         bad += encode_streams.checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
         if upto == 1 or data[at] != header.CODED:
             continue
-        c, n_streams = data[at + 1], (n + stream_len - 1) // stream_len
-        lengths_at = at + header.CODED_HEADER + np.int64(load_u32(data, at + 20)) + np.int64(load_u32(data, at + 16))
-        position = lengths_at - np.int64(load_u32(data, at + 16))
-        header.unpack_numbers(data, lengths_at, n_streams, np.int64(data[at + 26]), scratch.stream_bytes)
+        c, n_streams = data[at + header.CODEBOOK], (n + stream_len - 1) // stream_len
+        fields = header.read_coded(data, at)
+        position = at + header.CODED_HEADER + fields.plane_bytes
+        lengths_at = position + fields.symbol_bytes
+        header.unpack_numbers(data, lengths_at, n_streams, fields.length_width, scratch.stream_bytes)
         for s in range(n_streams):
-            scratch.stream_bytes[s] += np.int64(load_u16(data, at + 24))
+            scratch.stream_bytes[s] += fields.min_stream_bytes
             scratch.starts[s] = position
             position += scratch.stream_bytes[s]
-        decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream_len, data[at + 28], books.table[c],
-                       books.lengths[c], np.int64(books.lengths[c, ESCAPE]), float_bits.head_bits, scratch.decoders,
+        decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream_len, fields.run_symbol,
+                       books.table[c], books.lengths[c], np.int64(books.lengths[c, ESCAPE]), float_bits.head_bits,
+                       scratch.decoders,
                        scratch.symbols, scratch.escapes, scratch.escape_heads, at + size,
                        subarray(out, b * geometry.block, n))
         if upto == 2:

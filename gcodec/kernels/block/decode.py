@@ -8,7 +8,7 @@ from ..core.jit import inlined, kernel
 from ..core.scalar import U64
 from ..core.unaligned import load_u16, load_u32, load_u64, load_value, subarray, width_of
 from ..entropy.decode_streams import decode_streams
-from ..entropy.encode_streams import STREAM_PAD, checksum
+from ..entropy.encode_streams import STREAM_PAD
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, restore_columns
 from ..planes.layouts import count_plane_items, merge_planes, plane_tables
@@ -19,15 +19,22 @@ from .header import (
     BAD_PLANES,
     BAD_SIZE,
     BAD_STREAM,
+    BASE,
     BLOCK_HEADER,
+    CHECKSUM,
+    CODEBOOK,
     CODED,
     CODED_HEADER,
     CONSTANT,
     HAS_COLUMNS,
     IS_PREDICTED,
+    KIND,
+    N_VALUES,
     OK,
     PREDICTED,
-    SEED,
+    RESERVED,
+    block_checksum,
+    read_coded,
     unpack_numbers,
 )
 
@@ -48,12 +55,7 @@ def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, b
     Its values, those from number ``start`` of the frame on, go to ``out`` (uintW[n])."""
     head_mask = (1 << float_bits.head_bits) - 1
     tables = plane_tables(books, c)
-    base = np.int64(load_u16(data, at + 2))
-    symbol_bytes = np.int64(load_u32(data, at + 16))
-    plane_bytes = np.int64(load_u32(data, at + 20))
-    least = np.int64(load_u16(data, at + 24))
-    length_width, reference_width = np.int64(data[at + 26]), np.int64(data[at + 27])
-    run_symbol, flags = data[at + 28], data[at + 29]
+    base, symbol_bytes, plane_bytes, least, length_width, reference_width, run_symbol, flags = read_coded(data, at)
     stream_bytes, starts, bases = scratch.stream_bytes, scratch.starts, scratch.bases
     n_streams = (n + stream_len - 1) // stream_len
     streams_at = at + CODED_HEADER + plane_bytes
@@ -67,7 +69,7 @@ def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, b
         or reference_width > float_bits.head_bits
         or run_symbol > books.n_symbols[c]
         or flags > (HAS_COLUMNS if len(columns.spans) else 0)
-        or not is_zero(data, at + 30, at + 32)
+        or not is_zero(data, at + RESERVED, at + CODED_HEADER)
     ):
         status = BAD_FIELD
     elif (body + 7) & ~7 != size:
@@ -145,14 +147,13 @@ def decode_blocks(
         n = min(geometry.block, geometry.n_values - start)
         if size < BLOCK_HEADER:
             return BAD_SIZE, b
-        seed = U64(b + 1) * U64(SEED)
-        if checksum(data, at, size >> 2, 2, seed) != load_u64(data, at + 8):
+        if block_checksum(data, at, size, b) != load_u64(data, at + CHECKSUM):
             return BAD_CHECKSUM, b
-        block_kind, c = data[at], data[at + 1]
+        block_kind, c = data[at + KIND], data[at + CODEBOOK]
         block_out = subarray(out, start - out_first, n)
         if block_kind > CODED:
             return IS_PREDICTED if block_kind == PREDICTED else BAD_KIND, b
-        if load_u32(data, at + 4) != n:
+        if load_u32(data, at + N_VALUES) != n:
             return BAD_FIELD, b
         if block_kind == CODED:
             if size < CODED_HEADER or c >= len(books.n_symbols):
@@ -163,7 +164,7 @@ def decode_blocks(
             if status != OK:
                 return status, b
             continue
-        if c or load_u16(data, at + 2):
+        if c or load_u16(data, at + BASE):
             return BAD_FIELD, b
         n_stored = 1 if block_kind == CONSTANT else n
         body = BLOCK_HEADER + n_stored * width

@@ -5,15 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inlined, kernel
-from ..core.scalar import U8, U16, U32, U64
-from ..core.unaligned import store_u16, store_u32, store_u64, store_value, subarray, subarray_if_any, width_of
-from ..entropy.encode_streams import checksum, encode_streams
+from ..core.scalar import U8, U64
+from ..core.unaligned import subarray, subarray_if_any, width_of
+from ..entropy.encode_streams import encode_streams
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.symbols import find_block_symbols, symbol_ranges
 from ..levels.rounding import round_values
 from ..planes.layouts import plane_tables, split_planes
-from .header import BLOCK_HEADER, CODED, CODED_HEADER, CONSTANT, HAS_COLUMNS, RAW, SEED, is_constant, pack_numbers
+from .header import (
+    BLOCK_HEADER,
+    CODED_HEADER,
+    FLAGS,
+    HAS_COLUMNS,
+    CodedHeader,
+    is_constant,
+    pack_numbers,
+    seal_block,
+    write_coded,
+    write_constant,
+    write_raw,
+)
 
 
 @inlined
@@ -35,7 +47,7 @@ def encode_coded(
     upcoming,
     apart,
 ):
-    """A coded block with codebook ``c`` at ``at``, kind, count, checksum and flags left out. ``shifted``: the values
+    """A coded block with codebook ``c`` at ``at``, count, checksum and flags left out. ``shifted``: the values
     without column references, or just the values. Returns the end, or -1 if it cannot be coded."""
     n_streams = (n + stream_len - 1) // stream_len
     references, stream_bytes = scratch.references, scratch.stream_bytes
@@ -70,11 +82,9 @@ def encode_coded(
         length_width = 0
         while (most - least) >> length_width:
             length_width += 1
-        store_u16(out, at + 2, U16(base))
-        store_u32(out, at + 16, U32(end - streams_at))
-        store_u32(out, at + 20, U32(streams_at - planes_at))
-        store_u32(out, at + 24, U32(least) | (U32(length_width) << U32(16)) | (U32(width) << U32(24)))
-        store_u32(out, at + 28, U32(run_symbol))
+        sizes = end - streams_at, streams_at - planes_at
+        header = CodedHeader(base, sizes[0], sizes[1], least, length_width, width, run_symbol, 0)
+        write_coded(out, at, c, header)
         end = pack_numbers(stream_bytes, n_streams, np.int64(least), length_width, out, end)
         end = pack_numbers(references, n_streams, np.int64(0), width, out, end)
     return end
@@ -139,13 +149,9 @@ def encode_blocks(
                 result,
             )
             block_values = result
-        store_u32(out, at, U32(0))
-        store_u32(out, at + 4, U32(n))
         stop = -1
         if is_constant(block_values, n):
-            out[at] = U8(CONSTANT)
-            store_value(out, at + BLOCK_HEADER, block_values[0])
-            stop = at + BLOCK_HEADER + width
+            stop = write_constant(out, at, block_values[0], width)
         elif choices.codebook[b] >= 0:
             c = choices.codebook[b]
             shifted, flags = block_values, 0
@@ -177,19 +183,10 @@ def encode_blocks(
                 subarray(values, start + n, n),
                 64 if rounded is None else 128,  # rounding has fetched the others
             )
-            out[at] = U8(CODED)
-            out[at + 1] = U8(c)
-            out[at + 29] = U8(flags)
+            out[at + FLAGS] = U8(flags)
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
-            store_u32(out, at, U32(RAW))
-            for i in range(n):
-                store_value(out, at + BLOCK_HEADER + i * width, block_values[i])
-            stop = at + BLOCK_HEADER + n * width
-        while (stop - at) & 7:
-            out[stop] = U8(0)
-            stop += 1
-        seed = U64(b + 1) * U64(SEED)
-        store_u64(out, at + 8, U64(checksum(out, at, (stop - at) >> 2, 2, seed)))
+            stop = write_raw(out, at, block_values, n, width)
+        stop = seal_block(out, at, stop, n, b)
         sizes[b] = stop - at
         at = stop
     return at

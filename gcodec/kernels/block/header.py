@@ -2,20 +2,174 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from ..core.checksum import checksum
 from ..core.jit import kernel
-from ..core.scalar import U8, U64
-from ..core.unaligned import load_u64
+from ..core.scalar import U8, U16, U32, U64
+from ..core.unaligned import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64, store_value
 
 CONSTANT, RAW, CODED, PREDICTED = range(4)  #: block kinds
-BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes
+BLOCK_HEADER, CODED_HEADER = 16, 32  #: bytes; predicted blocks have a header of the same size as coded ones
 HAS_COLUMNS = 1  #: flag of a coded block
 SEED = 0x9E3779B97F4A7C15
 
+# Where the fields of a block lie, in bytes from its beginning. No other file has these numbers.
+#
+#     0     1          2      4          8                                         16
+#     kind | codebook | base | n_values | checksum                                | ...    every block (section 6)
+#
+#     16             20            24                 26             27                28           29      30
+#     symbol_bytes | plane_bytes | min_stream_bytes | length_width | reference_width | run_symbol | flags | 0    coded
+#     symbol_bytes | plane_bytes | min_stream_bytes | length_width | run_symbol      | column                predicted
+KIND, CODEBOOK, BASE, N_VALUES, CHECKSUM = 0, 1, 2, 4, 8
+TEMPLATE = BASE  #: of a predicted block
+SYMBOL_BYTES, PLANE_BYTES, MIN_STREAM_BYTES, LENGTH_WIDTH = 16, 20, 24, 26
+REFERENCE_WIDTH, RUN_SYMBOL, FLAGS, RESERVED = 27, 28, 29, 30
+RESIDUAL_RUN_SYMBOL, COLUMN = 27, 28
 
 #: What can be wrong with a block, in the order of the binding's messages.
 OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES, IS_PREDICTED = range(8)
+
+
+class CodedHeader(NamedTuple):
+    """The fields of a coded block's header (docs/format.md section 7).
+
+    Attributes:
+        base: reference head of the block.
+        symbol_bytes: bytes of all sub-streams.
+        plane_bytes: bytes of all planes.
+        min_stream_bytes: bytes of the shortest sub-stream.
+        length_width: bits of each packed sub-stream length.
+        reference_width: bits of each packed reference.
+        run_symbol: symbol of the values of an empty sub-stream.
+        flags: ``HAS_COLUMNS`` or 0.
+    """
+
+    base: Any
+    symbol_bytes: Any
+    plane_bytes: Any
+    min_stream_bytes: Any
+    length_width: Any
+    reference_width: Any
+    run_symbol: Any
+    flags: Any
+
+
+class PredictedHeader(NamedTuple):
+    """The fields of a predicted block's header (docs/format.md section 8).
+
+    Attributes:
+        template: number of the template.
+        symbol_bytes: bytes of all sub-streams.
+        plane_bytes: bytes of all planes.
+        min_stream_bytes: bytes of the shortest sub-stream.
+        length_width: bits of each packed sub-stream length.
+        run_symbol: symbol of the values of an empty sub-stream.
+        column: column of the template at which the block begins.
+    """
+
+    template: Any
+    symbol_bytes: Any
+    plane_bytes: Any
+    min_stream_bytes: Any
+    length_width: Any
+    run_symbol: Any
+    column: Any
+
+
+@kernel
+def write_coded(out, at, c, header):
+    """Write the header of a coded block with codebook ``c``, all but its number of values and its checksum."""
+    out[at + KIND], out[at + CODEBOOK] = U8(CODED), U8(c)
+    store_u16(out, at + BASE, U16(header.base))
+    store_u32(out, at + SYMBOL_BYTES, U32(header.symbol_bytes))
+    store_u32(out, at + PLANE_BYTES, U32(header.plane_bytes))
+    store_u16(out, at + MIN_STREAM_BYTES, U16(header.min_stream_bytes))
+    out[at + LENGTH_WIDTH], out[at + REFERENCE_WIDTH] = U8(header.length_width), U8(header.reference_width)
+    out[at + RUN_SYMBOL], out[at + FLAGS] = U8(header.run_symbol), U8(header.flags)
+    store_u16(out, at + RESERVED, U16(0))
+
+
+@kernel
+def read_coded(data, at):
+    """Return the :class:`CodedHeader` of the block at ``at``, unchecked."""
+    return CodedHeader(
+        np.int64(load_u16(data, at + BASE)),
+        np.int64(load_u32(data, at + SYMBOL_BYTES)),
+        np.int64(load_u32(data, at + PLANE_BYTES)),
+        np.int64(load_u16(data, at + MIN_STREAM_BYTES)),
+        np.int64(data[at + LENGTH_WIDTH]),
+        np.int64(data[at + REFERENCE_WIDTH]),
+        data[at + RUN_SYMBOL],
+        data[at + FLAGS],
+    )
+
+
+@kernel
+def write_predicted(out, at, c, header):
+    """Write the header of a predicted block with residual codebook ``c``, all but its number of values and its
+    checksum."""
+    out[at + KIND], out[at + CODEBOOK] = U8(PREDICTED), U8(c)
+    store_u16(out, at + TEMPLATE, U16(header.template))
+    store_u32(out, at + SYMBOL_BYTES, U32(header.symbol_bytes))
+    store_u32(out, at + PLANE_BYTES, U32(header.plane_bytes))
+    store_u16(out, at + MIN_STREAM_BYTES, U16(header.min_stream_bytes))
+    out[at + LENGTH_WIDTH], out[at + RESIDUAL_RUN_SYMBOL] = U8(header.length_width), U8(header.run_symbol)
+    store_u32(out, at + COLUMN, U32(header.column))
+
+
+@kernel
+def read_predicted(data, at):
+    """Return the :class:`PredictedHeader` of the block at ``at``, unchecked."""
+    return PredictedHeader(
+        np.int64(load_u16(data, at + TEMPLATE)),
+        np.int64(load_u32(data, at + SYMBOL_BYTES)),
+        np.int64(load_u32(data, at + PLANE_BYTES)),
+        np.int64(load_u16(data, at + MIN_STREAM_BYTES)),
+        np.int64(data[at + LENGTH_WIDTH]),
+        data[at + RESIDUAL_RUN_SYMBOL],
+        np.int64(load_u32(data, at + COLUMN)),
+    )
+
+
+@kernel
+def write_constant(out, at, value, width):
+    """Write a block of equal values of ``width`` bytes, all but its number of values and checksum; return its end."""
+    store_u32(out, at, U32(CONSTANT))
+    store_value(out, at + BLOCK_HEADER, value)
+    return at + BLOCK_HEADER + width
+
+
+@kernel
+def write_raw(out, at, values, n, width):
+    """Write a block of values as they are, all but their number and the checksum; return its end."""
+    store_u32(out, at, U32(RAW))
+    for i in range(n):
+        store_value(out, at + BLOCK_HEADER + i * width, values[i])
+    return at + BLOCK_HEADER + n * width
+
+
+@kernel
+def block_checksum(data, at, size, b):
+    """Return the checksum of block number ``b``, of ``size`` bytes at ``at``; the field that holds it counts as 0."""
+    return checksum(data, at, size >> 2, CHECKSUM >> 2, U64(b + 1) * U64(SEED))
+
+
+@kernel
+def seal_block(out, at, stop, n, b):
+    """Finish block number ``b`` of ``n`` values, which begins at ``at`` and has its body up to ``stop``.
+
+    Pads it to a multiple of 8 bytes, writes the number of values and the checksum, and returns the end.
+    """
+    while (stop - at) & 7:
+        out[stop] = U8(0)
+        stop += 1
+    store_u32(out, at + N_VALUES, U32(n))
+    store_u64(out, at + CHECKSUM, U64(block_checksum(out, at, stop - at, b)))
+    return stop
 
 
 @kernel

@@ -5,22 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.scalar import U8, U16, U32, U64
+from ..core.scalar import U8, U32
 from ..core.unaligned import (
     load_u16,
     load_u32,
     load_u64,
-    store_u16,
     store_u32,
-    store_u64,
-    store_value,
     subarray,
     subarray_if_any,
     width_of,
 )
 from ..core.vector import compress_8, expand_8, look_up_64
 from ..entropy.decode_streams import decode_streams
-from ..entropy.encode_streams import STREAM_PAD, checksum, encode_streams
+from ..entropy.encode_streams import STREAM_PAD, encode_streams
 from ..planes import narrow
 from ..planes.layouts import count_items
 from ..predict.residuals import restore
@@ -33,15 +30,24 @@ from .header import (
     BAD_SIZE,
     BAD_STREAM,
     BLOCK_HEADER,
+    CHECKSUM,
+    CODEBOOK,
     CODED_HEADER,
-    CONSTANT,
+    KIND,
+    N_VALUES,
     OK,
     PREDICTED,
-    RAW,
-    SEED,
+    TEMPLATE,
+    PredictedHeader,
+    block_checksum,
     is_constant,
     pack_numbers,
+    read_predicted,
+    seal_block,
     unpack_numbers,
+    write_constant,
+    write_predicted,
+    write_raw,
 )
 
 SCALE_BYTES = 3
@@ -130,13 +136,9 @@ def encode_predicted_blocks(
         block_values = subarray(values, start, n)
         n_streams = (n + stream_len - 1) // stream_len
         column = (start - origin) % len(template) if base is None else 0
-        store_u32(out, at, U32(0))
-        store_u32(out, at + 4, U32(n))
         stop = -1
         if is_constant(block_values, n):
-            out[at] = U8(CONSTANT)
-            store_value(out, at + BLOCK_HEADER, block_values[0])
-            stop = at + BLOCK_HEADER + width
+            stop = write_constant(out, at, block_values[0], width)
         else:
             base_values = subarray_if_any(base, start, n)
             n_rows = residuals_of_block(block_values, base_values, stream_len, template, column, form, scratch)
@@ -167,26 +169,16 @@ def encode_predicted_blocks(
                 length_width = 0
                 while (most - least) >> length_width:
                     length_width += 1
-                out[at], out[at + 1] = U8(PREDICTED), U8(c)
-                store_u16(out, at + 2, U16(c))
-                store_u32(out, at + 16, U32(lengths_at - streams_at))
-                store_u32(out, at + 20, U32(streams_at - planes_at))
-                store_u16(out, at + 24, U16(least))
-                out[at + 26], out[at + 27] = U8(length_width), U8(0)
-                store_u32(out, at + 28, U32(column))
+                part_bytes = lengths_at - streams_at, streams_at - planes_at
+                header = PredictedHeader(c, part_bytes[0], part_bytes[1], least, length_width, 0, column)
+                write_predicted(out, at, c, header)
                 stop = pack_numbers(scratch.stream_bytes, n_streams, np.int64(least), length_width, out, lengths_at)
                 for row in range(n_rows):
                     store_u32(out, stop, U32(scratch.scales[row] >> U32(8)))
                     stop += SCALE_BYTES
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
-            store_u32(out, at, U32(RAW))
-            for i in range(n):
-                store_value(out, at + BLOCK_HEADER + i * width, block_values[i])
-            stop = at + BLOCK_HEADER + n * width
-        while (stop - at) & 7:
-            out[stop] = U8(0)
-            stop += 1
-        store_u64(out, at + 8, U64(checksum(out, at, (stop - at) >> 2, 2, U64(b + 1) * U64(SEED))))
+            stop = write_raw(out, at, block_values, n, width)
+        stop = seal_block(out, at, stop, n, b)
         sizes[b] = stop - at
         at = stop
     return at
@@ -212,10 +204,7 @@ def decode_predicted(
     out,
 ):
     """Decode the predicted block of ``size`` bytes at ``at`` into ``out`` (uintW[n]); return a status."""
-    symbol_bytes, plane_bytes = np.int64(load_u32(data, at + 16)), np.int64(load_u32(data, at + 20))
-    least = np.int64(load_u16(data, at + 24))
-    length_width, run_symbol = np.int64(data[at + 26]), data[at + 27]
-    column = np.int64(load_u32(data, at + 28))
+    _, symbol_bytes, plane_bytes, least, length_width, run_symbol, column = read_predicted(data, at)
     if length_width > 16 or run_symbol > n_symbols or column >= max(len(template), 1):
         return BAD_FIELD
     n_streams = (n + stream_len - 1) // stream_len
@@ -289,14 +278,16 @@ def decode_predicted_blocks(
     n_planes = width_of(out) // 8
     for b in range(begin, end):
         at, size = offsets[b], sizes[b]
-        if size < BLOCK_HEADER or data[at] != PREDICTED:
+        if size < BLOCK_HEADER or data[at + KIND] != PREDICTED:
             return OK, b
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
-        if checksum(data, at, size >> 2, 2, U64(b + 1) * U64(SEED)) != load_u64(data, at + 8):
+        if block_checksum(data, at, size, b) != load_u64(data, at + CHECKSUM):
             return BAD_CHECKSUM, b
-        c, number = np.int64(data[at + 1]), np.int64(load_u16(data, at + 2))
-        if size < CODED_HEADER or load_u32(data, at + 4) != n or c >= len(books.n_symbols) or number >= len(spans):
+        c, number = np.int64(data[at + CODEBOOK]), np.int64(load_u16(data, at + TEMPLATE))
+        if size < CODED_HEADER or load_u32(data, at + N_VALUES) != n:
+            return BAD_FIELD, b
+        if c >= len(books.n_symbols) or number >= len(spans):
             return BAD_FIELD, b
         template = subarray(templates, spans[number, 0], spans[number, 1] - spans[number, 0])
         status = decode_predicted(

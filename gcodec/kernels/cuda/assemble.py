@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..block.header import CODED
+from ..block.header import BLOCK_HEADER, CODED
 from ..core.scalar import I32, U32, U64, lesser
 from .grid import THREADS, N, block_number, gpu_function, gpu_kernel, scan, weighed
 from .launch_tables import (
@@ -33,7 +33,7 @@ SIZE = I32(4)  #: first of the two that hold the frame's size
 @gpu_function
 def raw_block_bytes(n, width):
     """Size of a raw block."""
-    return U32(U32(16) + U32(U32(U32(n) * U32(width >> U32(3))) + U32(7)) & ~U32(7))
+    return U32(U32(BLOCK_HEADER) + U32(U32(U32(n) * U32(width >> U32(3))) + U32(7)) & ~U32(7))
 
 
 @gpu_function
@@ -148,7 +148,7 @@ def move_blocks(values, levels, frames, owner, coding, tables, out, places, resu
         total = write_raw(values, levels, at, level_at, n, coding, tables.drops, target, U64(goal + U64(4)))
         write_header(1, 0, 0, n, b, total, totals, target, goal)
         return
-    raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * coding.width) >> U32(5)))
+    raw_words = U32(U32(BLOCK_HEADER >> 2) + U32(U32(U32(BLOCK) * coding.width) >> U32(5)))
     slot = U64(U64(frames[f, SLOT]) + U64(U64(b) * U64(raw_words)))
     for i in range(I32(cuda.threadIdx.x), I32(U32(out.sizes[g]) >> U32(2)), N):
         target[goal + U64(i)] = out.slots[slot + U64(i)]

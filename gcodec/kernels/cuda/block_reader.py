@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from numba import cuda
 
-from ..block.header import BAD_FIELD, BAD_SIZE, HAS_COLUMNS, OK
+from ..block.header import (
+    BAD_FIELD,
+    BAD_SIZE,
+    BLOCK_HEADER,
+    CODED_HEADER,
+    HAS_COLUMNS,
+    MIN_STREAM_BYTES,
+    OK,
+    PLANE_BYTES,
+    RUN_SYMBOL,
+    SYMBOL_BYTES,
+)
 from ..core.scalar import I32, U32, U64
 from .block_writer import ceil_bytes
 from .grid import N, gpu_function, scan
 from .launch_tables import BLOCK_BYTES
 from .words import get
-
-HEADER, CODED_HEADER = 16, 32  #: bytes
 
 
 @gpu_function
@@ -35,7 +44,7 @@ def check_plain(words, start, size, n_stored, coding):
     """Status of a constant or raw block's header and sizes."""
     if U32(words[start]) >> U32(8):
         return BAD_FIELD
-    body = U32(U32(HEADER) + U32(U32(n_stored) * U32(coding.width >> U32(3))))
+    body = U32(U32(BLOCK_HEADER) + U32(U32(n_stored) * U32(coding.width >> U32(3))))
     if U32(U32(body + U32(7)) & ~U32(7)) != U32(size):
         return BAD_SIZE
     return OK if has_zeros(words, start, body, U32(size)) else BAD_FIELD
@@ -44,8 +53,9 @@ def check_plain(words, start, size, n_stored, coding):
 @gpu_function
 def check_fields(words, start, size, n, n_streams, coding, most, n_spans):
     """Status of a coded block's header and sizes."""
-    symbol_bytes, base = U32(words[start + U64(4)]), U32(U32(words[start]) >> U32(16))
-    w5, w6, w7 = U32(words[start + U64(5)]), U32(words[start + U64(6)]), U32(words[start + U64(7)])
+    symbol_bytes, base = U32(words[start + U64(SYMBOL_BYTES >> 2)]), U32(U32(words[start]) >> U32(16))
+    w5, w6 = U32(words[start + U64(PLANE_BYTES >> 2)]), U32(words[start + U64(MIN_STREAM_BYTES >> 2)])
+    w7 = U32(words[start + U64(RUN_SYMBOL >> 2)])
     length_width, reference_width = U32(U32(w6 >> U32(16)) & U32(255)), U32(w6 >> U32(24))
     if (
         base >> coding.head_bits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import cuda
 
+from ..block.header import CODED_HEADER
 from ..core.scalar import I32, U32, U64, lesser, tail_of
 from ..entropy.prefix_code import NO_CODE
 from .block_symbols import LEAST, MOST, STREAMS, bit_length
@@ -50,7 +51,7 @@ def lay_out(n_streams, symbol_bytes, reference_width, coding, widths, totals, su
     """The bits of the block at which its regions begin, and the body's end: ``region`` (shared, uint32[REGIONS]).
     Returns the body's bytes, the block header included."""
     if cuda.threadIdx.x == 0:
-        at = U32(32)
+        at = U32(CODED_HEADER)
         for p in range(coding.n_planes):
             region[p] = U32(at << U32(3))
             at = U32(at + ceil_bytes(U32(number_in(totals[0], totals[1], U32(p)) * U32(widths[p]))))

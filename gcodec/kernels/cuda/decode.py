@@ -12,15 +12,23 @@ from ..block.header import (
     BAD_PLANES,
     BAD_SIZE,
     BAD_STREAM,
+    BLOCK_HEADER,
+    CHECKSUM,
     CODED,
+    CODED_HEADER,
     CONSTANT,
     IS_PREDICTED,
+    MIN_STREAM_BYTES,
+    N_VALUES,
     OK,
+    PLANE_BYTES,
     PREDICTED,
+    RUN_SYMBOL,
+    SYMBOL_BYTES,
 )
 from ..core.scalar import I32, U32, U64, lesser
 from ..entropy.prefix_code import TABLE_SIZE
-from .block_reader import CODED_HEADER, HEADER, check_fields, check_plain, copy_values, find_streams
+from .block_reader import check_fields, check_plain, copy_values, find_streams
 from .block_writer import ceil_bytes
 from .grid import THREADS, N, block_number, gpu_kernel, seed_of, sum_of_words, weighed
 from .joining import SYMBOL_WORDS, count_planes, decode_stream, fill_run, plane_regions, write_values
@@ -71,7 +79,7 @@ def decode_blocks(words, frames, owner, offsets, sizes, coding, tables, out, sta
     n_streams = I32(I32(I32(n + I32(I32(1) << log2)) - I32(1)) >> log2)
     start = U64(U64(frames[f, FRAME]) + U64(U64(offsets[g]) >> U64(2)))
     target, size = U64(U64(frames[f, TARGET]) + first_value), sizes[g]
-    if size < HEADER or size > BLOCK_BYTES:
+    if size < BLOCK_HEADER or size > BLOCK_BYTES:
         if lane == 0:
             statuses[g] = BAD_SIZE
         return
@@ -80,8 +88,8 @@ def decode_blocks(words, frames, owner, offsets, sizes, coding, tables, out, sta
     cuda.syncthreads()
     cuda.atomic.add(totals, 0, sum_of_words(words, start, I32(size >> 2)))
     cuda.syncthreads()
-    w0, w1 = U32(words[start]), U32(words[start + U64(1)])
-    w2, w3 = U32(words[start + U64(2)]), U32(words[start + U64(3)])
+    w0, w1 = U32(words[start]), U32(words[start + U64(N_VALUES >> 2)])
+    w2, w3 = U32(words[start + U64(CHECKSUM >> 2)]), U32(words[start + U64((CHECKSUM >> 2) + 1)])
     found = U64(U64(totals[0]) + U64(seed_of(b) - U64(weighed(w2, 2) + weighed(w3, 3))))
     kind, c = U32(w0 & U32(255)), U32(U32(w0 >> U32(8)) & U32(255))
     status = OK
@@ -107,8 +115,8 @@ def decode_blocks(words, frames, owner, offsets, sizes, coding, tables, out, sta
     n_spans = I32(frames[f, N_SPANS])
     status = check_fields(words, start, size, n, n_streams, coding, U32(tables.most[book]), n_spans)
     last = U32(I32(size >> 2) - I32(1))
-    w4, w5 = U32(words[start + U64(4)]), U32(words[start + U64(5)])
-    w6, w7 = U32(words[start + U64(6)]), U32(words[start + U64(7)])
+    w4, w5 = U32(words[start + U64(SYMBOL_BYTES >> 2)]), U32(words[start + U64(PLANE_BYTES >> 2)])
+    w6, w7 = U32(words[start + U64(MIN_STREAM_BYTES >> 2)]), U32(words[start + U64(RUN_SYMBOL >> 2)])
     streams_at = U32(U32(CODED_HEADER) + w5)
     lengths_at = U32(streams_at + w4)
     length_width = U32(U32(w6 >> U32(16)) & U32(255))

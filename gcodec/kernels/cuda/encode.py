@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..block.header import CODED, CONSTANT, RAW
+from ..block.header import (
+    BLOCK_HEADER,
+    CODED,
+    CODED_HEADER,
+    CONSTANT,
+    MIN_STREAM_BYTES,
+    PLANE_BYTES,
+    RAW,
+    RUN_SYMBOL,
+    SYMBOL_BYTES,
+)
 from ..core.scalar import I32, U8, U32, U64, lesser, spread
 from ..entropy.prefix_code import NO_CODE
 from .block_symbols import (
@@ -74,7 +84,7 @@ def encode_blocks(values, levels, frames, owner, coding, tables, out):
     n = I32(lesser(U64(U64(frames[f, N_VALUES]) - start), U64(BLOCK)))
     log2, book = I32(frames[f, STREAM_LOG2]), I32(frames[f, BOOK])
     n_streams = I32(I32(I32(n + I32(I32(1) << log2)) - I32(1)) >> log2)
-    raw_words = U32(U32(4) + U32(U32(U32(BLOCK) * coding.width) >> U32(5)))
+    raw_words = U32(U32(BLOCK_HEADER >> 2) + U32(U32(U32(BLOCK) * coding.width) >> U32(5)))
     slots, place = out.slots, U64(U64(frames[f, SLOT]) + U64(U64(b) * U64(raw_words)))
     value_bytes = U32(coding.width >> U32(3))
 
@@ -95,8 +105,8 @@ def encode_blocks(values, levels, frames, owner, coding, tables, out):
         total = U64(0)
         if lane == 0:
             value, _ = value_at(values, levels, at, level_at, I32(0), coding, tables.drops)
-            slots[place + U64(4)] = value
-            slots[place + U64(5)] = U32(0)
+            slots[place + U64(SYMBOL_BYTES >> 2)] = value
+            slots[place + U64(PLANE_BYTES >> 2)] = U32(0)
             total = weighed(value, 4)
             out.sizes[g], out.kinds[g] = U32(24), U8(CONSTANT)
         write_header(CONSTANT, 0, 0, n, b, total, totals, slots, place)
@@ -112,9 +122,9 @@ def encode_blocks(values, levels, frames, owner, coding, tables, out):
                         live, sums, totals)
         symbol_bytes = place_streams(n_streams, bits, live, starts, bit_cells, sums)
         body = lay_out(n_streams, symbol_bytes, reference_width, coding, tables.widths, totals, sums, region)
-    if U32(sums[DIFFERENT]) == U32(0) or sums[FAILED] or body >= U32(U32(16) + U32(U32(n) * value_bytes)):
+    if U32(sums[DIFFERENT]) == U32(0) or sums[FAILED] or body >= U32(U32(BLOCK_HEADER) + U32(U32(n) * value_bytes)):
         if lane == 0:
-            size = U32(U32(16) + U32(U32(U32(n) * value_bytes) + U32(7)) & ~U32(7))
+            size = U32(U32(BLOCK_HEADER) + U32(U32(U32(n) * value_bytes) + U32(7)) & ~U32(7))
             out.sizes[g], out.kinds[g] = size, U8(RAW)
         total = write_raw(values, levels, at, level_at, n, coding, tables.drops, slots, U64(place + U64(4)))
         write_header(RAW, 0, 0, n, b, total, totals, slots, place)
@@ -210,11 +220,11 @@ def encode_blocks(values, levels, frames, owner, coding, tables, out):
     if lane == 0:
         least = U32(sums[LEAST])
         length_width = bit_length(U32(U32(sums[MOST]) - least))
-        plane_bytes = U32(U32(U32(region[planes]) >> U32(3)) - U32(32))
+        plane_bytes = U32(U32(U32(region[planes]) >> U32(3)) - U32(CODED_HEADER))
         widths = U32(U32(least & U32(0xFFFF)) | U32(U32(length_width << U32(16)) | U32(reference_width << U32(24))))
-        slots[place + U64(4)] = symbol_bytes
-        slots[place + U64(5)] = plane_bytes
-        slots[place + U64(6)] = widths
-        slots[place + U64(7)] = U32(0)
+        slots[place + U64(SYMBOL_BYTES >> 2)] = symbol_bytes
+        slots[place + U64(PLANE_BYTES >> 2)] = plane_bytes
+        slots[place + U64(MIN_STREAM_BYTES >> 2)] = widths
+        slots[place + U64(RUN_SYMBOL >> 2)] = U32(0)
         total = U64(total + U64(weighed(symbol_bytes, 4) + U64(weighed(plane_bytes, 5) + weighed(widths, 6))))
     write_header(CODED, 0, base, n, b, total, totals, slots, place)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from numba import cuda
 
+from ..block.header import CODED_HEADER
 from ..core.scalar import I32, U32, U64, lesser, spread, value_of
 from ..entropy.prefix_code import ESCAPE
-from .block_reader import CODED_HEADER, column_reference, number_at
+from .block_reader import column_reference, number_at
 from .block_writer import ceil_bytes
 from .grid import BAND, STRIDE, TILE, N, evens, gpu_function, marks_before, number_in, odds, scan_three, strip_mask
 from .launch_tables import MOST_BLOCK_LOG2, MOST_STREAMS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import cuda
 
+from ..block.header import CHECKSUM, N_VALUES
 from ..core.scalar import I32, U32, U64, round_value
 from .grid import N, gpu_function, seed_of, weighed
 
@@ -57,6 +58,6 @@ def write_header(kind, c, base, n, b, total, sums, out, place):
         first = U32(U32(kind) | U32(U32(U32(c) << U32(8)) | U32(U32(base) << U32(16))))
         found = U64(U64(sums[0]) + U64(weighed(first, 0) + weighed(U32(n), 1)))
         out[place] = first
-        out[place + U64(1)] = U32(n)
-        out[place + U64(2)] = U32(found & U64(0xFFFFFFFF))
-        out[place + U64(3)] = U32(found >> U64(32))
+        out[place + U64(N_VALUES >> 2)] = U32(n)
+        out[place + U64(CHECKSUM >> 2)] = U32(found & U64(0xFFFFFFFF))
+        out[place + U64((CHECKSUM >> 2) + 1)] = U32(found >> U64(32))
