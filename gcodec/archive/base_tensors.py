@@ -1,4 +1,4 @@
-"""What the tensors of a file are coded against: those of an earlier file, its base (docs/archive.md, section 5)."""
+"""Tensors of an earlier file, the base, that a file's tensors are coded against (docs/archive.md, section 5)."""
 
 from __future__ import annotations
 

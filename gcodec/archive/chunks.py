@@ -1,4 +1,4 @@
-"""One part of a blob to one chunk and back: stored, Zstandard or a frame, whichever is smallest.
+"""Chunks of an archive, each a part of a blob: stored, Zstandard or a frame, whichever is smallest.
 
 The codec is imported where it is first needed: listing an archive does not wait for its kernels to load.
 """

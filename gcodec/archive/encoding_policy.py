@@ -1,4 +1,4 @@
-"""How the values of a file are encoded: the policy that an archive's writer asks for every part of it.
+"""The encoding of a file's values: the policy that an archive's writer asks for every part of it.
 
 Without a policy everything is lossless. :class:`MantissaBits` and :class:`GivenLevels` are the lossy policies for any
 file; ``gcodec compress --mode gcomp`` has one of its own, which reads a dump's optimizer state.

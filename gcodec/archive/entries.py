@@ -1,4 +1,4 @@
-"""What the index of an archive lists: files, the blobs they consist of, and the chunks of the blobs."""
+"""Entries of an archive's index: files, the blobs they consist of, and the chunks of the blobs."""
 
 from __future__ import annotations
 

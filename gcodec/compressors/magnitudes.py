@@ -1,5 +1,8 @@
-"""What searches for a threshold want to know of a tensor's sizes. Large float32 tensors on the CPU are read once, for a
-histogram that answers nearly everything; others whenever there is a question."""
+"""Magnitudes of a tensor, for searches for a threshold.
+
+Large float32 tensors on the CPU are read once, for a histogram that answers nearly everything; others whenever there
+is a question.
+"""
 
 from __future__ import annotations
 

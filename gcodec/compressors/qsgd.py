@@ -86,8 +86,10 @@ class QSGD(Compressor):
         return seal(QUANTIZED, flat.dtype, flat.numel(), norms.tobytes(), packed.tobytes())
 
     def unpack(self, payload: bytes, like: torch.Tensor) -> torch.Tensor:
-        """Its values, on the device of ``like``, in the dtype in which they are added up. Raises Corruption,
-        InsufficientData."""
+        """Return the payload's values on the device of ``like``, in the dtype in which they are added up.
+
+        Raises Corruption, InsufficientData.
+        """
         body, n = unseal(payload, QUANTIZED, like.dtype, like.numel()), like.numel()
         n_norms = -(-n // self.bucket)
         if len(body) != 4 * n_norms + packed_size(n, self.bits):

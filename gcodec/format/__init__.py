@@ -1,1 +1,1 @@
-"""What stands in a frame, a file for each thing in docs/format.md."""
+"""The parts of a frame, a file for each thing in docs/format.md."""

@@ -1,4 +1,4 @@
-"""Which bits a frame keeps: the planes and levels of each mode, and how the kernels are to lay them out."""
+"""The bits that a frame keeps: planes and levels of each mode, and the layout that the kernels give them."""
 
 from __future__ import annotations
 

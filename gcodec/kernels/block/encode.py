@@ -22,9 +22,9 @@ from .header import (
     is_constant,
     pack_numbers,
     seal_block,
+    store_constant,
+    store_raw,
     write_coded,
-    write_constant,
-    write_raw,
 )
 
 
@@ -151,7 +151,7 @@ def encode_blocks(
             block_values = result
         stop = -1
         if is_constant(block_values, n):
-            stop = write_constant(out, at, block_values[0], width)
+            stop = store_constant(out, at, block_values[0], width)
         elif choices.codebook[b] >= 0:
             c = choices.codebook[b]
             shifted, flags = block_values, 0
@@ -185,7 +185,7 @@ def encode_blocks(
             )
             out[at + FLAGS] = U8(flags)
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
-            stop = write_raw(out, at, block_values, n, width)
+            stop = store_raw(out, at, block_values, n, width)
         stop = seal_block(out, at, stop, n, b)
         sizes[b] = stop - at
         at = stop

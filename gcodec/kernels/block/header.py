@@ -136,7 +136,7 @@ def read_predicted(data, at):
 
 
 @kernel
-def write_constant(out, at, value, width):
+def store_constant(out, at, value, width):
     """Write a block of equal values of ``width`` bytes, all but its number of values and checksum; return its end."""
     store_u32(out, at, U32(CONSTANT))
     store_value(out, at + BLOCK_HEADER, value)
@@ -144,7 +144,7 @@ def write_constant(out, at, value, width):
 
 
 @kernel
-def write_raw(out, at, values, n, width):
+def store_raw(out, at, values, n, width):
     """Write a block of values as they are, all but their number and the checksum; return its end."""
     store_u32(out, at, U32(RAW))
     for i in range(n):

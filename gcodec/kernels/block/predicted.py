@@ -44,10 +44,10 @@ from .header import (
     pack_numbers,
     read_predicted,
     seal_block,
+    store_constant,
+    store_raw,
     unpack_numbers,
-    write_constant,
     write_predicted,
-    write_raw,
 )
 
 SCALE_BYTES = 3
@@ -138,7 +138,7 @@ def encode_predicted_blocks(
         column = (start - origin) % len(template) if base is None else 0
         stop = -1
         if is_constant(block_values, n):
-            stop = write_constant(out, at, block_values[0], width)
+            stop = store_constant(out, at, block_values[0], width)
         else:
             base_values = subarray_if_any(base, start, n)
             n_rows = residuals_of_block(block_values, base_values, stream_len, template, column, form, scratch)
@@ -177,7 +177,7 @@ def encode_predicted_blocks(
                     store_u32(out, stop, U32(scratch.scales[row] >> U32(8)))
                     stop += SCALE_BYTES
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
-            stop = write_raw(out, at, block_values, n, width)
+            stop = store_raw(out, at, block_values, n, width)
         stop = seal_block(out, at, stop, n, b)
         sizes[b] = stop - at
         at = stop

@@ -1,6 +1,6 @@
 """From counted symbols to a codebook's symbols, and what codebooks cost on counted symbols.
 
-Histograms are those of :mod:`costs`: zero, outside, then one bin per (level, relative head).
+Histograms are those of :mod:`code_costs`: zero, outside, then one bin per (level, relative head).
 """
 
 from __future__ import annotations
