@@ -1,0 +1,289 @@
+"""The words and measures of the house: a name means one thing, docstrings stand alone, parameter lists stay short.
+
+All of it is read from the source (``ast``). Each exception is a line in a table here, with its reason; a line that is
+no longer needed fails a test, so that the tables only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+
+from tests.test_floors import MODULES, PACKAGE, TREES, at
+
+MAX_ROOT_MODULES = 12  #: beside __init__ and __main__
+MAX_PARAMETERS = 8
+MAX_LONG_LISTS = 34  #: functions that may have more parameters than that; to come to less than 30
+MAX_LINES = 500
+
+#: Files of more lines than that, and why.
+LONG_FILES: dict[str, str] = {}
+
+#: File names that occur in several rooms: the same stage elsewhere.
+SAME_STAGE: dict[str, str] = {
+    "columns": "column references: in the format, and planned",
+    "contract": "what the members of a folder have in common",
+    "decode": "the same stage on a CPU, on a GPU, and of whole frames",
+    "encode": "the same stage on a CPU, on a GPU, and of whole frames",
+    "inspect": "of frames, and the verb that shows them",
+    "jobs": "of a lane, and of the command line",
+    "modes": "of frames, and of all-reduces, which are made of them",
+    "writer": "of frames and of archives",
+}
+
+#: Public top-level names that stand in several modules, because they fill the same place in one protocol.
+SAME_CONTRACT: dict[str, str] = {
+    "add_arguments": "every verb of the command line has it",
+    "decode": "for arrays, for tensors on a GPU, and for batches of these",
+    "decode_blocks": "the driver on a CPU and on a GPU",
+    "encode": "for arrays, for tensors on a GPU, and for batches of these",
+    "encode_blocks": "the driver on a CPU and on a GPU",
+    "run": "every verb of the command line has it",
+}
+
+#: Functions with more parameters than ``MAX_PARAMETERS``, and why.
+LONG_LISTS: dict[str, str] = {
+    "codec.encode": "public keywords",
+    "distributed.reduction.allreduce.allreduce": "public keywords",
+    "gpu.encode": "public keywords",
+    "kernels.block.decode.decode_blocks": "to be bundled",
+    "kernels.block.decode.decode_coded": "to be bundled",
+    "kernels.block.encode.encode_blocks": "to be bundled",
+    "kernels.block.encode.encode_coded": "to be bundled",
+    "kernels.block.predicted.decode_predicted": "to be bundled",
+    "kernels.block.predicted.decode_predicted_blocks": "to be bundled",
+    "kernels.block.predicted.encode_predicted_blocks": "to be bundled",
+    "kernels.cuda.assemble.move_blocks": "to be bundled",
+    "kernels.cuda.block_reader.find_streams": "to be bundled",
+    "kernels.cuda.block_symbols.find_means": "to be bundled",
+    "kernels.cuda.block_symbols.measure_symbols": "to be bundled",
+    "kernels.cuda.block_writer.put_codes": "to be bundled",
+    "kernels.cuda.block_writer.put_items": "to be bundled",
+    "kernels.cuda.decode.decode_blocks": "to be bundled",
+    "kernels.cuda.histogram.count_symbols": "to be bundled",
+    "kernels.cuda.joining.decode_stream": "to be bundled",
+    "kernels.cuda.joining.tail_at": "to be bundled",
+    "kernels.cuda.joining.write_values": "to be bundled",
+    "kernels.cuda.level_rules.choose_accumulator": "to be bundled",
+    "kernels.cuda.level_rules.choose_adam": "to be bundled",
+    "kernels.cuda.level_rules.choose_linear": "to be bundled",
+    "kernels.cuda.values.write_header": "to be bundled",
+    "kernels.cuda.values.write_raw": "to be bundled",
+    "kernels.entropy.code_tables.fill_encoders": "to be bundled",
+    "kernels.entropy.code_tables.fill_tables": "to be bundled",
+    "kernels.entropy.decode_streams.decode_streams": "to be bundled",
+    "kernels.entropy.encode_streams._encode_each": "to be bundled",
+    "kernels.entropy.encode_streams._encode_one": "to be bundled",
+    "kernels.entropy.encode_streams._encode_some": "to be bundled",
+    "kernels.entropy.encode_streams.encode_streams": "to be bundled",
+    "truncation.formulas.adam_formula": "torch's hyperparameters, by name",
+}
+
+#: How a docstring's first line does not begin: such a line says nothing without the docstring before it.
+RIDDLES = re.compile(
+    r"(What|Whether|How|Of|As|It|Its|Those|These|That|This one|All|One|So|Where|Which|In|Until|Also|And|Likewise)\b"
+    r"|They\b|The (same|others?|rest)\b|:(func|class|meth|mod):"
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions_of(tree: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
+    """(dotted name, node) of every function, method and nested function."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{prefix}.{node.name}" if isinstance(node, Function | ast.ClassDef) else prefix
+        if isinstance(node, Function):
+            yield name, node
+        yield from functions_of(node, name)
+
+
+def n_parameters(node: Function) -> int:
+    """The number of parameters of a function, without self or cls."""
+    positional = [*node.args.posonlyargs, *node.args.args]
+    bound = bool(positional) and positional[0].arg in ("self", "cls")
+    return len(positional) + len(node.args.kwonlyargs) - bound
+
+
+def documented_in(tree: ast.Module) -> Iterator[tuple[Documented, str]]:
+    """(node, docstring) of everything in a module that has one, the module included."""
+    for node in ast.walk(tree):
+        if isinstance(node, Documented):
+            text = ast.get_docstring(node)
+            if text:
+                yield node, text
+
+
+def public_names(tree: ast.Module) -> list[str]:
+    """The public functions and classes that a module defines at its top level."""
+    return sorted({node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
+                   and not node.name.startswith("_")})
+
+
+def defined_in(tree: ast.Module) -> set[str]:
+    """Every name that a module defines or imports, at any depth: functions, classes, variables, fields."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    return names
+
+
+DEFINED = {module: defined_in(tree) for module, tree in TREES.items()}
+BY_FILE_NAME: dict[str, list[str]] = defaultdict(list)
+for _module in MODULES:
+    BY_FILE_NAME[_module.rpartition(".")[2]].append(_module)
+
+#: In docstrings: Sphinx roles, and dotted names of the package between double backquotes.
+REFERENCE = re.compile(r":(?:mod|func|class|meth|data|attr|const):`([^`]+)`|``(gcodec(?:\.\w+)+)(?:\(\))?``")
+ELSEWHERE = {"torch", "numpy", "np", "numba", "dist", "llvmlite", "tests", "bench", "tools", "examples"}
+
+
+def resolves(reference: str, module: str, defined: Mapping[str, set[str]]) -> bool:
+    """Whether a dotted name in a docstring of ``module`` names something that exists."""
+    parts = reference.strip().lstrip("~").removesuffix("()").split(".")
+    if parts[0] in ELSEWHERE:
+        return True
+    if parts[0] == "gcodec":
+        prefixes = (n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in defined)
+        n = next(prefixes)
+        home = ".".join(parts[:n])
+        return n == len(parts) or parts[n] in defined[home] | public_of_package(home)
+    if parts[0] in defined[module]:
+        return True
+    return any(len(parts) == 1 or parts[1] in defined[other] for other in BY_FILE_NAME.get(parts[0], ()))
+
+
+def public_of_package(module: str) -> set[str]:
+    """The names that ``import gcodec`` offers lazily, which no statement of its module binds."""
+    if module != "gcodec":
+        return set()
+    strings = {node.value for node in ast.walk(TREES["gcodec"]) if isinstance(node, ast.Constant)}
+    return {text for text in strings if isinstance(text, str)}
+
+
+def unknown_references(trees: Mapping[str, ast.Module], defined: Mapping[str, set[str]]) -> Iterator[str]:
+    """Where a docstring names what does not exist."""
+    for module, tree in trees.items():
+        for node, text in documented_in(tree):
+            for role, plain in REFERENCE.findall(text):
+                if not resolves(role or plain, module, defined):
+                    yield f"{at(module, getattr(node, 'lineno', 1))} names {role or plain}"
+
+
+def compare(found: Iterable[str], table: Mapping[str, str], advice: str) -> None:
+    """Compare what was found with the table of what is meant."""
+    unexplained, stale = set(found) - table.keys(), table.keys() - set(found)
+    assert not unexplained, f"{advice}: {sorted(unexplained)}"
+    assert not stale, f"no longer so, remove from the table: {sorted(stale)}"
+
+
+# The rules
+
+def test_the_root_has_few_modules():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert len(modules) <= MAX_ROOT_MODULES, f"{len(modules)} modules at the root of gcodec: {sorted(modules)}"
+
+
+def test_long_files_have_a_reason():
+    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
+               for path in MODULES.values()}
+    compare((name for name, lines in lengths.items() if lines > MAX_LINES), LONG_FILES, f"over {MAX_LINES} lines")
+
+
+def test_a_file_name_means_one_thing():
+    twice = [name for name, modules in BY_FILE_NAME.items()
+             if len([module for module in modules if MODULES[module].name != "__init__.py"]) > 1]
+    compare(twice, SAME_STAGE, "file names that stand in several rooms")
+
+
+def test_a_public_name_means_one_thing():
+    homes = defaultdict(list)
+    for module, tree in TREES.items():
+        for name in public_names(tree):
+            homes[name].append(module)
+    compare((name for name, modules in homes.items() if len(modules) > 1), SAME_CONTRACT,
+            "public names with two meanings")
+
+
+def test_parameter_lists_stay_short():
+    long = [name for module, tree in TREES.items() for name, node in functions_of(tree, module.removeprefix("gcodec."))
+            if n_parameters(node) > MAX_PARAMETERS]
+    compare(long, LONG_LISTS, f"more than {MAX_PARAMETERS} parameters")
+    assert len(LONG_LISTS) <= MAX_LONG_LISTS
+
+
+def test_first_lines_of_docstrings_stand_alone():
+    riddles = [f"{at(module, getattr(node, 'lineno', 1))} {text.splitlines()[0]!r}" for module, tree in TREES.items()
+               for node, text in documented_in(tree) if RIDDLES.match(text)]
+    assert not riddles, "write a whole sentence with a subject and a verb:\n" + "\n".join(riddles)
+
+
+def test_names_in_docstrings_exist():
+    unknown = list(unknown_references(TREES, DEFINED))
+    assert not unknown, "docstrings name what does not exist:\n" + "\n".join(unknown)
+
+
+# The rules can fail
+
+def test_parameters_are_counted_without_self():
+    tree = ast.parse("class A:\n    def f(self, a, /, b, *c, d=1, **e): ...\n")
+    assert [(name, n_parameters(node)) for name, node in functions_of(tree, "m")] == [("m.A.f", 3)]
+
+
+@pytest.mark.parametrize(("reference", "known"), [
+    ("gcodec.encode", True),
+    ("gcodec.nothing", False),
+    ("gcodec.codec.encode", True),
+    ("gcodec.codec.nothing", False),
+    ("gcodec.nowhere.encode", False),
+    ("encode", True),
+    ("~gcodec.errors.GcodecError", True),
+    ("nothing", False),
+    ("torch.Tensor", True),
+])
+def test_references_are_resolved(reference, known):
+    assert resolves(reference, "gcodec.codec", DEFINED) == known
+
+
+@pytest.mark.parametrize(("line", "riddle"), [
+    ("Whether it is so.", True), ("The same for others.", True), ("Return the sum.", False),
+    ("An array of levels.", False), (":func:`kernel` for a step.", True), ("Ascending drops.", False),
+])
+def test_riddles_are_recognized(line, riddle):
+    assert bool(RIDDLES.match(line)) == riddle
+
+
+# The map
+
+def mapped() -> Iterator[tuple[str, bool]]:
+    """(path, whether it is a folder) of every line of the map in CONTRIBUTING.md."""
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    stack: list[str] = []
+    for line in page.split("```")[1].splitlines():
+        if line.strip():
+            depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+            stack[depth:] = [name]
+            yield "".join(stack), name.endswith("/")
+
+
+def test_the_map_in_contributing_is_the_tree():
+    lines = list(mapped())
+    places = [(PACKAGE.parent / path, folder) for path, folder in lines]
+    wrong = [str(place) for place, folder in places if not (place.is_dir() if folder else place.is_file())]
+    assert not wrong, f"not there: {wrong}"
+    listed = {path.rstrip("/") for path, _ in lines}
+    rooms = {f"gcodec/{path.name}" for path in PACKAGE.iterdir()
+             if (path.is_dir() and (path / "__init__.py").exists()) or path.suffix == ".py"}
+    missing = rooms - listed - {"gcodec/__init__.py", "gcodec/__main__.py"}
+    assert not missing, f"not on the map: {sorted(missing)}"
