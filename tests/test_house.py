@@ -183,7 +183,8 @@ def unknown_references(trees: Mapping[str, ast.Module], defined: Mapping[str, se
 
 def compare(found: Iterable[str], table: Mapping[str, str], advice: str) -> None:
     """Compare what was found with the table of what is meant."""
-    unexplained, stale = set(found) - table.keys(), table.keys() - set(found)
+    names = set(found)
+    unexplained, stale = names - table.keys(), table.keys() - names
     assert not unexplained, f"{advice}: {sorted(unexplained)}"
     assert not stale, f"no longer so, remove from the table: {sorted(stale)}"
 
