@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -41,23 +40,6 @@ class FloatLayout(NamedTuple):
 
 LAYOUTS = {t.name: FloatLayout(t.exponent_bits, t.mantissa_bits) for t in DTYPES if t.tail_bits}
 MANTISSA_BITS = {name: layout.mantissa_bits for name, layout in LAYOUTS.items()}
-
-
-def dtype_name(array: Array) -> str:
-    """Return the key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 stands for its bits.
-
-    Raises:
-        InvalidArgument: The array is of another type, or not in native byte order.
-    """
-    return _name_of(array.dtype)
-
-
-@lru_cache(16)
-def _name_of(dtype: np.dtype[Any]) -> str:
-    name = "bfloat16" if dtype == np.uint16 else dtype.name
-    if name not in LAYOUTS or not dtype.isnative:
-        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {dtype!r}")
-    return name
 
 
 @dataclass(frozen=True)

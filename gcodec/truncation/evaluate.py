@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
-from ..format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels, dtype_name
+from ..format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels
 from ..kernels.levels import rules as kernels
 from ..kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT, Thresholds
 from ..kernels.levels.terms import (
@@ -113,6 +113,23 @@ class Formula(NamedTuple):
     kernel: RuleKernel
     rate: float
     constants: Constants
+
+
+def dtype_name(array: Array) -> str:
+    """Return the key of ``LAYOUTS`` for an array; numpy has no bfloat16, so uint16 stands for its bits.
+
+    Raises:
+        InvalidArgument: The array is of another type, or not in native byte order.
+    """
+    return _name_of(array.dtype)
+
+
+@lru_cache(16)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    name = "bfloat16" if dtype == np.uint16 else dtype.name
+    if name not in LAYOUTS or not dtype.isnative:
+        raise InvalidArgument(f"need float32, float64, float16 or uint16 (bfloat16's bits), not {dtype!r}")
+    return name
 
 
 def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy, out: Levels | None) -> Levels:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
-from ..format.ladders import Array, Ladder, Levels, dtype_name
+from ..format.ladders import Array, Ladder, Levels
 from . import formulas
-from .evaluate import Formula, Policy, run_formula
+from .evaluate import Formula, Policy, dtype_name, run_formula
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..format.ladders import LAYOUTS, Array, FloatLayout, Ladder, dtype_name
+from ..format.ladders import LAYOUTS, Array, FloatLayout, Ladder
+from .evaluate import dtype_name
 
 
 def round_to_levels(

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
-from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder, dtype_name
+from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder
 from gcodec.truncation import evaluate
-from gcodec.truncation.evaluate import DEFAULT, Policy, run_formula
+from gcodec.truncation.evaluate import DEFAULT, Policy, dtype_name, run_formula
 from gcodec.truncation.formulas import adagrad_formula, adam_formula, rmsprop_formula, sgd_formula
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 
