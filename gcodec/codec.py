@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import BY_NAME, DType
+from .dtypes import BY_NAME, DTYPES, DType
 from .errors import InvalidArgument, LimitExceeded, Unsupported
 from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, Ladder
@@ -26,6 +26,7 @@ from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
+_PREDICTABLE = ", ".join(t.name for t in DTYPES if t.predictable)
 _DEFAULT = EncoderOptions()
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
@@ -164,7 +165,7 @@ def encode(
     bit_layout, level_array = bit_layout_for(x, values, mantissa_bits, levels, ladder, optimizer, param, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
     if earlier is not None and (bit_layout.lossy or not values.dtype.predictable):
-        raise InvalidArgument(f"a base needs lossless mode and float32, bfloat16 or float16, not {values.dtype.name}")
+        raise InvalidArgument(f"a base needs lossless mode and one of {_PREDICTABLE}, not {values.dtype.name}")
     shapes = _check_shapes(shapes, values)
     request = EncodeRequest(
         values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
@@ -345,7 +346,7 @@ def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
             levels = rng.integers(0, len(steps.drops), bits.size).astype(np.uint8)
             settings += [{"mantissa_bits": 3}, {"levels": levels, "ladder": steps}]
         for keywords in settings:
-            as_type = bits.view(name) if name in ("float16", "float32", "float64") else bits
+            as_type = bits.view(name) if dtype.in_numpy else bits
             decode(encode(as_type, dtype=name, **keywords))
         if dtype.predictable:
             uniform = rng.uniform(-0.9, 0.9, (160, 160)).astype(np.float32)

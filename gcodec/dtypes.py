@@ -25,6 +25,7 @@ class DType:
         mantissa_bits: Width of the mantissa field.
         exponent_bits: Width of the exponent field.
         safetensors: Name of the type in safetensors files.
+        torch_storage: Name of the class of its storages in torch's older pickles, or None.
         in_numpy: Whether numpy itself has the type.
         predictable: Whether there are predicted blocks of this type.
         on_gpu: Whether the CUDA kernels code it.
@@ -43,6 +44,7 @@ class DType:
     mantissa_bits: int
     exponent_bits: int
     safetensors: str
+    torch_storage: str | None = None
     in_numpy: bool = False
     predictable: bool = False
     on_gpu: bool = False
@@ -95,19 +97,20 @@ class DType:
 
 DTYPES = (
     DType(
-        1, "float32", 32, 8, 24, 23, 8, safetensors="F32", in_numpy=True, predictable=True, on_gpu=True, reducible=True,
-        payload_number=0, float_kind=0,
+        1, "float32", 32, 8, 24, 23, 8, safetensors="F32", torch_storage="FloatStorage", in_numpy=True,
+        predictable=True, on_gpu=True, reducible=True, payload_number=0, float_kind=0,
     ),
     DType(
-        2, "bfloat16", 16, 8, 8, 7, 8, safetensors="BF16", predictable=True, on_gpu=True, reducible=True,
-        sums_in_float32=True, payload_number=3, float_kind=1,
+        2, "bfloat16", 16, 8, 8, 7, 8, safetensors="BF16", torch_storage="BFloat16Storage", predictable=True,
+        on_gpu=True, reducible=True, sums_in_float32=True, payload_number=3, float_kind=1,
     ),
     DType(
-        3, "float16", 16, 8, 8, 10, 5, safetensors="F16", in_numpy=True, predictable=True, on_gpu=True, reducible=True,
-        sums_in_float32=True, payload_number=2, float_kind=2,
+        3, "float16", 16, 8, 8, 10, 5, safetensors="F16", torch_storage="HalfStorage", in_numpy=True, predictable=True,
+        on_gpu=True, reducible=True, sums_in_float32=True, payload_number=2, float_kind=2,
     ),
     DType(
-        4, "float64", 64, 11, 53, 52, 11, safetensors="F64", in_numpy=True, reducible=True, payload_number=1
+        4, "float64", 64, 11, 53, 52, 11, safetensors="F64", torch_storage="DoubleStorage", in_numpy=True,
+        reducible=True, payload_number=1,
     ),
     DType(5, "float8_e4m3fn", 8, 8, 0, 3, 4, safetensors="F8_E4M3"),
     DType(6, "float8_e5m2", 8, 8, 0, 2, 5, safetensors="F8_E5M2"),

@@ -56,7 +56,7 @@ class Input:
     @property
     def values(self) -> np.ndarray:
         """The values as numpy has them: of their type, or (bfloat16, float8) as bits."""
-        return self.bits.view(self.dtype) if self.dtype in ("float16", "float32", "float64") else self.bits
+        return self.bits.view(self.dtype) if BY_NAME[self.dtype].in_numpy else self.bits
 
     @property
     def nbytes(self) -> int:

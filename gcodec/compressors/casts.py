@@ -14,7 +14,7 @@ from ..errors import InvalidArgument
 from .contract import AllReduce, Compressor, Conversation, Memory, Outcome, Place, all_reduce_mean, check_gradient
 from .outcome import Narrow, Rounded
 
-_NARROW = {t.name: getattr(torch, t.name) for t in DTYPES if t.sums_in_float32}
+NARROW_DTYPES = {t.name: getattr(torch, t.name) for t in DTYPES if t.sums_in_float32}
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Cast(Compressor):
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        if self.dtype not in _NARROW:
-            raise InvalidArgument(f"dtype={self.dtype!r}; one of {list(_NARROW)}")
+        if self.dtype not in NARROW_DTYPES:
+            raise InvalidArgument(f"dtype={self.dtype!r}; one of {list(NARROW_DTYPES)}")
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_gradient(gradient)
-        sent = Rounded(gradient, _NARROW[self.dtype], place.size).cached()
+        sent = Rounded(gradient, NARROW_DTYPES[self.dtype], place.size).cached()
         total = yield AllReduce(sent.narrow(), preserve=sent.known is not None)
         return Outcome(Narrow(total), sent, self.floats(gradient.shape), gradient.shape, gradient.dtype)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..errors import InvalidArgument
-from .casts import Dense
+from .casts import NARROW_DTYPES, Dense
 from .contract import (
     AllReduce,
     Compressor,
@@ -103,8 +103,8 @@ class Alternating(LowRank):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype not in (None, "float16", "bfloat16"):
-            raise InvalidArgument(f"dtype={self.dtype!r}; 'float16', 'bfloat16' or None")
+        if self.dtype not in (None, *NARROW_DTYPES):
+            raise InvalidArgument(f"dtype must be one of {list(NARROW_DTYPES)} or None, not {self.dtype!r}")
 
     @abstractmethod
     def fixed(self, factor: torch.Tensor) -> torch.Tensor:

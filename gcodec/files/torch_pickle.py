@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..dtypes import DTYPES
 from .elements import width
 
 MAX_TENSORS = 1 << 22
 STORAGES = {
-    "FloatStorage": "float32",
-    "DoubleStorage": "float64",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
+    **{t.torch_storage: t.name for t in DTYPES if t.torch_storage is not None},
     "LongStorage": "int64",
     "IntStorage": "int32",
     "ShortStorage": "int16",
