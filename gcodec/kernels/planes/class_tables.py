@@ -1,15 +1,22 @@
-"""Classes of symbols: runs of those whose values own the same items, which is one for each level, and one for zero.
+"""Tables by class of symbols, for planes of float32 on CPUs with SSSE3 but not AVX-512.
 
-What is looked up by symbol elsewhere is looked up by class here, in 16 bytes, which takes no more than SSSE3. Tails of
-24 bits are seen as four **digits** of six bits, the uppermost first: items of ladders in steps of three or six bits
-lie within one of them.
+A **class** is a run of symbols whose values own the same items (docs/format.md sections 4 and 5): zero, the symbols of
+each level, and all behind these, up to the escape, which owns what level 0 owns. What AVX-512 looks up by symbol, in
+256 bytes, is looked up by class here, in 16 bytes, which is one shuffle of SSSE3.
 
-Tables are rows of 16 bytes in one array of :data:`TABLE_BYTES`:
+The tail of 24 bits is seen as four **digits** of six bits:
 
-``tables[HEADS + k]``                    what is added to a symbol of class k to get its relative head
+    tail     s mmmmm   mmmmmm   mmmmmm   mmmmmm
+    digit    0         1        2        3
+
+Items of ladders in steps of three or six bits lie within one digit. Tables are rows of 16 bytes in one array of
+:data:`TABLE_BYTES`, by class k, plane p and digit q:
+
+``tables[HEADS + k]``                    what is added to a symbol of class k to get its relative head, modulo 256
 ``tables[OWNERS + 16 * p + k]``          128 where class k owns an item of plane p, else 0
 ``tables[PARTS + 64 * p + 16 * q + k]``  255 where this item is a part of digit q, else 0
-``tables[STARTS + 16 * k ...]``          the first symbol of class k + 1, less 1 and as a signed number, 16 times
+``tables[STARTS + 16 * k ...]``          16 times the last symbol of class k, with the topmost bit inverted, so that
+                                         signed comparisons, the only ones that SSE has, order symbols as unsigned
 ``tables[DIGIT + p]``                    the digit of which plane p has the lowest bits, whatever the class; NO_DIGIT
                                          where there is none
 ``tables[LEFT + p]``                     how far left in its digit an item of plane p lies
@@ -28,12 +35,29 @@ from ..core.scalar import U8
 HEADS, OWNERS, PARTS, STARTS, DIGIT, LEFT, NUMBER, TAKEN, LAST = 0, 16, 144, 656, 896, 912, 928, 929, 930
 TABLE_BYTES = 944
 CLASS_BYTES = TABLE_BYTES + 256  #: scratch of :mod:`classes_ssse3`: tables, and 64 values
-NO_DIGIT, MOST = 4, 16
+NO_DIGIT, MAX_CLASSES = 4, 16
 
 
 @kernel
 def _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
-    """Class ``k``, which begins with this symbol. Returns whether all its items are parts of digits."""
+    """Fill in the tables of class ``k``, which begins with ``symbol``.
+
+        digit          5 4 3 2 1 0
+        item           . i i i . .       width 3, left 2; in the tail its lowest bit is 6 * (3 - digit) + left
+
+    Args:
+        k: Number of the class.
+        symbol: Its first symbol.
+        mark: Bit p: the class owns an item of plane p.
+        shift: uint8[8, 256], by plane and symbol: the tail's bit at which the item begins.
+        widths: int64[n_planes], bits of an item.
+        n_planes: Number of planes.
+        heads: uint8[256], relative heads by symbol, or None to encode.
+        tables: uint8[TABLE_BYTES], result.
+
+    Returns:
+        Whether each item lies within a digit, as far left in it as those of the plane's other classes.
+    """
     if k:
         for i in range(16):
             tables[STARTS + 16 * (k - 1) + i] = U8((symbol - 1) ^ 128)
@@ -53,7 +77,16 @@ def _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
 
 @kernel
 def _find_digits(uniform, n_planes, tables):
-    """Digits of planes, no two of which have the same."""
+    """Find the planes whose items are the lowest bits of one digit in all classes, at most one plane for each digit.
+
+    Items of these planes are moved to and from rows of digits directly; those of all other planes pass through a row of
+    their own (:mod:`classes_ssse3`).
+
+    Args:
+        uniform: int64[8], the shift that a plane's items share in all classes, or -1.
+        n_planes: Number of planes.
+        tables: ``DIGIT``, ``TAKEN`` and ``LAST`` are results.
+    """
     taken, last = 0, -1
     for p in range(n_planes):
         digit = 3 - uniform[p] // 6
@@ -69,8 +102,21 @@ def _find_digits(uniform, n_planes, tables):
 
 @kernel
 def find_classes(mark_of, shift, heads, widths, uniform, n_planes, tables):
-    """Fill ``tables`` (uint8[TABLE_BYTES]) from a codebook's. ``heads``: uint8[256], relative heads, or None to encode.
-    Returns the number of classes, 0 where there are too many or an item is not a part of a digit."""
+    """Fill the tables by class from those by symbol of a codebook.
+
+    Args:
+        mark_of: uint8[256], by symbol: bit p: its values own an item of plane p.
+        shift: uint8[8, 256], by plane and symbol: the tail's bit at which the item begins.
+        heads: uint8[256], relative heads by symbol, or None to encode.
+        widths: int64[n_planes], bits of an item.
+        uniform: int64[8], the shift that all items of a plane share, or -1.
+        n_planes: Number of planes.
+        tables: uint8[TABLE_BYTES], result.
+
+    Returns:
+        The number of classes, 0 where there are more than MAX_CLASSES or an item is not a part of a digit: then planes
+        are not of this kind.
+    """
     for i in range(TABLE_BYTES):
         tables[i] = U8(0)
     for p in range(n_planes):
@@ -79,7 +125,7 @@ def find_classes(mark_of, shift, heads, widths, uniform, n_planes, tables):
     for symbol in range(256):
         mark = np.int64(mark_of[symbol])
         if symbol == 0 or mark != last:
-            if k == MOST or not _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
+            if k == MAX_CLASSES or not _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
                 tables[NUMBER] = U8(0)
                 return 0
             k, last = k + 1, mark

@@ -1,9 +1,14 @@
-"""Several planes of float32 whose items are parts of digits (:mod:`class_tables`), in groups of 64 values, for CPUs
-with SSSE3 but not AVX-512: what :mod:`narrow` does, with the same bytes. The last group may have fewer; it passes
-through a scratch array.
+"""Split and merge several planes of float32 whose items are parts of digits, for CPUs with SSSE3 but not AVX-512.
+
+The bytes are those of :mod:`narrow` (docs/format.md sections 4 and 7); :mod:`class_tables` says what digits and classes
+are, :mod:`class_steps_ssse3` has the vector steps. Values go in groups of 64; the last group, which may have fewer,
+passes through a scratch array.
 
 ``tables`` here is ``scratch.chunk``, uint8[CLASS_BYTES], filled by :func:`class_tables.find_classes`; ``rows`` is
-``scratch.layout.words`` seen as rows of 64 bytes; ``j`` is where the symbols of a group begin.
+``scratch.layout.words`` seen as rows of 64 bytes; ``j`` is where the symbols of a group begin in ``scratch.symbols``:
+
+    rows      | digit 0 | digit 1 | digit 2 | digit 3 | items of a plane | classes |
+    byte      0         64        128       192       256                320       384
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from .class_steps_ssse3 import (
 from .class_tables import DIGIT, LAST, LEFT, NO_DIGIT, NUMBER, OWNERS, PARTS, TABLE_BYTES, TAKEN
 from .narrow import pack_bytes, unpack_bytes
 
-REST = TABLE_BYTES // 4  #: where in ``tables``, in values, the last group lies if it has fewer than 64
+REST = TABLE_BYTES // 4  #: where in ``tables``, in values of 32 bits, a last group of fewer than 64 lies
 ITEMS, CLASSES = 256, 320  #: where in ``rows``, in bytes, items of a plane lie, and classes of 64 values
 
 # Steps of one group are given what they read, and not all of the scratch: they are called so often that passing dozens
@@ -36,12 +41,24 @@ ITEMS, CLASSES = 256, 320  #: where in ``rows``, in bytes, items of a plane lie,
 
 @kernel
 def _split_64(values, i, symbols, j, n_planes, tables, layout, n_items):
-    """Append the items of 64 values from ``i`` on to their planes."""
+    """Append the items of 64 values to their planes.
+
+    Args:
+        values: Where the values are, uint32, or uint8 that hold such.
+        i: Number of the first one.
+        symbols: uint8, strided.
+        j: Where the symbols of these values begin.
+        n_planes: Number of planes.
+        tables: uint8[CLASS_BYTES].
+        layout: Scratch, a :class:`layout_types.NarrowPlanes`; ``items`` are added to.
+        n_items: int64[8], items of each plane so far, counted on.
+    """
     rows, items = layout.words, layout.items
     classes_64(symbols, j, tables, 0, rows, CLASSES, np.int64(tables[NUMBER]))
     digits_64(values, i, rows, 0)
     row = items.shape[1]
     for p in range(n_planes):
+        # Items that are a digit's lowest bits are moved from its row as it is; others are gathered in row 4 first.
         digit = np.int64(tables[DIGIT + p])
         source = 64 * digit
         if digit == NO_DIGIT:
@@ -73,8 +90,15 @@ def split_classes(values, stream_len, planes, scratch, out, at):
 
 @kernel
 def count_classes(n, stream_len, planes, scratch):
-    """Count the items of every plane into ``scratch.n_items``, and find the classes of all values: ``layout.marks``,
-    laid out like ``symbols``, which become 0 behind the last."""
+    """Count the items of every plane, and find the classes of all values, before planes are merged.
+
+    Args:
+        n: Number of values.
+        stream_len: Values per sub-stream.
+        planes: See :class:`bundles.Planes`.
+        scratch: ``symbols`` are known, and become 0 behind the last up to a multiple of 64; ``chunk`` has the tables;
+            ``n_items`` and ``layout.marks``, the classes, laid out like ``symbols``, are results.
+    """
     symbols, tables, classes, n_items = scratch.symbols, scratch.chunk, scratch.layout.marks, scratch.n_items
     n_items[:] = 0
     for i in range(0, n, 64):
@@ -88,24 +112,28 @@ def count_classes(n, stream_len, planes, scratch):
 
 @kernel
 def _clear(array, start, n_bytes):
-    """Set bytes to zero, eight at a time."""
+    """Set bytes to zero, eight at a time; ``n_bytes`` is a multiple of eight."""
     for k in range(start, start + n_bytes, 8):
         store_u64(array, k, 0)
 
 
 @kernel
 def _expand(p, target, classes, j, tables, rows, items, n_items):
-    """Expand a plane's items of 64 values to a row, zero where there is none."""
+    """Expand the next items of plane ``p`` to byte ``target`` of ``rows``, a byte for each of 64 values, zero where a
+    value has none."""
     place = p * items.shape[1] + n_items[p]
     n_items[p] += expand_owned(items, place, classes, j, tables, OWNERS + 16 * p, rows, target)
 
 
 @kernel
 def _find_digits(j, n_planes, tables, layout, n_items):
-    """Find the digits of the tails of 64 values in rows 0 to 3, but for those that come from the last plane without a
-    digit: its items are left in their row, for ``join_64`` to spread."""
+    """Find the digits of the tails of 64 values in rows 0 to 3.
+
+    Items of the last plane without a digit of its own are left in row 4, for ``join_64`` to spread while it has the
+    digits in registers.
+    """
     rows, classes, items = layout.words, layout.marks, layout.items
-    for row in range(5):  # digits that are no plane's, and items, of which there may be none
+    for row in range(5):  # digits that no plane fills as a whole, and row 4 where no plane needs it
         if not (tables[TAKEN] >> row) & 1:
             _clear(rows, 64 * row, 64)
     for p in range(n_planes):
@@ -121,7 +149,8 @@ def _find_digits(j, n_planes, tables, layout, n_items):
 
 @kernel
 def _join(out, i, symbols, j, base, tables, layout):
-    """Join heads and digits of 64 values to ``out[i ...]``."""
+    """Join heads and digits of 64 values of which the symbols begin at ``j``, into ``out[i ...]``; ``base``: the head
+    that relative heads are counted from."""
     last = np.int64(tables[LAST])
     parts, left = PARTS + 64 * last, np.int64(tables[LEFT + last])
     join_64(layout.words, 0, symbols, j, layout.marks, j, tables, 0, out, i, parts, left, base)

@@ -1,5 +1,8 @@
-"""Planes of any width, one value at a time: what the faster layouts do not cover, and float64. See :mod:`layouts` for
-the terms. It is also what tests compare the faster layouts with."""
+"""Split and merge planes of any width, one value at a time (docs/format.md sections 4 and 7).
+
+This is the path of float64 and of all planes that no faster layout covers, and what tests compare the faster layouts
+with. See :mod:`layouts` for the terms.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,12 @@ def split_general(values, stream_len, float_bits, tables, planes, scratch, out, 
     """Write planes of any width up to 56 bits; arguments and result as of :func:`layouts.split_planes`. ``out`` has 8
     bytes of margin.
 
-        tail       .......iiiiiiii.....    an item of width w, ``shift`` bits from the lowest
-        window     ........iiiiiiiioooo    what is not written yet; new items come above older ones
+        tail       .......iiiiiiii.....    an item of width w, its lowest bit ``shift`` bits above the tail's
+        window     ........iiiiiiiioooo    64 bits, of which the lowest ``filled`` are not written yet: new items above
+                                           older ones; whole bytes are counted as written, up to 7 bits stay
+
+    All 8 bytes of the window are stored each time, and those that are not whole yet are overwritten by the next store:
+    that takes no branch on how many there are.
     """
     n, tail_bits, width, symbols = len(values), float_bits.tail_bits, width_of(values), scratch.symbols
     mark_of = tables.mark_of
@@ -38,7 +45,7 @@ def split_general(values, stream_len, float_bits, tables, planes, scratch, out, 
                 filled += item_bits * owned
                 store_u64(out, at, window)
                 at += np.int64(filled >> U64(3))
-                window = (window >> (filled & U64(56))) if filled < U64(64) else U64(0)
+                window = (window >> (filled & U64(56))) if filled < U64(64) else U64(0)  # no shift by 64 bits
                 filled &= U64(7)
         at += filled > 0
     return at
@@ -46,7 +53,22 @@ def split_general(values, stream_len, float_bits, tables, planes, scratch, out, 
 
 @kernel
 def _merge_plane(data, at, p, stream_len, tables, planes, scratch, n):
-    """OR the items of plane ``p`` into the tails of ``n`` values. ``data`` is readable 8 bytes past the plane."""
+    """OR the items of one plane into the tails of a block's values.
+
+        loaded     ...nnnnniiiiiiiiooo                 64 bits of ``data`` from the byte on that has bit ``position``
+        item                ...iiiiiiii                the lowest bits, once it is shifted right by ``position`` mod 8
+        tail       .......iiiiiiii.....                the item, ``shift`` bits above the tail's lowest bit
+
+    Args:
+        data: uint8, readable 8 bytes past the plane.
+        at: Byte at which the plane begins.
+        p: Number of the plane.
+        stream_len: Values per sub-stream.
+        tables: The codebook's :class:`layouts.PlaneTables`.
+        planes: See :class:`bundles.Planes`.
+        scratch: ``symbols`` are known; ``layout.tails``, uint64, are added to.
+        n: Number of values.
+    """
     symbols, tails, mark_of, shift = scratch.symbols, scratch.layout.tails, tables.mark_of, tables.shift[p]
     item_bits, item_mask = U64(planes.widths[p]), U64((1 << planes.widths[p]) - 1)
     position = U64(at) << U64(3)
@@ -84,7 +106,7 @@ def merge_general(data, at, stream_len, float_bits, tables, planes, scratch, out
 
 @kernel
 def merge_without_planes(stream_len, float_bits, tables, scratch, out):
-    """Turn heads into values of types that have no tail."""
+    """Turn heads into values of types that have no tail (of one byte), where the head is the value."""
     n, symbols, head_mask = len(out), scratch.symbols, U64((1 << float_bits.head_bits) - 1)
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len

@@ -1,4 +1,4 @@
-"""The layouts of planes: which kernels split values into planes and merge them again.
+"""The layouts of planes: types that say which kernels split values into planes and merge them again.
 
 A layout is a type, of which ``Scratch.layout`` is one: it holds the scratch arrays of that layout's kernels, and
 :mod:`layouts` chooses the kernels by it when code is compiled. Bytes are the same whatever the layout is.
@@ -27,8 +27,8 @@ class Tails24(NamedTuple):
     """Scratch for one plane of tails of 24 bits (float32, lossless); see :mod:`whole_tail`.
 
     Attributes:
-        words: uint32[stream_len + 64].
-        dense: uint32[stream_len + 64].
+        words: uint32[stream_len + 64], tails of a sub-stream's values, with gaps where values are zero.
+        dense: uint32[stream_len + 64], the same tails without gaps.
     """
 
     words: np.ndarray
@@ -39,7 +39,7 @@ class Tails8(NamedTuple):
     """Scratch for one plane of tails of 8 bits (bfloat16, float16, lossless); see :mod:`whole_tail`.
 
     Attributes:
-        tails: uint8[stream_len + 64].
+        tails: uint8[stream_len + 64], of a sub-stream's values.
     """
 
     tails: np.ndarray
@@ -49,8 +49,8 @@ class Tails7(NamedTuple):
     """Scratch for one plane of tails of 7 bits (bfloat16 with a wide head); see :mod:`wide_head`.
 
     Attributes:
-        seven: uint8[block + 64].
-        tails: uint8[stream_len + 64].
+        seven: uint8[block + 64], tails of the block's values without those of zeros, a byte each.
+        tails: uint8[stream_len + 64], of a sub-stream's values, to decode.
     """
 
     seven: np.ndarray
@@ -61,7 +61,7 @@ class Tails23(NamedTuple):
     """Scratch for planes of 16 and 7 bits (float32 with a wide head); see :mod:`wide_head`.
 
     Attributes:
-        seven: uint8[block + 64].
+        seven: uint8[block + 64], the lower 7 bits of tails of the block's values without those of zeros, a byte each.
     """
 
     seven: np.ndarray
@@ -71,10 +71,10 @@ class NarrowPlanes(NamedTuple):
     """Scratch for several planes of at most 8 bits (ladders, fixed bits); see :mod:`narrow`.
 
     Attributes:
-        words: uint32[stream_len + 64].
-        bytes: uint8[2 * (stream_len + 64)].
-        marks: Laid out like symbols.
-        items: uint8[8, block + 64].
+        words: uint32[stream_len + 64], tails of a sub-stream's values, or a last group of fewer than 64 values.
+        bytes: uint8[2 * (stream_len + 64)], an item of one plane for each value, and its shifts; or picks.
+        marks: uint8, laid out like symbols, which planes each value owns an item of; or classes of symbols.
+        items: uint8[8, block + 64], by plane: the items that values own, a byte each.
     """
 
     words: np.ndarray
@@ -87,7 +87,7 @@ class GeneralPlanes(NamedTuple):
     """Scratch for any planes; see :mod:`general`.
 
     Attributes:
-        tails: uint64[block], to decode.
+        tails: uint64[block], of all values, to decode; to encode uint64[0].
     """
 
     tails: np.ndarray
@@ -97,8 +97,18 @@ Layout = NoPlanes | Tails24 | Tails8 | Tails7 | Tails23 | NarrowPlanes | General
 
 
 def layout_scratch(layout: type[Layout], block: int, stream_len: int, strided: int, decode: bool) -> Layout:
-    """Make the scratch of a layout for blocks of ``block`` values; ``strided``: length of arrays laid out like
-    symbols."""
+    """Make the scratch of a layout.
+
+    Args:
+        layout: One of the types above.
+        block: Values per block.
+        stream_len: Values per sub-stream.
+        strided: Bytes of arrays that are laid out like symbols.
+        decode: Whether planes are merged with it, else split.
+
+    Returns:
+        The layout's arrays, uninitialized.
+    """
     stream, whole = stream_len + GROUP, block + GROUP
     if layout is Tails24:
         return Tails24(np.empty(stream, np.uint32), np.empty(stream, np.uint32))

@@ -1,13 +1,18 @@
-"""From values to planes and back: the sign and mantissa bits of a block's values, one packed array per plane
-(docs/format.md sections 4 and 7).
+"""From a block's values to planes and back: sign and mantissa bits, one packed array per plane (docs/format.md sections
+4 and 7).
+
+    value     s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm      here float32 on a ladder in steps of six bits
+    tail               s mmmmm mmmmmm mmmmmm ......   dropped bits are 0
+    items              |--p0-| |-p1-| |-p2-|          of planes 0, 1 and 2, which this value's level owns
+    plane p   item of the first value that owns one, item of the second, ...: packed bits
 
 Encoding cuts each value's kept bits into items ("split"), decoding joins items, heads and signs into values ("merge").
-There are pairs of kernels for several layouts (:mod:`layout_types`), all with the same bytes; which one it is the type
-of ``scratch.layout`` says, and is chosen when the calling kernel is compiled.
+There are pairs of kernels for several layouts (:mod:`layout_types`), all with the same bytes; the type of
+``scratch.layout`` says which pair it is, and it is chosen when the calling kernel is compiled.
 
 Symbols of a sub-stream lie in ``scratch.symbols`` at a stride of ``stream_len + STREAM_PAD`` bytes; behind the last,
 shorter sub-stream up to the next multiple of 64 the symbols are 0. Which items a value owns follows from its symbol, by
-:class:`PlaneTables`.
+:class:`PlaneTables`: symbols have levels, and levels own planes.
 """
 
 from __future__ import annotations
@@ -38,10 +43,10 @@ class PlaneTables(NamedTuple):
     """Tables by symbol of one codebook: which planes its values own items of, and where.
 
     Attributes:
-        mark_of: uint8[256], by symbol: bit p set where a value of this symbol owns an item of plane p.
-        shift: uint8[8, 256], by plane and symbol: how far left of the tail's lowest bit that item lies.
+        mark_of: uint8[256], by symbol: its mark: bit p set where a value of this symbol owns an item of plane p.
+        shift: uint8[8, 256], by plane and symbol: bits between the tail's lowest and that item's lowest.
         head_of: uint16[256], by symbol: relative head; to decode.
-        narrow_head_of: uint8[256], its low byte; to decode.
+        narrow_head_of: uint8[256], by symbol: its low byte; to decode.
     """
 
     mark_of: np.ndarray
@@ -58,8 +63,10 @@ def plane_tables(books, c):
 
 @kernel
 def _has_classes(tables, heads, planes, scratch):
-    """Return whether a block's planes are those of :mod:`classes_ssse3`, whose tables are then in ``scratch.chunk``.
-    ``heads``: relative heads by symbol, or None to encode."""
+    """Return whether :mod:`classes_ssse3` can do a block's planes, whose tables are then in ``scratch.chunk``.
+
+    ``heads``: uint8[256], relative heads by symbol, or None to encode.
+    """
     if width_of(scratch.shifted) != 32:
         return False
     return find_classes(tables.mark_of, tables.shift, heads, planes.widths, planes.uniform, planes.n, scratch.chunk) > 0
@@ -67,6 +74,7 @@ def _has_classes(tables, heads, planes, scratch):
 
 @kernel
 def _split_narrow(values, stream_len, tables, planes, scratch, out, at):
+    """Write several planes of at most 8 bits, by classes of symbols where that is faster and possible."""
     if BY_CLASSES and _has_classes(tables, None, planes, scratch):
         return split_classes(values, stream_len, planes, scratch, out, at)
     return narrow.split_narrow(values, stream_len, tables, planes, scratch, out, at)
@@ -74,6 +82,7 @@ def _split_narrow(values, stream_len, tables, planes, scratch, out, at):
 
 @kernel
 def _merge_narrow(data, at, stream_len, tables, planes, scratch, out):
+    """Read several planes of at most 8 bits, by classes of symbols if :func:`_count_narrow` has found some."""
     if BY_CLASSES and width_of(out) == 32 and scratch.chunk[NUMBER]:
         merge_classes(data, at, stream_len, planes, scratch, out)
     else:
@@ -82,8 +91,17 @@ def _merge_narrow(data, at, stream_len, tables, planes, scratch, out):
 
 @kernel
 def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
-    """Count the items of every plane: ``n_items``: int64[8], result; with ``marks`` also find the marks of all
-    values."""
+    """Count the items of every plane.
+
+    Args:
+        symbols: uint8, strided; become 0 behind the last value up to a multiple of 64.
+        n: Number of values.
+        stream_len: Values per sub-stream.
+        n_planes: Number of planes.
+        mark_of: uint8[256], marks by symbol.
+        marks: uint8, laid out like ``symbols``, result: the mark of each value; or None: not wanted.
+        n_items: int64[8], result.
+    """
     n_items[:] = 0
     if marks is not None and not HAS_AVX512:
         narrow.find_marks(symbols, n, stream_len, mark_of, marks)
@@ -96,7 +114,7 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
                 marks[place + i] = 0
         if marks is not None and HAS_AVX512:
             for i in range(place, place + count, 64):
-                if count_64(symbols, i, 255):
+                if count_64(symbols, i, 255):  # groups of zeros are as common as costly
                     mark_64(mark_of, 0, symbols, i, marks, i, n_items, 0)
                 else:
                     clear_8(marks, i)
@@ -114,7 +132,7 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items):
 
 @kernel
 def _count_whole(n, stream_len, scratch):
-    """Count the items of planes of which all values but zeros own one, of which there are at most two."""
+    """Count the items where every value other than zero owns one of each plane, of which there are at most two."""
     symbols, total = scratch.symbols, 0
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
@@ -128,6 +146,7 @@ def _count_whole(n, stream_len, scratch):
 
 @kernel
 def _count_narrow(n, stream_len, tables, planes, scratch):
+    """Count items of planes of at most 8 bits, and find classes or marks of all values, in ``layout.marks``."""
     if BY_CLASSES and _has_classes(tables, tables.narrow_head_of, planes, scratch):
         count_classes(n, stream_len, planes, scratch)
     else:
@@ -137,6 +156,7 @@ def _count_narrow(n, stream_len, tables, planes, scratch):
 
 @kernel
 def _count_general(n, stream_len, tables, planes, scratch):
+    """Count items of any planes."""
     count_items(scratch.symbols, n, stream_len, planes.n, tables.mark_of, None, scratch.n_items)
 
 
@@ -219,12 +239,13 @@ def split_planes(values, stream_len, float_bits, tables, planes, scratch, out, a
         float_bits: See :class:`bundles.FloatBits`.
         tables: The codebook's :class:`PlaneTables`.
         planes: See :class:`bundles.Planes`.
-        scratch: ``symbols`` are known, ``layout`` says which kernels it is; others are used.
-        out: uint8, with 72 bytes of margin.
-        at: Where to write.
+        scratch: ``symbols`` are known; the type of ``layout`` says which kernels it is; ``layout``, ``n_items`` and
+            ``chunk`` are overwritten.
+        out: uint8, result, with 72 bytes of margin behind the planes.
+        at: Byte at which plane 0 begins.
 
     Returns:
-        The end.
+        The byte behind the last plane.
     """
     raise NotImplementedError("of compiled kernels only")
 
@@ -236,7 +257,15 @@ def _split_planes(values, stream_len, float_bits, tables, planes, scratch, out, 
 
 def count_plane_items(n, stream_len, tables, planes, scratch):
     """Count the items of every plane into ``scratch.n_items``, and find what else :func:`merge_planes` needs.
-    Arguments as of :func:`split_planes`."""
+
+    Args:
+        n: Number of values.
+        stream_len: Values per sub-stream.
+        tables: The codebook's :class:`PlaneTables`.
+        planes: See :class:`bundles.Planes`.
+        scratch: ``symbols`` are known, and become 0 behind the last value up to a multiple of 64; ``n_items`` is the
+            result, and for several narrow planes also ``layout.marks`` and ``chunk``.
+    """
     raise NotImplementedError("of compiled kernels only")
 
 
@@ -251,13 +280,14 @@ def merge_planes(data, at, stream_len, float_bits, tables, planes, scratch, out)
     """Join a block's planes and symbols into values.
 
     Args:
-        data: uint8, with 72 bytes of margin behind the planes.
-        at: Where the planes begin.
+        data: uint8, readable 72 bytes past the planes.
+        at: Byte at which plane 0 begins.
         stream_len: Values per sub-stream.
         float_bits: See :class:`bundles.FloatBits`.
         tables: The codebook's :class:`PlaneTables`.
         planes: See :class:`bundles.Planes`.
-        scratch: What :func:`count_plane_items` has found, and ``bases``: reference heads of sub-streams.
+        scratch: ``symbols``, what :func:`count_plane_items` has found, and ``bases``, uint16[n_streams]: the heads that
+            relative heads of each sub-stream are counted from.
         out: uintW[n], result.
     """
     raise NotImplementedError("of compiled kernels only")

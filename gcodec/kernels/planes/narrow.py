@@ -1,8 +1,12 @@
-"""Several planes of at most 8 bits: ladders and fixed bits. See :mod:`layouts` for the terms.
+"""Split and merge several planes of at most 8 bits: ladders and fixed bits (docs/format.md sections 4 and 7).
 
     float32      s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm
-    tail                  s mmmmmm mmmmmm mmm........      items of planes 0, 1, 2 ..., the first ones of which a value
-    planes                  \\_0__/ \\_1__/ \\2/                owns: which depends on its level
+    tail                  s mmmmm mmmmmm mmmmmm ......     a level with items of planes 0, 1 and 2, of six bits each
+    items                 |--0--| |--1-| |--2-|            which planes these are depends on the level
+
+See :mod:`layouts` for the terms. Here is the path of CPUs without AVX-512, a sub-stream at a time and its planes one
+after another; where there is AVX-512, groups of 64 values go through :mod:`narrow_avx512`, all planes together, and
+:mod:`classes_ssse3` does float32 with SSSE3 where items lie within six bits. All of them share the packing below.
 """
 
 from __future__ import annotations
@@ -23,7 +27,15 @@ if BY_CLASSES:
 
 @kernel
 def find_marks(symbols, n, stream_len, mark_of, marks):
-    """Find the marks of all values, laid out like ``symbols``, 0 behind the last. ``mark_of``: uint8[256]."""
+    """Find the mark of every value: which planes it owns items of.
+
+    Args:
+        symbols: uint8, strided; 0 behind the last value up to a multiple of 64.
+        n: Number of values.
+        stream_len: Values per sub-stream.
+        mark_of: uint8[256], marks by symbol.
+        marks: uint8, laid out like ``symbols``, result.
+    """
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         for i in range(place, place + min(stream_len, n - s * stream_len), 64):
@@ -32,7 +44,7 @@ def find_marks(symbols, n, stream_len, mark_of, marks):
 
 @kernel
 def find_tails(values, start, count, words):
-    """Find the tails of some values of 32 or 16 bits with 8 head bits, by :func:`scalar.tail_of`."""
+    """Find the tails of ``count`` values of 32 or 16 bits with 8 head bits, by :func:`scalar.tail_of`, in ``words``."""
     source = subarray(values, start, count)
     if width_of(values) == 32:
         for i in range(count):
@@ -66,7 +78,9 @@ def split_narrow(values, stream_len, tables, planes, scratch, out, at):
             look_up_64(tables.mark_of, 0, symbols, i, marks, i)
         find_tails(values, first, count, words)
         for p in range(planes.n):
-            # The items of all values in bytes, whatever lies above them; then those that are owned, close together.
+            # tail          smmmmm iiiiii mmmmmm mmmmmm      iiiiii: item of plane p, ``right`` bits above the lowest
+            # item_bytes        ?? iiiiii                    of every value, owned or not, and what lies above (?)
+            # items         those of them that values own, one behind the other
             if uniform[p] >= 0:
                 right = U32(uniform[p]) & U32(31)
                 for i in range(count):
@@ -107,6 +121,7 @@ def merge_narrow(data, at, stream_len, tables, planes, scratch, out):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
+        # ``words`` become tails: items, expanded to the values that own them and 0 elsewhere, shifted left and joined.
         for i in range(count):
             words[i] = 0
         for p in range(planes.n):
@@ -143,8 +158,21 @@ def merge_narrow(data, at, stream_len, tables, planes, scratch, out):
 
 @kernel
 def pack_bytes(items, n, width, out, at):
-    """Pack the low ``width`` (1 ... 8) bits of ``items`` (uint8[n + 64]). ``out`` has 72 bytes of margin. Returns the
-    end."""
+    """Pack items, a byte each, into a plane: a packed array (docs/format.md section 1).
+
+        items     ??aaaaaa ??bbbbbb ??cccccc ??dddddd      bytes, first on the left
+        out       bbaaaaaa ccccbbbb ddddddcc               each byte's lowest bit on the right; width 6
+
+    Args:
+        items: uint8[n + 64]; the last 64 become 0; what is above an item in its byte is cut off.
+        n: Number of items.
+        width: Bits of an item, 1 ... 8.
+        out: uint8, result, with 72 bytes of margin.
+        at: Byte at which the plane begins.
+
+    Returns:
+        The byte behind the plane.
+    """
     for k in range(n, n + 64):
         items[k] = 0
     for i in range(0, n, 64):
@@ -159,8 +187,15 @@ def pack_bytes(items, n, width, out, at):
 
 @kernel
 def unpack_bytes(data, at, n, width, items):
-    """Unpack what :func:`pack_bytes` has packed: ``items``: uint8[n + 64]. ``data`` is readable 72 bytes past the
-    plane."""
+    """Unpack a plane into items, a byte each with zeros above: the inverse of :func:`pack_bytes`.
+
+    Args:
+        data: uint8, readable 72 bytes past the plane.
+        at: Byte at which the plane begins.
+        n: Number of items.
+        width: Bits of an item, 1 ... 8.
+        items: uint8[n + 64], result.
+    """
     for i in range(0, n, 64):
         if width == 6:
             unpack_6(data, at + (i >> 3) * 6, items, i)

@@ -1,7 +1,11 @@
-"""Several planes of at most 8 bits in groups of 64 values, for CPUs with AVX-512: what :mod:`narrow` does, with the
-same bytes. The last group may have fewer; it passes through a scratch array.
+"""Split and merge several planes of at most 8 bits in groups of 64 values, for CPUs with AVX-512.
 
-``j`` is where the symbols of a group begin, which lie at a stride of ``stream_len + STREAM_PAD``.
+The bytes are those of :mod:`narrow` (docs/format.md sections 4 and 7). A group passes once through registers for all of
+its planes, by the steps of :mod:`narrow_steps_avx512` or, where items are chunks of the tail, :mod:`chunks_avx512`. The
+last group, which may have fewer values, passes through a scratch array.
+
+``j`` is where the symbols of a group begin in ``scratch.symbols``, where sub-streams are ``stream_len + STREAM_PAD``
+bytes apart.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ def _merge_chunks(stream_len, tables, planes, scratch, out):
 
 @inlined
 def _split_64(values, i, j, tables, planes, scratch, like):
-    """Cut 64 values from number ``i`` of ``values`` on, which are of the type of ``like``."""
+    """Cut 64 values, from number ``i`` of ``values`` on, into the items of their planes. They are of the type of
+    ``like``: ``values`` may be scratch of another."""
     symbols, items, n_items, picks = scratch.symbols, scratch.layout.items, scratch.n_items, scratch.layout.bytes
     row, shift, uniform, mark_of = items.shape[1], tables.shift, planes.uniform, tables.mark_of
     if width_of(like) == 32:
@@ -78,7 +83,7 @@ def split_groups(values, stream_len, tables, planes, scratch):
         stream_len: Values per sub-stream.
         tables: See :class:`layouts.PlaneTables`.
         planes: See :class:`bundles.Planes`.
-        scratch: ``symbols`` are known, ``n_items`` are zeros; ``layout.items`` and ``n_items`` are results.
+        scratch: ``symbols`` are known, ``n_items`` are zeros; ``n_items`` and ``layout.items`` are results.
     """
     if width_of(values) == 32 and planes.chunks[N_WIDE]:
         _split_chunks(values, stream_len, tables, planes, scratch)
@@ -99,7 +104,8 @@ def split_groups(values, stream_len, tables, planes, scratch):
 
 @inlined
 def _merge_64(out, i, j, s, tables, planes, scratch, like):
-    """Join 64 values of sub-stream ``s`` to number ``i`` of ``out`` on, which are of the type of ``like``."""
+    """Join 64 values of sub-stream ``s``, from number ``i`` of ``out`` on. They are of the type of ``like``: ``out``
+    may be scratch of another."""
     symbols, items, n_items, marks = scratch.symbols, scratch.layout.items, scratch.n_items, scratch.layout.marks
     row, shift, uniform, head_of = items.shape[1], tables.shift, planes.uniform, tables.narrow_head_of
     base, n_planes = np.int64(scratch.bases[s]), planes.n
@@ -124,7 +130,15 @@ def _clear_64(out, i, like):
 
 @kernel
 def merge_groups(stream_len, tables, planes, scratch, out):
-    """Join heads and items into values: the inverse of :func:`split_groups`; ``scratch.n_items``: zeros."""
+    """Join heads and items into values: the inverse of :func:`split_groups`.
+
+    Args:
+        stream_len: Values per sub-stream.
+        tables: See :class:`layouts.PlaneTables`.
+        planes: See :class:`bundles.Planes`.
+        scratch: ``symbols``, ``bases``, ``layout.marks`` and ``layout.items`` are known, ``n_items`` are zeros.
+        out: uintW[n], result.
+    """
     if width_of(out) == 32 and planes.chunks[N_WIDE]:
         _merge_chunks(stream_len, tables, planes, scratch, out)
         return

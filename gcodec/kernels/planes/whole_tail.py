@@ -1,8 +1,13 @@
-"""Planes of whole tails: one of 24 bits (float32, lossless), or one of 8 bits (bfloat16 and float16, lossless).
+"""Split and merge planes of whole tails: one of 24 bits (float32, lossless), or one of 8 bits (bfloat16 and float16).
 
-Encoding cuts each value's kept bits into items ("split"), decoding joins items, heads and signs into values ("merge");
-see :mod:`layouts`. Here an item is the tail, by :func:`scalar.tail_of` and :func:`scalar.value_of`. With AVX-512 whole
-groups of 64 values go through the vector steps of :mod:`whole_tail_avx512`.
+Every value that is not zero owns one item, its tail (docs/format.md sections 2 and 7), so that planes are whole bytes:
+
+    values         a         0         b         c
+    float32 plane  a a a     -         b b b     c c c         bytes, least significant first
+    bfloat16       a         -         b         c
+
+:func:`scalar.tail_of` and :func:`scalar.value_of` cut and join single values. With AVX-512 sub-streams of whole groups
+of 64 go through the vector steps of :mod:`whole_tail_avx512`; the loops here are the path of all else.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ if HAS_AVX512:
 
 @kernel
 def count_marked(symbols, place, count):
-    """Return how many of ``count`` symbols are not zero."""
+    """Return how many of ``count`` symbols, from ``symbols[place]`` on, are not zero."""
     if count & 63 == 0:
         total = np.int64(0)
         for i in range(0, count, 64):
@@ -42,12 +47,12 @@ def split_24(values, stream_len, scratch, out, at):
     Args:
         values: uint32[n].
         stream_len: Values per sub-stream.
-        scratch: ``symbols``; ``layout``, a :class:`layout_types.Tails24`, is used.
-        out: uint8, with 64 bytes of margin.
-        at: Where to write.
+        scratch: ``symbols`` are known; ``layout``, a :class:`layout_types.Tails24`, is overwritten.
+        out: uint8, result, with 64 bytes of margin.
+        at: Byte at which the plane begins.
 
     Returns:
-        The end.
+        The byte behind the plane.
     """
     symbols, words, dense, n = scratch.symbols, scratch.layout.words, scratch.layout.dense, len(values)
     for s in range((n + stream_len - 1) // stream_len):
@@ -63,7 +68,7 @@ def split_24(values, stream_len, scratch, out, at):
         for i in range(count):
             words[i] = tail_of(U32(stream[i]), 32, 24)
         number = count_marked(symbols, place, count)
-        if number == count:
+        if number == count:  # no zeros, so that there are no gaps to close
             for i in range(0, count, 16):
                 pack_24(words, i, out, at + 3 * i)
         else:
@@ -85,7 +90,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         at: Where the plane begins.
         stream_len: Values per sub-stream.
         first_head: Relative head of symbol 1.
-        scratch: ``symbols`` and ``bases``; ``layout``, a :class:`layout_types.Tails24`, is used.
+        scratch: ``symbols`` and ``bases`` are known; ``layout``, a :class:`layout_types.Tails24`, is overwritten.
         out: uint32[n], result.
     """
     symbols, words, dense, n = scratch.symbols, scratch.layout.words, scratch.layout.dense, len(out)

@@ -1,4 +1,8 @@
-"""Planes of whole tails, 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`whole_tail`."""
+"""Split and merge planes of whole tails, 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`whole_tail`.
+
+Their law is :func:`scalar.tail_of` and :func:`scalar.value_of`, on every lane; a lane owns an item where its symbol is
+not 0.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,16 @@ _THREE = ir.Constant(_INDEX, 3)
 
 
 def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that writes tails of 24 bits, in four registers of 16 values.
+
+        lane           0                1                2
+        values         s eeeeeeee m..   0 00000000 0..   s eeeeeeee m..      symbols not 0: 1 0 1
+        tails          0 aaa            .                0 ccc               bytes of 32-bit lanes, highest first
+        compressed     0 aaa            0 ccc
+        out            aaa ccc ...                           64 bytes are stored, of which 3 * items matter
+
+    Each register is stored where the items of the one before end: what lies behind them is overwritten.
+    """
     picks = [4 * (k // 3) + k % 3 for k in range(48)] + [63] * 16
     symbols, out, total = load(builder, at(2, 8), 8, 64), at(4, 8), ir.Constant(_INDEX, 0)
     for k in range(4):
@@ -27,30 +41,45 @@ def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
     return total
 
 
-#: split_24_64(values, i, symbols, j, out, at) -> how many: three bytes for each of 64 float32 whose symbol is not 0.
+#: split_24_64(values, i, symbols, j, out, at) -> number of items: write three bytes for each of 64 float32 whose symbol
+#: is not 0. ``values``: uint32; ``symbols``, ``out``: uint8, with 64 bytes of margin.
 split_24_64 = intrinsic_step(types.intp, 6, _generate_split_24)
 
 
 def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that reads tails of 24 bits and joins them with heads, in four registers of 16 values.
+
+        lane           0                1                2                 symbols not 0: 1 0 1
+        data           aaa ccc ...                                         64 bytes, of which 3 * items are used
+        spaced         0 aaa            0 ccc            ...               32-bit lanes
+        expanded       0 aaa            0                0 ccc             zero where there is no item
+        values         s eeeeeeee m..   0                s eeeeeeee m..    head = symbol + origin
+    """
     picks = [64 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
     symbols, data, total = load(builder, at(2, 8), 8, 64), at(0, 8), ir.Constant(_INDEX, 0)
     for k in range(4):
-        some = symbols.part(k, 16)
-        mask = some.compare("!=", 0)
+        quarter = symbols.part(k, 16)
+        mask = quarter.compare("!=", 0)
         packed = load(builder, builder.gep(data, [builder.mul(total, _THREE)]), 8, 64)
         tail = move("expand", packed.pick(picks, packed ^ packed).seen_as(32), mask)
-        value = join_values(some.to(32) + args[6], tail)
+        value = join_values(quarter.to(32) + args[6], tail)
+        # Without the head a zero's bits are the expanded tail's, which are 0.
         mask.choose(value, tail).store(builder.gep(at(4, 32), [ir.Constant(_INDEX, 64 * k)]))
         total = builder.add(total, mask.count())
     return total
 
 
-#: merge_24_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+#: merge_24_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 float32, the inverse of split_24_64.
+#: ``origin``: the head that symbol 0 would have if it had one; heads are symbols + origin, modulo 256.
 merge_24_64 = intrinsic_step(types.intp, 7, _generate_merge_24)
 
 
 def splitter(rest: int) -> Any:
-    """Make a step that cuts 64 values of 16 bits with ``rest`` bits below the head."""
+    """Make the step that cuts 64 values of 16 bits, of which ``rest`` lie below the head.
+
+        values     s hhhhhhhh mmmmmmm      rest = 7; 6 where the head has 9 bits
+        tails               s mmmmmmm      moved to the lower byte, and compressed to those whose symbol is not 0
+    """
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         values, mask = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
         tail = (values & (1 << rest) - 1) | ((values >> (15 - rest)) & (1 << rest))
@@ -61,11 +90,17 @@ def splitter(rest: int) -> Any:
 
 
 def merger(rest: int) -> Any:
-    """Make the inverse of a step of :func:`splitter`."""
+    """Make the step that joins heads and tails to 64 values of 16 bits, the inverse of a step of :func:`splitter`.
+
+        tails               s mmmmmmm      a byte each, expanded to where symbols are not 0
+        heads        hhhhhhhh              symbol + origin, modulo 2**8 or 2**9
+        values     s hhhhhhhh mmmmmmm
+    """
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         symbols = load(builder, at(2, 8), 8, 64)
         mask = symbols.compare("!=", 0)
         tail = move("expand", load(builder, at(0, 8), 8, 64), mask).to(16)
+        # Heads of 8 bits are added up in bytes, of which there are twice as many to a register as of 16-bit lanes.
         head = (symbols + args[6]).to(16) if rest == 7 else symbols.to(16) + args[6]
         mask.choose(join_values(head, tail, 16, rest), tail).store(at(4, 16))
         return mask.count()
@@ -73,8 +108,9 @@ def merger(rest: int) -> Any:
     return intrinsic_step(types.intp, 7, generate)
 
 
-#: split_8_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 whose symbol is not 0, a byte
-#: each.
+#: split_8_64(values, i, symbols, j, out, at) -> number of items: write the tail of each of 64 bfloat16 or float16 whose
+#: symbol is not 0, a byte each. ``values``: uint16; ``symbols``, ``out``: uint8, with 64 bytes of margin.
 split_8_64 = splitter(7)
-#: merge_8_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+#: merge_8_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 values, the inverse of split_8_64.
+#: ``origin`` as of merge_24_64.
 merge_8_64 = merger(7)

@@ -1,5 +1,12 @@
-"""Planes where the head has a mantissa bit: 7 bits of bfloat16, 16 and 7 bits of float32; see :mod:`whole_tail`. The
-vector steps are those of :mod:`wide_head_avx512`."""
+"""Split and merge planes behind a wide head, which has a mantissa bit (codes 7 and 8 of docs/format.md section 2).
+
+    bfloat16   s hhhhhhhhh mmmmmm                       tail of 7 bits: one plane
+    float32    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm       tail of 23 bits: the upper 16 in plane 0, the lower 7 in plane 1
+
+Every value that is not zero owns an item of each plane. Items of 7 bits are collected in bytes, ``seven``, and packed
+at the end: eight bytes to seven. The vector steps are those of :mod:`wide_head_avx512`; all else is as in
+:mod:`whole_tail`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,8 @@ if HAS_AVX512:
 
 @kernel
 def _pack(seven, n, out, at):
-    """Pack the low 7 bits of ``n`` bytes. Returns the end."""
+    """Pack the low 7 bits of the first ``n`` bytes of ``seven``, of which the next 64 become 0, into a plane from byte
+    ``at`` of ``out`` on. Returns the byte behind the plane."""
     for i in range(n, n + 64):
         seven[i] = U8(0)
     for i in range(0, n, 64):
@@ -79,8 +87,10 @@ def merge_7(data, at, stream_len, first_head, scratch, out):
 
 @kernel
 def split_23(values, stream_len, scratch, out, at):
-    """Write 16 bits, and after those of all values 7 bits, for every float32 that is not zero; arguments as of
-    :func:`whole_tail.split_24`, ``scratch.layout`` a :class:`layout_types.Tails23`."""
+    """Write the planes of float32 with a wide head: 16 bits for every value that is not zero, then 7 bits for each.
+
+    Arguments and result as of :func:`whole_tail.split_24`, ``scratch.layout`` a :class:`layout_types.Tails23`.
+    """
     symbols, seven, n = scratch.symbols, scratch.layout.seven, len(values)
     k = np.int64(0)
     for s in range((n + stream_len - 1) // stream_len):

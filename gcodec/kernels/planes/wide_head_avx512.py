@@ -1,4 +1,5 @@
-"""Planes behind wide heads, 64 values at a time, for CPUs with AVX-512: vector steps of :mod:`wide_head`."""
+"""Split and merge planes behind wide heads, 64 values at a time, for CPUs with AVX-512: vector steps of
+:mod:`wide_head`, whose law is :func:`scalar.tail_of` and :func:`scalar.value_of`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,13 @@ _TWO = ir.Constant(_INDEX, 2)
 
 
 def _generate_split_23(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that writes tails of 23 bits.
+
+        values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm
+        tails               s mmmmmmmmmmmmmmm mmmmmmm
+        upper               s mmmmmmmmmmmmmmm             64 16-bit lanes, compressed half by half to ``out``
+        lower                                 mmmmmmm     64 bytes, compressed to ``seven``, and packed later
+    """
     values, mask = load(builder, at(0, 32), 32, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
     tail = extract_tails(values, 22)
     upper, total = (tail >> 7).to(16), ir.Constant(_INDEX, 0)
@@ -29,6 +37,13 @@ def _generate_split_23(builder: Any, args: list[Any], at: Any) -> Any:
 
 
 def _generate_merge_23(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the inverse: expand both planes to the lanes whose symbol is not 0, and join them with heads.
+
+        upper               s mmmmmmmmmmmmmmm
+        lower                                 mmmmmmm
+        heads       hhhhhhhhh                             symbol + origin, modulo 512
+        values    s hhhhhhhhh mmmmmmmmmmmmmmmmmmmmmm
+    """
     symbols, total, upper = load(builder, at(4, 8), 8, 64), ir.Constant(_INDEX, 0), []
     mask = symbols.compare("!=", 0)
     for k in range(2):
@@ -43,14 +58,16 @@ def _generate_merge_23(builder: Any, args: list[Any], at: Any) -> Any:
     return total
 
 
-#: split_23_64(values, i, symbols, j, out, at, seven, k) -> how many: of each of 64 float32 whose symbol is not 0 the
-#: tail of 23 bits: the upper 16 to ``out`` (bytes), the lower 7 to ``seven``.
+#: split_23_64(values, i, symbols, j, out, at, seven, k) -> number of items: write the tail of 23 bits of each of 64
+#: float32 whose symbol is not 0: the upper 16 bits to ``out``, the lower 7 to ``seven``, both uint8 with 64 bytes of
+#: margin.
 split_23_64 = intrinsic_step(types.intp, 8, _generate_split_23)
-#: merge_23_64(data, at, seven, k, symbols, j, out, i, origin) -> how many: inverse; ``origin``: head of symbol 0.
+#: merge_23_64(data, at, seven, k, symbols, j, out, i, origin) -> number of items: join 64 float32, the inverse of
+#: split_23_64. ``origin``: the head that symbol 0 would have if it had one; heads are symbols + origin, modulo 512.
 merge_23_64 = intrinsic_step(types.intp, 9, _generate_merge_23)
 
-#: split_7_64(values, i, symbols, j, out, at) -> how many: the tail of each of 64 bfloat16 with a head of 9 bits whose
-#: symbol is not 0, seven bits in a byte each.
+#: split_7_64(values, i, symbols, j, out, at) -> number of items: write the tail of each of 64 bfloat16 with a head of 9
+#: bits whose symbol is not 0, seven bits in a byte each.
 split_7_64 = splitter(6)
-#: merge_7_64(data, at, symbols, j, out, i, origin) -> how many items: inverse; ``origin``: head of symbol 0.
+#: merge_7_64(data, at, symbols, j, out, i, origin) -> number of items: join 64 such values, the inverse of split_7_64.
 merge_7_64 = merger(6)
