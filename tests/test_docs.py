@@ -99,6 +99,6 @@ def test_names_and_paths_in_the_documentation_exist(page):
     assert not lost(page), "these exist no more:\n" + "\n".join(lost(page))
 
 
-def test_names_that_do_not_exist_are_found(tmp_path):
+def test_names_in_the_documentation_that_do_not_exist_are_found(tmp_path):
     assert resolves("gcodec.encode") and resolves("gcodec.gpu.encoder.plan_of") and resolves("bench.gpu")
     assert not resolves("gcodec.nowhere") and not resolves("gcodec.codec.nothing")

@@ -82,7 +82,7 @@ def feed(controller, gains, seconds=None, steps=1):
     return controller.log[-steps:]
 
 
-def test_each_branch_is_taken():
+def test_gravac_sends_the_candidate_the_floor_or_dense_by_what_each_keeps():
     controller = gravac()
     assert feed(controller, lambda factor: 0.9) == [20]
     assert feed(controller, lambda factor: 0.8 if factor == 10 else 0.6) == [10]
@@ -90,7 +90,7 @@ def test_each_branch_is_taken():
     assert controller.fallback == Dense()
 
 
-def test_candidates_of_both_policies_are_the_papers():
+def test_candidates_of_exponential_and_geometric_policies_are_the_papers():
     assert Exponential().candidates(10, 1000) == [20, 40, 160, 1000]
     assert Geometric().candidates(10, 2000) == [20, 40, 80, 160, 320, 640, 1280, 2000]
     assert Geometric().candidates(1.5, 1000)[:5] == [3, 6, 12, 24, 48]
@@ -98,7 +98,7 @@ def test_candidates_of_both_policies_are_the_papers():
 
 
 @pytest.mark.parametrize("policy", [Exponential(), Geometric()], ids=repr)
-def test_every_candidate_has_its_window(policy):
+def test_every_candidate_factor_is_tried_for_one_window(policy):
     controller = gravac(policy=policy, omega=0.0)
     wanted = policy.candidates(10, 1000)
     assert feed(controller, lambda factor: 0.9 - factor / 1e5, steps=4 * len(wanted)) == [
@@ -107,7 +107,7 @@ def test_every_candidate_has_its_window(policy):
     assert controller.ideal == 0
 
 
-def test_the_least_factor_rises_to_the_one_just_tried():
+def test_the_floor_rises_to_the_candidate_that_was_just_tried():
     controller = gravac(omega=0.01)
     feed(controller, lambda factor: 0.9 if factor <= 40 else 0.8, steps=4)
     assert (controller.floor, controller.candidate) == (20, 40)
@@ -118,7 +118,7 @@ def test_the_least_factor_rises_to_the_one_just_tried():
 
 
 @pytest.mark.parametrize(("settle", "sent"), [(False, 10), (True, 40)])
-def test_exploration_may_settle_on_the_best_that_keeps_enough(settle, sent):
+def test_exploration_with_settle_ends_at_the_best_factor_that_keeps_enough(settle, sent):
     """As published, what follows the last candidate is theta_min, though another factor did as well."""
     controller = gravac(settle=settle, omega=0.0)
 
@@ -149,7 +149,7 @@ def test_exploration_ends_where_throughput_no_longer_rises():
     assert controller.throughputs[1280] == pytest.approx(100 / seconds(1280) * 0.9)
 
 
-def test_a_network_that_compression_does_not_help_ends_dense():
+def test_gravac_ends_dense_where_compression_raises_no_throughput():
     controller = gravac(omega=0.05, epsilon=0.7)
     feed(controller, lambda factor: 0.5, lambda factor: 1.0, steps=2)      # dense
     feed(controller, lambda factor: 0.99, lambda factor: 1.0, steps=2)
@@ -158,7 +158,7 @@ def test_a_network_that_compression_does_not_help_ends_dense():
     assert controller.probes() == [{"x": Dense()}]
 
 
-def test_time_spent_on_probes_is_not_the_dense_branchs():
+def test_throughput_of_the_dense_branch_excludes_the_time_of_probes():
     controller = gravac()
     feed(controller, lambda factor: 0.5)
     controller.choose(Measured(1.0, 1.0, (0.5, 0.5), 3.0, 1.0, 8.0))
@@ -173,7 +173,7 @@ def test_gains_are_moving_averages():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
-def test_gradients_without_a_gain_change_none_and_are_sent_dense(bad):
+def test_zero_or_non_finite_gradients_change_no_gain_and_are_sent_dense(bad):
     controller = gravac()
     feed(controller, lambda factor: 0.9)
     before = dict(controller.gains)
@@ -185,12 +185,12 @@ def test_gradients_without_a_gain_change_none_and_are_sent_dense(bad):
 @pytest.mark.parametrize("wrong", [
     {"least": 0.5}, {"least": 20.0, "most": 10.0}, {"epsilon": 0.0}, {"window": 0}, {"weight": 2.0}, {"omega": -1.0},
     {"denominator": "both"}, {"metric": "cubed"}], ids=str)
-def test_knobs_without_meaning_are_refused(wrong):
+def test_gravac_refuses_arguments_out_of_range(wrong):
     with pytest.raises(InvalidArgument):
         GraVAC(TopK(0.1), **wrong)
 
 
-def test_policies_without_meaning_are_refused():
+def test_policies_refuse_arguments_out_of_range():
     wrong = (lambda: Exponential(1.0), lambda: Geometric(0.5), lambda: Listed(()), lambda: Listed((3, 2)),
              lambda: gravac_bits((3, 5)))
     for call in wrong:
@@ -200,7 +200,7 @@ def test_policies_without_meaning_are_refused():
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
        st.sampled_from([Exponential(), Geometric()]), st.sampled_from([0.0, 0.05, 0.5]), st.integers(1, 4))
-def test_whatever_is_measured(steps, policy, omega, window):
+def test_gravac_keeps_its_invariants_whatever_is_measured(steps, policy, omega, window):
     """What is sent keeps enough; candidates only rise, to theta_max at most, until one of those that were sent is
     ideal; the same numbers lead to the same decisions, before a resume or after."""
     controller, twin = (gravac(policy=policy, omega=omega, window=window, epsilon=0.6) for _ in range(2))
@@ -234,7 +234,7 @@ def test_whatever_is_measured(steps, policy, omega, window):
 
 @pytest.mark.parametrize("setting", [TopK(0.1), TopK(0.1, sample=0.1), DGC(0.1), RedSync(0.1), RandomK(0.1),
                                      RedSync(0.1, same_sign=True), QSGD(4), PowerSGD(2), Frames(3)], ids=repr)
-def test_what_is_kept_and_what_is_lost_is_all(setting):
+def test_energy_kept_and_energy_lost_by_a_setting_add_up_to_the_whole(setting):
     tensor = gradients_at(0, 1)[0]["linear"]
     whole = square(tensor)
     for level in probe_settings(tensor, [setting], {}, Place()):
@@ -249,7 +249,7 @@ def indices_of(level):
 
 
 @pytest.mark.parametrize("family", [TopK(0.1), DGC(0.1), RedSync(0.1), RandomK(0.1)], ids=repr)
-def test_compression_of_the_compressed(family):
+def test_a_harsher_probe_chooses_among_the_values_of_the_milder_one(family):
     """The second choice is among the first's values; for exact top-k it is what choosing anew would be."""
     tensor = gradients_at(0, 1)[0]["linear"]
     mild, harsh = probe_settings(tensor, [family.at(0.1), family.at(0.01)], {}, Place())
@@ -265,7 +265,7 @@ def test_compression_of_the_compressed(family):
     (TopK(0.5), 20, TopK(0.05)), (RandomK(0.5), 4, RandomK(0.25)), (Frames(3), 2, Frames(7)),
     (QSGD(4), 7.8, QSGD(4)), (QSGD(4), 100, QSGD(2)), (PowerSGD(4), 10, PowerSGD(3)), (GradZip(4), 1e6, GradZip(1)),
     (Frames(3), 3.2, Frames(1)), (TopK(0.5), 1, Dense())], ids=repr)
-def test_settings_by_factor(compressor, factor, setting):
+def test_at_factor_returns_the_setting_that_compresses_by_that_factor(compressor, factor, setting):
     assert at_factor(compressor, factor, (60, 70)) == setting
 
 
@@ -275,7 +275,7 @@ def test_a_compressor_without_a_knob_has_no_factors():
 
 
 @pytest.mark.parametrize("bits", [1, 2, 5, 9])
-def test_rounding_is_the_codecs(bits):
+def test_rounded_to_bits_rounds_as_frames_do(bits):
     tensor = gradients_at(0, 1)[0]["linear"]
     sent = Frames(bits).decompressed(tensor).contribution
     assert same(rounded_to_bits(tensor, bits), sent)
@@ -289,7 +289,7 @@ def test_rounding_is_the_codecs(bits):
     GraVAC(RedSync(0.1), 2, 50, 0.6, window=3, nested=False), GraVAC(RandomK(0.1), 1.5, 50, 0.3, window=3),
     GraVAC(PowerSGD(1), 2, 20, 0.4, window=3), gravac_bits((9, 5, 1), 0.99, window=3),
     Accordion(PowerSGD(4), TopK(0.01), period=3)], ids=lambda controller: repr(controller)[:40])
-def test_what_is_sent_and_what_is_left_is_all_there_was(controller):
+def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(controller):
     """Error feedback telescopes, whatever controllers do; on all ranks alike; and after a resume it goes on."""
     size, steps = 3, 10
     group = ranks(size, TopK(0.1), controller, counter())
@@ -317,7 +317,7 @@ def test_what_is_sent_and_what_is_left_is_all_there_was(controller):
         assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
 
 
-def test_a_resumed_run_decides_as_an_uninterrupted_one():
+def test_a_resumed_gravac_run_decides_as_an_uninterrupted_one():
     controller = GraVAC(TopK(0.1), 2, 64, 0.3, window=4, omega=0.02, policy=Geometric(), weight=0.5)
     whole, group = ranks(2, TopK(0.1), controller, counter()), ranks(2, TopK(0.1), controller, counter())
     for step in range(14):
@@ -334,7 +334,7 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one():
 
 @pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection()], ids=repr)
 @pytest.mark.parametrize("name", CONTROLLERS)
-def test_every_controllers_run_resumes_from_text(name, feedback):
+def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
     """In the middle of a period and at its end, as a checkpoint takes it; times but for the first are the same, too."""
     plan = PLANS.get(name, CompressionPlan(TopK(0.1), feedback))
     whole = ranks(3, plan, CONTROLLERS[name], counter())
@@ -356,7 +356,7 @@ def test_every_controllers_run_resumes_from_text(name, feedback):
 
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
-def test_the_gain_of_random_choice_is_the_density(denominator, bound):
+def test_the_gain_of_random_k_is_its_density(denominator, bound):
     """With error-fed gradients in the denominator. With raw ones it grows with the residual, once there is one."""
     group = ranks(2, RandomK(0.1), GraVAC(RandomK(0.1), 1.5, 3.0, 1.0, window=100, denominator=denominator, omega=0.0))
     of(group).dense = of(group[1:]).dense = RandomK(2 / 3)      # so that a residual grows
@@ -368,7 +368,7 @@ def test_the_gain_of_random_choice_is_the_density(denominator, bound):
         assert 0.95 / factor < gain < bound / factor
 
 
-def test_how_the_papers_random_choice_gets_started():
+def test_random_k_at_the_papers_epsilon_starts_by_plain_norms_only():
     """At 1.5x and epsilon = 0.7 squared norms keep too little, from the first step on, and what is sent dense leaves no
     residual for the raw denominator to count; plain norms keep enough."""
     for metric, factors in (("squared", {1.0}), ("plain", {1.5, 3.0})):
@@ -388,7 +388,7 @@ def test_the_dense_branch_leaves_no_residual():
     assert all(norm(average[name] - one) <= 1e-6 * norm(one) for name, one in mean_of(gradients_at(0, 2)).items())
 
 
-def test_a_bad_step_of_one_rank_is_all_ranks_and_passes():
+def test_nan_on_one_rank_sends_that_step_dense_on_all_ranks():
     for compressor in (TopK(0.1), RandomK(0.1)):
         group = ranks(2, compressor, GraVAC(compressor, 2, 8, 0.1, window=2, omega=0.0))
         advance(group, 0)
@@ -402,7 +402,7 @@ def test_a_bad_step_of_one_rank_is_all_ranks_and_passes():
         assert of(group).log[2] > 1
 
 
-def test_throughput_is_samples_by_seconds():
+def test_throughput_is_samples_per_second_without_skipped_time():
     now = [0.0]
     (rank,) = group = ranks(1, TopK(0.1), GraVAC(TopK(0.1), 2, 4, 0.2, window=100), lambda: now[0])
     for step, passed in enumerate((5.0, 2.0, 100.0, 0.0)):
@@ -416,20 +416,20 @@ def test_throughput_is_samples_by_seconds():
     assert of(group).throughputs == {4: pytest.approx(12 / 3 * of(group).gains[4], rel=0.05)}
 
 
-def test_momentum_correction_goes_with_gravac():
+def test_averages_stay_finite_with_gravac_and_momentum_correction():
     group = ranks(2, CompressionPlan(TopK(0.1), MomentumCorrection(0.9)), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
     for step in range(4):
         assert all(bool(torch.isfinite(one).all()) for one in advance(group, step).values())
 
 
-def test_tensors_may_not_change():
+def test_tensors_whose_shape_changes_between_steps_are_refused():
     group = ranks(1, TopK(0.1), GraVAC(TopK(0.1)))
     advance(group, 0)
     with pytest.raises(InvalidArgument, match="linear"):
         alone(group[0].average({"linear": torch.zeros(60, 71)}))
 
 
-def test_nothing_to_compress_is_no_decision():
+def test_a_step_without_compressible_tensors_is_averaged_without_a_decision():
     for controller in (GraVAC(TopK(0.1)), Accordion(TopK(0.5), TopK(0.1), period=1)):
         (rank,) = ranks(1, TopK(0.1), controller)
         assert same(alone(rank.average({"bias": torch.ones(3)}))["bias"], torch.ones(3))
@@ -443,7 +443,7 @@ def accordion(**options):
     return controller
 
 
-def test_regimes_are_critical_where_norms_change_by_half():
+def test_accordion_calls_a_regime_critical_where_norms_change_by_half():
     controller = accordion()
     assert controller.settings(0, None) == {"a": TopK(0.5), "b": TopK(0.5)}
     controller.apply([1.0, 1.0])      # nothing to compare with
@@ -456,7 +456,7 @@ def test_regimes_are_critical_where_norms_change_by_half():
     assert controller.critical == {"a": False, "b": True}
 
 
-def test_a_lower_learning_rate_is_critical_to_the_end_of_its_period():
+def test_accordion_is_critical_to_the_end_of_a_period_in_which_the_rate_fell():
     controller = accordion(drop=0.1)
     for _ in range(2):
         controller.apply([1.0, 1.0])
@@ -470,7 +470,7 @@ def test_a_lower_learning_rate_is_critical_to_the_end_of_its_period():
 
 
 @pytest.mark.parametrize("source", ["average", "own", "reduced"])
-def test_accordion_on_ranks(source):
+def test_accordion_on_ranks_compresses_harder_while_gradients_stay_the_same(source):
     """Gradients that stay the same are no critical regime; ten times as large they are one."""
     controller = Accordion(TopK(1.0), TopK(0.5), period=2, source=source)
     group = ranks(2, TopK(0.1), controller)
@@ -486,7 +486,7 @@ def test_accordion_on_ranks(source):
         assert of(group).norms["linear"] == pytest.approx(exact, rel=1e-5)
 
 
-def test_states_of_other_controllers_are_refused():
+def test_states_of_other_controllers_and_versions_are_refused():
     gravac_state = ranks(1, TopK(0.1), GraVAC(TopK(0.1)))[0].state_dict()
     (rank,) = ranks(1, TopK(0.1), Accordion(TopK(0.5), TopK(0.1)))
     with pytest.raises(InvalidArgument):
@@ -498,7 +498,7 @@ def test_states_of_other_controllers_are_refused():
             accordion(**wrong)
 
 
-def test_a_state_is_plain():
+def test_a_controllers_state_holds_plain_values_and_tensors_only():
     group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
     advance(group, 0)
 
@@ -514,7 +514,7 @@ def test_a_state_is_plain():
 
 # The optimizer around an optimizer
 
-def test_an_optimizer_trains_and_resumes():
+def test_an_adaptive_optimizer_trains_and_resumes():
     """Least squares, on one rank that talks to itself; schedulers, checkpoints and zero_grad see what they expect."""
     torch.manual_seed(0)
     data, target = torch.randn(256, 60), torch.randn(256, 40)
@@ -558,7 +558,7 @@ def test_an_optimizer_trains_and_resumes():
 @pytest.mark.parametrize("made", [
     partial(torch.optim.SGD, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
     torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=lambda made: getattr(made, "__name__", "SGD"))
-def test_every_optimizers_state_is_in_the_checkpoint(made):
+def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
     """Whatever the state of the optimizer inside, and whichever of its groups a parameter is in; keys stay the same."""
     def optimizer() -> Any:
         torch.manual_seed(0)
@@ -600,7 +600,7 @@ def flat(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def test_optimizers_that_do_not_fit_are_refused():
+def test_adaptive_optimizers_refuse_inner_optimizers_that_do_not_fit():
     model = torch.nn.Linear(3, 3)
     adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1), MomentumCorrection())), GraVAC(TopK(0.1)))
     named = list(model.named_parameters())

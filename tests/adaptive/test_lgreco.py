@@ -102,7 +102,7 @@ def spent(table, chosen):
 
 
 @given(tables(), st.integers(0, 60))
-def test_nothing_that_fits_is_cheaper(table, budget):
+def test_solve_finds_the_cheapest_choices_within_the_budget(table, budget):
     weights, costs, _ = table
     weights = [weight.astype(np.int64) for weight in weights]
     best = best_of_all(weights, costs, budget)
@@ -117,7 +117,7 @@ def test_nothing_that_fits_is_cheaper(table, budget):
 
 
 @given(tables(), st.sampled_from([1, 7, 100, 10000]))
-def test_bins_promise_what_they_should(table, n_bins):
+def test_choices_by_binned_errors_keep_the_references_budget(table, n_bins):
     """The references fit; what fits has no more error than they have; and with bins fine enough for these whole
     numbers, what is found is the best there is."""
     errors, costs, references = table
@@ -137,7 +137,7 @@ def test_equal_costs_are_decided_by_the_error():
     assert solve(bins, [np.array([1.0, 1.0, 1.0])], 5) == [1]
 
 
-def test_no_items_no_choices():
+def test_solve_returns_no_choices_for_no_items():
     assert solve([], [], 10) == []
 
 
@@ -146,13 +146,13 @@ def test_no_items_no_choices():
 @pytest.mark.parametrize(("reference", "values"), [
     (QSGD(4), [2, 3, 4, 5, 6, 7, 8]), (QSGD(6), [3, 4, 5, 6, 7, 8]), (PowerSGD(4), [2, 3, 4, 5, 6, 7, 8]),
     (PowerSGD(1), [1, 2]), (Frames(3), [2, 3, 4, 5, 6])], ids=repr)
-def test_ranges_are_the_papers(reference, values):
+def test_default_ranges_of_ranks_and_bits_are_the_papers(reference, values):
     settings = Range().settings(reference, (60, 70))
     assert [setting.value for setting in settings] == values
     assert reference in settings
 
 
-def test_ranges_of_densities():
+def test_ranges_end_at_density_1_and_at_full_rank():
     settings = Range().settings(TopK(0.05), (60, 70))
     assert [setting.value for setting in settings] == pytest.approx([0.005 * n for n in range(1, 101)])
     assert settings[9] == TopK(0.05)
@@ -165,7 +165,7 @@ def test_ranges_of_densities():
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
-def test_errors_are_those_of_compressing(family):
+def test_expected_errors_are_those_of_compressing(family):
     """But for choices that only aim at top-k, and for chance."""
     for name, tensor in gradients().items():
         settings = Range().settings(family, MODEL[name])
@@ -182,7 +182,7 @@ def test_errors_are_those_of_compressing(family):
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
-def test_quantization_errors_are_expected_ones(norm):
+def test_errors_of_quantization_are_means_over_draws(norm):
     tensor = gradients()["a"]
     for bits in (2, 4):
         nearest = QSGD(bits, bucket=100, norm=norm, stochastic=False)
@@ -191,7 +191,7 @@ def test_quantization_errors_are_expected_ones(norm):
         assert errors_of([QSGD(bits, bucket=100, norm=norm)], tensor)[0] == pytest.approx(np.mean(drawn), rel=0.03)
 
 
-def test_every_dtype_has_errors():
+def test_errors_are_the_same_in_every_dtype_and_infinite_where_values_are():
     tensor = gradients()["a"]
     settings = [TopK(0.05), QSGD(4), PowerSGD(2), Frames(3), RandomK(0.1)]
     wanted = errors_of(settings, tensor)
@@ -202,7 +202,7 @@ def test_every_dtype_has_errors():
     assert not np.isfinite(errors_of(settings, bad)).any()
 
 
-def test_low_rank_errors_by_steps_come_close_to_the_best():
+def test_low_rank_errors_by_power_iteration_come_close_to_the_svds():
     tensor = gradients()["a"]
     settings = [PowerSGD(rank) for rank in (1, 2, 4, 8)]
     best, found = errors_of(settings, tensor, "svd"), errors_of(settings, tensor, "power")
@@ -217,7 +217,7 @@ def test_low_rank_errors_by_steps_come_close_to_the_best():
 
 @pytest.mark.parametrize("metric", ["squared", "plain"])
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
-def test_less_is_sent_for_the_same_error(family, metric):
+def test_lgreco_sends_less_than_its_reference_at_no_more_error(family, metric):
     controller = made(reference=family, metric=metric, method="svd")
     reference = dict.fromkeys(MODEL, family)
     choices = controller.decide(gradients())
@@ -238,7 +238,7 @@ def test_families_may_differ_from_tensor_to_tensor():
     assert len({type(setting) for setting in settings.values()}) > 1
 
 
-def test_priorities_and_times_shift_what_is_sent():
+def test_priorities_and_measured_times_shift_compression_between_tensors():
     """To where it is cheaper: the errors stay within the same budget."""
     plain = made(reference=TopK(0.05))
     buckets = {name: number + 1 for number, name in enumerate(MODEL)}
@@ -254,7 +254,7 @@ def test_priorities_and_times_shift_what_is_sent():
         Seconds.measured({"a": 1}, {1: 1.0}, {1: 0.0})
 
 
-def test_gradients_without_an_error_change_nothing():
+def test_decisions_on_non_finite_gradients_keep_the_choices_before():
     controller = made(reference=TopK(0.05))
     bad = gradients()
     bad["b"] = bad["b"] * math.nan
@@ -266,7 +266,7 @@ def test_gradients_without_an_error_change_nothing():
     assert {one.value for one in chosen(controller, controller.decide(zeros)).values()} == {0.005}
 
 
-def test_accordions_settings_are_the_references():
+def test_settings_of_accordion_are_the_references_of_lgreco():
     accordion = Accordion(PowerSGD(6), PowerSGD(2))
     controller = made(reference=PowerSGD(4), accordion=accordion)
     assert controller.settings(0, 1.0) == dict.fromkeys(MODEL, PowerSGD(6))
@@ -293,7 +293,7 @@ def test_accordions_settings_are_the_references():
 
 @pytest.mark.parametrize("wrong", [{"period": 0}, {"bins": 0}, {"metric": "cubed"}, {"method": "guess"}, {"steps": 0},
                                    {"source": "elsewhere"}, {"reference": Dense()}, {"others": (Dense(),)}], ids=str)
-def test_knobs_without_meaning_are_refused(wrong):
+def test_lgreco_refuses_arguments_out_of_range(wrong):
     with pytest.raises(InvalidArgument):
         LGreCo(**{"reference": TopK(0.05), **wrong})
 
@@ -306,7 +306,7 @@ def test_knobs_without_meaning_are_refused(wrong):
     LGreCo(RandomK(0.1), period=2, cost=Prioritized(Bytes(), {"linear": 1, "images": 5, "wide": 9})),
     KMeans(TopK(0.05), (TopK(0.2), TopK(0.1), TopK(0.02)), period=2),
     GlobalThreshold(TopK(0.05), period=2)], ids=lambda controller: repr(controller)[:30])
-def test_ranks_decide_alike_and_lose_nothing(controller):
+def test_planners_decide_alike_on_all_ranks_and_error_feedback_telescopes(controller):
     """Error feedback telescopes while settings and families change; and a resumed run goes on as it would have."""
     size, steps = 3, 9
     group, twin = ranks(size, TopK(0.05), controller), ranks(size, TopK(0.05), controller)
@@ -337,7 +337,7 @@ def test_ranks_decide_alike_and_lose_nothing(controller):
         assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
 
 
-def test_a_decision_that_changes_no_rank_changes_nothing():
+def test_decisions_that_change_no_rank_leave_all_bits_as_they_are():
     """Factors and residuals are those of a run without decisions, bit for bit."""
     only = LGreCo(PowerSGD(4), Range(least=4, most=4), period=2)
     group, still = ranks(2, PowerSGD(4), only), Simulation(2, PowerSGD(4))
@@ -351,7 +351,7 @@ def test_a_decision_that_changes_no_rank_changes_nothing():
 
 # The comparisons
 
-def test_clusters_are_found():
+def test_k_means_finds_separate_clusters():
     random = np.random.default_rng(0)
     middles = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     points = np.concatenate([middle + random.normal(size=(20, 2)) for middle in middles])
@@ -363,7 +363,7 @@ def test_clusters_are_found():
     assert len(k_means(np.zeros((4, 2)), 3)[1]) == 1
 
 
-def test_large_tensors_of_little_error_are_compressed_most():
+def test_kmeans_compresses_large_tensors_of_little_error_most():
     ranked = (TopK(0.2), TopK(0.1), TopK(0.02))
     controller = KMeans(TopK(0.05), ranked)
     shapes = {"small": (10, 10), "also small": (12, 10), "large": (300, 300), "also large": (280, 300)}
@@ -381,7 +381,7 @@ def test_large_tensors_of_little_error_are_compressed_most():
         KMeans(TopK(0.05), ())
 
 
-def test_one_threshold_keeps_the_share_that_was_asked_for():
+def test_one_global_threshold_keeps_the_density_that_was_asked_for():
     controller = GlobalThreshold(TopK(0.02))
     controller.start(MODEL, 2)
     assert controller.settings(0, None)["a"] == TopK(0.02)
@@ -398,7 +398,7 @@ def test_one_threshold_keeps_the_share_that_was_asked_for():
     assert GlobalThreshold(TopK(0.02), threshold=0.5).found == 0.5
 
 
-def test_a_hard_threshold_sends_what_reaches_it():
+def test_a_hard_threshold_sends_the_values_that_reach_it():
     tensor = torch.tensor([[0.1, -2.0, 3.0], [0.0, 1.0, -0.5]])
     outcome = HardThreshold(threshold=1.0, density=0.5).decompressed(tensor)
     assert outcome.contribution.tolist() == [[0, -2, 3], [0, 1, 0]]

@@ -27,7 +27,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", CONTROLLERS)
-def test_a_controllers_state_has_the_names_that_checkpoints_have(kind):
+def test_controllers_states_have_the_keys_that_checkpoints_have(kind):
     controller = CONTROLLERS[kind]
     controller.start({"x": (60, 70)}, 2)
     state = controller.state_dict()
@@ -35,7 +35,7 @@ def test_a_controllers_state_has_the_names_that_checkpoints_have(kind):
     assert state["kind"] == type(controller).kind == kind
 
 
-def test_a_controller_that_names_no_kind_has_its_classs_name():
+def test_a_controller_without_kind_is_saved_by_the_name_of_its_class():
     class Milder(Accordion):
         pass
 

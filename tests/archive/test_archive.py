@@ -77,13 +77,13 @@ FILES = {
 
 @pytest.mark.parametrize("part_bytes", [64, 1 << 12, 1 << 22])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_files_come_back_byte_for_byte(part_bytes, threads):
+def test_archived_files_are_restored_byte_for_byte(part_bytes, threads):
     data = archive_of(FILES, part_bytes=part_bytes, threads=threads)
     assert restored(data, threads=threads) == FILES
     assert data == archive_of(FILES, part_bytes=part_bytes, threads=1)      # and the archive is a function of them
 
 
-def test_the_page_alone_is_enough_to_read_an_archive():
+def test_a_reader_written_from_the_page_alone_reads_archives():
     data = archive_of(FILES, part_bytes=1 << 10)
     assert read_as_written(data) == FILES
 
@@ -124,7 +124,7 @@ def read_as_written(data: bytes) -> dict[str, bytes]:
     return files
 
 
-def test_torch_files_come_back_byte_for_byte():
+def test_archived_torch_files_are_restored_byte_for_byte():
     torch = pytest.importorskip("torch")
     weight = torch.from_numpy(FLOATS)
     value = {"tied": [weight, weight.t(), weight[3:, ::2]], "half": weight.bfloat16(), "step": 7, 3: torch.arange(4)}
@@ -138,7 +138,7 @@ def test_torch_files_come_back_byte_for_byte():
     assert loaded["tied/0"].untyped_storage().data_ptr() == loaded["tied/2"].untyped_storage().data_ptr()
 
 
-def test_a_compressed_npz_has_the_same_arrays():
+def test_a_restored_compressed_npz_has_the_same_arrays():
     arrays = {"x": FLOATS, "n": np.arange(1000)}
     data = archive_of({"x.npz": npz(arrays, compressed=True)})
     assert not opened(data).files[0].exact
@@ -147,19 +147,19 @@ def test_a_compressed_npz_has_the_same_arrays():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_gradients_become_smaller(dtype):
+def test_archives_of_gradients_are_smaller_than_their_files(dtype):
     file = npy(gradients(20_000, dtype=dtype))
     assert len(archive_of({"x.npy": file})) < 0.97 * len(file)
 
 
-def test_nothing_grows_by_much():
+def test_archives_of_noise_are_hardly_larger_than_their_files():
     noise = RNG.bytes(100_000)
     for path in ("x", "x.f32"):
         data = archive_of({path: noise})
         assert len(data) < len(noise) * 1.001 + 300
 
 
-def test_tensors_are_read_alone():
+def test_reading_one_tensor_reads_no_others():
     class Counting:
         def __init__(self, data: bytes) -> None:
             self._source, self.count = ArraySource([np.frombuffer(data, np.uint8)]), 0
@@ -179,14 +179,14 @@ def test_tensors_are_read_alone():
         assert source.count - index < 4100 and index < 0.1 * source.size
 
 
-def test_views_are_read_as_the_file_lays_them_out():
+def test_arrays_keep_the_order_and_byte_order_of_their_file():
     array = np.asfortranarray(gradients(5, 7))
     with opened(archive_of({"f.npy": npy(array), "g.npy": npy(array.astype(">f8"))})) as archive:
         assert np.array_equal(archive.read("f"), array) and archive.read("f").flags.f_contiguous
         assert np.array_equal(archive.read("g.npy:g"), array) and archive.read("g").dtype == ">f8"
 
 
-def test_names_in_several_files():
+def test_a_name_in_several_files_must_be_qualified():
     data = archive_of({"a.npz": npz({"x": np.arange(3)}), "b.npz": npz({"x": np.arange(4), "y": np.arange(5)})})
     with opened(data) as archive:
         assert archive.read("y").size == 5 and archive.read("b.npz:x").size == 4
@@ -198,7 +198,7 @@ def test_names_in_several_files():
     assert set(load_file(io.BytesIO(data), names=["y", "a.npz:x"])) == {"y", "a.npz:x"}
 
 
-def test_structured_arrays_come_only_with_their_file():
+def test_structured_arrays_cannot_be_read_alone():
     with opened(archive_of({"s.npy": FILES["structured.npy"]})) as archive, pytest.raises(Unsupported):
         archive.read("s")
 
@@ -206,7 +206,7 @@ def test_structured_arrays_come_only_with_their_file():
 # ------------------------------------------------------------------------------------------- Dictionaries of tensors
 
 
-def test_dictionaries_come_back(tmp_path):
+def test_saved_dictionaries_load_unchanged(tmp_path):
     tensors = {name: array for name, array in ARRAYS.items() if array.dtype.kind not in "UM" or array.dtype.kind == "b"}
     tensors |= {"strided": gradients(8, 8)[::2, 1::3], "": gradients(3)}
     save_file(tensors, tmp_path / "x.gc", metadata={"step": "7"})
@@ -220,7 +220,7 @@ def test_dictionaries_come_back(tmp_path):
     assert np.array_equal(load_safetensors(file)["strided"], tensors["strided"])
 
 
-def test_torch_dictionaries_come_back_as_torch(tmp_path):
+def test_saved_dictionaries_of_tensors_load_as_tensors(tmp_path):
     torch = pytest.importorskip("torch")
     weight = torch.from_numpy(FLOATS)
     tensors = {"w": weight, "t": weight.t(), "b": weight.bfloat16(), "f8": weight.to(torch.float8_e4m3fn)}
@@ -235,7 +235,7 @@ def test_torch_dictionaries_come_back_as_torch(tmp_path):
     assert np.array_equal(bits, tensors["b"].view(torch.uint16).numpy())
 
 
-def test_raw_bits_can_be_given_their_type(tmp_path):
+def test_saved_raw_bits_can_be_given_their_type(tmp_path):
     bits = (FLOATS.view(np.uint32) >> 16).astype(np.uint16)
     for dtype in ("bfloat16", {"w": "bfloat16"}):
         save_file({"w": bits, "n": np.arange(3)}, tmp_path / "x.gc", dtype=dtype)
@@ -258,7 +258,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
 # -------------------------------------------------------------------------------------------------------- Lossy modes
 
 
-def test_mantissa_bits_keep_their_bound_and_the_checksums_hold():
+def test_files_with_rounded_values_keep_their_bound_and_hold_valid_checksums():
     arrays = {"x": FLOATS, "half": gradients(300, dtype="float16"), "n": np.arange(5)}
     arrays["step"] = np.array([1001], np.float32)
     stream = io.BytesIO()
@@ -275,7 +275,7 @@ def test_mantissa_bits_keep_their_bound_and_the_checksums_hold():
         assert np.array_equal(reader.read("x"), loaded["x"])
 
 
-def test_torch_checksums_hold_after_a_lossy_mode():
+def test_torch_files_with_rounded_values_hold_valid_checksums():
     torch = pytest.importorskip("torch")
     file, stream = torch_file({"w": torch.from_numpy(FLOATS)}), io.BytesIO()
     plan = plan_bytes("x.pt", file)
@@ -289,7 +289,7 @@ def test_torch_checksums_hold_after_a_lossy_mode():
     assert (np.abs(loaded.numpy() - FLOATS) <= np.abs(FLOATS) * 2.0**-5).all()
 
 
-def test_levels_by_name(tmp_path):
+def test_levels_are_given_by_the_names_of_tensors(tmp_path):
     levels = RNG.integers(0, 4, FLOATS.shape).astype(np.uint8)
     ladder = gcodec.PAPER_LADDER["float32"]
     save_file({"w": FLOATS, "v": FLOATS}, tmp_path / "x.gc", levels={"w": levels}, ladder=ladder)
@@ -300,7 +300,7 @@ def test_levels_by_name(tmp_path):
         save_file({"w": FLOATS}, tmp_path / "y.gc", levels={"u": levels})
 
 
-def test_levels_are_cut_like_the_values():
+def test_levels_are_split_into_parts_as_the_values_are():
     levels = RNG.integers(0, 4, FLOATS.shape).astype(np.uint8)
     plan, files = plan_tensors({"w": FLOATS}), []
     for part_bytes in (64, 1 << 22):
@@ -332,7 +332,7 @@ def test_archives_cut_off_anywhere_are_refused():
             opened(SMALL[:size], threads=1)
 
 
-def test_every_flipped_byte_is_refused_or_harmless():
+def test_archives_with_any_bit_flipped_are_refused_or_restored_right():
     good = restored(SMALL)
     for at in range(len(SMALL)):
         damaged = bytearray(SMALL)
@@ -340,7 +340,7 @@ def test_every_flipped_byte_is_refused_or_harmless():
         assert outcome(bytes(damaged)) in (None, good)
 
 
-def test_more_than_the_archive_is_refused():
+def test_bytes_before_or_after_an_archive_and_other_versions_are_refused():
     assert outcome(SMALL + b"\0" * 8) is None and outcome(b"\0" * 8 + SMALL) is None
     with pytest.raises(Corruption, match="not a gcodec archive"):
         opened(b"PK\x03\x04" + bytes(100))
@@ -379,7 +379,7 @@ def holder_of(value: Any, path: tuple[Any, ...]) -> Any:
 LIES = [None, True, -1, 0, 1, 7, 2**31, 2**61, 2**64, 1.5, "", "x", "../x", [], [1, 2, 3], {}, {"a": 1}, "0" * 16]
 
 
-def test_an_index_that_lies_is_refused_or_harmless():
+def test_an_index_with_any_value_replaced_is_refused_or_harmless():
     chunks, index = index_of(SMALL)
     good = restored(SMALL)
     assert outcome(with_index(chunks, index)) == outcome(with_index(chunks, index, STORED)) == good
@@ -398,7 +398,7 @@ def test_an_index_that_lies_is_refused_or_harmless():
 OPTIONAL = ("skip", "dtype", "lossy", "stride", "offset", "container")
 
 
-def test_an_index_with_less_or_more_is_refused():
+def test_an_index_that_lacks_a_key_or_has_another_is_refused():
     chunks, index = index_of(SMALL)
     for path in places(index):
         if path and path[-1] not in OPTIONAL:
@@ -416,13 +416,13 @@ def test_an_index_with_less_or_more_is_refused():
     b"", b"{", b"[]", b"7", b'{"files":[],"files":[]}', b"[" * 100_000, b"\xff", b'"\\ud800"',
     b'{"files":[' + b"9" * 5000 + b"]}",
 ])
-def test_an_index_that_is_not_one_is_refused(raw):
+def test_an_index_that_is_no_index_is_refused(raw):
     for codec in (STORED, ZSTD):
         with pytest.raises(GcodecError):
             opened(with_index(archive_header(), raw, codec))
 
 
-def test_an_index_that_explodes_is_refused():
+def test_an_index_that_unpacks_to_far_more_is_refused():
     with pytest.raises(Corruption, match="illegal"):
         opened(with_index(archive_header(), b" " * (1 << 24)))
 
@@ -431,7 +431,7 @@ def test_an_index_that_explodes_is_refused():
     "/etc/passwd", "../x", "a/../../x", "a/./b", "", "a//b", "a/", ".", "..", "C:/x", "c:x", "a\\b", "\0", "a\nb",
     "x" * 4097,
 ])
-def test_paths_that_lead_elsewhere_are_refused(path):
+def test_paths_out_of_the_folder_are_refused(path):
     chunks, index = index_of(SMALL)
     index["files"][0]["path"] = path
     with pytest.raises(Corruption, match="file path"):
@@ -463,7 +463,7 @@ def test_tensors_outside_their_segment_are_refused(tensor):
     {"shape": [2**50, 2**50], "stride": [0, 0]}, {"dtype": "later"}, {"dtype": "bool", "shape": [300]},
     {"dtype": "<M8[ns]"},
 ])
-def test_strange_tensors_raise_nothing_else(tensor):
+def test_reading_strange_tensors_raises_gcodec_errors_only(tensor):
     chunks, index = index_of(archive_of({"a.npy": npy(np.zeros(75, np.float32))}))
     index["files"][0]["tensors"][0] |= {"shape": [3], **tensor}
     for like in ("numpy", "torch"):
@@ -473,7 +473,7 @@ def test_strange_tensors_raise_nothing_else(tensor):
             archive.read("a", like=like)
 
 
-def test_parts_that_unpack_to_more_are_refused():
+def test_parts_that_unpack_to_more_than_the_index_says_are_refused():
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
     chunk = bomb + bytes(-len(bomb) % 8)
     hash_ = xxhash.xxh3_64_hexdigest(bytes(8192))
@@ -488,7 +488,7 @@ def test_parts_that_unpack_to_more_are_refused():
             list(archive.restored(archive.files[0]))
 
 
-def test_limits_are_kept():
+def test_archives_above_the_output_limit_are_refused():
     with opened(SMALL, max_output_bytes=100) as archive:
         with pytest.raises(LimitExceeded):
             archive.read("a")
@@ -515,7 +515,7 @@ def test_an_archive_appears_whole_or_not_at_all(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.gc"]
 
 
-def test_existing_files_are_kept_unless_forced(tmp_path):
+def test_existing_archives_are_replaced_only_by_force(tmp_path):
     (tmp_path / "x.gc").write_bytes(b"precious")
     with pytest.raises(GcodecError, match="exists already"):
         ArchiveWriter(tmp_path / "x.gc")
@@ -529,7 +529,7 @@ def test_existing_files_are_kept_unless_forced(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.gc", "y.gc"]
 
 
-def test_nothing_is_written_through_a_link(tmp_path):
+def test_archives_write_nothing_through_symbolic_links(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a").symlink_to(tmp_path / "elsewhere")
@@ -538,7 +538,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_new_folders_go_with_the_files(tmp_path):
+def test_new_folders_are_removed_with_the_files_of_a_failed_write(tmp_path):
     with pytest.raises(RuntimeError), Staging() as staging:
         staging.make_folder(tmp_path / "out", tmp_path / "out" / "a" / "b")
         staging.create(tmp_path / "out" / "a" / "b" / "c")
@@ -546,7 +546,7 @@ def test_new_folders_go_with_the_files(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lossless_round_trip_of_the_corpus():
+def test_the_corpus_is_restored_byte_for_byte():
     corpus = sorted(CORPUS.glob("*.safetensors"))
     files = {path.name: path.read_bytes() for path in corpus}
     assert restored(archive_of(files)) == files

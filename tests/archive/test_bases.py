@@ -92,7 +92,7 @@ KINDS: dict[str, Any] = {"x.safetensors": safetensors_bytes, "x.npz": npz, "x.pt
 
 @pytest.mark.parametrize("part_bytes", [64, 1 << 14, 1 << 22])
 @pytest.mark.parametrize("path", KINDS)
-def test_files_come_back_with_their_base(path, part_bytes):
+def test_files_archived_against_a_base_are_restored_with_it(path, part_bytes):
     old, new = KINDS[path](OLD), KINDS[path](NEW)
     write({"old/" + path: old})
     with Bases("old") as bases:
@@ -124,7 +124,7 @@ def forms(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["dict", "npz", "compressed npz", "archive", "path", "safetensors"])
-def test_a_base_is_its_values_whatever_file_holds_them(form):
+def test_a_base_may_come_from_any_form_of_file_that_holds_its_values(form):
     pytest.importorskip("torch")
     known = forms(OLD)
     data = saved(NEW, base=known[form])
@@ -134,7 +134,7 @@ def test_a_base_is_its_values_whatever_file_holds_them(form):
             assert np.array_equal(load_file(io.BytesIO(data), base=base)["w"], NEW["w"])
 
 
-def test_torch_tensors_and_storages():
+def test_torch_tensors_and_views_of_one_storage_are_bases():
     torch = pytest.importorskip("torch")
     old = {name: torch.from_numpy(OLD[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(W).bfloat16()}
     new = {name: torch.from_numpy(NEW[name]) for name in ("w", "b")} | {"bf": torch.from_numpy(NEW["w"]).bfloat16()}
@@ -150,7 +150,7 @@ def test_torch_tensors_and_storages():
     assert np.array_equal(load_file(io.BytesIO(data), base={"w": W})["w"], NEW["w"])
 
 
-def test_raw_bits_are_a_base_for_what_they_stand_for():
+def test_raw_bits_of_a_named_type_are_a_base_for_that_type():
     old, new = {"w": bfloat16(W)}, {"w": bfloat16(NEW["w"])}
     assert bases_of(saved(new, base=old)) == {"w": None}        # integers, as far as anyone knows
     data = saved(new, base=old, dtype="bfloat16")
@@ -158,7 +158,7 @@ def test_raw_bits_are_a_base_for_what_they_stand_for():
     assert np.array_equal(load_file(io.BytesIO(data), base=old)["w"].view(np.uint16), new["w"])
 
 
-def test_tensors_without_a_fitting_one_are_coded_alone():
+def test_tensors_without_a_fitting_base_are_coded_alone():
     old = {"w": W.reshape(100, 200), "b": B[:-1], "half": H, "wide": OLD["wide"], "more": W}
     data = saved(NEW | {"extra": B}, base=old)
     assert bases_of(data) == {**dict.fromkeys([*NEW, "extra"]), "w": hash_of(W)}      # another shape, as many values
@@ -168,7 +168,7 @@ def test_tensors_without_a_fitting_one_are_coded_alone():
     assert np.array_equal(alone["b"], NEW["b"])
 
 
-def test_a_base_that_nothing_gains_by_is_not_needed():
+def test_an_archive_that_gains_nothing_by_a_base_needs_none():
     other = {name: RNG.standard_normal(array.shape).astype(array.dtype) for name, array in OLD.items()}
     assert saved(NEW, base=other) == saved(NEW) == saved(NEW, base={})
     assert saved({}, base=OLD) == saved({})
@@ -183,7 +183,7 @@ def test_a_base_never_makes_an_archive_larger(noise):
     assert len(saved(new, base=base)) <= len(saved(new)) + 100      # the hashes in the index
 
 
-def test_empty_single_and_special_values():
+def test_empty_single_and_special_values_are_restored_with_their_base():
     strange = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38], np.float32)
     old = {"none": B[:0], "one": B[:1], "strange": np.tile(strange, 3000), "zeros": np.zeros(9000, np.float32)}
     new = old | {"strange": np.roll(old["strange"], 1), "zeros": np.full(9000, np.nan, np.float32)}
@@ -192,7 +192,7 @@ def test_empty_single_and_special_values():
         assert all(loaded[name].tobytes() == tensors[name].tobytes() for name in tensors)
 
 
-def test_a_chain_of_checkpoints():
+def test_each_archive_of_a_chain_is_the_base_of_the_next():
     second, third = later(W), later(later(W))
     save_file({"w": W}, "1.gc")
     save_file({"w": second}, "2.gc", base="1.gc")
@@ -249,7 +249,7 @@ DATA = saved(NEW, base=OLD)
     ({**OLD, "w": -W}, "tensors.safetensors:w .*another base"),
     ({**OLD, "b": NEW["b"]}, "tensors.safetensors:b .*another base"),
 ])
-def test_without_the_base_there_is_no_value(base, message):
+def test_tensors_are_not_decoded_without_the_values_of_their_base(base, message):
     for wanted in (None, ["w", "b"]):
         with pytest.raises(Unsupported, match=message):
             load_file(io.BytesIO(DATA), base=base, names=wanted)
@@ -262,7 +262,7 @@ def test_an_archive_that_is_another_base_is_refused_before_it_is_read():
         load_file(io.BytesIO(DATA), base="other.gc")
 
 
-def test_what_can_be_no_base():
+def test_files_without_tensors_and_lossy_modes_take_no_base():
     write({"notes.txt": b"hello", "bad.npy": npy(W)[:1000]})
     for base, message in (("nowhere", "no such file"), ("notes.txt", "no tensors"), ("bad.npy", "bad.npy"),
                           ({"w": np.array(["text"])}, "'w'")):
@@ -273,7 +273,7 @@ def test_what_can_be_no_base():
             saved(NEW, base=OLD, **lossy)
 
 
-def test_a_base_is_not_replaced_by_what_needs_it():
+def test_an_archive_never_replaces_its_own_base():
     save_file(OLD, "x.gc")
     before = Path("x.gc").read_bytes()
     with pytest.raises(InvalidArgument, match="is the base"):
@@ -335,7 +335,7 @@ def saved_to(path: str, tensors: dict[str, Any]) -> str:
     return path
 
 
-def test_the_page_alone_is_enough_to_read_against_a_base():
+def test_a_reader_written_from_the_page_alone_reads_against_a_base():
     """docs/archive.md, section 5: chunks of a segment are frames of the same range of the base."""
     with Bases(saved_to("old.gc", OLD)) as bases:
         small = archive_of({"x.safetensors": safetensors_bytes(NEW)}, bases, part_bytes=1 << 12)
@@ -362,7 +362,7 @@ def test_the_page_alone_is_enough_to_read_against_a_base():
 # -------------------------------------------------------------------------------------------------- Command line
 
 
-def test_compress_against_a_base(capsys):
+def test_compress_decompress_and_verify_take_a_base(capsys):
     old, new = safetensors_bytes(OLD), safetensors_bytes(NEW)
     write({"old.safetensors": old, "new.safetensors": new})
     run("compress", "new.safetensors", "-o", "alone.gc")
@@ -386,7 +386,7 @@ def test_compress_against_a_base(capsys):
     assert names() == before
 
 
-def test_lists_name_the_base(capsys):
+def test_list_and_inspect_name_the_base(capsys):
     write({"old.safetensors": safetensors_bytes(OLD), "new.safetensors": safetensors_bytes(NEW)})
     run("compress", "new.safetensors", "--base", "old.safetensors", "-o", "x.gc")
     [listed] = result_of(capsys, "decompress", "--list", "x.gc")
@@ -417,7 +417,7 @@ def test_bare_arrays_match_whatever_their_files_are_called(capsys):
 
 
 @pytest.mark.parametrize("base", ["run1", "run1.gc", "packed"])
-def test_a_folder_against_a_folder(base, capsys):
+def test_a_folder_is_compressed_against_a_folder(base, capsys):
     old = {"a.safetensors": safetensors_bytes(OLD), "sub/b.npz": npz(OLD), "gone.npy": npy(B), "bad.npy": npy(B)[:90]}
     new = {"a.safetensors": safetensors_bytes(NEW), "sub/b.npz": npz(NEW), "more.npy": npy(B), "bad.npy": npy(B)}
     write({f"run1/{path}": data for path, data in old.items()} | {f"run2/{path}": data for path, data in new.items()})
@@ -438,7 +438,7 @@ def test_a_folder_against_a_folder(base, capsys):
     assert "there is none for this file" in capsys.readouterr().err and not Path("other").exists()
 
 
-def test_bases_of_bases(capsys):
+def test_bases_that_need_bases_are_given_together(capsys):
     steps = [W, later(W), later(later(W))]
     write({f"{number}.npy": npy(array) for number, array in enumerate(steps)})
     run("compress", "0.npy")
@@ -455,13 +455,13 @@ def test_bases_of_bases(capsys):
     (["new.npy", "-o", "old.npy", "-f"], "old.npy: is needed"), (["new.npy", "old.npy", "--rm"], "old.npy: is needed"),
     (["new.npy", "--base", "-"], "--base must be a file"),
 ])
-def test_what_goes_with_no_base(options, message, capsys):
+def test_lossy_modes_and_lost_bases_are_refused_on_the_command_line(options, message, capsys):
     write({"old.npy": npy(W), "new.npy": npy(NEW["w"])})
     run("compress", *options, "--base", "old.npy", code=2)
     assert message in capsys.readouterr().err and names() == ["new.npy", "old.npy"]
 
 
-def test_remarks_and_removal(capsys):
+def test_an_unused_base_is_noted_and_rm_removes_inputs_only_when_done(capsys):
     write({"old.npy": npy(W), "new.npy": npy(NEW["w"]), "other.npy": npy(RNG.standard_normal(9).astype(np.float32))})
     run("compress", "other.npy", "--base", "old.npy")
     assert "note: other.npy: compressed without old.npy" in capsys.readouterr().err

@@ -73,7 +73,7 @@ ARRAYS: dict[str, np.ndarray] = {
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS.keys())
-def test_npy_arrays_are_found_where_they_are(array):
+def test_npy_arrays_are_found_in_their_file(array):
     found = plan(npy(array), "x.npy")
     assert found.format == "npy" and found.exact
     assert np.array_equal(array_of(found, "x"), array)
@@ -83,7 +83,7 @@ def test_npy_arrays_are_found_where_they_are(array):
     ("float32", "float32"), ("float64", "float64"), ("float16", "float16"), ("complex64", "float32"),
     ("complex128", "float64"), ("int32", None), (">f4", None), ("<U3", None),
 ])
-def test_only_native_floats_are_values(dtype, stored):
+def test_only_floats_of_native_byte_order_are_coded_as_values(dtype, stored):
     assert plan(npy(np.zeros(3, dtype)), "x.npy").segments[0].dtype == stored
 
 
@@ -103,7 +103,7 @@ def test_a_file_without_header_can_be_given_its_type():
         plan(bytes(7), dtype="float32")
 
 
-def test_object_arrays_are_only_bytes():
+def test_npy_files_of_objects_are_plain_bytes():
     found = plan(npy(np.array([{}, 1], object), allow_pickle=True), "x.npy")
     assert found.format == "bytes" and not found.tensors and "Python objects" in found.note
 
@@ -122,7 +122,7 @@ def test_malformed_npy_headers_are_refused(header):
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.safetensors"])
-def test_a_name_is_a_promise(name):
+def test_content_that_does_not_fit_the_files_name_is_refused(name):
     with pytest.raises(Corruption, match="its content is not"):
         plan(b"something else", name)
     source = ArraySource([np.frombuffer(b"something else", np.uint8)])
@@ -160,7 +160,7 @@ def test_malformed_safetensors_are_refused(header, size):
 
 
 @pytest.mark.parametrize("raw", [b'{"a":1,"a":2}', b"{", b"[" * 5000, b"{\xff}", b'{"a": NaN}', b"{}x"])
-def test_headers_that_are_not_json_are_refused(raw):
+def test_safetensors_headers_that_are_not_json_are_refused(raw):
     with pytest.raises(Corruption):
         plan(safetensors(None, raw=raw), "x.safetensors")
 
@@ -170,14 +170,14 @@ def test_a_safetensors_header_longer_than_the_file_is_refused():
         plan((1 << 60).to_bytes(8, "little") + b"{}", "x.safetensors")
 
 
-def test_npz_members_are_arrays():
+def test_members_of_an_npz_are_found_as_arrays():
     arrays = {"x": ARRAYS["float32"], "folder/y": ARRAYS["fortran"], "n": np.arange(3), "e": ARRAYS["empty"]}
     found = plan(npz(arrays), "x.npz")
     assert found.format == "npz" and found.exact
     assert all(np.array_equal(array_of(found, name), array) for name, array in arrays.items())
 
 
-def test_a_compressed_npz_is_remade():
+def test_a_compressed_npz_is_written_again_uncompressed():
     arrays = {"x": ARRAYS["float32"], "n": np.arange(3)}
     with closing(plan(npz(arrays, compressed=True), "x.npz")) as found:
         assert not found.exact and "uncompressed" in found.note
@@ -186,7 +186,7 @@ def test_a_compressed_npz_is_remade():
         assert remade.files == ["x", "n"] and np.array_equal(remade["x"], arrays["x"])
 
 
-def test_zip_checksums_are_found():
+def test_places_of_a_zips_checksums_are_found():
     data = npz({"x": ARRAYS["float32"], "y": np.arange(3)})
     crcs = {info.filename: info.CRC for info in zipfile.ZipFile(io.BytesIO(data)).infolist()}
     found = plan(data)
@@ -196,7 +196,7 @@ def test_zip_checksums_are_found():
         assert all(int.from_bytes(data[at : at + 4], "little") == crcs[f"{view.name}.npy"] for at in segment.crc_at)
 
 
-def test_another_zip_is_only_bytes():
+def test_a_zip_without_arrays_is_plain_bytes():
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("readme.txt", "hello")
@@ -204,7 +204,7 @@ def test_another_zip_is_only_bytes():
 
 
 @given(st.data())
-def test_damaged_zips_raise_nothing_else(data):
+def test_damaged_zips_raise_gcodec_errors_only(data):
     """Flipped bytes in a zip give a plan or a GcodecError."""
     whole = bytearray(ZIP)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -216,7 +216,7 @@ def test_damaged_zips_raise_nothing_else(data):
 ZIP = npz({"x": np.arange(3, dtype=np.float32), "y": np.arange(2)})
 
 
-def test_torch_tensors_are_found_wherever_they_are():
+def test_torch_tensors_are_found_in_nested_structures():
     torch = pytest.importorskip("torch")
     base = torch.arange(12.0).reshape(3, 4)
     value = {
@@ -241,7 +241,7 @@ def test_torch_tensors_are_found_wherever_they_are():
     assert types["7/1/0"] == ("int64", None)
 
 
-def test_optimizer_states_and_bare_tensors():
+def test_tensors_of_optimizer_states_and_bare_tensors_are_named():
     torch = pytest.importorskip("torch")
     parameter = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.Adam([parameter])
@@ -259,7 +259,7 @@ class Surprise:
         return Path.touch, (Path("surprise"),)
 
 
-def test_nothing_in_a_pickle_runs(tmp_path, monkeypatch):
+def test_reading_a_pickle_runs_no_code_in_it(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     found = plan(torch_file({"bad": Surprise(), "good": torch.ones(3)}), "x.pt")
@@ -273,7 +273,7 @@ def test_tensors_inside_unknown_objects_are_found():
     assert sorted(view.shape for view in found.tensors) == [(3,), (3, 2)]
 
 
-def test_old_torch_files_are_only_bytes():
+def test_torch_files_of_the_old_format_are_plain_bytes():
     torch = pytest.importorskip("torch")
     found = plan(torch_file(torch.ones(3), _use_new_zipfile_serialization=False), "x.pt")
     assert found.format == "bytes" and "torch.save" in found.note
@@ -293,12 +293,12 @@ def test_malformed_pickles_are_refused(data):
 
 
 @given(st.binary(max_size=60))
-def test_random_pickles_raise_nothing_else(data):
+def test_random_pickles_raise_value_errors_only(data):
     with suppress(ValueError):
         list(named_tensors(read_pickle(b"\x80\x02" + data), "x"))
 
 
-def test_shared_and_recursive_structures_end():
+def test_shared_and_recursive_structures_are_walked_once():
     value: list = []
     for _ in range(60):
         value = [value, value]
@@ -316,7 +316,7 @@ def test_pickles_that_do_not_fit_their_storages_are_unsupported():
         plan(damaged, "x.pt")
 
 
-def test_names_of_types():
+def test_names_of_types_are_those_of_numpy_and_have_widths():
     for name in ("float32", "bfloat16", "bool", "complex128", "<U7", ">f4", "<M8[ns]", "|S3"):
         dtype = numpy_dtype(name)
         assert dtype is not None and dtype.itemsize == width(name)
@@ -344,7 +344,7 @@ def test_a_source_leaves_a_stream_as_it_was():
     assert stream.read() == b"0123456789"
 
 
-def test_a_file_that_shrinks_is_an_error(tmp_path):
+def test_reading_a_file_that_shrinks_is_an_error(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(bytes(100))
     with closing(open_source(path)) as source:

@@ -79,7 +79,7 @@ def repeat_step(dump: Dump) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS, ids=lambda value: str(value))
-def test_a_dump_repeats_the_step(name, options, tmp_path):
+def test_a_dump_is_enough_to_repeat_the_optimizers_step(name, options, tmp_path):
     model = make_model()
     optimizer = getattr(torch.optim, name)(model.parameters(), **options)
     recorder = Recorder(model, optimizer, tmp_path, every=1)
@@ -96,7 +96,7 @@ def test_a_dump_repeats_the_step(name, options, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_values_keep_their_bits(dtype, tmp_path):
+def test_recorded_values_keep_their_bits(dtype, tmp_path):
     model = make_model().to(dtype)
     optimizer = make_sgd(model)
     recorder = Recorder(model, optimizer, tmp_path, steps=[2])
@@ -118,7 +118,7 @@ def test_values_keep_their_bits(dtype, tmp_path):
         assert torch.equal(expected, found)
 
 
-def test_state_appears_after_the_first_step(tmp_path):
+def test_optimizer_state_is_recorded_after_the_first_step(tmp_path):
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters())
     recorder = Recorder(model, optimizer, tmp_path, steps=(1, 3))
@@ -139,7 +139,7 @@ def test_state_appears_after_the_first_step(tmp_path):
     assert state["exp_avg_sq"].shape == third.param("0.weight").shape
 
 
-def test_steps_every_and_resumed_counts_combine(tmp_path):
+def test_a_recorder_combines_steps_every_and_a_resumed_count(tmp_path):
     model = make_model()
     recorder = Recorder(model, make_sgd(model), tmp_path, steps=[1, 103], every=50)
     backward(model)
@@ -151,7 +151,7 @@ def test_steps_every_and_resumed_counts_combine(tmp_path):
     ]
 
 
-def test_groups_keep_their_hyperparameters(tmp_path):
+def test_recorded_groups_keep_their_hyperparameters(tmp_path):
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
     weights = [p for p in model.parameters() if p.ndim == 2]
     biases = [p for p in model.parameters() if p.ndim == 1]
@@ -169,7 +169,7 @@ def test_groups_keep_their_hyperparameters(tmp_path):
     assert not {"tag", "scales", "params"} & weight.keys()
 
 
-def test_parameters_without_gradient_or_optimizer(tmp_path):
+def test_parameters_without_gradient_are_left_out_and_without_optimizer_have_no_hyperparameters(tmp_path):
     model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in ("used", "frozen", "alone")})
     model["frozen"].requires_grad_(False)
     used, frozen, _ = model.parameters()
@@ -207,7 +207,7 @@ def test_a_tied_parameter_is_recorded_once(tmp_path):
     assert np.array_equal(dump.grad("embedding.weight"), gradient(model.head.weight).numpy())
 
 
-def test_views_transposes_and_sparse_gradients(tmp_path):
+def test_views_transposes_and_sparse_gradients_are_recorded_with_their_values(tmp_path):
     flat = torch.arange(24.0)
     model = nn.ParameterDict({
         "transposed": nn.Parameter(torch.arange(12.0).view(3, 4).t()),
@@ -236,7 +236,7 @@ def test_views_transposes_and_sparse_gradients(tmp_path):
     (lambda name: "2" in name, ("2.weight",)),
     (iter(["0.*", "2.*"]), ("0.weight", "2.weight")),
 ], ids=["all", "pattern list", "pattern", "function", "iterator"])
-def test_names_select_parameters(names, expected, tmp_path):
+def test_names_select_the_parameters_that_are_recorded(names, expected, tmp_path):
     model = make_model()
     backward(model)
     dump = record(model, make_sgd(model), tmp_path, names=names)
@@ -268,14 +268,14 @@ class HalfWrapper(Wrapper):
     (lambda model: nn.ModuleDict({"_orig_mod": model}), ("0.weight", "2.weight")),
     (HalfWrapper, ("module.0.weight", "module.2.weight")),
 ], ids=["ddp", "twice", "compiled", "part"])
-def test_wrappers_leave_no_trace_in_names(wrap, names, tmp_path):
+def test_wrapping_modules_leave_no_trace_in_recorded_names(wrap, names, tmp_path):
     model = make_model()
     backward(model)
     wrapped = wrap(model)
     assert record(wrapped, make_sgd(wrapped), tmp_path).names == names
 
 
-def test_distributed_data_parallel(tmp_path):
+def test_modules_under_ddp_are_recorded_by_their_own_names(tmp_path):
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
@@ -294,7 +294,7 @@ def test_distributed_data_parallel(tmp_path):
         distributed.destroy_process_group()
 
 
-def test_lists_and_none_in_the_state_are_left_out(tmp_path):
+def test_lists_and_none_in_optimizer_state_are_not_recorded(tmp_path):
     model = make_model()
     optimizer = torch.optim.LBFGS(model.parameters())
     backward(model)
@@ -304,7 +304,7 @@ def test_lists_and_none_in_the_state_are_left_out(tmp_path):
     assert "old_dirs" not in dump.state_kinds
 
 
-def test_numbers_in_the_state_keep_their_precision(tmp_path):
+def test_recorded_numbers_of_optimizer_state_keep_their_precision(tmp_path):
     model = make_model()
     optimizer = make_sgd(model)
     backward(model)
@@ -316,7 +316,7 @@ def test_numbers_in_the_state_keep_their_precision(tmp_path):
 
 # Writing
 
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_recording_leaves_no_file(tmp_path, monkeypatch):
     def fail(tensors, path, metadata):
         path.write_bytes(b"half a dump")
         raise OSError("disk full")
@@ -355,7 +355,7 @@ def test_a_dump_has_the_permissions_of_any_new_file(tmp_path):
     assert (tmp_path / "dump").stat().st_mode == plain.stat().st_mode
 
 
-def test_recording_changes_nothing(tmp_path):
+def test_recording_does_not_change_training(tmp_path):
     runs = []
     for folder in (tmp_path, None):
         model = make_model()
@@ -369,7 +369,7 @@ def test_recording_changes_nothing(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_numpy_arrays_can_be_written_too(tmp_path):
+def test_dumps_of_numpy_arrays_can_be_written(tmp_path):
     tensors = {"grad/a": np.arange(3, dtype=np.float32), "param/a": np.ones(3, np.float32)}
     path = tmp_path / "deep" / "dump"
     write_dump(path, tensors, step=5, optimizer="SGD", groups=[{"lr": 1, "params": ["a"]}])
@@ -402,7 +402,7 @@ def test_recording_before_backward_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["grad", "param", "a/b", 3], ids=str)
-def test_state_that_cannot_be_named_is_refused(key, tmp_path):
+def test_optimizer_state_that_cannot_be_named_is_refused(key, tmp_path):
     model = make_model()
     optimizer = make_sgd(model)
     backward(model)
@@ -427,14 +427,14 @@ GOOD = {"format": "gcodec-dump-1", "optimizer": "SGD", "step": "1", "groups": '[
     ({**GOOD, "groups": '[{"params": ["a", "b"]}]'}, Corruption),
     ({key: value for key, value in GOOD.items() if key != "optimizer"}, Corruption),
 ], ids=str)
-def test_what_is_not_a_dump_is_refused(metadata, error, tmp_path):
+def test_files_that_are_no_dumps_are_refused(metadata, error, tmp_path):
     zeros = np.zeros(2, np.float32)
     save_file({"grad/a": zeros, "param/a": zeros}, tmp_path / "file", metadata)
     with pytest.raises(error):
         read_dump(tmp_path / "file")
 
 
-def test_a_gradient_without_its_parameter_is_refused(tmp_path):
+def test_a_dump_of_a_gradient_without_its_parameter_is_refused(tmp_path):
     save_file({"grad/a": np.zeros(2, np.float32)}, tmp_path / "file", GOOD)
     with pytest.raises(Corruption):
         read_dump(tmp_path / "file")
@@ -450,7 +450,7 @@ def test_a_truncated_dump_is_refused(keep, tmp_path):
         read_dump(tmp_path / "file")
 
 
-def test_a_missing_file_and_a_missing_tensor(tmp_path):
+def test_missing_files_and_missing_tensors_of_dumps_are_named(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_dump(tmp_path / "none")
     write_dump(tmp_path / "file", {}, step=1, optimizer="SGD", groups=[])
@@ -458,7 +458,7 @@ def test_a_missing_file_and_a_missing_tensor(tmp_path):
         read_dump(tmp_path / "file").grad("a")
 
 
-def test_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
+def test_reading_bfloat16_without_torch_names_the_remedy(tmp_path, monkeypatch):
     values = torch.ones(2, dtype=torch.bfloat16)
     write_dump(tmp_path / "file", {"grad/a": values, "param/a": values}, step=1, optimizer="SGD", groups=[])
     dump = read_dump(tmp_path / "file")

@@ -38,20 +38,20 @@ def bits_of(*values: float) -> np.ndarray:
 
 # Bounds
 
-def test_entropy_of_known_counts():
+def test_order0_bits_of_known_counts_are_their_entropy():
     assert bounds.order0_bits(np.zeros(100, np.int64)) == 0
     assert bounds.order0_bits(np.arange(256)) == pytest.approx(256 * 8)
     assert bounds.order0_bits(np.array([5] * 3 + [9])) == pytest.approx(4 * 2 - 3 * math.log2(3))
     assert bounds.order0_bits(np.zeros(0, np.int64)) == 0
 
 
-def test_each_block_has_statistics_of_its_own():
+def test_the_local_bound_has_statistics_of_each_block():
     symbols = np.repeat([1, 7], bounds.BLOCK)
     assert bounds.local_order0_bits(symbols) == 0
     assert bounds.order0_bits(symbols) == 2 * bounds.BLOCK
 
 
-def test_zero_is_a_symbol_without_tail():
+def test_the_bound_counts_zero_as_a_symbol_without_tail():
     bits = np.tile(bits_of(0.0, 1.0), 500)
     bound = bounds.order0_bound(bits, FLOAT32)
     assert bound.symbols == pytest.approx(1000)
@@ -61,7 +61,7 @@ def test_zero_is_a_symbol_without_tail():
     assert negative.kept == 1000 * 24      # -0 has a tail: its sign
 
 
-def test_levels_are_joint_symbols_and_keep_fewer_bits():
+def test_the_bound_counts_levels_as_joint_symbols_that_keep_fewer_bits():
     bits = np.tile(bits_of(1.0, 1.0, 2.0, 0.0), 250)
     levels = np.tile(np.array([0, 1, 1, 1], np.uint8), 250)
     bound = bounds.order0_bound(bits, FLOAT32, levels, Ladder((0, 18)))
@@ -73,14 +73,14 @@ def test_levels_are_joint_symbols_and_keep_fewer_bits():
 
 
 @pytest.mark.parametrize(("dtype", "one", "kept"), [("bfloat16", 0x3F80, 8), ("float16", 0x3C00, 8)])
-def test_other_types_have_other_tails(dtype, one, kept):
+def test_the_bound_has_the_tails_of_each_type(dtype, one, kept):
     bits = np.array([0, one] * 8, np.uint16)
     bound = bounds.order0_bound(bits, BY_NAME[dtype])
     assert bound.symbols == pytest.approx(16)
     assert bound.kept == 8 * kept
 
 
-def test_the_papers_layout_by_hand():
+def test_the_bound_of_the_papers_layout_is_that_worked_out_by_hand():
     bits = np.concatenate([np.tile(bits_of(1.0, 0.0), bounds.BLOCK), np.tile(bits_of(4.0, 1e-40), bounds.BLOCK)])
     levels = np.tile(np.array([3, 0], np.uint8), 2 * bounds.BLOCK)
     bound = bounds.paper_layout(bits, FLOAT32, levels, inputs.LADDERS["paper"]["float32"])
@@ -89,7 +89,7 @@ def test_the_papers_layout_by_hand():
     assert bound.kept == bits.size // 2 * (2 + 1 + 5)
 
 
-def test_frames_are_near_the_bound_and_below_the_paper():
+def test_frames_are_near_the_bound_and_below_the_papers_layout():
     for path in sorted(CORPUS.glob("*.safetensors")):
         data = inputs.gradients(read_dump(path), path.stem)
         for setting in settings.settings_for(data):
@@ -101,7 +101,7 @@ def test_frames_are_near_the_bound_and_below_the_paper():
 
 # Figures 12 and 14
 
-def test_code_tables_by_hand():
+def test_code_tables_have_the_lengths_worked_out_by_hand():
     counts = np.array([0, 8, 4, 2, 1, 1])
     code = strategies.native_table(counts, 8)
     assert code.lengths.tolist() == [0, 1, 2, 3, 4, 4]
@@ -113,7 +113,7 @@ def test_code_tables_by_hand():
     assert strategies.native_table(np.array([0, 3]), 8).bits(np.array([0, 3])) == 3
 
 
-def test_strategies_order_as_they_must(gradient):
+def test_better_coding_strategies_take_fewer_bits(gradient):
     rows = {row["strategy"]: row["bits_per_value"] for row in strategies.mantissa_rows([gradient])}
     native, paper, four, eight = rows.values()
     assert eight < four < paper < native < 23
@@ -133,7 +133,7 @@ def test_casts_round_to_even():
         inputs.cast(values, "float64")
 
 
-def test_gathering_repeats_or_thins_out():
+def test_gather_repeats_small_inputs_and_thins_out_large_ones():
     small, large = np.arange(10), np.arange(3 * inputs._SLICE)
     assert inputs.gather([small, small], 0).size == 20
     assert inputs.gather([small, small], 50).tolist() == [*range(10)] * 6
@@ -158,7 +158,7 @@ def test_any_tensor_file_is_an_input(tmp_path):
         sources.read_file(tmp_path / "c.npy")
 
 
-def test_a_dump_is_three_inputs_and_has_levels():
+def test_a_dump_gives_gradients_with_levels_parameters_and_state():
     found = sources.read_file(CORPUS / "transformer-step-000020.safetensors")
     assert [part.group for part in found] == [inputs.GRADIENTS, inputs.PARAMETERS, inputs.STATE]
     assert set(found[0].levels) == set(inputs.LADDERS)
@@ -181,7 +181,7 @@ def test_float16_gradients_are_scaled_and_keep_their_levels():
 @pytest.mark.filterwarnings("ignore")       # a peer's own
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("peer", (*peers.PEERS, *peers.CHECKED), ids=lambda peer: peer.name)
-def test_peers_round_trip(peer, dtype, gradient):
+def test_every_peer_returns_the_bits_it_encoded(peer, dtype, gradient):
     if not peer.installed:
         pytest.skip(f"{peer.package} is not installed")
     bits = inputs.cast(gradient.values, dtype)
@@ -196,7 +196,7 @@ def test_peers_round_trip(peer, dtype, gradient):
 
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_our_settings_round_trip(reuse, threads, gradient):
+def test_every_setting_of_gcodec_is_verified_by_its_round_trip(reuse, threads, gradient):
     found = [*settings.settings_for(gradient), settings.literal_gcomp_setting(gradient)]
     assert [setting.mode for setting in found] == ["lossless", "near-lossless", "7 mantissa bits", "GComp, literal"]
     sizes = [setting.task(threads, reuse).verify() for setting in found]
@@ -214,7 +214,7 @@ def test_a_wrong_round_trip_is_an_error(gradient):
     assert not timing.same_bytes(gradient.bits[:-1].tobytes(), gradient.bits)
 
 
-def test_a_slow_task_sits_out(gradient):
+def test_a_task_over_its_budget_sits_out(gradient):
     task = settings.lossless_setting(gradient).task()
     timings, _ = timing.interleave({"slow": task}, rounds=5, budget=0)
     assert len(timings["slow"].encode_seconds) == 0 or timings["slow"].encode > 0
@@ -224,7 +224,7 @@ def broken(data: inputs.Input) -> timing.CodecTask:
     return timing.CodecTask(lambda: b"", lambda encoded: encoded, data.bits)
 
 
-def test_a_competition(gradient, tmp_path):
+def test_a_competition_has_rows_for_every_mode_and_codec(gradient, tmp_path):
     other = inputs.Input("other", "float32", gradient.bits[::-1].copy(), gradient.levels, "cnn", 601, inputs.GRADIENTS)
     both = (peers.PEERS[1], peers.Peer("broken", "", broken))
     plan = measure.MeasurementPlan(both, at_least=1 << 16, rounds=1, fresh=True)
@@ -253,7 +253,7 @@ def test_a_competition(gradient, tmp_path):
 
 # The committed results and pages
 
-def test_marked_places_are_filled():
+def test_marked_places_of_a_page_are_filled():
     from bench.markdown import filled, markdown
 
     page = "a\n<!-- begin x (note) -->\nold\n<!-- end x -->\nb\n<!-- begin xy -->\n<!-- end xy -->\n"
@@ -261,7 +261,7 @@ def test_marked_places_are_filled():
     assert markdown(["a", ">b"], [["1", "2"]]) == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
 
 
-def test_pages_show_the_committed_results():
+def test_pages_show_the_committed_results_of_benchmarks():
     from bench import report
 
     assert report.main(["--check"]) == 0, "run python -m bench.report"
@@ -323,7 +323,7 @@ def test_bench_measures_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("--peers", "nonesuch"), ("--mantissa-bits", 99), ("--rounds", 0)])
-def test_bench_refuses_what_has_no_meaning(arguments, tmp_path, capsys):
+def test_bench_refuses_senseless_arguments(arguments, tmp_path, capsys):
     np.save(tmp_path / "a.npy", np.ones(100, np.float32))
     code, _ = run_cli("bench", tmp_path / "a.npy", *arguments)
     assert code == 2
@@ -332,7 +332,7 @@ def test_bench_refuses_what_has_no_meaning(arguments, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_demo_from_end_to_end(tmp_path):
+def test_the_demo_runs_from_end_to_end(tmp_path):
     for package in ("torch", "sklearn", "matplotlib"):
         pytest.importorskip(package)
     code, text = run_cli("demo", "--quick", "--out", tmp_path / "out")
@@ -348,7 +348,7 @@ def test_the_demo_from_end_to_end(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_benchmarks_from_end_to_end(tmp_path):
+def test_the_benchmarks_run_from_end_to_end(tmp_path):
     for package in ("torch", "sklearn", "matplotlib"):
         pytest.importorskip(package)
     from bench import __main__ as everything
@@ -368,7 +368,7 @@ def test_the_benchmarks_from_end_to_end(tmp_path):
     assert len({contest.model for contest in sections.contests(out)}) == 3
 
 
-def test_every_part_of_the_benchmarks_is_run():
+def test_every_part_of_the_benchmarks_is_run_and_shown():
     from bench import __main__ as everything
     from bench import plots, report
     from bench.experiments import gradzip_pictures, gravac_pictures
@@ -388,7 +388,7 @@ def test_every_part_of_the_benchmarks_is_run():
         assert f"(images/{name}.png)" in page
 
 
-def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
+def test_the_benchmark_of_gpu_allreduces_runs_on_the_host(tmp_path):
     """What the device itself is measured by, tests/gpu/cuda_cases.py runs."""
     from bench import gpu_allreduce
     from gcodec.benchmark.csv_tables import read_table
@@ -399,7 +399,7 @@ def test_all_reduces_of_a_device_are_tried_on_the_host(tmp_path):
     assert all(float(row["milliseconds"]) > 0 for row in rows)
 
 
-def test_compressors_are_verified_and_compared(tmp_path):
+def test_the_benchmark_of_compressors_verifies_and_compares_them(tmp_path):
     from bench import compressors, contests, hooks
     from gcodec.benchmark.csv_tables import read_table
 
@@ -413,7 +413,7 @@ def test_compressors_are_verified_and_compared(tmp_path):
     assert sum(line.startswith("| ") for line in page) == len(rows) + 2 * len(contests.CONTESTS)
 
 
-def test_controllers_are_verified_and_timed(tmp_path):
+def test_the_benchmark_of_controllers_verifies_and_times_them(tmp_path):
     from bench import controllers
     from gcodec.benchmark.csv_tables import read_table
 
@@ -423,7 +423,7 @@ def test_controllers_are_verified_and_timed(tmp_path):
     assert all(0 < float(row["bytes_saved"]) < 1 for row in rows if row["contest"] == "decide")
 
 
-def test_peers_at_their_levels(gradient):
+def test_sizes_of_peers_at_their_levels_have_rows(gradient):
     from bench import levels, sizes
 
     names = [peer.name for peer in levels.all_levels()]
@@ -438,7 +438,7 @@ def test_peers_at_their_levels(gradient):
     assert all(row[9] == int(float(str(row[7])) >= sizes.RATE) for row in rows)
 
 
-def test_where_a_peer_is_smaller_counts_qualifying_levels_only(tmp_path):
+def test_the_table_of_smaller_peers_counts_fast_enough_levels_only(tmp_path):
     from bench import sections, sizes, targets
 
     def row(step: int, codec: str, size: int, qualifies: int, group: str = "parameters") -> list[object]:
@@ -456,7 +456,7 @@ def test_where_a_peer_is_smaller_counts_qualifying_levels_only(tmp_path):
     assert targets.targets(tmp_path)[2].endswith("| 1 of 3 dumps smaller, 1 of parameters tied, 1 not |")
 
 
-def test_stages_add_up(gradient):
+def test_times_of_stages_add_up_to_the_whole(gradient):
     from bench import stages
 
     for setting, stage in ((settings.lossless_setting(gradient), "planes"),
@@ -470,7 +470,7 @@ def test_stages_add_up(gradient):
         assert stage in {row[3] for row in rows}
 
 
-def test_speeds_and_the_portable_path(gradient, tmp_path, monkeypatch):
+def test_speeds_are_measured_on_the_native_and_the_portable_path(gradient, tmp_path, monkeypatch):
     from bench import sections, speed, targets
 
     def inputs(folder, values):
@@ -492,7 +492,7 @@ def test_speeds_and_the_portable_path(gradient, tmp_path, monkeypatch):
     assert speed.main(["--data", str(tmp_path), "--out", str(tmp_path), "--quick"]) == 1
 
 
-def test_rates_by_size(gradient):
+def test_rates_are_measured_for_every_size(gradient):
     from bench import scaling
 
     rows = list(scaling.rates(gradient.bits, [4096, 1 << 15], 1))
@@ -504,7 +504,7 @@ def test_rates_by_size(gradient):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
-def test_decoding_needs_little_memory():
+def test_measured_encoding_and_decoding_need_little_memory():
     from bench import memory
 
     found = memory.in_child("peaks", "gcodec", 64 << 20)
@@ -532,7 +532,7 @@ def test_vocabulary_layers_are_recorded_and_measured(tmp_path):
     assert (tmp_path / "prediction.png").stat().st_size > 1000
 
 
-def test_state_fits_into_float16():
+def test_optimizer_state_is_scaled_into_float16():
     dump = read_dump(CORPUS / "transformer-step-000400.safetensors")
     state = inputs.tensors(dump, "transformer", inputs.STATE, "float16")
     assert np.isfinite(state.values).all()
@@ -542,7 +542,7 @@ def test_state_fits_into_float16():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded")
-def test_damage_to_our_frames_is_noticed():
+def test_the_benchmark_of_damage_finds_all_of_it_noticed():
     from bench import corruption
 
     data = corruption.sample(CORPUS)

@@ -43,7 +43,7 @@ from gcodec.distributed.stats import Counters  # noqa: E402
 
 # The bed
 
-def test_rates_as_tc_writes_them():
+def test_rates_are_read_as_tc_writes_them():
     assert bed.bits_per_second("100mbit") == 1e8
     assert bed.bits_per_second("2.5gbit") == 2.5e9
     assert bed.bits_per_second(bed.UNSHAPED) == float("inf")
@@ -51,7 +51,7 @@ def test_rates_as_tc_writes_them():
         bed.bits_per_second("fast")
 
 
-def test_without_root_everything_is_skipped(monkeypatch, capsys):
+def test_cluster_benchmarks_are_skipped_without_root(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     sweeps = bypass.SWEEP, compressed.SWEEP, controllers.SWEEP
     for main in (__main__.main, allreduce.main, runs.main, *(one.main for one in sweeps)):
@@ -59,19 +59,19 @@ def test_without_root_everything_is_skipped(monkeypatch, capsys):
         assert capsys.readouterr().out == "skipped: network namespaces need root\n"
 
 
-def test_without_tools_everything_is_skipped(monkeypatch):
+def test_cluster_benchmarks_are_skipped_without_tools(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda name: None if name == "tc" else "/sbin/ip")
     assert bed.obstacle() == "there is no tc here (package iproute2)"
 
 
-def test_beds_do_not_share_names():
+def test_test_beds_do_not_share_namespaces():
     one, other = bed.Bed(2), bed.Bed(2)
     assert {one.namespace(rank) for rank in range(2)}.isdisjoint(other.namespace(rank) for rank in range(2))
     assert one.inside(1) == ["ip", "netns", "exec", one.namespace(1)]
 
 
-def test_workers_are_told_who_they_are():
+def test_workers_are_told_rank_and_size_in_their_environment():
     found = team.environment(bed.Bed(4), 3)
     assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("3", "4", "4")
     assert found["MASTER_ADDR"] == bed.Bed(4).address(0)
@@ -84,7 +84,7 @@ class Here(bed.Bed):
         return ["env", f"HERE={rank}"]
 
 
-def test_one_failing_worker_ends_the_others():
+def test_a_failing_worker_ends_the_others():
     script = "import os, sys, time; time.sleep(60 * (os.environ['HERE'] == '0')); sys.exit('it was me')"
     with pytest.raises(team.WorkerError, match=r"rank 1 has failed with status 1:\nit was me"):
         team.run_all(Here(2), [sys.executable, "-c", script], 50)
@@ -93,7 +93,7 @@ def test_one_failing_worker_ends_the_others():
     team.run_all(Here(2), [sys.executable, "-c", "assert '{rank}' in '01' and '{size}' == '2'"], 50)
 
 
-def test_a_teams_workers_answer(tmp_path, monkeypatch):
+def test_workers_of_a_team_answer_by_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     (tmp_path / "echo.py").write_text(
         "import os\nfrom bench.cluster.team import serve\n"
@@ -105,7 +105,7 @@ def test_a_teams_workers_answer(tmp_path, monkeypatch):
             some.ask(command="b", by=0)
 
 
-def test_counters_count():
+def test_traffic_is_read_by_interface_and_subtracted():
     assert counters.traffic("lo").sent >= 0
     assert counters.traffic("no such interface") == counters.Traffic(0, 0)
     assert counters.Traffic(5, 7) - counters.Traffic(2, 3) == counters.Traffic(3, 4)
@@ -114,7 +114,7 @@ def test_counters_count():
 # Other codecs in the exchange
 
 @pytest.mark.parametrize("name", coders.CODECS)
-def test_peers_give_back_every_bit(name):
+def test_coders_of_peers_return_every_bit(name):
     values = np.random.default_rng(1).normal(size=5000).astype(np.float32)
     values[:2000] = 0
     words, out, back = values.view(np.uint32), np.empty(30_000, np.uint8), np.empty(5000, np.uint32)
@@ -137,7 +137,7 @@ def share() -> Any:
     return buffers.Share([parameter], optimizer, [], "none")
 
 
-def test_deviations_of_a_step_by_hand():
+def test_deviations_of_a_step_are_those_worked_out_by_hand():
     parts = torch.full((2, 100), 1e-3)
     exact = checks.ordered_mean(parts)
     assert checks.step_deviation(exact, parts, share()) == 0
@@ -147,7 +147,7 @@ def test_deviations_of_a_step_by_hand():
     assert checks.step_deviation(moved, parts, share()) == pytest.approx(3, rel=0.01)
 
 
-def test_wrong_results_are_found(monkeypatch):
+def test_checks_find_wrong_results_of_every_method(monkeypatch):
     monkeypatch.setattr(checks, "_alike", lambda result: True)
     parts = torch.randn((2, 100), generator=torch.Generator().manual_seed(1))
     exact = checks.ordered_mean(parts)
@@ -182,7 +182,7 @@ def answers(seconds: float) -> list[dict[str, Any]]:
             for factor in (1, 2)]
 
 
-def test_rows_of_an_all_reduce():
+def test_rows_of_an_all_reduce_are_medians_of_the_slowest_ranks():
     found = {name: allreduce.Series() for name in (methods.FP32, methods.NEAR, methods.NEAR + methods.WIRE)}
     for seconds in (1.0, 2.0, 3.0):
         for series in found.values():
@@ -216,7 +216,7 @@ def controlled() -> dict[str, Any]:
     return {**result(), "runs": {training.FP32: {**dense, "stats": {}}, controllers.METHODS[4]: gravac}}
 
 
-def test_rows_of_a_training():
+def test_rows_of_a_training_compare_methods_with_fp32():
     rows = [dict(zip(runs.STEPS_COLUMNS, row, strict=True)) for row in runs.step_rows(result())]
     assert [row["method"] for row in rows] == [*runs.METHODS, training.BYPASS]
     assert (rows[0]["of_fp32"], rows[4]["bytes_of_fp32"], rows[4]["bytes_of_bf16"]) == ("1.0000", "0.6000", "0.7500")
@@ -290,7 +290,7 @@ def test_all_reduces_add_to_what_is_there(monkeypatch, tmp_path):
         assert [(row["rate"], row["values"]) for row in read_table(tmp_path / allreduce.FILE)[1]] == found
 
 
-def test_bits_of_exponents_by_table():
+def test_bits_of_exponents_are_counted_by_table():
     watcher = bits.Watcher("m", 1)
     counts = np.zeros(bits.SYMBOLS, np.int64)
     counts[[0, 120]] = 8, 8
@@ -306,7 +306,7 @@ def test_bits_of_exponents_by_table():
 
 # The model
 
-def test_the_models_formulas_by_hand():
+def test_formulas_of_the_model_agree_with_hand_calculation():
     assert model.ring(1e6, 4, 1e-3, 8e-9) == pytest.approx(6e-3 + 1.5 * 8e-3)
     assert model.tree(1e6, 4, 1e-3, 8e-9) == pytest.approx(4e-3 + 4 * 8e-3)
     costs = model.Costs(encode=1e9, decode=2e9, ratio=4.0)
@@ -352,7 +352,7 @@ def made_up_results(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_tables_and_pictures_of_made_up_results(tmp_path, capsys):
+def test_tables_and_pictures_are_made_of_results(tmp_path, capsys):
     made_up_results(tmp_path)
     assert model.main(["--results", str(tmp_path)]) == 0
     assert pictures.main(["--results", str(tmp_path), "--out", str(tmp_path)]) == 0
@@ -369,7 +369,7 @@ def test_tables_and_pictures_of_made_up_results(tmp_path, capsys):
     assert tables.placed(once, ["b"]) == once.replace("\na\n", "\nb\n")
 
 
-def test_every_part_is_run():
+def test_every_part_of_the_cluster_benchmarks_is_run():
     for quick in (False, True):
         names = [command[0] for command in __main__.commands(quick, Path("dumps"), Path("out"))]
         mains = {f"bench.cluster.{path.stem}" for path in (ROOT / "bench" / "cluster").glob("*.py")

@@ -36,7 +36,7 @@ def trained(tmp_path_factory):
 # Training
 
 @pytest.mark.parametrize("model", train.QUICK_PLANS)
-def test_training_leaves_dumps(trained, model):
+def test_training_writes_the_dumps_of_its_plan(trained, model):
     folder, outcomes = trained
     plan, outcome = train.QUICK_PLANS[model], outcomes[model]
     assert len(outcome.losses) == plan.steps
@@ -82,12 +82,12 @@ def test_observations_agree_with_the_dumps(trained):
             assert sum(entry.values) <= gradient.size - entry.zeros
 
 
-def test_training_repeats_itself(trained, tmp_path):
+def test_training_twice_gives_the_same_losses(trained, tmp_path):
     again = train.train("cnn", tmp_path, train.QUICK_PLANS["cnn"])
     assert np.allclose(again.losses, trained[1]["cnn"].losses, rtol=1e-3)
 
 
-def test_the_command_trains_what_it_is_told(tmp_path, capsys):
+def test_the_train_command_trains_the_models_it_is_told(tmp_path, capsys):
     train.train_command([str(tmp_path), "--quick", "--model", "cnn"])
     assert "cnn: 2 dumps" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["cnn"]
@@ -101,7 +101,7 @@ def test_plans_record_within_their_steps():
 
 # Counting
 
-def test_exponents_and_ratios_by_hand():
+def test_counts_of_exponents_and_ratios_are_those_made_by_hand():
     gradient = np.array([0.0, -0.0, 1.0, -1.5, 0.25, 1e-40], dtype=np.float32)
     counts = observations.exponent_counts(gradient)
     assert {int(e): int(counts[e]) for e in np.flatnonzero(counts)} == {0: 3, 125: 1, 127: 2}
@@ -136,7 +136,7 @@ def test_the_vocabulary_is_large_and_deterministic(library):
     assert len(set(vocabulary.pieces)) == len(vocabulary.pieces)
 
 
-def test_any_text_encodes_and_decodes(library):
+def test_any_text_survives_encoding_into_tokens(library):
     vocabulary = data.build_vocabulary(library[:100_000], 500)
     for sample in (library[50_000:60_000], "", "naïve 日本語 🎉\r\n\t\x00 snake_case __init__ 3.14 "):
         tokens = vocabulary.encode(sample)
@@ -151,7 +151,7 @@ def test_frequent_pieces_are_single_tokens(library):
     assert len(vocabulary.encode(library[:100_000])) < 50_000
 
 
-def test_a_limit_is_a_prefix(library):
+def test_a_limited_library_is_a_prefix_of_the_whole(library):
     assert data.read_standard_library(5000) == library[:5000]
 
 
@@ -182,7 +182,7 @@ def test_batches_are_shifted_noisy_and_seeded():
     assert len(np.unique(images)) > 1000
 
 
-def test_a_shift_moves_and_does_not_wrap():
+def test_a_shift_of_an_image_does_not_wrap_around():
     image = np.zeros((1, 8, 8), np.float32)
     image[0, 7, 3] = 1
     assert data._shift(image, 0, 1)[0, 7, 4] == 1
@@ -214,7 +214,7 @@ def check_picture(path) -> None:
     (plots.plot_exponent_coding, "strategy", "bits_per_value"),
     (plots.plot_mantissa_coding, "strategy", "bits_per_value"),
 ])
-def test_series_are_drawn(plot, series, value, tmp_path):
+def test_plots_of_series_are_drawn(plot, series, value, tmp_path):
     plot(rows_for(series, value), tmp_path / "new" / "picture.png")
     check_picture(tmp_path / "new" / "picture.png")
     one = [row for row in rows_for(series, value) if row["model"] == "cnn" and row["step"] == 1]
@@ -224,7 +224,7 @@ def test_series_are_drawn(plot, series, value, tmp_path):
         plot([], tmp_path / "none.png")
 
 
-def test_distributions_are_drawn(trained, tmp_path, capsys):
+def test_plots_of_distributions_are_drawn(trained, tmp_path, capsys):
     plots.draw_command([str(trained[0]), str(tmp_path / "pictures")])
     printed = capsys.readouterr().out.split()
     assert len(printed) == 2
@@ -234,7 +234,7 @@ def test_distributions_are_drawn(trained, tmp_path, capsys):
         plots.plot_observations(tmp_path / "pictures", tmp_path)
 
 
-def test_stages_run_from_the_first_step_to_the_last(trained):
+def test_plotted_stages_run_from_the_first_step_to_the_last(trained):
     entry = trained[1]["cnn"].observations[0]
     many = [dataclasses.replace(entry, step=step) for step in (1, *range(10, 601, 10))]
     steps = [observation.step for observation in plots._spread(many)]
@@ -250,7 +250,7 @@ def printed_at(width: int, table) -> str:
     return capture.get()
 
 
-def test_the_table_fits_a_narrow_terminal():
+def test_the_table_of_results_fits_a_narrow_terminal():
     row = report.Row("transformer step 100", "near-lossless", "shuffle+zstd-1", 10**9, 10**8, 10**8, 1, 1)
     printed = printed_at(80, report.summarize([row]))
     assert "…" not in printed
@@ -258,7 +258,7 @@ def test_the_table_fits_a_narrow_terminal():
         assert number in printed, printed
 
 
-def test_the_table_shows_every_row():
+def test_the_table_of_results_shows_every_row():
     rows = [
         report.Row("cnn step 1", "lossless", "zlib-6", 4_000_000, 3_200_000, 1_000_000, 0.1, 0.02),
         report.Row("cnn step 1", "lossless", "ours", 4_000_000, 2_000_000, 1_000_000, 0.001, 0.002),
@@ -291,7 +291,7 @@ def test_a_dump_is_cut_to_its_first_rows(trained, tmp_path):
     assert np.array_equal(cut.param("norm.weight"), whole.param("norm.weight"))
 
 
-def test_the_corpus_command(trained, tmp_path, monkeypatch, capsys):
+def test_the_corpus_command_cuts_the_dumps_of_its_stages(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cut_corpus, "STAGES", {"cnn": (1, 3), "transformer": (3,)})
     cut_corpus.main([str(trained[0]), str(tmp_path)])
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -324,7 +324,7 @@ def test_a_missing_package_names_the_remedy(module, package, monkeypatch):
         __import__(module)
 
 
-def test_missing_digits_name_the_remedy(monkeypatch):
+def test_missing_scikit_learn_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(GcodecError, match="scikit-learn"):
         data.load_digits()

@@ -46,7 +46,7 @@ def test_a_problem_is_drawn_from_its_seed(name):
     assert 0 < problem.seconds < 1
 
 
-def test_disguises_keep_what_a_digit_is():
+def test_disguises_are_drawn_from_a_seed_and_hide_little_of_a_digit():
     images = torch.from_numpy(np.random.default_rng(0).random((64, 1, 8, 8), np.float32))
     ours, again, other = (disguised(images, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert ours.shape == images.shape
@@ -55,7 +55,7 @@ def test_disguises_keep_what_a_digit_is():
     assert 1 <= HIDDEN <= 4     # no more than a quarter of the image
 
 
-def test_the_rate_rises_and_falls_within_a_run():
+def test_the_learning_rate_rises_and_falls_within_a_run():
     factors = [SMALL.factor(step, 200) for step in range(200)]
     assert factors[0] == pytest.approx(0.1)
     assert max(factors) == factors[100] == 1
@@ -82,13 +82,13 @@ def test_dense_ranks_average_what_they_have():
     assert trial.compress_seconds > 0 < trial.train_seconds
 
 
-def test_seeds_are_paired():
+def test_methods_of_one_seed_start_alike_and_see_the_same_batches():
     """All methods start from the same parameters and see the same batches."""
     first = [run(SMALL, METHODS[name].plan, seed, 1).losses for name in (DENSE, "Top-k 1000x") for seed in (0, 1)]
     assert first[0] == first[2] != first[1] == first[3]
 
 
-def test_all_ranks_take_the_same_decisions_and_take_them_again():
+def test_decisions_are_the_same_on_all_ranks_and_in_a_second_run():
     logs = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -119,7 +119,7 @@ def test_all_ranks_take_the_same_decisions_and_take_them_again():
     (lambda rank: AllGather(b"x" * 100), 3, 300),
     (lambda rank: AllToAll([b"x" * 10] * 4), 3, 30),
 ], ids=["reduce", "gather", "exchange"])
-def test_traffic_is_that_of_rings(request_of, messages, n_bytes):
+def test_traffic_is_counted_as_rings_send_it(request_of, messages, n_bytes):
     def talk(rank):
         answer = yield request_of(rank)
         return answer
@@ -135,13 +135,13 @@ def test_traffic_is_that_of_rings(request_of, messages, n_bytes):
 
 # GraVAC's
 
-def test_what_there_is_no_time_for_is_left_out_and_named(capsys):
+def test_trainings_without_time_are_left_out_and_named(capsys):
     todo = [("cnn", DENSE, 0), ("lstm", "DGC 10x", 1)]
     assert list(pool.results_of(todo, len, minutes=0)) == []
     assert capsys.readouterr().out.splitlines() == ["no time for 2:", "    cnn/dense/0", "    lstm/DGC 10x/1"]
 
 
-def test_trainings_that_are_there_are_kept(tmp_path):
+def test_trainings_of_an_earlier_run_are_kept(tmp_path):
     path, every = tmp_path / gradzip.FILE, [("cnn", "Baseline-FP32, as published", seed) for seed in range(3)]
     rows = [["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0"]
             for seed, steps in ((0, 300), (1, 5), (7, 300))]
@@ -150,7 +150,7 @@ def test_trainings_that_are_there_are_kept(tmp_path):
     assert gradzip.kept(path, every, 300) == {every[0]: [str(cell) for cell in rows[0]]}
 
 
-def test_bits_are_those_of_their_factors():
+def test_bits_of_gravac_bits_are_those_of_their_factors():
     make = gravac_bits.METHODS["gravac_bits 0.99"].controller
     controller = make and make(200)
     assert isinstance(controller, GraVAC)
@@ -161,7 +161,7 @@ def test_bits_are_those_of_their_factors():
         assert method.plan.compresses(torch.zeros(1)), name
 
 
-def test_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
+def test_results_by_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
     path, every = tmp_path / gravac_bits.FILE, [("cnn", name, seed) for name in (DENSE, "5 bits") for seed in (0, 1)]
     rows = [[*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", ""] for job in every]
     assert gravac_bits.kept(path, every) == {}
@@ -172,7 +172,7 @@ def test_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
     assert found == [[DENSE, "2", "80.5 % right", "+0.0 ± 0.0"], ["5 bits", "2", "79.5 % right", "-1.0 ± 0.0"]]
 
 
-def test_gradzips_picture_is_drawn_from_what_is_measured(tmp_path):
+def test_the_picture_of_gradzip_is_drawn_from_its_results(tmp_path):
     drawn = tmp_path / "experiment-gradzip.png"
     gradzip_pictures.figure_3(RESULTS, drawn)
     assert drawn.stat().st_size > 1000
@@ -181,7 +181,7 @@ def test_gradzips_picture_is_drawn_from_what_is_measured(tmp_path):
         "fp32", "fp16 hook", "GradZip", "GradZip", "PowerSGD", "gcodec near-lossless"]
 
 
-def test_speedups_are_of_what_was_timed(tmp_path):
+def test_speedups_are_those_of_timed_runs(tmp_path):
     columns = gravac.COLUMNS["runs"]
     row = {"problem": "cnn", "steps": 300, "values": 1, "quality": 80.0, "unit": "% right", "loss": 1.0,
            "float_ratio": 2.0, "byte_ratio": 2.0, "dense_steps": 0, "link_seconds_1g": 1, "link_seconds_30m": 1}
@@ -209,7 +209,7 @@ def test_every_training_is_named_once():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_gravacs_experiments_from_end_to_end(tmp_path):
+def test_experiments_of_gravac_run_from_end_to_end(tmp_path):
     assert gravac.main(["--quick", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / gravac_tables.RUNS)
     assert [row["method"] for row in rows] == [

@@ -49,7 +49,7 @@ def test_the_same_seed_makes_the_same_decisions(trained):
     assert again.total == trained["PowerSGD"].total
 
 
-def test_what_is_sent_adds_up(trained):
+def test_sent_bytes_by_tensor_and_by_period_add_up(trained):
     for training in trained.values():
         for parts in (training.tensors.values(), training.periods):
             assert sum(part.payload_bytes for part in parts) == training.total.payload_bytes
@@ -103,7 +103,7 @@ def test_a_part_without_time_is_left_out_whole():
     assert not experiments.fits(60, [done] * 4 + [Future()], 4, 120)
 
 
-def test_parts_that_are_not_repeated_are_so_when_named():
+def test_parts_with_one_seed_are_repeated_only_when_named():
     again = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None, ["bit sweep"])]
     assert [(job.part, job.seed) for job in again] == [("bit sweep", 0), ("bit sweep", 1)]
     unnamed = [jobs[0] for _, jobs in experiments.parts_of(False, 2, None)]
@@ -113,12 +113,12 @@ def test_parts_that_are_not_repeated_are_so_when_named():
             experiments.main(wrong)
 
 
-def test_what_is_compared_has_seeds_in_common():
+def test_compared_rows_have_seeds_in_common():
     rows = [{"method": method, "seed": seed} for method, seeds in (("a", "012"), ("b", "20")) for seed in seeds]
     assert [row["method"] + row["seed"] for row in sections.in_common(rows)] == ["a0", "a2", "b2", "b0"]
 
 
-def test_a_seed_is_added_once_and_others_stay(tmp_path, trained):
+def test_rows_of_a_seed_are_added_once_and_others_stay(tmp_path, trained):
     path = tmp_path / tables.TRAININGS
     first = [tables.training_row(training) for training in trained.values()]
     write_table(path, tables.TRAINING_COLUMNS, first)
@@ -135,7 +135,7 @@ def test_a_seed_is_added_once_and_others_stay(tmp_path, trained):
 
 
 @pytest.mark.slow
-def test_the_experiments_from_end_to_end(tmp_path):
+def test_experiments_of_lgreco_run_from_end_to_end(tmp_path):
     assert experiments.main(["--quick", "--processes", "1", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / tables.TRAININGS)
     assert len(rows) == 1 + 2 * 3

@@ -80,7 +80,7 @@ def kinds() -> dict[str, bytes]:
     }
 
 
-def test_every_kind_comes_back_byte_for_byte():
+def test_files_of_every_kind_are_decompressed_byte_for_byte():
     files = kinds()
     write(files)
     run("compress", *files)
@@ -91,7 +91,7 @@ def test_every_kind_comes_back_byte_for_byte():
     assert {name: Path(name).read_bytes() for name in files} == files
 
 
-def test_torch_files_come_back_byte_for_byte():
+def test_torch_files_are_decompressed_byte_for_byte():
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(3, 4)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -104,7 +104,7 @@ def test_torch_files_come_back_byte_for_byte():
     assert torch.equal(torch.load("again.pt", weights_only=True)["model"]["weight"], model.weight)
 
 
-def test_a_folder_is_one_archive_with_its_paths():
+def test_a_folder_becomes_one_archive_with_its_paths():
     files = {f"run/{name}": data for name, data in kinds().items()} | {"run/sub/deep/e.npy": npy(FLOATS)}
     write(files)
     run("compress", "run")
@@ -118,7 +118,7 @@ def test_a_folder_is_one_archive_with_its_paths():
 
 
 @pytest.mark.parametrize("spelling", ["run", "run/", "./run", "run/.", "sub/../run"])
-def test_a_folder_is_the_same_however_it_is_spelled(spelling):
+def test_a_folders_archive_does_not_depend_on_its_spelling(spelling):
     write({"run/a.npy": npy(FLOATS), "sub/x": b""})
     run("compress", spelling, "-o", "x.gc")
     assert list(load_file("x.gc")) == ["a"]
@@ -126,7 +126,7 @@ def test_a_folder_is_the_same_however_it_is_spelled(spelling):
     assert Path("out/run/a.npy").exists()
 
 
-def test_many_inputs_in_one_archive():
+def test_several_inputs_become_one_archive_or_one_each():
     write({"p/a.npy": npy(FLOATS), "q/a.npy": npy(FLOATS + 1), "q/b.npy": npy(FLOATS + 2)})
     run("compress", "p/a.npy", "q", "-o", "all.gc")
     assert set(load_file("all.gc")) == {"p/a.npy:a", "q/a.npy:a", "q/b.npy:b"}
@@ -137,13 +137,13 @@ def test_many_inputs_in_one_archive():
     run("compress", "p/a.npy", "q/a.npy", "-o", "packed", "-f", code=2)     # both would be packed/a.npy.gc
 
 
-def test_globs_are_ours_where_the_shell_leaves_them():
+def test_patterns_that_the_shell_leaves_are_expanded():
     write({"run/a.npy": npy(FLOATS), "run/b.npy": npy(FLOATS)})
     run("compress", "run/*.npy", "-o", "x.gc")
     assert set(load_file("x.gc")) == {"a.npy:a", "b.npy:b"}
 
 
-def test_streams():
+def test_standard_input_is_compressed_and_decompressed_to_standard_output():
     data = npy(FLOATS)
     compressed = process("compress", "-", stdin=data)
     assert compressed.returncode == 0 and compressed.stderr.startswith(b"stdout: ")
@@ -158,7 +158,7 @@ def test_streams():
     assert listed.returncode == 0 and b"50x60" in listed.stdout
 
 
-def test_raw_values_and_raw_bits():
+def test_raw_values_and_raw_bits_are_given_their_type_by_an_option():
     write({"x.f32": FLOATS.tobytes(), "b.npy": npy((FLOATS.view(np.uint32) >> 16).astype(np.uint16))})
     run("compress", "x.f32", "--dtype", "float32")
     run("compress", "b.npy", "--dtype", "bfloat16")
@@ -168,7 +168,7 @@ def test_raw_values_and_raw_bits():
     run("compress", "b.npy", "--dtype", "float32", "-f", code=1)
 
 
-def test_lists_need_only_the_index(capsys):
+def test_listing_an_archive_reads_only_its_index(capsys):
     write(kinds())
     run("compress", *kinds(), "-o", "all.gc")
     data = bytearray(Path("all.gc").read_bytes())
@@ -184,7 +184,7 @@ def test_lists_need_only_the_index(capsys):
 # ------------------------------------------------------------------------------------------------- Single tensors
 
 
-def test_single_tensors(capsys):
+def test_single_tensors_are_decompressed_by_name(capsys):
     write(kinds())
     run("compress", *kinds(), "-o", "all.gc")
     run("decompress", "all.gc", "--only", "x")
@@ -201,14 +201,14 @@ def test_single_tensors(capsys):
     assert "no tensor" in capsys.readouterr().err
 
 
-def test_a_single_tensor_on_standard_output():
+def test_a_single_tensor_is_written_to_standard_output():
     write({"f.npy": npy(np.asfortranarray(FLOATS))})
     run("compress", "f.npy")
     done = process("decompress", "f.npy.gc", "--only", "f", "-o", "-")
     assert done.stdout == npy(np.ascontiguousarray(FLOATS)) and done.returncode == 0
 
 
-def test_types_that_numpy_lacks_go_to_safetensors(capsys):
+def test_tensors_of_types_that_numpy_lacks_are_written_as_safetensors(capsys):
     bits = (FLOATS.view(np.uint32) >> 16).astype(np.uint16)
     write({"b.npy": npy(bits)})
     run("compress", "b.npy", "--dtype", "bfloat16")
@@ -226,7 +226,7 @@ def open_bytes(path: str) -> ArraySource:
 # ---------------------------------------------------------------------------------------------------- Lossy modes
 
 
-def test_mantissa_bits(capsys):
+def test_compress_with_mantissa_bits_keeps_its_bound(capsys):
     write({"a.npy": npy(FLOATS)})
     [result] = result_of(capsys, "compress", "a.npy", "--mantissa-bits", 6)
     assert not result["exact"] and result["bits_per_value"] < 12
@@ -254,7 +254,7 @@ def test_gcomp_makes_gradients_smaller_and_leaves_the_rest(dump, options):
     run("verify", "x.gc", "--against", dump)
 
 
-def test_gcomp_has_the_levels_of_the_optimizer_however_the_file_is_cut():
+def test_gcomp_has_the_optimizers_levels_in_parts_of_any_size():
     dump = read_dump(DUMPS[-1])
     for part_bytes in (1 << 22, 1 << 12):
         with (
@@ -270,7 +270,7 @@ def test_gcomp_has_the_levels_of_the_optimizer_however_the_file_is_cut():
             assert np.array_equal(tensor, gcodec.decode(gcodec.encode(grad, levels=levels)))
 
 
-def test_gcomp_explains_what_it_needs(capsys):
+def test_gcomp_without_a_dump_explains_what_it_needs(capsys):
     write({"a.npy": npy(FLOATS), "notes.txt": b"hello"})
     run("compress", "a.npy", "--mode", "gcomp", code=1)
     assert "Recorder" in capsys.readouterr().err
@@ -302,7 +302,7 @@ def test_gcomp_explains_what_it_needs(capsys):
     ["decompress", "a.npy", "b.npy", "-o", "x"], ["verify", "a", "b", "--against", "c"], ["record", "--steps", "0"],
     ["record", "--every", "0"], ["record", "--json"], ["inspect", "-", "-"],
 ])
-def test_a_wrong_command_line_is_2(arguments, capsys):
+def test_a_wrong_command_line_exits_with_2(arguments, capsys):
     write({"a.npy": npy(FLOATS), "folder/b.npy": npy(FLOATS)})
     run(*arguments, code=2)
     printed = capsys.readouterr()
@@ -310,7 +310,7 @@ def test_a_wrong_command_line_is_2(arguments, capsys):
     assert names() == ["a.npy", "folder/b.npy"]
 
 
-def test_data_at_fault_is_1_and_one_line(capsys):
+def test_data_at_fault_exits_with_1_and_one_line(capsys):
     write({"bad.npy": npy(FLOATS)[:1000], "cut.gc": b"\x89GCA\x01", "other.gc": b"something else", "old.gc": b""})
     Path("empty").mkdir()
     for arguments, message in (
@@ -327,7 +327,7 @@ def test_data_at_fault_is_1_and_one_line(capsys):
     assert names() == ["bad.npy", "cut.gc", "old.gc", "other.gc"]
 
 
-def test_nothing_is_replaced_unasked(capsys):
+def test_existing_files_are_replaced_only_by_force(capsys):
     write({"a.npy": npy(FLOATS), "a.npy.gc": b"precious"})
     run("compress", "a.npy", code=1)
     assert "exists already" in capsys.readouterr().err and Path("a.npy.gc").read_bytes() == b"precious"
@@ -337,7 +337,7 @@ def test_nothing_is_replaced_unasked(capsys):
     assert Path("a.npy").read_bytes() == npy(FLOATS)
 
 
-def test_damage_is_found_and_nothing_is_restored(capsys):
+def test_damaged_archives_are_found_and_not_restored(capsys):
     write({f"run/{name}": data for name, data in kinds().items()})
     run("compress", "run", "-q")
     data = bytearray(Path("run.gc").read_bytes())
@@ -350,7 +350,7 @@ def test_damage_is_found_and_nothing_is_restored(capsys):
     assert not Path("out").exists()
 
 
-def test_archives_cannot_write_elsewhere(capsys, folder):
+def test_decompressing_writes_nothing_through_symbolic_links(capsys, folder):
     write({"run/sub/a.npy": npy(FLOATS), "elsewhere/keep": b""})
     run("compress", "run")
     shutil.rmtree("run")
@@ -360,7 +360,7 @@ def test_archives_cannot_write_elsewhere(capsys, folder):
     assert names() == ["elsewhere/keep", "run.gc"]
 
 
-def test_limits(capsys):
+def test_decompressing_keeps_the_output_limit(capsys):
     write({"zeros.npy": npy(np.zeros(1 << 20, np.float32))})
     run("compress", "zeros.npy")
     assert Path("zeros.npy.gc").stat().st_size < 4000
@@ -380,7 +380,7 @@ def test_inputs_are_kept_unless_told_otherwise():
     assert names() == ["a.npy", "a.npy.gc", "b.npy"]
 
 
-def test_what_a_folder_holds_that_cannot_be_read_is_kept(capsys):
+def test_unreadable_files_of_a_folder_are_kept_as_plain_bytes(capsys):
     files = {"run/bad.npy": npy(FLOATS)[:1000], "run/good.npy": npy(FLOATS), "run/old.pt": b"\x80\x02 whatever"}
     write(files)
     run("compress", "run")
@@ -391,7 +391,7 @@ def test_what_a_folder_holds_that_cannot_be_read_is_kept(capsys):
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError, OSError])
-def test_whatever_happens_nothing_is_left_behind(interruption, monkeypatch, capsys):
+def test_interruptions_leave_no_partial_files(interruption, monkeypatch, capsys):
     write({"a.npy": npy(FLOATS), "b.npy": npy(FLOATS)})
     run("compress", "a.npy", "b.npy", "-o", "both.gc")
     before = names()
@@ -444,7 +444,7 @@ sys.exit(cli.main(["compress", "a.npy"]))
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as on Unix")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
-def test_signals_leave_nothing_behind(number, code):
+def test_signals_leave_no_partial_files(number, code):
     write({"a.npy": npy(FLOATS)})
     with subprocess.Popen([sys.executable, "-c", SLOW_COMPRESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=environment()) as running:
@@ -472,7 +472,7 @@ def test_a_reader_that_goes_away_is_no_error():
 # ------------------------------------------------------------------------------------------------- Looking at things
 
 
-def test_inspect_tells_all(capsys):
+def test_inspect_shows_archives_frames_and_files(capsys):
     write({"frame": gcodec.encode(FLOATS)})
     run("compress", DUMPS[0], "-o", "x.gc", "--mode", "gcomp")
     [archive] = result_of(capsys, "inspect", "x.gc")
@@ -493,7 +493,7 @@ def test_inspect_tells_all(capsys):
     run("inspect", "frame", DUMPS[0])
 
 
-def test_verify_against_another_file(capsys):
+def test_verify_names_how_another_file_differs(capsys):
     write({"a.npy": npy(FLOATS), "b.npy": npy(FLOATS + 1), "c.npy": npy(FLOATS[1:])})
     run("compress", "a.npy")
     run("verify", "a.npy.gc", "--against", "a.npy")
@@ -539,7 +539,7 @@ def test_every_verb_has_help(verb, capsys):
     assert printed.startswith(f"usage: gcodec {verb}") and max(map(len, printed.splitlines())) < 130
 
 
-def test_help_and_lists_load_little():
+def test_help_and_lists_load_no_large_packages():
     write({"n.npy": npy(np.arange(5))})
     run("compress", "n.npy")
     program = ("import sys; from gcodec.cli import main; main({}); "
@@ -550,7 +550,7 @@ def test_help_and_lists_load_little():
         assert done.stdout.endswith(b"[]\n")
 
 
-def test_progress_is_for_terminals(monkeypatch, capsys):
+def test_progress_is_shown_on_terminals_only(monkeypatch, capsys):
     write({"a.npy": npy(FLOATS)})
     run("compress", "a.npy")
     assert not capsys.readouterr().err
@@ -561,7 +561,7 @@ def test_progress_is_for_terminals(monkeypatch, capsys):
     assert "kB" in capsys.readouterr().err
 
 
-def test_version(capsys):
+def test_version_prints_the_packages_version(capsys):
     run("--version")
     assert capsys.readouterr().out == f"gcodec {gcodec.__version__}\n"
 
@@ -569,13 +569,13 @@ def test_version(capsys):
 @pytest.mark.parametrize(("text", "size"), [
     ("1", 1), ("2kB", 2000), ("3 MiB", 3 << 20), ("0.5g", 500_000_000), ("7b", 7),
 ])
-def test_sizes_are_read(text, size):
+def test_sizes_with_units_are_parsed(text, size):
     assert display.parse_size(text) == size
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (12_345, "12.3 kB"),
                                             (999_600, "1.00 MB"), (123_456_789, "123 MB"), (5e12, "5.00 TB")])
-def test_sizes_are_shown(size, text):
+def test_sizes_are_shown_with_units(size, text):
     assert display.size(size) == text
 
 

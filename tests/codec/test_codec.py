@@ -63,7 +63,7 @@ def rng_of(which: Case) -> Random:
 # The laws
 
 @every_case_and_mode
-def test_round_trip_agreement_and_size(which, mode):
+def test_every_case_in_every_mode_round_trips_agrees_and_does_not_expand(which, mode):
     arguments = mode.arguments(which)
     want = promised(which.kind, which.bits, arguments)
     frame = laws.check_round_trip(which.array(), want, **arguments)
@@ -72,7 +72,7 @@ def test_round_trip_agreement_and_size(which, mode):
 
 
 @every_case
-def test_buffers_of_the_caller(which):
+def test_frames_and_arrays_are_written_into_buffers_of_the_caller(which):
     x = which.array()
     frame = gcodec.encode(x, **which.options)
     laws.check_encode_buffers(x, frame, **which.options)
@@ -80,12 +80,12 @@ def test_buffers_of_the_caller(which):
 
 
 @every_case
-def test_random_access(which):
+def test_decode_range_returns_any_part_of_the_values(which):
     laws.check_random_access(gcodec.encode(which.array(), **which.options), rng_of(which))
 
 
 @large_cases
-def test_any_number_of_threads(which):
+def test_large_arrays_are_coded_alike_by_any_number_of_threads(which):
     for mode in (modes(which.dtype)[0], modes(which.dtype)[-1]):
         arguments = mode.arguments(which)
         x = which.array()
@@ -96,27 +96,27 @@ def test_any_number_of_threads(which):
 
 @pytest.mark.slow
 @large_cases
-def test_agreement_on_large_arrays(which):
+def test_both_decoders_agree_on_large_arrays(which):
     for mode in modes(which.dtype):
         arguments = mode.arguments(which)
         laws.check_agreement(gcodec.encode(which.array(), **arguments))
 
 
 @short_cases
-def test_every_truncation_is_noticed(which):
+def test_every_truncation_of_a_frame_is_refused(which):
     for mode in modes(which.dtype)[:1] + modes(which.dtype)[-1:]:
         laws.check_truncation(gcodec.encode(which.array(), **mode.arguments(which)), rng_of(which))
 
 
 @short_cases
-def test_flipped_bits_are_noticed(which):
+def test_frames_with_any_bit_flipped_are_refused(which):
     for mode in modes(which.dtype)[:1] + modes(which.dtype)[-1:]:
         laws.check_bit_flips(gcodec.encode(which.array(), **mode.arguments(which)), rng_of(which), at_most=250)
 
 
 @pytest.mark.slow
 @every_case_and_mode
-def test_broken_frames_at_length(which, mode):
+def test_truncated_frames_and_flipped_bits_of_every_case_are_refused(which, mode):
     frame = gcodec.encode(which.array(), **mode.arguments(which))
     laws.check_truncation(frame, rng_of(which), at_most=400)
     laws.check_bit_flips(frame, rng_of(which), at_most=1000)
@@ -125,7 +125,7 @@ def test_broken_frames_at_length(which, mode):
 # Predicted blocks
 
 @every_multiple
-def test_round_trip_agreement_and_size_of_predicted_rows(which):
+def test_predicted_rows_round_trip_agree_and_do_not_expand(which):
     for mode in modes(which.dtype)[:4]:
         arguments = mode.arguments(which)
         frame = laws.check_round_trip(which.array(), promised(which.kind, which.bits, arguments), **arguments)
@@ -134,7 +134,7 @@ def test_round_trip_agreement_and_size_of_predicted_rows(which):
 
 
 @every_multiple
-def test_buffers_threads_and_random_access_of_predicted_rows(which):
+def test_predicted_rows_obey_the_laws_of_buffers_threads_and_random_access(which):
     x = which.array()
     frame = gcodec.encode(x, **which.options)
     laws.check_encode_buffers(x, frame, **which.options)
@@ -144,7 +144,7 @@ def test_buffers_threads_and_random_access_of_predicted_rows(which):
 
 
 @every_multiple
-def test_broken_frames_of_predicted_rows(which):
+def test_truncated_frames_and_flipped_bits_of_predicted_rows_are_refused(which):
     frame = gcodec.encode(which.array(), **which.options)
     laws.check_truncation(frame, rng_of(which), at_most=300)
     laws.check_bit_flips(frame, rng_of(which), at_most=100)
@@ -155,7 +155,7 @@ def kinds_of(frame: bytes) -> set[int]:
     return {block[0] for block in Draft.of(frame, laws.SHIPPED).blocks}
 
 
-def test_predicted_cases_are_predicted():
+def test_the_cases_of_predicted_rows_are_predicted():
     """All natures of rows in some type, and next to each other blocks of every kind."""
     found = {which: kinds_of(gcodec.encode(which.array(), **which.options)) for which in MULTIPLES}
     assert {which.name for which, kinds in found.items() if 3 in kinds} == {which.name for which in MULTIPLES}
@@ -163,7 +163,7 @@ def test_predicted_cases_are_predicted():
 
 
 @every_multiple
-def test_prediction_can_be_turned_off(which):
+def test_prediction_by_templates_can_be_turned_off(which):
     with_it, without = (gcodec.encode(which.array(), options=EncoderOptions(prediction=prediction), **which.options)
                         for prediction in (True, False))
     assert with_it == gcodec.encode(which.array(), **which.options)
@@ -195,7 +195,7 @@ def test_multiples_of_a_row_cost_little(dtype, shape):
     assert 3 not in kinds_of(gcodec.encode(as_type(other, dtype), dtype=dtype))         # flat, it has no rows
 
 
-def test_rounded_multiples_of_a_row_are_met():
+def test_rounded_multiples_of_a_row_are_predicted_exactly():
     """bfloat16: what rounding did to the rows of a template averages out, and next to no value is missed. Beside scales
     and template, 1 bit per value is the least that a code can take."""
     rng = np.random.default_rng(7)
@@ -222,7 +222,7 @@ def test_predicted_blocks_have_no_say_in_the_codebooks_of_others(dtype):
 
 
 @predicted_types
-def test_where_zeros_and_predicted_blocks_are_all_there_is_no_codebook_is_carried(dtype):
+def test_frames_of_zeros_and_predicted_blocks_carry_no_codebook(dtype):
     kind = KINDS[dtype]
     n = block_of(kind)
     rows = multiples(kind, np.random.default_rng(9), (n // 64, 64))
@@ -233,7 +233,7 @@ def test_where_zeros_and_predicted_blocks_are_all_there_is_no_codebook_is_carrie
 
 
 @predicted_types
-def test_a_bucket_that_knows_its_tensors_is_smaller(dtype):
+def test_a_bucket_encoded_with_the_shapes_of_its_tensors_is_smaller(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(2)
     tensors = [gaussian(kind, rng, 500), multiples(kind, rng, (120, 300)),
                gaussian(kind, rng, 40_000).reshape(200, 200), np.zeros((0, 5), kind.container),
@@ -263,7 +263,7 @@ if torch.set_flush_denormal(True):
 """
 
 
-def test_a_processor_that_flushes_denormals_decodes_the_same(tmp_path):
+def test_frames_decode_the_same_on_a_processor_that_flushes_denormals(tmp_path):
     """In a process of its own, since the mode is the thread's."""
     pytest.importorskip("torch")
     wanted = {}
@@ -288,7 +288,7 @@ def test_a_processor_that_flushes_denormals_decodes_the_same(tmp_path):
 
 @with_tail
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
-def test_bound_of_fixed_bits(dtype, rounding):
+def test_fixed_mantissa_bits_keep_their_bound(dtype, rounding):
     kind, rng = KINDS[dtype], np.random.default_rng(1)
     largest = from_floats(kind, np.array([1.0])) * 0 + specials(kind)[9]       # just below infinity
     steps = np.arange(0, 300, dtype=kind.container)
@@ -315,7 +315,7 @@ def arrays_of(dtype):
 
 
 @given(st.data(), st.sampled_from(sorted(KINDS)))
-def test_whatever_is_encoded_decodes(data, dtype):
+def test_any_values_in_any_mode_are_decoded(data, dtype):
     bits = data.draw(arrays_of(dtype))
     mode = data.draw(st.sampled_from(modes(dtype)))
     arguments = mode.options | {"dtype": dtype}
@@ -329,7 +329,9 @@ def test_whatever_is_encoded_decodes(data, dtype):
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16"]), st.integers(2, 12),
        st.sampled_from([None, 1, 5, 9, 14]), st.integers(1, 255), st.booleans())
-def test_any_coding_decodes(seed, dtype, max_length, escape_threshold, max_codebooks, references):
+def test_any_encoder_options_give_frames_that_decode(
+    seed, dtype, max_length, escape_threshold, max_codebooks, references
+):
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
     scales = np.exp2(rng.uniform(-30, 30, 8))
     bits = np.concatenate([gaussian(kind, rng, 250, zeros=rng.random(), scale=scale) for scale in scales])
@@ -341,7 +343,7 @@ def test_any_coding_decodes(seed, dtype, max_length, escape_threshold, max_codeb
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16", "float64"]), st.data())
-def test_any_ladder_decodes(seed, dtype, data):
+def test_levels_of_any_ladder_are_decoded(seed, dtype, data):
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
     drops = data.draw(st.lists(st.integers(0, kind.M), min_size=1, max_size=7, unique=True).map(sorted))
     ladder, bits = Ladder(tuple(drops)), np.concatenate([specials(kind), gaussian(kind, rng, 500, zeros=0.2)])
@@ -372,7 +374,7 @@ def named_in(frame, carried):
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("ladder", [False, True], ids=["lossless", "near-lossless"])
-def test_stale_codebooks_code_everything(dtype, ladder):
+def test_stale_codebooks_of_a_stream_code_every_value(dtype, ladder):
     kind, rng = KINDS[dtype], np.random.default_rng(5)
     if ladder and not kind.T:
         return
@@ -404,7 +406,7 @@ def test_stale_codebooks_code_everything(dtype, ladder):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_a_codebook_suits_more_of_the_same(dtype):
+def test_a_streams_codebook_suits_more_arrays_of_its_distribution(dtype):
     kind, rng, encoder = KINDS[dtype], np.random.default_rng(6), gcodec.Encoder()
     sizes = [len(encoder.encode(as_type(gaussian(kind, rng, 6000, zeros=0.1), dtype), dtype=dtype)) for _ in range(6)]
     assert max(sizes[1:]) <= 1.03 * sizes[0]
@@ -428,7 +430,7 @@ def steps_that_carry(encoder, scales):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @given(st.integers(0, 2**32), st.integers(1, 130), st.sampled_from([0.0, 0.2, 0.9]))
-def test_what_is_stored_without_a_plan_would_not_be_shorter_with_one(dtype, seed, n, zeros):
+def test_small_arrays_stored_without_a_plan_would_not_be_shorter_with_one(dtype, seed, n, zeros):
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(n) if seed & 1 else 2.0 ** rng.integers(-2, 1, n)).astype(dtype)
     x[rng.random(n) < zeros] = 0
@@ -445,7 +447,7 @@ def test_streams_refresh_their_codebook():
     assert len(carrying) == 2
 
 
-def test_streams_of_changing_type_and_mode():
+def test_streams_may_change_type_and_mode():
     encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
     rng = np.random.default_rng(2)
     for dtype in ("float32", "bfloat16", "float32", "float64"):
@@ -456,14 +458,14 @@ def test_streams_of_changing_type_and_mode():
             laws.assert_same_bits(decoder.decode(frame), promised(kind, bits, arguments))
 
 
-def test_streams_of_nothing_and_zeros():
+def test_streams_may_hold_empty_arrays_and_zeros():
     encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
     for x in (np.zeros(0, np.float32), np.zeros(100, np.float32), np.zeros((), np.float32),
               np.linspace(0, 1, 4000, dtype=np.float32), np.zeros(100, np.float32), np.zeros((3, 0), np.float32)):
         laws.assert_same_bits(decoder.decode(encoder.encode(x)), x.view(np.uint32))
 
 
-def test_streams_into_buffers_and_with_limits():
+def test_streams_take_output_buffers_threads_rounding_and_limits():
     encoder = gcodec.Encoder(threads=1, rounding="truncate")
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
     buffer = bytearray(gcodec.max_encoded_size(1000, "float32"))
@@ -510,7 +512,7 @@ def test_the_same_call_gives_the_same_bytes():
     assert blocks[0] == blocks[1]
 
 
-def test_mode_and_container_are_recorded():
+def test_frames_record_their_mode_and_container():
     x = np.linspace(-1, 1, 500, dtype=np.float32)
     levels = np.ones(500, np.uint8)
     assert [frame[6] for frame in (gcodec.encode(x), gcodec.encode(x, mantissa_bits=9), gcodec.encode(x, levels=levels))
@@ -518,7 +520,7 @@ def test_mode_and_container_are_recorded():
     assert gcodec.encode(x)[7] == 0
 
 
-def test_defaults_of_the_page():
+def test_frames_have_the_default_block_and_stream_sizes_of_the_page():
     for dtype, kind in KINDS.items():
         frame = gcodec.encode(np.zeros(3, kind.container) if dtype in BITS_ONLY else np.zeros(3, dtype), dtype=dtype)
         assert 1 << frame[9] == block_of(kind)
@@ -532,7 +534,7 @@ def test_levels_of_non_finite_values_are_those_of_level_0():
     assert decoded.view(np.uint32).tolist() == [0x7F800001, 0x7F800000, 0xFF800000, 0x3F800000, 0]
 
 
-def test_near_lossless_prunes_and_the_others_do_not():
+def test_near_lossless_mode_prunes_denormals_and_other_modes_do_not():
     x = np.array([-0.0, 1e-45, -1e-39, 0.0, 1.0], np.float32)
     kept = gcodec.decode(gcodec.encode(x, levels=np.zeros(5, np.uint8)))
     assert kept.view(np.uint32).tolist() == [0, 0, 0, 0, 0x3F800000]
@@ -540,7 +542,7 @@ def test_near_lossless_prunes_and_the_others_do_not():
         assert np.signbit(gcodec.decode(frame)).tolist() == [True, False, True, False, False]
 
 
-def test_levels_of_an_optimizer_are_its_rule():
+def test_encode_with_an_optimizer_uses_the_levels_of_its_rule():
     from gcodec.truncation.optimizers import levels_for, view_from_dump
 
     rng = np.random.default_rng(8)
@@ -555,7 +557,7 @@ def test_levels_of_an_optimizer_are_its_rule():
                                                              {"levels": levels, "ladder": ladder}))
 
 
-def test_levels_of_a_live_optimizer():
+def test_encode_with_a_live_optimizer_is_lossy_within_bounds_and_changes_no_state():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     param = torch.nn.Parameter(torch.randn(40, 30))
@@ -572,7 +574,7 @@ def test_levels_of_a_live_optimizer():
     assert len(gcodec.encode(grad, optimizer=optimizer, param=param)) < len(gcodec.encode(grad))
 
 
-def test_max_encoded_size():
+def test_max_encoded_size_is_hardly_more_than_the_values():
     for dtype, kind in KINDS.items():
         for shape in (0, 1, 1000, (), (3, 0), (5, 7), (2**40,), (2**20, 2**20)):
             n = int(np.prod(shape, dtype=np.int64))
@@ -721,13 +723,13 @@ def _view():
     lambda: gcodec.Decoder().decode(frame_of_x(), out=bytearray(24)),
     lambda: gcodec.inspect("text"),
 ], ids=lambda call: getline(__file__, call.__code__.co_firstlineno).split("lambda: ")[1].split("  #")[0].strip(" ,\n"))
-def test_what_has_no_meaning_is_refused(call):
+def test_senseless_arguments_raise_InvalidArgument(call):
     with pytest.raises(InvalidArgument):
         call()
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_a_level_that_is_none_is_refused_wherever_it_is(dtype):
+def test_a_level_beyond_the_ladder_is_refused_wherever_it_stands(dtype):
     bits = {"float64": np.uint64, "float32": np.uint32}.get(dtype, np.uint16)
     n = (1 << 18) + 77
     x, levels = np.random.default_rng(3).integers(0, 1 << 14, n).astype(bits), np.ones(n, np.uint8)
@@ -759,7 +761,7 @@ def test_an_error_leaves_the_output_of_encode_alone():
 
 
 @pytest.mark.parametrize("limit", [0, 23])
-def test_the_callers_limit(limit):
+def test_output_above_the_callers_limit_is_refused(limit):
     with pytest.raises(LimitExceeded):
         gcodec.decode(frame_of_x(), max_output_bytes=limit)
     with pytest.raises(LimitExceeded):
@@ -776,7 +778,7 @@ def test_random_bytes_are_refused(data):
         assert laws.outcome(start + data) in ("insufficient", "corruption", "unsupported")
 
 
-def test_inspect():
+def test_inspect_describes_what_a_frame_holds():
     for dtype, name in (("float32", "runs of equal sub-streams"), ("bfloat16", "spread by block"), ("float64", "empty"),
                         ("float8_e5m2", "0-d"), ("float16", "blocks of zeros"),
                         ("bfloat16", "multiples: blocks of noise among them")):
@@ -804,7 +806,7 @@ def test_inspect():
     laws.with_refusal(gcodec.Corruption, lambda: gcodec.inspect(b"x" * 100))
 
 
-def test_warmup():
+def test_warmup_takes_names_of_types_only():
     gcodec.warmup(["float32"])
     gcodec.warmup([])
     laws.with_refusal(InvalidArgument, lambda: gcodec.warmup(["int8"]))
@@ -821,7 +823,7 @@ def test_literal_gcomp_brings_its_ladder_and_truncates():
     assert frame != gcodec.encode(x, levels=levels, options=LITERAL_GCOMP, rounding="nearest")
 
 
-def test_literal_gcomp_is_one_codebook_of_short_codes():
+def test_literal_gcomp_has_one_codebook_of_short_codes():
     x = np.concatenate([gaussian(KINDS["float32"], np.random.default_rng(n), 1 << 14, scale=10.0**n) for n in range(4)])
     frame = gcodec.encode(x.view(np.float32), options=LITERAL_GCOMP)
     _, plan = planned(x, "float32", LITERAL_GCOMP)
@@ -831,7 +833,7 @@ def test_literal_gcomp_is_one_codebook_of_short_codes():
 
 
 @pytest.mark.parametrize("n_values", [100, 20_000, 600_000])
-def test_what_lies_behind_the_room_for_a_frame_is_left_alone(n_values):
+def test_encode_writes_nothing_behind_the_room_for_a_frame(n_values):
     mantissas = np.random.default_rng(1).integers(0, 1 << 32, n_values, np.uint32)  # hardly anything to save
     values = (mantissas & np.uint32(0xF8FFFFFF)).view(np.float32)
     room = gcodec.max_encoded_size(n_values, "float32")

@@ -125,7 +125,7 @@ def frames_of_the_encoder() -> tuple[bytes, ...]:
 # Agreement with the second decoder
 
 @pytest.mark.parametrize("part", range(4))
-def test_valid_frames_that_no_encoder_writes(part):
+def test_valid_frames_that_no_encoder_writes_decode(part):
     for seed in range(part, 140, 4):
         built = build_frame(Random(f"valid {seed}"), named=seed % 3 == 0, spare_bits=seed % 2 == 0,
                             n_values=None if seed % 5 else 3000)
@@ -135,7 +135,7 @@ def test_valid_frames_that_no_encoder_writes(part):
 
 
 @pytest.mark.slow
-def test_many_valid_frames():
+def test_thousands_of_valid_frames_that_no_encoder_writes_decode():
     for seed in range(3000):
         built = build_frame(Random(f"many {seed}"), named=seed % 3 == 0, spare_bits=seed % 2 == 0)
         decoded = laws.decode_known(built.frame, built.codebooks, base=built.base)
@@ -164,7 +164,7 @@ def test_mutations_of_the_encoders_frames_are_refused():
             assert found == mutation.expected, f"frame {seed} with a base, {mutation.name}"
 
 
-def test_a_hash_of_0_is_a_hash_like_any_other():
+def test_a_base_hash_of_0_counts_as_a_hash():
     """Two hashes in one frame are one too many, and 0 is the hash of an empty base."""
     built = build_frame(Random(0), dtype=1, n_values=40, kinds=["raw"], with_base=True)
     assert built.base is not None
@@ -200,7 +200,7 @@ def check_altered(
     return seen
 
 
-def test_altered_blocks_decode_alike_or_are_refused_alike():
+def test_both_decoders_treat_altered_blocks_alike():
     seen = set()
     for seed, built in enumerate(small_frames()):
         seen |= check_altered(built.frame, built.codebooks, Random(f"altered {seed}"), 25, built.base)
@@ -211,7 +211,7 @@ def test_altered_blocks_decode_alike_or_are_refused_alike():
     assert {"corruption", "decoded"} <= seen
 
 
-def test_altered_predicted_blocks_decode_alike_or_are_refused_alike():
+def test_both_decoders_treat_altered_predicted_blocks_alike():
     seen = set()
     for seed in range(60):
         rng = Random(f"altered predicted {seed}")
@@ -222,7 +222,7 @@ def test_altered_predicted_blocks_decode_alike_or_are_refused_alike():
 
 
 @pytest.mark.slow
-def test_many_altered_blocks():
+def test_both_decoders_treat_thousands_of_altered_blocks_alike():
     for seed in range(2000):
         rng = Random(f"much altered {seed}")
         kinds: list[BlockKind] | None = ["predicted"] if seed % 3 == 0 else None
@@ -240,7 +240,7 @@ def altered_prelude(frame: bytes, rng: Random) -> bytes:
     return bytes(spoilt)
 
 
-def test_altered_preludes_decode_alike_or_are_refused_alike():
+def test_both_decoders_treat_altered_preludes_alike():
     seen = set()
     frames = [(built.frame, built.codebooks, built.base) for built in (*small_frames(), *frames_with_a_base()[::5])]
     frames += [(frame, {}, None) for frame in frames_of_the_encoder()[::2]]
@@ -258,7 +258,7 @@ def test_altered_preludes_decode_alike_or_are_refused_alike():
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**32 - 1))
-def test_any_bytes_behind_a_valid_header(data, seed):
+def test_both_decoders_treat_any_bytes_behind_a_valid_header_alike(data, seed):
     built = build_frame(Random(seed), n_values=100, n_codebooks=1)
     for spoilt in (built.frame[:48] + data, built.frame[: len(built.frame) // 2] + data):
         assert laws.same_outcome(laws.outcome(spoilt, built.codebooks, built.base),
@@ -267,7 +267,7 @@ def test_any_bytes_behind_a_valid_header(data, seed):
 
 # What a decoder leaves alone
 
-def test_order_of_refusals():
+def test_frames_with_several_faults_are_refused_in_the_order_of_the_page():
     """Docs/format.md section 9: each step comes before the next."""
     draft = Draft.of(build_frame(Random(3), dtype=1, n_values=500, n_codebooks=1, kinds=["coded"]).frame, {})
     frame = draft.seal(dtype=99)
@@ -283,7 +283,7 @@ def test_order_of_refusals():
     assert laws.outcome(frame[:47]) == "insufficient"
 
 
-def test_large_claims_allocate_nothing():
+def test_frames_that_claim_many_values_allocate_nothing():
     """Frames of a few bytes that claim up to 2^47 values."""
     for shape in ((2**47,), (2**46, 1), (2**24, 2**20)):
         n_values = int(np.prod(shape, dtype=object))
@@ -294,7 +294,7 @@ def test_large_claims_allocate_nothing():
         assert laws.outcome(replace(draft, shape=(2**20, 2**20, 2**20)).seal()) == "corruption"
 
 
-def test_the_limit_comes_before_the_allocation():
+def test_the_output_limit_is_checked_before_memory_is_allocated():
     """A constant block stands for a million values in 24 bytes: 128 GiB in half a megabyte."""
     n_blocks = 1 << 14
     block = plain_block(0, 1 << 20, bytes(8))
@@ -318,7 +318,7 @@ def test_random_access_verifies_what_it_reads_and_no_more():
     laws.with_refusal(gcodec.Corruption, lambda: gcodec.decode_range(bytes(frame), 2 << 14, (2 << 14) + 1))
 
 
-def test_blocks_know_their_place():
+def test_blocks_that_change_places_are_refused():
     """Blocks that change places are noticed, though each is whole."""
     draft = Draft.of(build_frame(Random(9), dtype=2, n_values=3 << 10, block_log2=10, kinds=["raw"]).frame, {})
     sealed = [sealed_block(block, b) for b, block in enumerate(draft.blocks)]
@@ -461,26 +461,26 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect"
 
 @linux_only
 @pytest.mark.parametrize("side", ["after", "before"])
-def test_nothing_outside_of_the_arrays_is_touched(side):
+def test_coding_touches_no_memory_outside_of_the_arrays(side):
     assert "refused" in run_guarded(side, "few")
 
 
 @pytest.mark.slow
 @linux_only
 @pytest.mark.parametrize("side", ["after", "before"])
-def test_nothing_outside_of_the_arrays_is_touched_by_many(side):
+def test_coding_many_frames_touches_no_memory_outside_of_the_arrays(side):
     assert "refused" in run_guarded(side, "many")
 
 
 @pytest.mark.slow
 @linux_only
-def test_no_index_is_out_of_bounds(tmp_path):
+def test_no_index_of_a_kernel_is_out_of_bounds(tmp_path):
     """The same under numba's own checks, which also see a row that runs into the next. Kernels are compiled anew."""
     assert "refused" in run_guarded("after", "few", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
 
 
 @linux_only
-def test_the_guard_works():
+def test_the_guard_page_catches_accesses_outside_of_an_array():
     program = """
 from tests.codec.test_corruption import guarded_bytes
 array = guarded_bytes(100, "{side}")

@@ -10,13 +10,13 @@ from gcodec.kernels.core import floats
 from gcodec.kernels.predict import residuals
 
 
-def test_codes_in_frames_are_those_of_the_format():
+def test_codes_of_types_in_frames_are_those_of_the_format():
     assert {code: (t.name, t.head_bits) for code, t in BY_CODE.items()} == {
         1: ("float32", 8), 2: ("bfloat16", 8), 3: ("float16", 8), 4: ("float64", 11), 5: ("float8_e4m3fn", 8),
         6: ("float8_e5m2", 8), 7: ("bfloat16", 9), 8: ("float32", 9)}
 
 
-def test_numbers_in_payloads_never_change():
+def test_numbers_of_types_in_payloads_never_change():
     numbers = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
     assert {getattr(torch, t.name): t.payload_number for t in DTYPES if t.payload_number is not None} == numbers
     for dtype, number in numbers.items():

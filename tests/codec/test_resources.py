@@ -43,7 +43,7 @@ def run_python(program: str) -> str:
 # Threads
 
 @pytest.mark.parametrize("seed", range(40))
-def test_parts_are_put_down_one_after_another(seed):
+def test_the_ordered_writer_puts_parts_down_one_after_another(seed):
     """Whatever the order in which they are made, and with no more buffers than there are; the part whose place is known
     is made there."""
     rng = Random(seed)
@@ -81,7 +81,7 @@ def test_parts_are_put_down_one_after_another(seed):
     assert ordered.end == 100 + sum(sizes)
 
 
-def test_callers_on_many_threads_do_not_meet():
+def test_callers_on_many_threads_do_not_interfere():
     arrays = [large(seed) for seed in range(3)]
     frames = [gcodec.encode(x, threads=1) for x in arrays]
     room = gcodec.max_encoded_size(arrays[0].size, "float32")
@@ -134,7 +134,7 @@ def test_a_buffer_that_is_too_small_is_refused_at_any_size(threads):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
-def test_a_signal_handler_may_encode():
+def test_a_signal_handler_may_encode_while_its_thread_encodes():
     """Also while an encoding of the same thread is under way."""
     x = large()
     frame, small, seen = gcodec.encode(x), gcodec.encode(x[:1000]), []
@@ -172,7 +172,7 @@ assert gcodec.encode(x, threads=2) == frame
 """)
 
 
-def test_work_is_done_where_no_thread_can_be_had(monkeypatch):
+def test_encode_and_decode_work_where_no_thread_can_be_started(monkeypatch):
     def submit(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
@@ -185,7 +185,7 @@ def test_work_is_done_where_no_thread_can_be_had(monkeypatch):
 
 # Memory
 
-def test_bytes_in_the_making():
+def test_bytes_built_in_place_have_the_length_that_was_used():
     for size in (0, 1, 100, 10_000, 1 << 22):
         for used in {0, size // 2, size}:
             builder = BytesBuilder(size)
@@ -217,7 +217,7 @@ def growth(call):
 
 @linux_only
 @pytest.mark.parametrize("threads", [1, 2])
-def test_memory_of_large_arrays(threads):
+def test_large_arrays_take_little_more_memory_than_their_results(threads):
     """Of encode, the frame; of decode, the array; a tenth more, and a few MiB."""
     lines = run_python(MEASURE + f"""
 n = 1 << 24

@@ -51,7 +51,7 @@ def grid(dtype: str, *shape: int) -> np.ndarray:
     lambda x: np.frombuffer(b"?" + x.tobytes(), np.uint8)[1:].view(x.dtype),
     lambda x: x[:4, :5].view(Subclass),
 ], ids=lambda call: f"layout {call.__code__.co_firstlineno}")
-def test_any_layout_in_memory(dtype, layout):
+def test_arrays_of_any_layout_in_memory_are_encoded(dtype, layout):
     bits = grid(dtype, 20, 40)
     x = layout(bits.view(dtype))
     frame = laws.check_round_trip(np.asarray(x), np.ascontiguousarray(layout(bits)).reshape(np.shape(x)))
@@ -64,7 +64,7 @@ class Subclass(np.ndarray):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_other_byte_orders(dtype):
+def test_arrays_of_other_byte_orders_are_encoded(dtype):
     bits = grid(dtype, 30, 9)
     x = bits.astype(bits.dtype.newbyteorder(">")).view(np.dtype(dtype).newbyteorder(">"))
     decoded = gcodec.decode(laws.check_round_trip(x, bits))
@@ -74,13 +74,13 @@ def test_other_byte_orders(dtype):
 
 
 @pytest.mark.parametrize("dtype", BITS_ONLY)
-def test_other_byte_orders_of_bits(dtype):
+def test_raw_bits_of_other_byte_orders_are_encoded(dtype):
     bits = grid(dtype, 30, 9)
     x = bits.astype(bits.dtype.newbyteorder(">"))
     assert gcodec.encode(x, dtype=dtype) == gcodec.encode(bits, dtype=dtype)
 
 
-def test_read_only_arrays():
+def test_read_only_arrays_and_levels_are_encoded():
     bits = grid("float32", 700)
     x = bits.view(np.float32)
     x.setflags(write=False)
@@ -90,14 +90,14 @@ def test_read_only_arrays():
     assert gcodec.encode(x, levels=levels) == gcodec.encode(x.copy(), levels=levels.copy())
 
 
-def test_what_numpy_makes_an_array_of():
+def test_lists_and_scalars_are_encoded_as_numpy_converts_them():
     assert gcodec.decode(gcodec.encode([1.5, -2.0])).tolist() == [1.5, -2.0]
     assert gcodec.decode(gcodec.encode([1.5, -2.0])).dtype == np.float64
     assert gcodec.decode(gcodec.encode(3.25)).shape == ()
     assert gcodec.decode(gcodec.encode(np.float32(3.25))).dtype == np.float32
 
 
-def test_decoded_arrays_are_the_callers():
+def test_decoded_arrays_may_be_written_to():
     decoded = gcodec.decode(gcodec.encode(grid("float32", 5, 8).view(np.float32)))
     assert decoded.flags.writeable
     assert decoded.flags.c_contiguous
@@ -105,7 +105,7 @@ def test_decoded_arrays_are_the_callers():
 
 
 @pytest.mark.parametrize("dtype", BITS_ONLY)
-def test_types_that_numpy_lacks(dtype):
+def test_types_that_numpy_lacks_are_decoded_as_ml_dtypes_or_bits(dtype):
     bits = grid(dtype, 13, 50)
     decoded = gcodec.decode(gcodec.encode(bits, dtype=dtype))
     assert decoded.dtype.name == dtype if HAS_ML_DTYPES else decoded.dtype == bits.dtype
@@ -117,7 +117,7 @@ def test_types_that_numpy_lacks(dtype):
 
 @pytest.mark.skipif(not HAS_ML_DTYPES, reason="needs ml_dtypes")
 @pytest.mark.parametrize("dtype", BITS_ONLY)
-def test_arrays_of_ml_dtypes(dtype):
+def test_arrays_of_ml_dtypes_need_no_named_type(dtype):
     import ml_dtypes
 
     bits = grid(dtype, 13, 50)
@@ -134,7 +134,7 @@ def test_the_type_may_be_named_where_it_is_known():
         assert frame == gcodec.encode(bits.view(dtype)) == gcodec.encode(bits, dtype=dtype)
 
 
-def test_outputs_of_other_shapes():
+def test_outputs_of_other_shapes_and_slices_are_filled():
     bits = grid("float32", 4, 6)
     frame = gcodec.encode(bits.view(np.float32))
     for shape in ((24,), (6, 4), (2, 3, 4), (1, 24)):
@@ -148,7 +148,7 @@ def test_outputs_of_other_shapes():
     assert (inner[7:] == 7).all()
 
 
-def test_outputs_that_are_not_aligned():
+def test_outputs_that_are_not_aligned_are_filled():
     bits = grid("float64", 50)
     out = np.zeros(1 + 8 * 50, np.uint8)[1:].view(np.float64)
     gcodec.decode(gcodec.encode(bits.view(np.float64)), out=out)
@@ -173,7 +173,7 @@ def as_tensor(torch, dtype, bits):
 @pytest.mark.parametrize("name", ["every corner of the type", "corners among gaussian values", "empty",
                                   "empty of three dimensions", "0-d", "three dimensions", "all zero", "noise",
                                   "a block and one"])
-def test_tensors_of_every_type(torch, dtype, name):
+def test_tensors_of_every_type_obey_the_laws_of_arrays(torch, dtype, name):
     which = Case(dtype, name)
     x = as_tensor(torch, dtype, which.bits)
     frame = laws.check_round_trip(x, which.bits)
@@ -187,7 +187,7 @@ def test_tensors_of_every_type(torch, dtype, name):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_any_layout_of_a_tensor(torch, dtype):
+def test_tensors_of_any_layout_are_encoded(torch, dtype):
     bits = grid(dtype, 20, 30)
     x = as_tensor(torch, dtype, bits)
     for tensor, wanted in (
@@ -208,13 +208,13 @@ def test_any_layout_of_a_tensor(torch, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_channels_last(torch, dtype):
+def test_channels_last_tensors_keep_their_values(torch, dtype):
     bits = grid(dtype, 2, 3, 5, 7)
     x = as_tensor(torch, dtype, bits).to(memory_format=torch.channels_last)
     laws.check_round_trip(x, bits)
 
 
-def test_tensors_with_a_gradient(torch):
+def test_tensors_with_a_gradient_are_encoded_without_it(torch):
     bits = grid("float32", 40, 10)
     x = as_tensor(torch, "float32", bits).requires_grad_()
     decoded = gcodec.decode(laws.check_round_trip(x, bits))
@@ -226,7 +226,7 @@ def test_tensors_with_a_gradient(torch):
     laws.check_round_trip(parameter, bits)
 
 
-def test_conjugate_and_negative_views(torch):
+def test_negative_views_are_encoded_and_complex_tensors_refused(torch):
     z = torch.randn(30, 2, dtype=torch.complex64)
     negative = z.conj().imag
     assert negative.is_neg()
@@ -237,7 +237,7 @@ def test_conjugate_and_negative_views(torch):
         laws.with_refusal(InvalidArgument, lambda: gcodec.encode(tensor))       # noqa: B023 - called here
 
 
-def test_tensors_that_are_refused(torch):
+def test_sparse_integer_complex_and_meta_tensors_are_refused(torch):
     x = torch.zeros(4, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")         # of torch, about its sparse layouts
@@ -251,7 +251,7 @@ def test_tensors_that_are_refused(torch):
     laws.with_refusal(Unsupported, lambda: gcodec.encode(torch.zeros(4, device="meta")))
 
 
-def test_tensors_to_fill(torch):
+def test_decode_fills_tensors_of_the_same_type_and_size(torch):
     bits = grid("bfloat16", 6, 8)
     frame = gcodec.encode(as_tensor(torch, "bfloat16", bits))
     out = torch.zeros(48, dtype=torch.bfloat16)
@@ -280,7 +280,7 @@ def test_an_output_that_stands_for_other_memory_is_refused_or_filled(torch):
     laws.with_refusal(InvalidArgument, lambda: gcodec.decode(frame, out=torch.zeros(1).expand(4)))
 
 
-def test_which_kind_of_array_comes_back(torch):
+def test_decode_returns_the_kind_of_array_encoded_or_asked_for(torch):
     bits = grid("float32", 5, 7)
     from_array, from_tensor = gcodec.encode(bits.view(np.float32)), gcodec.encode(as_tensor(torch, "float32", bits))
     assert from_array[48:] == from_tensor[48:]      # the same but for the kind, and the checksum
@@ -296,7 +296,7 @@ def test_which_kind_of_array_comes_back(torch):
     laws.assert_same_bits(out, bits.reshape(-1))
 
 
-def test_levels_of_a_tensor(torch):
+def test_levels_of_tensors_follow_their_layout(torch):
     x = as_tensor(torch, "float32", grid("float32", 20, 30))
     levels = torch.arange(600).reshape(20, 30).remainder(8).to(torch.uint8)
     frame = gcodec.encode(x, levels=levels)
@@ -306,7 +306,7 @@ def test_levels_of_a_tensor(torch):
     assert np.array_equal(laws.bits_of(gcodec.decode(turned).t()), laws.bits_of(gcodec.decode(frame)))
 
 
-def test_a_tensors_frame_is_read_without_torch():
+def test_frames_are_decoded_without_torch():
     program = """
 import sys
 sys.modules["torch"] = None

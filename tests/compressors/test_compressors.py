@@ -52,7 +52,7 @@ everyone = pytest.mark.parametrize("name", PROMISES)
 # Laws for all
 
 @everyone
-def test_at_its_lossless_setting_it_is_dense(name):
+def test_a_compressor_at_its_lossless_setting_averages_as_dense(name):
     promise = PROMISES[name]
     if promise.lossless is None:
         return
@@ -66,7 +66,7 @@ def test_at_its_lossless_setting_it_is_dense(name):
 
 
 @everyone
-def test_gradients_on_a_device_are_averaged_there(name):
+def test_gradients_on_a_device_are_averaged_on_that_device(name):
     """With the averages that the host has, and nothing that a device's tensors do not allow."""
     simulation, host = Simulation(2, PROMISES[name].setting), Simulation(2, PROMISES[name].setting)
     for step in range(2):
@@ -80,7 +80,7 @@ def test_gradients_on_a_device_are_averaged_there(name):
 
 @everyone
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_contributions_add_up_to_the_average(name, size):
+def test_contributions_of_ranks_add_up_to_the_average(name, size):
     """All that error feedback needs: whatever is in the average, somebody counts as sent."""
     setting = PROMISES[name].setting
     memories: list[Memory] = [{} for _ in range(size)]
@@ -123,7 +123,7 @@ def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
 
 
 @everyone
-def test_a_resumed_run_is_the_uninterrupted_run(name):
+def test_a_resumed_run_of_a_compressor_is_the_uninterrupted_run(name):
     plan = CompressionPlan(PROMISES[name].setting, smallest=100)
     simulation, _ = run(plan, 3, 3)
     buffer = io.BytesIO()
@@ -143,7 +143,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(name):
 
 @everyone
 @pytest.mark.parametrize("kind", ["zero", "equal", "one value", "empty", "one row"])
-def test_strange_gradients(name, kind):
+def test_zero_constant_single_and_empty_gradients_are_averaged(name, kind):
     shapes = {"zero": (40, 30), "equal": (40, 30), "one value": (1, 1), "empty": (0, 7), "one row": (1, 50)}
     fill = 0.0 if kind == "zero" else 0.25
     simulation = Simulation(2, CompressionPlan(PROMISES[name].setting, smallest=0))
@@ -161,7 +161,7 @@ def test_strange_gradients(name, kind):
 
 @everyone
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_reaches_all_and_stays_out_of_residuals(name, bad):
+def test_non_finite_values_reach_all_ranks_and_stay_out_of_residuals(name, bad):
     simulation, _ = run(CompressionPlan(PROMISES[name].setting), 3, 2)
     before = [rank.residual("linear") for rank in simulation.ranks]
     gradients = gradients_at(2, 3)
@@ -176,7 +176,7 @@ def test_what_is_not_finite_reaches_all_and_stays_out_of_residuals(name, bad):
 
 
 @everyone
-def test_the_repr_is_the_call(name):
+def test_the_repr_of_a_setting_is_the_call_that_makes_it(name):
     import gcodec.compressors as room
 
     setting = PROMISES[name].setting
@@ -185,7 +185,7 @@ def test_the_repr_is_the_call(name):
 
 @everyone
 @pytest.mark.parametrize("shape", [(16, 9, 3, 3), (300, 200)])
-def test_sizes_are_what_was_said(name, shape):
+def test_floats_and_payload_bytes_are_those_predicted(name, shape):
     setting = PROMISES[name].setting
     if isinstance(setting, WarmUp):
         setting = setting.compressor
@@ -202,7 +202,7 @@ def test_sizes_are_what_was_said(name, shape):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @everyone
-def test_other_types(name, dtype):
+def test_float64_and_bfloat16_gradients_keep_their_type(name, dtype):
     simulation, averages = run(CompressionPlan(PROMISES[name].setting), 2, 3, dtype=dtype)
     assert all(one.dtype == dtype and bool(torch.isfinite(one).all()) for one in averages[-1].values())
     residual = simulation.ranks[0].residual("linear")
@@ -229,7 +229,7 @@ def test_gradients_are_not_written_to(name):
     lambda: Dense().at(1), lambda: WarmUp(QSGD(), 3), lambda: Simulation(0, Dense()),
     lambda: ErrorFeedback(0.0), lambda: CompressionPlan(Dense(), smallest=-1),
 ])
-def test_what_has_no_meaning_is_refused(wrong):
+def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         wrong()
 
@@ -240,7 +240,7 @@ def test_integers_and_sparse_tensors_are_refused():
             alone(Averager(CompressionPlan(TopK(0.5), smallest=0)).average({"x": tensor}))
 
 
-def test_knobs():
+def test_at_replaces_the_knob_of_a_setting():
     assert TopK(0.1).at(0.2) == TopK(0.2)
     assert PowerSGD(4).at(2).value == 2
     assert QSGD(4).at(3) == QSGD(3)
@@ -255,13 +255,13 @@ def test_small_tensors_and_vectors_stay_dense():
     assert simulation.ranks[0].last["images"].ratio == 1
 
 
-def test_warm_up_is_the_papers():
+def test_densities_of_warm_up_are_the_papers():
     warm = WarmUp(DGC(0.001), steps=10)
     found = [warm.setting(step).value for step in (0, 9, 10, 20, 30, 39, 40, 1000)]
     assert found == pytest.approx([0.251, 0.251, 0.0631, 0.0158, 0.00398, 0.00398, 0.001, 0.001], rel=1e-2)
 
 
-def test_ranks_that_ask_for_different_things_are_told():
+def test_ranks_whose_requests_differ_raise_PeerError():
     def asks(request):
         yield request
 
@@ -271,7 +271,7 @@ def test_ranks_that_ask_for_different_things_are_told():
         run_conversations([asks(AllReduce(torch.zeros(4))), asks(AllReduce(torch.zeros(3)))])
 
 
-def test_a_compressor_loads_no_other():
+def test_importing_a_compressor_loads_no_other():
     program = "import sys; from gcodec.compressors import PowerSGD; print(*(n for n in sys.modules if 'gcodec' in n))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {"powersgd", "lowrank", "casts", "contract", "outcome"}
@@ -281,7 +281,7 @@ def test_a_compressor_loads_no_other():
 
 # Laws of single ones
 
-def test_topk_keeps_the_largest():
+def test_topk_keeps_the_largest_values():
     gradient = gradients_at(0, 1)[0]["linear"]
     outcome = TopK(0.1).decompressed(gradient)
     left = (gradient - outcome.contribution).abs().max()
@@ -293,7 +293,7 @@ def test_topk_keeps_the_largest():
 @pytest.mark.parametrize("setting", [TopK(0.01, sample=0.01), DGC(0.01), RedSync(0.01),
                                      RedSync(0.01, method="bisection")], ids=repr)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "clustered", "mostly zero"])
-def test_thresholds_keep_about_what_the_largest_do(setting, kind):
+def test_thresholds_keep_about_as_much_as_exact_topk(setting, kind):
     random = torch.Generator().manual_seed(5)
     values = torch.randn(400, 1000, generator=random)
     if kind == "heavy":
@@ -308,7 +308,7 @@ def test_thresholds_keep_about_what_the_largest_do(setting, kind):
     assert found.floats <= limit * best.floats
 
 
-def test_a_histogram_knows_what_counting_finds():
+def test_binned_magnitudes_agree_with_counting():
     """At thresholds between and within its bins, for any number of values."""
     random = torch.Generator().manual_seed(0)
     flat = torch.randn(300_001, generator=random) ** 3
@@ -331,7 +331,7 @@ def test_a_histogram_knows_what_counting_finds():
 
 
 @pytest.mark.parametrize("method", ["trimmed", "bisection"])
-def test_redsync_chooses_the_same_of_large_tensors(method):
+def test_redsync_chooses_by_histogram_what_it_chooses_by_counting(method):
     flat = torch.randn(300_001, generator=torch.Generator().manual_seed(1)) ** 3
     for density in (0.5, 0.01, 1e-5):
         setting = RedSync(density, method=method)
@@ -341,7 +341,7 @@ def test_redsync_chooses_the_same_of_large_tensors(method):
 
 
 @given(st.integers(1, 2000), st.floats(0.01, 1.0), st.integers(0, 100))
-def test_a_random_subset_is_one(n, density, seed):
+def test_a_random_subset_has_the_size_and_order_it_should(n, density, seed):
     k = n_kept(n, density)
     subset = random_subset(n, k, seed)
     assert subset.numel() == k
@@ -394,7 +394,7 @@ def test_qsgd_draws_differ_between_ranks_and_steps():
 
 
 @pytest.mark.parametrize("setting", [PowerSGD(3), PowerSGD(3, iterations=2), GradZip(3), GradZip(3, relative=True)])
-def test_low_rank_gradients_are_found_and_kept(setting):
+def test_gradients_of_low_rank_are_sent_exactly_after_a_few_steps(setting):
     """A matrix of rank 3 that stays the same is sent exactly after a few steps, but for what the ridge takes."""
     random = torch.Generator().manual_seed(2)
     matrix = torch.randn(50, 3, generator=random) @ torch.randn(3, 40, generator=random)
@@ -439,7 +439,7 @@ def test_gradzip_solves_the_papers_normal_equations():
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 7), (90, 4), (300, 16)])
-def test_gradzips_small_systems_are_solved_as_large_ones_are(monkeypatch, shape, dtype, relative):
+def test_gradzip_solves_small_systems_as_it_solves_large_ones(monkeypatch, shape, dtype, relative):
     factor = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=dtype)
     factor *= torch.logspace(0, -4, shape[1], dtype=dtype)
     setting = GradZip(shape[1], relative=relative)
@@ -451,7 +451,7 @@ def test_gradzips_small_systems_are_solved_as_large_ones_are(monkeypatch, shape,
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6 * float(found[1].abs().max()))
 
 
-def test_gradna_never_leaves_its_rows():
+def test_gradna_never_leaves_the_span_of_its_first_factor():
     """Without alternation all that is ever sent lies in the span of the first V: what the paper's comparison shows."""
     memory: Memory = {}
     spans = []
@@ -475,7 +475,7 @@ def test_a_warm_start_survives_a_change_of_rank(setting):
         assert torch.equal(start[:, : min(rank, 4)], before[key][:, : min(rank, 4)])
 
 
-def test_redsyncs_mean_has_one_sign_at_a_time():
+def test_redsync_with_same_sign_sends_one_mean_of_alternating_sign():
     setting = RedSync(0.05, same_sign=True)
     memory: Memory = {}
     gradient = gradients_at(0, 1)[0]["linear"]
@@ -487,7 +487,7 @@ def test_redsyncs_mean_has_one_sign_at_a_time():
         assert found.floats == 1
 
 
-def test_compressing_the_compressed_is_compressing():
+def test_refining_a_milder_choice_of_topk_is_choosing_anew():
     """Choosing among the chosen finds what choosing among all does, for exact Top-k."""
     flat = gradients_at(0, 1)[0]["linear"].view(-1)
     coarse = TopK(0.1).select(flat, {}, Place())
@@ -498,7 +498,7 @@ def test_compressing_the_compressed_is_compressing():
 
 
 @pytest.mark.parametrize("n_values", [0, 1, 3])
-def test_what_is_few_needs_no_refining(n_values):
+def test_refining_no_more_values_than_may_be_kept_returns_them(n_values):
     """A second choice among no more values than it may keep is the first one."""
     flat = torch.arange(float(n_values))
     chosen = SparseValues(torch.arange(n_values), flat)
@@ -519,7 +519,7 @@ def test_near_lossless_frames_follow_the_optimizer():
         simulation.average(gradients)
 
 
-def test_names_and_seeds_decide_what_is_random():
+def test_names_and_seeds_alone_decide_random_choices():
     gradient = gradients_at(0, 1)[0]["linear"]
     chosen = {alone(replace(RandomK(0.05), seed=seed).compress(gradient, {}, Place(name=name))).indices.sum().item()
               for seed in (0, 1) for name in ("a", "b")}

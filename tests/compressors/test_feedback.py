@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("compressor", [Dense(), DGC(1.0), TopK(0.05)], ids=repr)
-def test_what_is_sent_and_what_is_left_is_the_sum_of_momenta(compressor, nesterov):
+def test_sent_and_residual_add_up_to_the_sum_of_momenta(compressor, nesterov):
     """Without masking and clipping; and the whole of it, where everything is sent, is what torch's SGD steps with."""
     size, steps = 3, 6
     momentum = MomentumCorrection(0.9, nesterov=nesterov, masking=False)
@@ -60,7 +60,7 @@ def test_dense_tensors_keep_their_momentum():
     assert simulation.ranks[0].residual("bias") is None
 
 
-def test_clipping_is_by_the_root_of_the_number_of_ranks():
+def test_gradients_are_clipped_to_the_limit_over_the_root_of_the_number_of_ranks():
     simulation = Simulation(4, CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
     gradient = torch.ones(10, 10)      # of norm 10
     average = simulation.average([{"x": gradient}] * 4)[0]["x"]
@@ -78,7 +78,7 @@ def test_a_momentum_of_the_optimizers_own_is_refused():
             MomentumCorrection().check(optimizer)
 
 
-def test_decay_forgets():
+def test_residuals_decay_by_their_factor_every_step():
     rank = Averager(CompressionPlan(TopK(0.01), ErrorFeedback(decay=0.5), smallest=0))
     gradient = gradients_at(0, 1)[0]["linear"]
     alone(rank.average({"x": gradient}))
@@ -89,12 +89,12 @@ def test_decay_forgets():
     assert torch.equal(seen["x"], gradient + 0.5 * left)
 
 
-def test_without_feedback_nothing_is_kept():
+def test_compressors_without_feedback_keep_no_memory():
     simulation, _ = run(CompressionPlan(TopK(0.01), feedback=None), 2, 3)
     assert all(not memory for memory in simulation.ranks[0].memories.values())
 
 
-def test_the_whole_recipe_trains():
+def test_the_whole_recipe_of_dgc_trains():
     """DGC as published, from warm-up to masking, on least squares: what dense training with momentum solves too."""
     random = torch.Generator().manual_seed(0)
     data = torch.randn(2, 200, 60, generator=random)
@@ -127,7 +127,7 @@ def test_state_of_another_rank_or_version_is_refused():
 
 @pytest.mark.parametrize("feedback", [ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)], ids=repr)
 @pytest.mark.parametrize("name", PROMISES)
-def test_averages_in_place_are_the_same_averages(name, feedback):
+def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
     """In the gradients' memory, as hooks have it: the same bits, and the same residuals, in narrow types too; and where
     a gradient is not finite, it changes no residual."""
     plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=100)

@@ -39,7 +39,7 @@ REPRS = {
 
 
 @pytest.mark.parametrize("name", REPRS)
-def test_a_setting_has_the_repr_that_ranks_compare(name):
+def test_settings_have_the_reprs_that_ranks_compare(name):
     assert repr(PROMISES[name].setting) == REPRS[name]
 
 
@@ -73,11 +73,11 @@ def test_factors_are_saved_under_the_prefix_of_their_algorithm(setting, keys):
     (RedSync(0.1, same_sign=True), {"residual", "step"}), (PowerSGD(2), {"residual", "powersgd.q"}),
     (WarmUp(TopK(0.1), 2), {"residual", "warmup.step"}),
 ])
-def test_a_memory_has_the_keys_that_checkpoints_have(setting, keys):
+def test_memories_have_the_keys_that_checkpoints_have(setting, keys):
     assert memory_after(setting).keys() == keys
 
 
-def test_momentum_is_saved_as_momentum():
+def test_momentum_is_saved_under_the_key_momentum():
     assert memory_after(TopK(0.1), MomentumCorrection()).keys() == {"residual", "momentum"}
 
 

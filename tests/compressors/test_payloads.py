@@ -35,7 +35,7 @@ def index_sets(draw):
 # Indices
 
 @given(index_sets(), st.binary(max_size=5))
-def test_indices_round_trip(case, after):
+def test_encoded_indices_are_decoded(case, after):
     n, indices = case
     data = encode_indices(indices, n)
     found, used = decode_indices(data + after, n)
@@ -44,7 +44,7 @@ def test_indices_round_trip(case, after):
 
 
 @pytest.mark.parametrize("case", ["all", "none", "first", "last", "far", "clustered", "even"])
-def test_indices_of_every_kind(case):
+def test_dense_empty_far_and_clustered_indices_are_decoded_and_small(case):
     n = 1 << 22
     indices = {
         "all": np.arange(n), "none": np.arange(0), "first": np.array([0]), "last": np.array([n - 1]),
@@ -97,7 +97,7 @@ def test_indices_beyond_the_values_are_refused():
 # Packed numbers
 
 @given(st.integers(1, 8), st.integers(0, 300), st.integers(0, 9))
-def test_numbers_round_trip(width, n, seed):
+def test_packed_numbers_are_unpacked(width, n, seed):
     numbers = np.random.default_rng(seed).integers(0, 1 << width, n).astype(np.uint8)
     packed = pack_bits(numbers, width)
     assert len(packed) == packed_size(n, width)
@@ -106,7 +106,7 @@ def test_numbers_round_trip(width, n, seed):
         unpack_bits(packed + b"x", n, width)
 
 
-def test_stray_bits_are_refused():
+def test_stray_bits_behind_packed_numbers_are_refused():
     assert list(unpack_bits(b"\x07", 1, 3)) == [7]
     with pytest.raises(Corruption):
         unpack_bits(b"\x0f", 1, 3)
@@ -115,7 +115,7 @@ def test_stray_bits_are_refused():
 # Levels
 
 @given(st.integers(0, 9000), st.integers(1, 700), st.integers(2, 8), st.booleans(), st.integers(0, 2**64 - 1))
-def test_levels_are_next_to_the_values_they_stand_for(n, bucket, bits, by_max, key):
+def test_quantized_levels_are_next_to_the_values_they_stand_for(n, bucket, bits, by_max, key):
     """Each value becomes one of the two levels around it, the nearer one without draws; what is a level stays."""
     values = np.random.default_rng(n).normal(size=n).astype(np.float32)
     values[::7] = 0
@@ -137,7 +137,7 @@ def test_levels_are_next_to_the_values_they_stand_for(n, bucket, bits, by_max, k
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_a_bucket_that_is_not_finite_says_so(bad):
+def test_a_quantized_bucket_with_a_non_finite_value_is_not_finite(bad):
     values = np.ones(30, np.float32)
     values[13] = bad
     norms = norms_of(values, 10, True)
@@ -167,7 +167,7 @@ def test_draws_are_uniform_and_differ_by_key():
 
 @given(st.integers(0, 400), st.floats(0.0, 1.0), st.sampled_from([None, 3]),
        st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.float16]))
-def test_sparse_payloads_round_trip(n, share, mantissa_bits, dtype):
+def test_packed_sparse_values_are_unpacked(n, share, mantissa_bits, dtype):
     flat = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
     indices = torch.randperm(n, generator=torch.Generator().manual_seed(1))[: round(n * share)].sort().values
     found, values = unpack_sparse(pack_sparse(flat, indices, mantissa_bits), flat)
@@ -266,6 +266,6 @@ def test_rounds_are_batched_by_kind_and_type():
         assert [sent.payload_bytes for sent in found[rank]] == [13, 32, 12, rank + 3 + 32, 0, 2, 0]
 
 
-def test_a_message_that_holds_too_little_is_refused():
+def test_joined_payloads_that_are_cut_off_are_refused():
     with pytest.raises(GcodecError):
         split_payloads(b"\x05\x00\x00\x00\x00\x00\x00\x00abc", 2)

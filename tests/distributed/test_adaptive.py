@@ -37,21 +37,21 @@ def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
 
 
 @pytest.mark.parametrize("name", ["gravac", "gravac random-k", "lgreco", "accordion"])
-def test_real_ranks_decide_as_simulated_ones_do(pair, name):
+def test_controllers_on_real_ranks_decide_as_on_simulated_ranks(pair, name):
     found = pair.run(cases.follows, name=name)
     _, changes = one_of([one[:2] for one in found])
     assert changes > 1
     assert all(sent > 0 for *_, sent in found)
 
 
-def test_an_optimizer_on_two_ranks(pair):
+def test_an_adaptive_optimizer_trains_replicas_that_stay_the_same(pair):
     found = pair.run(cases.trains)
     one_of([crc for crc, *_ in found])
     assert all(last < 0.2 * first for _, first, last in found)
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
-def test_an_optimizer_in_a_distributed_checkpoint(others, name, tmp_path):
+def test_a_distributed_checkpoint_restores_an_adaptive_optimizer(others, name, tmp_path):
     one_of(others.run(cases.optimizer_checkpoint, name=name, folder=str(tmp_path)))
 
 
@@ -65,48 +65,48 @@ def test_the_hook_decides_as_simulated_ranks_do(pair, name):
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
-def test_the_same_with_other_numbers_of_ranks(others, name):
+def test_the_hook_on_three_and_four_ranks_decides_as_simulated_ranks_do(others, name):
     _, changes, buckets = one_of(others.run(cases.under_ddp, name=name))
     assert changes > 1
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_held_buckets_are_averaged_as_those_that_are_not(pair, name):
+def test_held_buckets_are_averaged_as_overlapped_ones(pair, name):
     assert pair.run(cases.under_ddp, name=name, overlap=False) == pair.run(cases.under_ddp, name=name)
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
-def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
+def test_a_resumed_run_with_a_controller_is_the_uninterrupted_run(pair, name):
     one_of(pair.run(cases.resume, name=name, first=3, second=4))
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
-def test_the_same_with_other_buckets_after_the_resume(others, name):
+def test_a_resumed_run_with_other_buckets_is_the_uninterrupted_run(others, name):
     one_of(others.run(cases.resume, name=name, first=3, second=3))
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
-def test_a_distributed_checkpoint_restores_every_ranks_state(pair, name, tmp_path):
+def test_a_distributed_checkpoint_restores_every_ranks_controller(pair, name, tmp_path):
     assert all(pair.run(cases.distributed_checkpoint, name=name, folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
-def test_training_in_every_form(pair, name, form):
+def test_controllers_train_in_every_form_of_ddp(pair, name, form):
     found = pair.run(cases.train, name=name, **FORMS[form])
     one_of([same for same, *_ in found])
     assert all(last < first for _, first, last in found)
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
-def test_join(pair, name):
+def test_controllers_work_under_join(pair, name):
     one_of(pair.run(cases.join, name=name))
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 @pytest.mark.parametrize("kind", ["controller", "rate", "raise"])
-def test_faults_are_told_to_all(pair, name, kind):
+def test_a_fault_under_a_controller_is_an_error_on_all_ranks(pair, name, kind):
     first, second = pair.run(cases.fault, name=name, kind=kind)
     assert len(first) == len(second)
     if kind == "raise":
@@ -118,5 +118,5 @@ def test_faults_are_told_to_all(pair, name, kind):
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
-def test_what_is_compressed_must_not_change(pair, name):
+def test_tensors_that_change_between_steps_are_refused_on_all_ranks(pair, name):
     assert all("change from step to step" in one for one in pair.run(cases.changing, name=name))

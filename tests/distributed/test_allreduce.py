@@ -25,25 +25,25 @@ def all_equal(values: list[object]) -> bool:
     ("float32", (0, 1, 2, 1000, 70_001, 600_000), ("normal", "sparse", "special")),
     ("bfloat16", (1, 70_001), ("normal", "special")),
 ])
-def test_lossless_is_the_sum_in_the_order_of_ranks(ranks, dtype, sizes, kinds):
+def test_a_lossless_allreduce_is_the_sum_in_the_order_of_ranks(ranks, dtype, sizes, kinds):
     assert all_equal(ranks.run(cases.exact, dtype=dtype, sizes=sizes, kinds=kinds, smallest=0))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_the_other_types(pair, dtype):
+def test_a_lossless_allreduce_of_float16_and_float64_is_the_sum_in_the_order_of_ranks(pair, dtype):
     assert all_equal(pair.run(cases.exact, dtype=dtype, sizes=(1, 70_001), kinds=("normal",), smallest=0))
 
 
-def test_small_tensors_go_through_gloo(pair):
+def test_tensors_below_the_threshold_are_reduced_by_gloo(pair):
     # Two ranks: a sum of two has one order.
     assert all_equal(pair.run(cases.exact, dtype="float32", sizes=(0, 1, 999), kinds=("normal",), smallest=1 << 16))
 
 
-def test_any_layout_and_several_under_way(ranks):
+def test_tensors_of_any_layout_are_reduced_several_at_a_time(ranks):
     assert all_equal(ranks.run(cases.layouts))
 
 
-def test_what_is_under_way_goes_on_oldest_first(pair):
+def test_jobs_of_a_lane_go_on_oldest_first(pair):
     log, ends = one_of(pair.run(cases.under_way, n_jobs=5, n_parts=3))
     done = [log.index(f"{name}2") for name in "ab"]
     begun = [log.index(f"{name} begins") for name in "abc"]
@@ -52,24 +52,24 @@ def test_what_is_under_way_goes_on_oldest_first(pair):
     assert ends == ["A", "b: ZeroDivisionError", "C", "D", "e: PeerError"]
 
 
-def test_senseless_arguments_are_refused(pair):
+def test_allreduce_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
-def test_terms_and_result_are_rounded_as_encode_does(ranks, mode, dtype):
+def test_terms_and_result_of_an_allreduce_are_rounded_as_encode_does(ranks, mode, dtype):
     if ranks.size > 1:
         assert all_equal(ranks.run(cases.lossy_law, mode=mode, dtype=dtype))
 
 
 @pytest.mark.parametrize("bits", [3, 10])
-def test_fixed_bits_keeps_its_bound(ranks, bits):
+def test_an_allreduce_with_fixed_bits_keeps_its_bound(ranks, bits):
     if ranks.size > 1:
         assert all_equal(ranks.run(cases.fixed_bound, bits=bits))
 
 
 @pytest.mark.parametrize(("op", "scale"), [("avg", 1.0), ("sum", 1.0), ("avg", 2.0)])
-def test_near_lossless_keeps_its_bound(ranks, op, scale):
+def test_a_near_lossless_allreduce_keeps_its_bound(ranks, op, scale):
     if ranks.size > 1:
         found = ranks.run(cases.near_bound, op=op, scale=scale)
         assert all_equal(found)

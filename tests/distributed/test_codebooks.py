@@ -34,7 +34,7 @@ def counted(books: SharedCodebooks, numbers: list[int], n_levels: int) -> None:
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
-def test_a_layer_that_has_another_form_by_now_has_no_codebook_of_the_old_one(changed):
+def test_a_layer_whose_number_of_levels_changed_gets_no_codebook_of_the_old_form(changed):
     books, undisturbed = SharedCodebooks(gd.Refresh()), SharedCodebooks(gd.Refresh())
     for one in (books, undisturbed):
         counted(one, [0, 1, 2], 1)
@@ -49,7 +49,7 @@ def test_a_layer_that_has_another_form_by_now_has_no_codebook_of_the_old_one(cha
         assert version is None or version.codebook.hash == wanted.codebook.hash
 
 
-def test_what_is_new_has_a_codebook_soon():
+def test_a_new_layer_has_a_codebook_after_the_next_refresh():
     lane: Any = SimpleNamespace(size=1)
     books = SharedCodebooks(gd.Refresh(interval=50))
     rounds = CodebookRefresh(books, Stats())
@@ -63,7 +63,7 @@ def test_what_is_new_has_a_codebook_soon():
     assert made == [False] + 19 * [True] + [False] + 19 * [True]
 
 
-def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
+def test_collectives_that_are_not_repeated_get_no_codebook(monkeypatch):
     monkeypatch.setattr(collective_codebooks, "_SEEN", 20)
     books = CollectiveCodebooks(gd.Refresh())
     for size in range(100):
@@ -72,7 +72,7 @@ def test_kinds_that_do_not_come_again_leave_nothing_behind(monkeypatch):
     assert not books._codebooks.layers
 
 
-def test_kinds_that_come_again_have_codebooks_of_their_own_up_to_a_limit(monkeypatch):
+def test_repeated_collectives_get_codebooks_of_their_own_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(collective_codebooks, "_MOST", 3)
     books = CollectiveCodebooks(gd.Refresh())
     kinds = ["a", "b", "c", "d"]
@@ -82,7 +82,7 @@ def test_kinds_that_come_again_have_codebooks_of_their_own_up_to_a_limit(monkeyp
         assert [shared and int(shared.numbers[0]) for shared in later] == [0, 1, 2, None]
 
 
-def test_what_the_bypass_found_is_there_after_a_resume():
+def test_a_resumed_bypass_has_the_numbers_it_had_measured():
     bypass, other = BypassController(gd.Bypass()), BypassController(gd.Bypass())
     bypass.numbers = {name: 1.5 + k for k, name in enumerate(NUMBERS)}
     other.load_state_dict(bypass.state_dict())
@@ -128,7 +128,7 @@ assert kernels() == before, (before, kernels())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_warm_compiles_nothing_where_rows_are_predicted(dtype):
+def test_predicting_rows_after_precompilation_compiles_nothing(dtype):
     command = [sys.executable, "-c", _USES, dtype]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

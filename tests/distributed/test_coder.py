@@ -83,7 +83,7 @@ def test_related_rows_are_predicted_at_every_step():
     assert max(sizes) < 1.02 * min(sizes)
 
 
-def test_what_is_no_longer_related_is_no_longer_predicted():
+def test_rows_that_are_no_longer_related_are_no_longer_predicted():
     rank, plain = Rank(), Rank()
     plain.books.prediction_cache = Never()
     for one in (rank, plain):
@@ -99,7 +99,7 @@ def test_what_is_no_longer_related_is_no_longer_predicted():
 
 
 @pytest.mark.parametrize("spoil", ["nan", "zeros", "infinite", "denormal"])
-def test_whatever_comes_after_a_trial_is_decoded(spoil):
+def test_unusual_values_after_a_trial_of_prediction_are_decoded(spoil):
     rank = Rank()
     rank.send(gradients(0, related=True))
     rank.refresh()
@@ -110,7 +110,7 @@ def test_whatever_comes_after_a_trial_is_decoded(spoil):
     rank.send(np.full_like(values, values[100]))
 
 
-def test_pieces_are_tried_apart():
+def test_prediction_is_tried_for_each_piece_on_its_own():
     rank = Rank()
     values = gradients(0, related=True)
     half = len(values) // 2

@@ -50,41 +50,41 @@ def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
 
 
 @pytest.mark.parametrize("name", PAIR)
-def test_real_ranks_do_what_simulated_ones_do(pair, name):
+def test_compressors_on_real_ranks_average_as_on_simulated_ranks(pair, name):
     _, buckets = one_of(pair.run(cases.follows, name=name))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_same_with_other_numbers_of_ranks(others, name):
+def test_compressors_on_three_and_four_ranks_average_as_on_simulated_ranks(others, name):
     _, buckets = one_of(others.run(cases.follows, name=name))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["float16", "powersgd"])
-def test_the_same_where_two_ranks_leave_sums_to_gloo(pair, name):
+def test_compressors_average_as_simulated_where_two_ranks_leave_sums_to_gloo(pair, name):
     _, buckets = one_of(pair.run(cases.follows, name=name, paired=0))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["topk", "float16", "dgc warming up", "qsgd", "powersgd", "gradzip float16", "sparcml",
                                   "frames of 6 bits"])
-def test_buckets_on_a_device_are_averaged_there(on_devices, name):
+def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
     on_devices.run(gpu_cases.follows_there, name=name)
 
 
 @pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
-def test_controllers_decide_there_as_on_the_host(on_devices, name):
+def test_controllers_of_buckets_on_a_device_decide_as_on_the_host(on_devices, name):
     found = one_of(on_devices.run(gpu_cases.decides_there, name=name))
     assert any(floats != found[0] for floats in found)      # it has decided something
 
 
-def test_what_is_not_averaged_there_is_refused(on_devices):
+def test_types_that_are_not_averaged_on_a_device_are_refused(on_devices):
     on_devices.run(gpu_cases.refused_there)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_dgc_trains_in_every_form(pair, form):
+def test_replicas_under_dgc_stay_the_same_in_every_form_of_ddp(pair, form):
     _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run(cases.train, plan_name="dgc", **FORMS[form])])
     assert first == last
 
@@ -92,7 +92,7 @@ def test_dgc_trains_in_every_form(pair, form):
 @pytest.mark.parametrize("options", [{"told": True}, {"told": False},
                                      {"told": False, "gradient_as_bucket_view": True}], ids=str)
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
-def test_what_is_unused_loses_nothing(pair, name, options):
+def test_parameters_that_no_rank_uses_lose_no_residual(pair, name, options):
     """DDP throws away what comes of a step in which no rank has used a parameter: so nothing is sent then."""
     found = pair.run(cases.unused, name=name, **options)
     for there, (total, _) in found:
@@ -103,7 +103,7 @@ def test_what_is_unused_loses_nothing(pair, name, options):
 
 
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "qsgd"])
-def test_losses_fall(pair, name):
+def test_training_with_compressors_lowers_the_loss(pair, name):
     for _, first, last, dropped in pair.run(cases.train, plan_name=name, steps=15, rate=0.1):
         assert last < 0.9 * first
         assert dropped == 0
@@ -117,7 +117,7 @@ def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
 
 
 @pytest.mark.parametrize("name", ["dgc warming up", "gradzip", "powersgd"])
-def test_a_resumed_run_is_the_uninterrupted_run(pair, name):
+def test_a_resumed_run_with_a_compressor_is_the_uninterrupted_run(pair, name):
     pair.run(cases.resume, name=name, first=3, second=3)
 
 
@@ -127,17 +127,17 @@ def test_buckets_that_differ_after_a_resume_change_no_bit(others, name):
 
 
 @pytest.mark.parametrize("name", ["dgc warming up", "gradzip float16"])
-def test_a_distributed_checkpoint_restores_every_ranks_state(pair, name, tmp_path):
+def test_a_distributed_checkpoint_restores_every_ranks_residuals(pair, name, tmp_path):
     assert all(pair.run(cases.distributed_checkpoint, name=name, folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
-def test_join(pair, name):
+def test_compressors_work_under_join(pair, name):
     one_of(pair.run(cases.join, name=name))
 
 
 @pytest.mark.parametrize("paired", [0, 1 << 20])
-def test_every_byte_is_counted(pair, paired):
+def test_every_byte_that_compressors_send_is_counted(pair, paired):
     one, other = pair.run(cases.accounts, name="topk", paired=paired)
     for mine, theirs in ((one, other), (other, one)):
         assert mine["sent_bytes"] == mine["handed"] + mine["reduced"] == theirs["received_bytes"]
@@ -145,12 +145,12 @@ def test_every_byte_is_counted(pair, paired):
         assert mine["payload_ratio"] > 5
 
 
-def test_what_has_no_meaning_is_refused(pair):
+def test_the_hook_of_compressors_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
 @pytest.mark.parametrize("kind", ["setting", "damage", "raise"])
-def test_faults_are_told_to_all(pair, kind):
+def test_a_fault_under_a_compressor_is_an_error_on_all_ranks(pair, kind):
     first, second = pair.run(cases.fault, kind=kind)
     assert first[-1]
     assert second[-1]
@@ -166,7 +166,7 @@ def test_faults_are_told_to_all(pair, kind):
         assert "no memory" in second[-1]
 
 
-def test_a_message_that_is_larger_than_expected_is_an_error(pair, others):
+def test_a_message_larger_than_expected_is_an_error_on_all_ranks(pair, others):
     """And not the end of the process, which is what Gloo makes of it."""
     for members in (pair, others):
         found = members.run(cases.fault, kind="larger")
@@ -174,7 +174,7 @@ def test_a_message_that_is_larger_than_expected_is_an_error(pair, others):
         assert all("rank 1" in one[-1] for number, one in enumerate(found) if number != 1)
 
 
-def test_all_learn_of_a_fault_within_the_sums(pair, others):
+def test_a_fault_between_two_sums_is_an_error_on_all_ranks(pair, others):
     for members in (pair, others):
         _told_of_a_fault(members.run(cases.fault, kind="between reduces"))
 

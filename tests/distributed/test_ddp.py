@@ -43,12 +43,12 @@ def test_lossless_training_is_training_in_rank_order(pair, form):
 
 
 @pytest.mark.parametrize("form", ["plain", "bucket_view"])
-def test_the_same_with_other_numbers_of_ranks(others, form):
+def test_lossless_training_on_one_to_four_ranks_is_training_in_rank_order(others, form):
     assert trained(others, "lossless", **FORMS[form]) == trained(others, None, **FORMS[form])
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "Adagrad"])
-def test_near_lossless_replicas_stay_the_same(pair, optimizer):
+def test_near_lossless_replicas_of_every_optimizer_stay_the_same(pair, optimizer):
     assert trained(pair, "near", optimizer_name=optimizer) != trained(pair, None, optimizer_name=optimizer)
 
 
@@ -70,29 +70,29 @@ def test_loss_scaling_does_not_change_the_levels(pair):
     assert trained(pair, "near", loss_scale=1024.0) == trained(pair, "near")
 
 
-def test_sparse_gradients_go_through_gloo(pair):
+def test_sparse_gradients_are_reduced_by_gloo(pair):
     one_of(pair.run(cases.sparse))
 
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])
-def test_join(pair, mode):
+def test_the_hook_works_under_join(pair, mode):
     found = one_of(pair.run(cases.join, mode=mode))
     if mode == "lossless":
         assert found == one_of(pair.run(cases.join, mode=None))
 
 
 @pytest.mark.parametrize(("mode", "first"), [("near", 3), ("lossless", 5), ("near", 6)])
-def test_a_resumed_run_is_the_uninterrupted_run(pair, mode, first):
+def test_a_resumed_run_is_the_uninterrupted_run_codebooks_included(pair, mode, first):
     for whole, resumed in pair.run(cases.resume, mode=mode, first=first, second=6):
         assert [checksum for checksum, _ in whole] == [checksum for checksum, _ in resumed]
         assert whole[0] == resumed[0]       # the codebooks, too
 
 
-def test_a_distributed_checkpoint_restores_every_ranks_state(pair, tmp_path):
+def test_a_distributed_checkpoint_restores_every_ranks_codebooks(pair, tmp_path):
     assert all(pair.run(cases.distributed_checkpoint, folder=str(tmp_path)))
 
 
-def test_every_byte_is_counted(pair):
+def test_every_byte_that_the_hook_sends_is_counted(pair):
     found = pair.run(cases.conservation)
     for one, other in (found, reversed(found)):
         assert one["sent_bytes"] == one["handed"] == one["by_bucket"] == other["received_bytes"]
@@ -101,7 +101,7 @@ def test_every_byte_is_counted(pair):
 
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
-def test_what_is_slower_is_left(pair, slow):
+def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
     *counts, buckets, _ = one_of(pair.run(cases.bypass, slow=slow))
     always = counts[0]      # below 64 KiB, or so
     assert buckets >= 3

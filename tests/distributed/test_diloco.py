@@ -20,12 +20,12 @@ EXAMPLES = ROOT / "examples"
 ranks = ranks_of(1, 2, 3)
 
 
-def test_an_outer_step_is_the_outer_optimizers(ranks):
+def test_an_outer_step_of_diloco_is_that_of_the_outer_optimizer(ranks):
     one_of(ranks.run(cases.law))
 
 
 @pytest.mark.parametrize(("mode", "narrow"), [("lossless", False), ("fixed", False), ("near", False), ("near", True)])
-def test_ranks_learn_and_stay_the_same(ranks, mode, narrow):
+def test_replicas_under_diloco_learn_and_stay_the_same(ranks, mode, narrow):
     found = ranks.run(cases.train, mode=mode, narrow=narrow)
     one_of([checksum for checksum, *_ in found])
     for _, first, last, ratio in found:
@@ -34,11 +34,11 @@ def test_ranks_learn_and_stay_the_same(ranks, mode, narrow):
 
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])
-def test_a_resumed_run_is_the_uninterrupted_run(ranks, mode):
+def test_a_resumed_run_of_diloco_is_the_uninterrupted_run(ranks, mode):
     assert all(ranks.run(cases.resume, mode=mode))
 
 
-def test_a_fault_leaves_the_last_outer_step(ranks):
+def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks):
     if ranks.size == 1:
         pytest.skip("one rank sends nothing")
     for heard, unchanged in ranks.run(cases.corrupted, by=ranks.size - 1):
@@ -46,13 +46,13 @@ def test_a_fault_leaves_the_last_outer_step(ranks):
         assert unchanged
 
 
-def test_senseless_arguments_are_refused(ranks):
+def test_diloco_refuses_senseless_arguments(ranks):
     ranks.run(cases.refusals)
 
 
 # Worked examples
 
-def test_the_example_runs_under_torchrun():
+def test_the_example_of_diloco_runs_under_torchrun():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                str(EXAMPLES / "diloco.py"), "--steps", "20", "--every", "5", "--mode", "fixed"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=EXAMPLES.parent)

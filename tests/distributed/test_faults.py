@@ -24,7 +24,7 @@ ranks = ranks_of(3)
     ("shorter", "PeerError", ""),
     ("sequence", "PeerError", ""),
 ])
-def test_a_fault_is_an_error_everywhere(ranks, kind, error, text):
+def test_a_fault_of_one_rank_is_an_error_on_all_ranks(ranks, kind, error, text):
     patience = 5 if kind in ("sequence", "shorter") else 30
     found = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, patience=patience)
     for rank, (name, message, untouched, following) in enumerate(found):
@@ -52,13 +52,13 @@ def test_a_full_queue_is_an_error_within_the_timeout(ranks):
         assert all("no answer" in text or "none has ended" in text or "has failed" in text for text in texts), texts
 
 
-def test_backward_raises(ranks):
+def test_backward_raises_the_error_of_its_bucket_on_all_ranks(ranks):
     errors = ranks.run(cases.backward_error)
     assert all("rank" in error for error in errors), errors
     assert "step 0, bucket" in errors[0]
 
 
-def test_a_dead_rank_is_an_error():
+def test_a_rank_that_dies_is_an_error_that_names_it():
     ranks = Ranks(3)
     found = ranks.run_with_deaths(cases.death, culprit=CULPRIT)
     assert found[CULPRIT] is None

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
     ("pytorch_lightning", "lightning_argument"),
     ("accelerate", "accelerate_backend"), ("accelerate", "accelerate_hook"),
 ])
-def test_recipes(package, recipe):
+def test_recipes_of_frameworks_train_replicas_that_stay_the_same(package, recipe):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",

@@ -26,7 +26,7 @@ def trained(ranks: Ranks, how: str, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", ["shard_ours", "shard_group"])
 @pytest.mark.parametrize("options", [{}, {"narrow": True}, {"accumulate": 2}], ids=["plain", "bfloat16", "accumulate"])
-def test_lossless_is_uncompressed_fsdp(pair, how, options):
+def test_lossless_fsdp_has_the_bits_of_uncompressed_fsdp(pair, how, options):
     """A sum of two terms has one order, so these are the same bits."""
     ours, plain = trained(pair, how, **options), trained(pair, "shard", **options)
     assert ours["stats"]["calls"] >= 12
@@ -38,13 +38,13 @@ def test_lossless_is_uncompressed_fsdp(pair, how, options):
 
 
 @pytest.mark.parametrize("how", ["shard_ours", "shard_group"])
-def test_the_same_within_rounding_among_four(four, how):
+def test_lossless_fsdp_among_four_ranks_is_uncompressed_fsdp_within_rounding(four, how):
     assert trained(four, how)["sums"] == pytest.approx(trained(four, "shard")["sums"], rel=1e-4)
 
 
 @pytest.mark.parametrize("how", ["hsdp_override", "hsdp_hook"])
 @pytest.mark.parametrize("mode", ["lossless", "fixed"])
-def test_replicas_are_averaged(four, how, mode):
+def test_hsdp_averages_replicas_compressed(four, how, mode):
     ours, plain = trained(four, how, mode=mode), trained(four, "hsdp")
     assert ours["stats"]["calls"] >= 12
     assert ours["sums"] == pytest.approx(plain["sums"], rel=1e-4 if mode == "lossless" else 0.02)
@@ -54,7 +54,7 @@ def test_replicas_are_averaged(four, how, mode):
 
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
-def test_what_is_slower_is_left(pair, slow):
+def test_fsdp_leaves_compression_where_it_is_slower(pair, slow):
     dense, _ = one_of(pair.run(cases.bypass, slow=slow))
     assert sum(dense[:13]) == 0     # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27       # a trial
@@ -62,10 +62,10 @@ def test_what_is_slower_is_left(pair, slow):
     assert 0 < sum(dense[28:]) < 24     # the next one
 
 
-def test_senseless_arguments_are_refused(pair):
+def test_fsdp_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
 
-def test_damage_is_an_exception_of_backward(pair):
+def test_a_damaged_message_of_fsdp_is_an_exception_of_backward(pair):
     heard = pair.run(cases.corrupted, by=1)
     assert "rank 1" in heard[0]

@@ -17,28 +17,28 @@ ranks = ranks_of(2, 3)
 
 
 @pytest.mark.parametrize(("by", "dtype"), [("staged", "float32"), ("group", "bfloat16")])
-def test_lossless_is_the_sum_in_the_order_of_ranks(ranks, by, dtype):
+def test_a_lossless_allreduce_on_devices_is_the_sum_in_the_order_of_ranks(ranks, by, dtype):
     one_of(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(1, 2, 70_001),
                      kinds=("sparse", "special"), smallest=0))
 
 
-def test_what_is_not_coded_there_goes_as_it_is(ranks):
+def test_float64_and_small_tensors_on_devices_are_reduced_uncompressed(ranks):
     if ranks.size == 2:     # a sum of two has one order
         for by, dtype, smallest in (("staged", "float64", 0), ("group", "float32", 1 << 30)):
             one_of(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(0, 999),
                              kinds=("normal",), smallest=smallest))
 
 
-def test_any_layout_and_several_under_way(ranks):
+def test_tensors_on_devices_of_any_layout_are_reduced_several_at_a_time(ranks):
     one_of(ranks.run(cases.on_devices, what=allreduce_cases.layouts, by="staged"))
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
-def test_terms_and_result_are_rounded_as_encode_does(ranks, mode, dtype):
+def test_terms_and_result_on_devices_are_rounded_as_encode_does(ranks, mode, dtype):
     one_of(ranks.run(cases.on_devices, what=allreduce_cases.lossy_law, by="group", mode=mode, dtype=dtype))
 
 
-def test_near_lossless_keeps_its_bound(ranks):
+def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
     found = one_of(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
     assert found[1] > 0.01       # it does round
 
@@ -48,7 +48,7 @@ def test_near_lossless_keeps_its_bound(ranks):
     ("near", {"images": True}),             # channels-last parameters
     ("lossless", {"narrow": True}),         # two types
 ])
-def test_training_has_the_bits_of_training_on_the_host(ranks, mode, options):
+def test_training_on_devices_has_the_bits_of_training_on_the_host(ranks, mode, options):
     found = ranks.run(cases.on_devices, what=allreduce_cases.train, by="group", mode=mode, steps=4, **options)
     plain = ranks.run(cases.on_host, what=allreduce_cases.train, mode=mode, steps=4, **options)
     assert one_of([checksum for checksum, _ in found]) == one_of([checksum for checksum, _ in plain])
@@ -58,17 +58,17 @@ def test_training_has_the_bits_of_training_on_the_host(ranks, mode, options):
 
 
 @pytest.mark.parametrize("mode", ["lossless", "fixed", "near"])
-def test_every_value_is_encoded_twice(ranks, mode):
+def test_every_value_on_a_device_is_encoded_twice(ranks, mode):
     """And by whom it is summed once more where it is rounded."""
     wanted = (1, 1) if ranks.size == 2 else (2, ranks.size + (mode != "lossless"))
     assert ranks.run(cases.encodings, mode=mode) == [wanted] * ranks.size
 
 
-def test_codebooks_are_made_anew_by_the_interval_only(ranks):
+def test_codebooks_of_devices_are_renewed_by_the_interval_only(ranks):
     assert all(0 < 2 * fresh < encoded for fresh, encoded in ranks.run(cases.refreshes))
 
 
-def test_sums_have_the_hosts_bits(ranks):
+def test_sums_on_devices_have_the_bits_of_sums_on_the_host(ranks):
     assert all(ranks.run(cases.sums_as_on_the_host))
 
 
@@ -80,7 +80,7 @@ def test_sums_have_the_hosts_bits(ranks):
     ("other values", "group", "Corruption", "values of"),
     ("host", "staged", "PeerError", "differs in"),
 ])
-def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
+def test_a_fault_of_one_device_is_an_error_on_all_ranks(ranks, kind, by, error, text):
     if ranks.size == 2 and kind == "result":        # there is none
         return
     outcomes = ranks.run(cases.fault, kind=kind, culprit=CULPRIT, by=by)
@@ -94,7 +94,7 @@ def test_a_fault_is_an_error_everywhere(ranks, kind, by, error, text):
 
 
 @pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])
-def test_a_failed_collective_is_an_error_that_says_where(ranks, by, compressed):
+def test_a_failed_collective_of_devices_is_an_error_that_says_where(ranks, by, compressed):
     where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "
     unknown = "some rank, it is not known which: "      # unless messages of our own have timed out
     for rank, (name, message) in enumerate(ranks.run(cases.lost, culprit=CULPRIT, by=by, compressed=compressed)):

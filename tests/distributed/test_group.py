@@ -19,11 +19,11 @@ ranks = ranks_of(1, 2, 3, backend="gcodec")
     cases.data_movement, cases.objects, cases.point_to_point, cases.functional_collectives, cases.subgroups,
     cases.overlapping, cases.named_backend, cases.device_mesh,
 ], ids=lambda case: case.__name__)
-def test_collectives(ranks, case):
+def test_collectives_of_the_group_give_what_gloo_gives(ranks, case):
     one_of(ranks.run(case))
 
 
-def test_reduce_scatter(ranks):
+def test_reduce_scatter_sums_in_the_order_of_ranks(ranks):
     ranks.run(cases.reduce_scatters)
 
 
@@ -31,14 +31,14 @@ def test_shared_codebooks_are_renewed_and_change_no_bit(ranks):
     ranks.run(cases.shared_codebooks)
 
 
-def test_compressed_and_plain_ones_do_not_mind_each_other(ranks):
+def test_compressed_and_plain_collectives_interleave(ranks):
     one_of(ranks.run(cases.interleaved, rounds=8))
 
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
                                      {"static_graph": True}, {"narrow": True}, {"join": True}],
                          ids=lambda options: next(iter(options), "plain"))
-def test_ddp_without_a_hook(ranks, options):
+def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
     ours, gloos = ranks.run(cases.train_ddp, gloo=False, **options), ranks.run(cases.train_ddp, gloo=True, **options)
     checksum, sums = one_of(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
@@ -46,7 +46,7 @@ def test_ddp_without_a_hook(ranks, options):
         assert checksum == gloos[0][0]
 
 
-def test_ddp_with_fixed_bits(ranks):
+def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
     ours, gloos = ranks.run(cases.train_ddp, gloo=False, bits=8), ranks.run(cases.train_ddp, gloo=True)
     checksum, sums = one_of(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-2)
@@ -54,7 +54,7 @@ def test_ddp_with_fixed_bits(ranks):
 
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
-def test_what_is_slower_is_left(ranks, slow):
+def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
     if ranks.size != 3:
         pytest.skip("three ranks stand for all")
     dense, calls, _ = one_of(ranks.run(cases.bypass, slow=slow))
@@ -65,7 +65,7 @@ def test_what_is_slower_is_left(ranks, slow):
     assert 0 < sum(dense[28:]) < 24     # the next one
 
 
-def test_another_step_is_tried_anew(ranks):
+def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
     if ranks.size != 2:
         pytest.skip("two ranks stand for all")
     before, after, _ = one_of(ranks.run(cases.changing))
@@ -75,7 +75,7 @@ def test_another_step_is_tried_anew(ranks):
 
 
 @pytest.mark.parametrize("how", ["payload", "header", "exception"])
-def test_damage_is_an_exception(ranks, how):
+def test_a_damaged_message_is_an_exception_on_all_ranks(ranks, how):
     if ranks.size == 1:
         pytest.skip("one rank sends nothing")
     heard = ranks.run(cases.corrupted, how=how, by=ranks.size - 1)
@@ -85,12 +85,12 @@ def test_damage_is_an_exception(ranks, how):
             assert all(f"rank {ranks.size - 1} " in text or "aborted" in text for text in texts), texts
 
 
-def test_a_dead_rank_is_an_exception():
+def test_a_rank_of_the_group_that_dies_is_an_exception():
     ranks = Ranks(3, backend="gcodec")
     heard = ranks.run_with_deaths(cases.death, by=1)
     assert heard[1] is None
     assert all("rank 1 " in heard[rank] or "aborted" in heard[rank] for rank in (0, 2)), heard
 
 
-def test_the_world_can_end_and_begin_again(ranks):
+def test_the_default_group_can_be_destroyed_and_made_again(ranks):
     ranks.run(cases.ended)

@@ -27,7 +27,7 @@ def test_a_broken_lane_stays_broken_when_it_is_closed(ranks):
         assert all("an earlier all-reduce of this group has failed" in text for text in later), later
 
 
-def test_what_comes_too_late_is_an_error(ranks):
+def test_allreduces_on_a_lane_that_is_closing_end_or_raise(ranks):
     for first, *others in ranks.run(cases.late):
         assert first == "True"
         assert all(text == "done" or "closed" in text for text in others)
@@ -39,7 +39,7 @@ def test_lanes_of_destroyed_groups_are_closed(ranks):
         assert left == 0
 
 
-def test_what_waits_comes_after_the_end_of_what_has_begun(ranks):
+def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
     assert one_of(ranks.run(cases.between))
 
 
@@ -60,22 +60,22 @@ def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
 
 @pytest.mark.parametrize("other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}],
                          ids=lambda other: next(iter(other)))
-def test_so_is_one_of_a_process_group(ranks, other):
+def test_an_option_of_a_process_group_that_differs_is_named_on_every_rank(ranks, other):
     heard = one_of(ranks.run(cases.differing_groups, culprit=CULPRIT, **other))
     assert f"ranks differ in {next(iter(other))}: " in heard
 
 
-def test_so_is_one_of_diloco(ranks):
+def test_an_option_of_diloco_that_differs_is_named_on_every_rank(ranks):
     heard = one_of(ranks.run(cases.differing_diloco, culprit=CULPRIT))
     assert "ranks differ in every: 2 on rank 0, 3 on rank 1" in heard
 
 
-def test_codebooks_that_differ_are_mentioned(ranks):
+def test_ranks_with_different_codebooks_raise_an_error_that_mentions_them(ranks):
     assert all("codebooks (as after load_state_dict() on some ranks only)" in text or "aborted" in text
                for text in ranks.run(cases.changed, culprit=CULPRIT))
 
 
-def test_so_are_states_of_different_steps(ranks):
+def test_ranks_that_loaded_states_of_different_steps_raise_PeerError(ranks):
     assert all("differs in" in text or "aborted" in text for text in ranks.run(cases.torn, culprit=CULPRIT))
     heard = ranks.run(cases.torn_diloco, culprit=CULPRIT)
     assert all("ranks differ in steps: 4 on rank 0, 6 on rank 1" in text for text in heard)

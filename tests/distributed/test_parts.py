@@ -76,7 +76,7 @@ class Box:
         return self.kept[key]
 
 
-def test_a_rank_that_had_failed_before_is_not_to_blame():
+def test_an_error_names_the_rank_that_failed_first():
     store: Any = Box(gone=False)
     FailureRecords(store, 3).record("rank 1: no answer")
     FailureRecords(store, 3).record("rank 1: no answer")
@@ -101,7 +101,7 @@ def test_without_a_store_there_are_no_failure_records():
 
 
 @given(st.integers(0, 1 << 26), st.integers(1, 9))
-def test_every_value_has_one_owner(n_values, size):
+def test_every_value_of_an_allreduce_has_one_owner(n_values, size):
     pieces = sorted(piece for share in shares(n_values, size) for piece in share)
     assert [begin for begin, _ in pieces] == [0, *(end for _, end in pieces)][: len(pieces)]
     assert (pieces[-1][1] if pieces else 0) == n_values
@@ -111,7 +111,7 @@ def test_every_value_has_one_owner(n_values, size):
 
 
 @given(st.integers(0, 1 << 23), st.integers(1, 5))
-def test_what_one_rank_sends_another_expects(n_values, size):
+def test_every_message_that_one_rank_sends_another_expects(n_values, size):
     schedules = [Schedule.between(n_values, rank, size) for rank in range(size)]
     sent = sorted((rank, slot.peer, *slot[1:]) for rank, one in enumerate(schedules) for slot in one.outgoing())
     expected = [(slot.peer, rank, *slot[1:]) for rank, one in enumerate(schedules)
@@ -172,7 +172,7 @@ def test_levels_of_many_tensors_are_those_of_each(name, steps):
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=6), st.integers(0, 500), st.integers(0, 500))
-def test_shapes_of_a_range_fill_it(shapes, a, b):
+def test_shapes_within_a_range_fill_it(shapes, a, b):
     total = sum(map(math.prod, shapes))
     begin, end = sorted((min(a, total), min(b, total)))
     assert sum(map(math.prod, shapes_within(shapes, begin, end))) == end - begin
@@ -197,7 +197,7 @@ def test_a_damaged_header_is_noticed(header, bit):
     ({"piece": 9}, gcodec.Corruption, "instead of"),
     ({"payload": 9}, gcodec.Corruption, "9 bytes of payload where at most 8 fit"),
 ])
-def test_what_does_not_fit_is_refused(change, error, text):
+def test_headers_that_differ_from_the_expected_one_are_refused(change, error, text):
     expected = Header(RESULT, 1, 2, 3, 4, 5, 0)
     message = np.zeros(HEADER + 8, np.uint8)
     expected._replace(**{"payload": 8, **change}).write_to(message)
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(change, error, text):
         check(message, expected, "rank 1")
 
 
-def test_a_refusal_says_why():
+def test_an_abort_message_says_why():
     expected = Header(RESULT, 1, 2, 3, 4, 5, 0)
     message = abort_message(expected, ValueError("x" * 1000))
     assert Header.read_from(message, "").kind == ABORT
@@ -262,7 +262,7 @@ def test_statistics_are_plain_numbers_and_go_to_a_writer():
     assert not any("bits_per_symbol" in name for name in written)       # not known yet
 
 
-def test_tensorboard_has_what_was_written(tmp_path):
+def test_tensorboard_has_the_statistics_that_were_written(tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     from torch.utils.tensorboard import SummaryWriter
 
@@ -337,14 +337,14 @@ def test_a_mode_without_a_meaning_cannot_be_assigned():
 
 
 @pytest.mark.parametrize("state", [{}, {"version": 1}, {"version": 2, "shared": ""}])
-def test_what_is_no_state_of_the_hook_is_refused(state):
+def test_states_that_are_not_the_hooks_are_refused(state):
     with pytest.raises(gcodec.InvalidArgument, match="a hook's state of version"):
         gd.CompressedAllreduce().load_state_dict(state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (0, 4), (3,), (50, 40)])
-def test_tensors_come_back_from_a_packed_state(dtype, shape):
+def test_float_tensors_of_a_packed_state_keep_their_bits(dtype, shape):
     """Bit for bit, whatever is in them."""
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     if tensor.numel() > 2:
@@ -362,25 +362,25 @@ STATES = st.recursive(NUMBERS, lambda inner: st.one_of(
 
 
 @given(STATES)
-def test_states_come_back_with_their_keys(state):
+def test_packed_states_keep_their_keys(state):
     assert unpack_state(pack_state(state)) == state
 
 
 @pytest.mark.parametrize("tensor", [torch.arange(6).view(2, 3), torch.tensor(7), torch.tensor([True, False])])
-def test_tensors_of_other_things_than_floats_come_back(tensor):
+def test_integer_and_bool_tensors_of_a_packed_state_keep_their_values(tensor):
     found = unpack_state(pack_state({"x": tensor}))["x"]
     assert found.dtype == tensor.dtype
     assert torch.equal(found, tensor)
 
 
-def test_arrays_come_back_from_a_packed_state():
+def test_arrays_of_a_packed_state_keep_their_values():
     counts = np.arange(7, dtype=np.int64)
     assert np.array_equal(unpack_state(pack_state({"counts": counts}))["counts"], counts)
 
 
 @pytest.mark.parametrize("damage", ["{", '{"gcodec.tensor": "AAAA"}', '{"gcodec.tensor": 5}', '{"gcodec.pairs": [1]}',
                                     '{"array": "<f4", "base64": "AAA"}'])
-def test_damaged_states_are_refused(damage):
+def test_damaged_packed_states_are_refused(damage):
     with pytest.raises(gcodec.GcodecError):
         unpack_state(damage)
 
@@ -392,7 +392,7 @@ class Couple(torch.distributed.ProcessGroup):
         super().__init__(0, 2)      # type: ignore[call-arg]
 
 
-def test_what_is_not_reduced_on_devices_says_so():
+def test_unsupported_devices_are_named_by_every_entry():
     """Any other device than the CPU stands for a CUDA device here."""
     there = torch.zeros(100_000, device="meta")
     refusals: dict[str, Any] = {
@@ -408,7 +408,7 @@ def test_what_is_not_reduced_on_devices_says_so():
 # Steps among collectives
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), min_size=1, max_size=20), st.data())
-def test_steps_begin_after_the_longest_gap(first, step, data):
+def test_a_step_of_collectives_begins_after_the_longest_gap(first, step, data):
     pause, periods = data.draw(st.integers(0, len(step) - 1)), StepDetector(lambda gaps: 3 * gaps)
     shortest = next(n for n in range(1, len(step) + 1) if len(step) % n == 0 and step == step[:n] * (len(step) // n))
     now, begun = 0.0, []
@@ -426,6 +426,6 @@ def test_steps_begin_after_the_longest_gap(first, step, data):
 
 
 @given(st.integers(5, 9000))
-def test_what_never_repeats_itself_has_no_steps(n_calls):
+def test_collectives_that_never_repeat_have_no_steps(n_calls):
     periods = StepDetector(lambda gaps: gaps)
     assert not any(periods.begins(number, number) for number in range(n_calls))

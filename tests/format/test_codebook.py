@@ -56,7 +56,7 @@ def complete(n: int, limit: int) -> tuple[tuple[int, ...], ...]:
 
 
 @given(st.lists(st.integers(1, 300), min_size=2, max_size=9), st.integers(1, 6))
-def test_lengths_are_the_best_of_all(counts, limit):
+def test_limited_code_lengths_are_the_best_of_all(counts, limit):
     assume(len(counts) <= 1 << limit)
     heaviest_first = sorted(counts, reverse=True)
     best = min(cost(heaviest_first, lengths) for lengths in complete(len(counts), limit))
@@ -81,7 +81,7 @@ def test_lengths_make_a_complete_code_within_the_limit(counts, limit):
 
 
 @given(COUNTS)
-def test_without_a_limit_that_binds_it_is_huffmans(counts):
+def test_code_lengths_under_a_loose_limit_cost_as_much_as_huffmans(counts):
     assume(np.count_nonzero(counts) >= 2)
     native = huffman_lengths(counts)
     assert kraft(native) == 1
@@ -93,7 +93,7 @@ def test_without_a_limit_that_binds_it_is_huffmans(counts):
 
 
 @given(COUNTS, st.randoms(use_true_random=False))
-def test_the_order_of_symbols_costs_nothing(counts, random):
+def test_the_order_of_symbols_does_not_change_the_lengths(counts, random):
     assume(np.count_nonzero(counts) >= 2)
     shuffled = counts.copy()
     random.shuffle(shuffled)
@@ -101,7 +101,7 @@ def test_the_order_of_symbols_costs_nothing(counts, random):
     assert sorted(a.tolist()) == sorted(b.tolist())
 
 
-def test_ties_are_settled_once_and_for_all():
+def test_ties_between_symbols_are_broken_as_pinned():
     """Workers that see the same counts must build the same code: these are pinned."""
     assert limited_lengths(np.array([1, 1, 1])).tolist() == [2, 2, 1]
     assert limited_lengths(np.array([5, 5, 5, 5, 5])).tolist() == [3, 3, 2, 2, 2]
@@ -110,7 +110,7 @@ def test_ties_are_settled_once_and_for_all():
     assert limited_lengths(np.array([0, 3, 0, 0, 9])).tolist() == [0, 1, 0, 0, 1]
 
 
-def test_entropy_bounds_the_code():
+def test_the_cost_of_a_code_is_near_the_entropy():
     rng = np.random.default_rng(1)
     for _ in range(50):
         counts = (rng.pareto(1.0, 100) * 50).astype(np.int64)
@@ -137,7 +137,7 @@ def codebooks() -> st.SearchStrategy[tuple[Codebook, bytes]]:
 
 
 @given(codebooks(), st.binary(max_size=9))
-def test_records_are_read_as_they_were_written(pair, around):
+def test_records_of_codebooks_are_read_as_they_were_written(pair, around):
     codebook, record = pair
     assert codebook.record == record
     assert len(record) % 4 == 0
@@ -177,7 +177,7 @@ def test_symbols_mean_what_the_page_says(pair):
 
 
 @given(codebooks(), st.integers(0, 2**32 - 1))
-def test_references_by_id(pair, number):
+def test_references_to_codebooks_name_id_and_hash(pair, number):
     codebook, record = pair
     assert codebook.hash == reference.checksum(record, codebook.head_bits)
     named = codebook.reference(number)
@@ -276,7 +276,7 @@ def test_a_seen_distribution_is_coded_near_its_entropy():
             assert spent <= entropy * margin
 
 
-def test_escape_threshold_is_that_of_native_codes():
+def test_the_escape_threshold_is_that_of_native_codes():
     """GComp's n_theta: what Huffman's own code gives more bits than this is left to the escape."""
     window, center = window_of(1)
     counts = np.zeros(2 + window, np.uint32)
@@ -308,7 +308,7 @@ def counted(rng, n_levels=1, spread=3.0):
 
 
 @pytest.mark.parametrize("n_levels", [1, 8])
-def test_a_version_takes_effect_at_its_step(n_levels):
+def test_a_version_of_a_codebook_takes_effect_at_its_step(n_levels):
     rng, cycle = np.random.default_rng(1), CodebookCycle(8, n_levels, interval=5)
     assert cycle.due
     assert cycle.advance(0) is None
@@ -332,7 +332,7 @@ def test_a_version_takes_effect_at_its_step(n_levels):
     assert [first.number, second.number, third.number] == [1, 2, 3]
 
 
-def test_a_codebook_that_no_longer_fits_is_due():
+def test_a_codebook_that_no_longer_fits_is_due_for_renewal():
     rng, cycle = np.random.default_rng(2), CodebookCycle(8, 1, interval=1000, trigger=0.3)
     cycle.schedule(counted(rng), 0)
     cycle.advance(0)
@@ -343,7 +343,7 @@ def test_a_codebook_that_no_longer_fits_is_due():
     assert cycle.due
 
 
-def test_equal_sums_make_equal_versions():
+def test_equal_sums_of_counts_make_equal_versions():
     """Workers that exchange what they took agree, whatever each of them saw."""
     rng = np.random.default_rng(3)
     seen = [counted(rng, spread=spread) for spread in (1.0, 4.0, 9.0)]
@@ -357,7 +357,7 @@ def test_equal_sums_make_equal_versions():
     assert not any(worker.take().any() for worker in workers)
 
 
-def test_steps_do_not_go_back():
+def test_the_cycle_of_codebooks_refuses_steps_that_go_back():
     cycle = CodebookCycle(8, 1)
     histogram = counted(np.random.default_rng(4))
     cycle.schedule(histogram, 5)

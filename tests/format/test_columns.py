@@ -94,7 +94,7 @@ def spoilt(dtype: str, bits: Bits, rng: np.random.Generator, share: float) -> Bi
 # The laws
 
 @every_mode
-def test_laws_of_rows_and_columns_of_scales(dtype, mode):
+def test_rows_and_columns_of_scales_obey_the_laws_in_every_mode(dtype, mode):
     kind, rng = KINDS[dtype], np.random.default_rng(1)
     bits = scaled(kind, rng, (280, 90))
     options = dict(mode.options)
@@ -113,7 +113,7 @@ def test_laws_of_rows_and_columns_of_scales(dtype, mode):
 
 @every_type
 @pytest.mark.parametrize("shape", [(64, 32, 3, 3), (256, 48, 2), (33, 1000), (300, 20, 40), (40, 513)], ids=str)
-def test_laws_of_shapes(dtype, shape):
+def test_column_references_obey_the_laws_for_tensors_of_all_shapes(dtype, shape):
     """Rows of convolutions are all but the first dimension, and columns of one channel may share a reference."""
     channels = shape[-1] < 32
     bits = scaled(KINDS[dtype], np.random.default_rng(2), shape, channels=channels)
@@ -130,7 +130,7 @@ def test_columns_of_a_channel_share_a_reference():
 
 @every_type
 @pytest.mark.parametrize("share", [0.0002, 0.02, 0.5])
-def test_laws_of_corners_among_scales(dtype, share):
+def test_special_values_among_columns_obey_the_laws(dtype, share):
     rng = np.random.default_rng(3)
     bits = spoilt(dtype, scaled(KINDS[dtype], rng, (300, 96)), rng, share)
     check(dtype, bits)
@@ -140,7 +140,7 @@ def test_laws_of_corners_among_scales(dtype, share):
 
 
 @every_type
-def test_laws_of_rows_and_columns_of_zeros(dtype):
+def test_rows_and_columns_of_zeros_obey_the_laws(dtype):
     rng = np.random.default_rng(4)
     bits = scaled(KINDS[dtype], rng, (400, 96))
     bits[rng.random(400) < 0.3] = 0
@@ -151,7 +151,7 @@ def test_laws_of_rows_and_columns_of_zeros(dtype):
 
 @every_type
 @pytest.mark.parametrize("end", ["smallest", "largest"])
-def test_laws_at_the_ends_of_the_range(dtype, end):
+def test_columns_at_the_ends_of_the_range_obey_the_laws(dtype, end):
     """Where heads without their column's reference pass the ends, and zeros and infinities are near."""
     kind, rng = KINDS[dtype], np.random.default_rng(5)
     bits = scaled(kind, rng, (300, 96))
@@ -164,7 +164,7 @@ def test_laws_at_the_ends_of_the_range(dtype, end):
 
 
 @every_type
-def test_laws_of_a_bucket(dtype):
+def test_a_bucket_of_tensors_with_columns_obeys_the_laws(dtype):
     """Tensors end to end, of which each has columns of its own or none; they begin and end within blocks."""
     kind, rng = KINDS[dtype], np.random.default_rng(6)
     tensors = [gaussian(kind, rng, 77), scaled(kind, rng, (260, 64)), scaled(kind, rng, (128, 40, 3, 3), channels=True),
@@ -191,7 +191,9 @@ def floats(dtype: str, n_rows: int, n_columns: int, by_row: float, by_column: fl
        st.sampled_from([0.0, 0.3, 1.0, 2.0, 9.0]), st.sampled_from([0.0, 0.0, 0.001, 0.1]),
        st.sampled_from([None, None, "fixed", "levels"]), st.integers(0, 1 << 16))
 @settings(max_examples=60)
-def test_whatever_rows_and_columns_are_like(dtype, n_rows, n_columns, by_row, by_column, share, mode, seed):
+def test_arrays_of_any_scales_by_row_and_column_are_decoded(
+    dtype, n_rows, n_columns, by_row, by_column, share, mode, seed
+):
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
     bits = spoilt(dtype, floats(dtype, n_rows, n_columns, by_row, by_column, seed), rng, share)
     options: dict[str, Any] = {"dtype": dtype}
@@ -204,7 +206,7 @@ def test_whatever_rows_and_columns_are_like(dtype, n_rows, n_columns, by_row, by
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_frames_that_no_encoder_writes(part):
+def test_frames_with_columns_that_no_encoder_writes_are_decoded(part):
     """Gaps between records, groups, references far from any head, blocks of both flags."""
     for seed in range(part, 80, 4):
         built = build_frame(Random(f"columns {seed}"), dtype=[1, 2, 3, 4, 7, 8][seed % 6], block_log2=10,
@@ -214,7 +216,7 @@ def test_frames_that_no_encoder_writes(part):
         laws.check_agreement(built.frame, built.codebooks, built.base)
 
 
-def test_claims_of_many_columns_allocate_nothing():
+def test_frames_that_claim_many_columns_allocate_nothing():
     """Docs/format.md, section 9: records may claim 2^24 columns each, of no bits or a few bits for thousands."""
     built = build_frame(Random(1), dtype=1, n_values=3000, block_log2=10, kinds=["coded"], n_codebooks=1,
                         with_columns=False, with_base=False, levels=([24], [(0, 1)]))
@@ -328,7 +330,7 @@ def test_wide_heads_save_what_the_first_mantissa_bit_tells(dtype):
 
 @wide_types
 @pytest.mark.parametrize("n", [4096, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 50_003])
-def test_laws_of_wide_heads(dtype, n):
+def test_arrays_with_wide_heads_obey_the_laws(dtype, n):
     kind, rng = KINDS[dtype], np.random.default_rng(n)
     bits = from_floats(kind, rng.uniform(-0.75, 0.75, n))
     assert check(dtype, bits)[5] == WIDE[dtype]
@@ -338,7 +340,7 @@ def test_laws_of_wide_heads(dtype, n):
     assert check(dtype, bits)[5] == WIDE[dtype]
 
 
-def test_wide_heads_and_columns():
+def test_wide_heads_and_column_references_combine():
     """Of values whose columns say their exponents and first mantissa bits the tail is left, and a code of one bit; and
     2 % of all. (Of float32 the encoder considers no wide head where there are column references.)"""
     rng = np.random.default_rng(9)

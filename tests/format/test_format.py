@@ -40,7 +40,7 @@ def little(n: int, size: int) -> bytes:
 
 # The worked example of docs/format.md, section 10
 
-def test_worked_example():
+def test_the_worked_example_of_the_page_is_what_encode_writes():
     prelude = (
         b"\x89GCF"              #  0  magic
         + b"\x01"               #  4  version
@@ -93,7 +93,7 @@ def test_worked_example():
     laws.check_agreement(frame)
 
 
-def test_worked_example_as_a_coded_block():
+def test_the_worked_example_is_decoded_as_a_coded_block():
     """The same values with a codebook: longer, and as valid."""
     # Their heads are 127, 127, -, 128, 126, -; relative to the base 126: 1, 1, -, 2, 0, -.
     record = (
@@ -236,7 +236,7 @@ def test_constants_of_blocks_are_those_of_the_page():
 # Planes and levels
 
 @pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items() if kind.T])
-def test_schemes_keep_what_their_drops_leave(dtype):
+def test_bit_layouts_keep_what_their_drops_leave(dtype):
     kind = BY_NAME[dtype]
     ladders = [gcodec.Ladder(drops) for n in (1, 2, 3) for drops in combinations(range(kind.mantissa_bits + 1), n)
                if drops[0] < kind.mantissa_bits and (n < 3 or kind.bits == 16)]
@@ -254,7 +254,7 @@ def test_schemes_keep_what_their_drops_leave(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
-def test_types_without_tail_have_one_scheme(dtype):
+def test_types_without_tail_have_one_bit_layout(dtype):
     kind = BY_NAME[dtype]
     check_levels(kind, (), (Level(0, 0),))
     assert modes.lossless(kind).widths == ()
@@ -306,7 +306,7 @@ def test_preludes_are_read_as_they_were_written(prelude, seed):
         laws.with_refusal(errors.InsufficientData, lambda: fmt.prelude_size(held[:-1]))
 
 
-def test_geometry_beyond_32_bits():
+def test_geometry_beyond_32_bits_does_not_overflow():
     """On paper: the numbers of a frame that no test holds."""
     shape = (1 << 20, 1 << 20)
     prelude = Prelude(BY_NAME["float32"], 0, 0, shape, 14, 8, (24,), (Level(0, 1),), (), ())
@@ -327,7 +327,7 @@ def test_shapes_that_no_array_can_have_are_refused():
             assert gcodec.decode(replace(draft, shape=shape).seal(), like="numpy").shape == shape
 
 
-def test_a_frame_of_the_encoder_is_its_parts():
+def test_frames_taken_apart_and_put_together_are_the_same():
     """Taken apart by the page and put together again, a frame is the same."""
     for dtype, kind in KINDS.items():
         bits = gaussian(kind, np.random.default_rng(1), 40_000, zeros=0.2)

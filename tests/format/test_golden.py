@@ -21,7 +21,7 @@ VALID, BROKEN = read_manifest(GOLDEN), read_manifest(GOLDEN_INVALID)
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_golden_frames_decode(name):
+def test_golden_frames_decode_to_their_values(name):
     described = VALID[name]
     frame, codebooks = (GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
     base = as_base(GOLDEN, described)
@@ -39,7 +39,7 @@ def test_golden_frames_decode(name):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_invalid_frames_are_refused(name):
+def test_golden_invalid_frames_are_refused_for_their_reason(name):
     described = BROKEN[name]
     frame, codebooks = (GOLDEN_INVALID / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", []))
     base = as_base(GOLDEN_INVALID, described)
@@ -49,14 +49,14 @@ def test_invalid_frames_are_refused(name):
 
 @pytest.mark.parametrize(("folder", "entries"), [(GOLDEN, VALID), (GOLDEN_INVALID, BROKEN)],
                          ids=["golden", "golden-invalid"])
-def test_manifests_name_what_is_there(folder, entries):
+def test_manifests_name_the_files_that_are_there(folder, entries):
     assert {path.stem for path in folder.glob("*.frame")} == entries.keys()
     bases = {described["base"][0] for described in entries.values() if "base" in described}
     assert {path.name for path in folder.glob("*.base")} == bases
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 20
 
 
-def test_every_type_mode_and_kind_of_block_has_a_vector():
+def test_every_type_mode_and_kind_of_block_has_a_golden_frame():
     found = set()
     for name, described in VALID.items():
         draft = Draft.of((GOLDEN / f"{name}.frame").read_bytes(), as_known(described.get("codebooks", [])))
@@ -66,7 +66,7 @@ def test_every_type_mode_and_kind_of_block_has_a_vector():
     assert found == set(cells())
 
 
-def test_every_size_that_a_header_may_name_has_a_vector():
+def test_every_size_that_a_header_may_name_has_a_golden_frame():
     frames = [(GOLDEN / f"{name}.frame").read_bytes() for name in VALID]
     assert {frame[9] for frame in frames} == set(range(10, 21))         # block_log2
     assert {frame[10] for frame in frames} == set(range(6, 13))         # stream_log2
@@ -84,7 +84,7 @@ def test_every_size_that_a_header_may_name_has_a_vector():
     assert {block.length_width > 0 for block in coded} == {True, False}
 
 
-def test_golden_frames_cover_types_modes_and_kinds_of_block():
+def test_golden_frames_cover_columns_wide_heads_bases_and_every_fault():
     for dtype, value_type in KINDS.items():
         assert {slug(dtype, mode.name, "coded") for mode in modes(dtype)} <= VALID.keys()
         kinds = {kind for described in VALID.values() if described["dtype"] == dtype for kind in described["blocks"]}

@@ -85,7 +85,7 @@ def small_frame() -> Built:
 # Valid frames
 
 
-def test_frame_written_out() -> None:
+def test_the_second_decoder_reads_a_frame_written_by_hand() -> None:
     """A frame worked out by hand, which shares nothing with the builder but the page."""
     def little(n: int, size: int) -> bytes:
         return n.to_bytes(size, "little")
@@ -125,7 +125,7 @@ def test_frame_written_out() -> None:
     assert decoded.bits.view(np.float32).tolist() == [1.0, -1.5, 0.0, 2.0, 0.5, 0.0]
 
 
-def test_frames_decode() -> None:
+def test_the_second_decoder_reads_built_frames() -> None:
     for built in corpus():
         decoded = decode(built.frame, built.codebooks, base=built.base)
         assert decoded.bits.dtype == built.bits.dtype
@@ -245,7 +245,7 @@ def padded_scales(scales: bytes) -> bytes:
     return b"".join(scales[i : i + 3] + b"\0" for i in range(0, len(scales), 3))
 
 
-def test_frames_reach_the_corners() -> None:
+def test_built_frames_reach_every_corner_of_the_format() -> None:
     seen = set(itertools.chain.from_iterable(corners(built) for built in corpus()))
     expected = {
         "ndim 0", "ndim 32", "no values", "0 planes", "8 planes", "unused plane", "1 levels", "16 levels",
@@ -280,7 +280,7 @@ def test_frames_reach_the_corners() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_large_frame(dtype: int) -> None:
+def test_the_second_decoder_reads_large_frames(dtype: int) -> None:
     rng = Random(dtype)
     kinds: tuple[BlockKind, ...] = ("coded", "predicted")
     for kind in kinds:
@@ -288,7 +288,7 @@ def test_large_frame(dtype: int) -> None:
         assert np.array_equal(decode(built.frame, base=built.base).bits, built.bits)
 
 
-def test_what_is_informative_or_behind_the_frame_does_not_matter() -> None:
+def test_mode_container_and_bytes_behind_the_frame_do_not_change_values() -> None:
     built = small_frame()
     draft = Draft.of(built.frame, built.codebooks)
     assert np.array_equal(decode(built.frame + b"more", built.codebooks, base=built.base).bits, built.bits)
@@ -301,7 +301,7 @@ def test_what_is_informative_or_behind_the_frame_does_not_matter() -> None:
 # What must be refused
 
 
-def test_every_mutation_is_refused() -> None:
+def test_the_second_decoder_refuses_every_mutation() -> None:
     spoilt: set[str] = set()
     for seed, built in enumerate(corpus()):
         if len(built.bits) > 2100 or len(built.frame) > 5000:
@@ -313,12 +313,12 @@ def test_every_mutation_is_refused() -> None:
     assert spoilt == set(SPOILERS)
 
 
-def test_every_truncation_is_refused() -> None:
+def test_the_second_decoder_refuses_every_truncation() -> None:
     frame, _, codebooks, base = small_frame()
     assert {kind_of_refusal(frame[:n], codebooks, base) for n in range(len(frame))} == {"insufficient"}
 
 
-def test_every_flipped_bit_is_refused() -> None:
+def test_the_second_decoder_refuses_every_flipped_bit() -> None:
     frame, _, codebooks, base = small_frame()
     for bit in range(8 * len(frame)):
         at = bit // 8
@@ -329,7 +329,7 @@ def test_every_flipped_bit_is_refused() -> None:
         assert kind_of_refusal(flipped, codebooks, base) in expected, f"bit {bit}"
 
 
-def test_codebook_that_is_not_held() -> None:
+def test_a_frame_whose_codebook_is_not_held_is_unsupported() -> None:
     """The hash of a record depends on H, and the record on n_levels; a frame needs one for its own (§5)."""
     rng = Random(0)
     built = build_frame(rng, dtype=1, n_values=300, n_codebooks=1, levels=([24], [(0, 1)]), kinds=["coded"])
@@ -347,7 +347,7 @@ def test_codebook_that_is_not_held() -> None:
     assert kind_of_refusal(replace(draft, records=(record,)).seal(), held) == "unsupported"
 
 
-def test_base_that_is_not_at_hand() -> None:
+def test_a_frame_whose_base_is_not_at_hand_is_unsupported() -> None:
     """No base, or not the one of the hash, whether or not a block uses it (§8)."""
     used = set()
     for built in corpus():
@@ -374,12 +374,12 @@ def test_base_that_is_not_at_hand() -> None:
     (np.array([1, 0, 2], np.uint16), 3 + 1 * 0x9E3779B1 + 2 * 0x3C6EF363),
     (np.array([5, 7], np.uint32), 2 + 5 * 0x9E3779B1 + 7 * 0x3C6EF363),
 ])
-def test_hash_of_a_base(base: Bits, hashed: int) -> None:
+def test_hashes_of_bases_are_those_worked_out_by_hand(base: Bits, hashed: int) -> None:
     """Worked out by hand: the multipliers are 9E3779B1 and twice that, modulo 2^32 and made odd."""
     assert base_hash(base) == hashed
 
 
-def test_order_of_refusals() -> None:
+def test_the_second_decoder_refuses_in_the_order_of_the_page() -> None:
     """Size of the header, magic, version, size of the frame, checksum of the prelude, all others (§9)."""
     built = small_frame()
     frame = Draft.of(built.frame, built.codebooks).seal(dtype=99)
@@ -396,7 +396,7 @@ def test_order_of_refusals() -> None:
     assert kind_of_refusal(frame) == "insufficient"
 
 
-def test_limit() -> None:
+def test_the_second_decoder_keeps_its_output_limit() -> None:
     built = build_frame(Random(1), dtype=4, n_values=1000, kinds=["constant"])
     assert len(decode(built.frame, limit=8000).bits) == 1000
     with pytest.raises(Refused, match="limit") as caught:
@@ -404,7 +404,7 @@ def test_limit() -> None:
     assert caught.value.kind == "limit"
 
 
-def test_checksum_of_single_words() -> None:
+def test_no_single_word_is_lost_in_the_checksum() -> None:
     """m(i) is odd, so that it never loses a change (§3)."""
     for i in range(20):
         data = bytes(4 * i) + b"\1\0\0\0"

@@ -34,16 +34,16 @@ def problems(mode: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("law", LAWS)
-def test_law(mode, law):
+def test_cuda_kernels_obey_every_law_on_the_host(mode, law):
     problem = problems(mode)[law]
     assert not problem, problem
 
 
-def test_no_law_is_left_out():
+def test_every_law_of_cuda_kernels_is_run():
     assert sorted(problems("simulator")) == sorted(LAWS)
 
 
-def test_nothing_else_loads_the_cuda_target():
+def test_the_cuda_target_is_loaded_only_when_used():
     program = ("import sys, gcodec, numpy as np; gcodec.decode(gcodec.encode(np.ones(9))); import gcodec.gpu; "
                "print([m for m in sys.modules if m.startswith(('numba.cuda', 'gcodec.kernels.cuda'))])")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -65,7 +65,7 @@ def test_a_broken_cuda_target_is_unsupported(monkeypatch):
         importlib.import_module("gcodec.kernels.cuda")
 
 
-def test_small_launches_are_no_mistake():
+def test_small_launches_raise_no_warning():
     """numba warns of few blocks, and a warning is an error here. Its switch is the process's, and stays as it was."""
     launch, assemble = (importlib.import_module(f"gcodec.kernels.cuda.{name}") for name in ("launch", "assemble"))
     with ThreadPoolExecutor(8) as threads:

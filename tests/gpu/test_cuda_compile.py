@@ -92,7 +92,7 @@ def compiled(function: Any, signature: tuple[Any, ...], which: tuple[int, int], 
 
 
 @pytest.mark.parametrize(("name", "values", "which"), CASES)
-def test_kernel_compiles(name, values, which, monkeypatch, tmp_path):
+def test_every_cuda_kernel_compiles_without_a_spill(name, values, which, monkeypatch, tmp_path):
     ptx = to_ptx(name, values, which, monkeypatch)
     assert f".target sm_{which[0]}{which[1]}" in ptx
     assert not re.search(r"\bcall(\.uni)?\b", ptx), "a helper was not inlined"
@@ -121,7 +121,7 @@ def float_operations(ptx: str) -> set[str]:
 
 
 @pytest.mark.parametrize("which", ARCHITECTURES)
-def test_plain_operators_would_be_fused(which, monkeypatch):
+def test_plain_operators_would_be_fused_and_those_of_floats_are_not(which, monkeypatch):
     """What :mod:`gcodec.kernels.core.floats` is for; and the patterns above do see it."""
     from gcodec.kernels.core.floats import plus, times
 

@@ -82,13 +82,13 @@ def check_case(x: Any, bit_layout: BitLayout, promised: Bits, levels: Any = None
 
 
 @every_case
-def test_lossless(case):
+def test_lossless_frames_of_the_device_have_the_hosts_bytes(case):
     check_case(tensor_of(case), bit_layouts.lossless(BY_NAME[case.dtype]), case.bits)
 
 
 @every_case
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
-def test_fixed_bits(case, rounding):
+def test_frames_with_fixed_bits_of_the_device_have_the_hosts_bytes(case, rounding):
     x = tensor_of(case)
     promised = laws.bits_of(gcodec.decode(gcodec.encode(x, mantissa_bits=4, rounding=rounding)))
     check_case(x, bit_layouts.fixed(BY_NAME[case.dtype], 4), promised.reshape(case.bits.shape), mantissa_bits=4,
@@ -97,7 +97,7 @@ def test_fixed_bits(case, rounding):
 
 @every_case
 @pytest.mark.parametrize("ladders", [FINE_LADDER, PAPER_LADDER], ids=["fine", "paper"])
-def test_ladders(case, ladders):
+def test_frames_with_ladders_of_the_device_have_the_hosts_bytes(case, ladders):
     x, ladder = tensor_of(case), ladders[case.dtype]
     levels = levels_at_random(case.bits, len(ladder.drops)).reshape(case.bits.shape)
     promised = laws.bits_of(gcodec.decode(gcodec.encode(x, levels=levels, ladder=ladder)))
@@ -106,12 +106,12 @@ def test_ladders(case, ladders):
 
 
 @every_case
-def test_frames_of_the_host(case):
+def test_frames_of_the_host_are_decoded_on_the_device(case):
     frame = gcodec.encode(tensor_of(case))
     laws.assert_same_bits(gcodec.decode(frame, device="cuda").cpu(), case.bits)
 
 
-def test_golden_frames():
+def test_golden_frames_are_decoded_on_the_device():
     for name, described in json.loads((GOLDEN / "manifest.json").read_text()).items():
         if not {"base", "codebooks"} & described.keys():
             result = gcodec.decode((GOLDEN / f"{name}.frame").read_bytes(), device="cuda")
@@ -119,7 +119,7 @@ def test_golden_frames():
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_batch_is_its_tensors(dtype):
+def test_a_batch_is_the_frames_of_its_tensors(dtype):
     some = [tensor_of(case).cuda() for case in ON_DEVICE if case.dtype == dtype]
     book = gpu.fresh_codebook(some)
     frames = gpu.encode_batch(some, codebook=book)
@@ -138,7 +138,7 @@ def on_device(array: Any) -> Any:
 @pytest.mark.parametrize("types", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"),
                                    ("float16", "float32", "float16")], ids=str)
 @pytest.mark.parametrize("title", RULES)
-def test_levels_are_the_hosts(title, types):
+def test_levels_of_the_device_are_the_hosts(title, types):
     name, hyper, state = RULES[title]
     rng, views, params, grads, expected = np.random.default_rng(9), [], [], [], []
     for n in (100_000, 1, 16_385, 700):
@@ -158,7 +158,7 @@ def test_levels_are_the_hosts(title, types):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_levels_of_a_live_optimizer(fused):
+def test_levels_of_a_live_optimizer_on_the_device_are_the_hosts(fused):
     params = [torch.nn.Parameter(torch.randn(shape, device="cuda")) for shape in ((300, 70), (5000,))]
     optimizer = torch.optim.AdamW(params, lr=1e-3, fused=fused)
     for _ in range(3):
@@ -176,7 +176,7 @@ def test_levels_of_a_live_optimizer(fused):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_all_reduces_have_the_hosts_bits(size):
+def test_allreduces_of_the_device_have_the_hosts_bits(size):
     """Ranks share the device, which NCCL does not do: frames go through the host."""
     pytest.importorskip("xxhash")
     from tests.distributed import gpu_allreduce_cases
@@ -188,7 +188,7 @@ def test_all_reduces_have_the_hosts_bits(size):
         ranks.close()
 
 
-def test_spoilt_frames_are_refused():
+def test_spoilt_frames_are_refused_on_the_device():
     x = tensor_of(Case("float32", "three blocks and a bit")).cuda()
     frame = gcodec.encode(x)
     data = bytearray(frame.cpu().numpy())
@@ -204,7 +204,7 @@ def test_spoilt_frames_are_refused():
         raise AssertionError(f"byte {at}: not noticed")
 
 
-def test_streams_keep_their_order():
+def test_streams_of_the_device_keep_their_order():
     side, x = torch.cuda.Stream(), torch.zeros(1 << 20, device="cuda")
     book = gpu.fresh_codebook([torch.randn(1 << 20, device="cuda")])
     out = torch.empty(gpu.max_frame_bytes(x), dtype=torch.uint8, device="cuda")

@@ -40,14 +40,14 @@ if intrinsics.HAS_AVX512:
 
 # Scalar arithmetic
 
-def test_word_multipliers():
+def test_multipliers_of_words_are_those_of_the_page():
     for i in (*range(100), 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**33 + 5):
         m = int(scalar.word_multiplier(i))
         assert m == (i + 1) * 0x9E3779B1 % 2**32 | 1
 
 
 @given(st.integers(0, 400), st.integers(0, 2**64 - 1), st.integers(0, 9), st.integers(-1, 60))
-def test_checksum_is_that_of_the_page(n_words, seed, start, hole):
+def test_the_checksum_of_any_words_is_that_of_the_page(n_words, seed, start, hole):
     data = np.random.default_rng(n_words).integers(0, 256, 4 * n_words + 200, np.uint8)
     hole = hole if hole + 2 <= n_words else -1
     own_words = [hole, hole + 1] if hole >= 0 else []
@@ -55,7 +55,7 @@ def test_checksum_is_that_of_the_page(n_words, seed, start, hole):
     assert int(encode_streams.checksum(data, start, n_words, hole, np.uint64(seed))) == wanted
 
 
-def test_checksum_of_large_words():
+def test_the_checksum_of_the_largest_words_wraps_as_the_page_says():
     data = np.full(40_000, 0xFF, np.uint8)
     most = 2**64 - 1
     found = int(encode_streams.checksum(data, 0, 10_000, -1, np.uint64(most)))
@@ -63,7 +63,7 @@ def test_checksum_of_large_words():
 
 
 @given(st.sampled_from([name for name, kind in KINDS.items() if kind.T]), st.data())
-def test_rounding_of_a_magnitude(dtype, data):
+def test_a_magnitude_is_rounded_as_the_reference_rounds_it(dtype, data):
     kind = BY_NAME[dtype]
     sign = 1 << kind.bits - 1
     corners = sorted({int(bits) % sign for bits in specials(KINDS[dtype])})
@@ -79,7 +79,7 @@ def test_rounding_of_a_magnitude(dtype, data):
 
 
 @given(st.one_of(st.integers(1, 2**16), st.integers(1, 2**40)))
-def test_logarithms_round_down(count):
+def test_fixed_point_logarithms_round_down(count):
     found = int(logarithms.log2_fixed(np.uint64(count)))
     exact = 256 * math.log2(count)
     assert exact - 1.6 <= found <= exact + 1e-6
@@ -108,7 +108,7 @@ def test_mean_heads_are_exact(kind, n, zeros, largest):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
-def test_every_value_of_16_bits_in_every_precision(dtype, rounding):
+def test_every_value_of_16_bits_is_rounded_right_in_every_precision(dtype, rounding):
     kind = KINDS[dtype]
     bits = np.arange(1 << 16, dtype=np.uint16)
     x = bits if dtype in BITS_ONLY else bits.view(dtype)
@@ -147,7 +147,7 @@ def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
 
 @pytest.mark.skipif(not intrinsics.HAS_AVX512, reason="of CPUs with AVX-512")
 @given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
-def test_references_and_symbols_from_heads(n, stream, with_levels, with_gaps, seed):
+def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with_levels, with_gaps, seed):
     """What they are from values, by the loops that other types have."""
     kind, rng = BY_NAME["float32"], np.random.default_rng(seed)
     values = gaussian(KINDS["float32"], rng, n, zeros=0.2, scale=float(rng.choice([1e-30, 1, 1e30])))
@@ -215,7 +215,7 @@ def vector_step(function):
     return njit(function)
 
 
-def test_words_to_three_bytes_and_back():
+def test_packing_words_to_three_bytes_is_undone_by_unpacking():
     pack = vector_step(lambda src, i, dst, k: vector.pack_24(src, i, dst, k))
     unpack = vector_step(lambda src, i, dst, k: vector.unpack_24(src, i, dst, k))
     words = np.random.default_rng(1).integers(0, 1 << 32, 40, np.uint32)
@@ -251,7 +251,7 @@ def test_compressing_and_expanding_are_inverse(bits, group):
         assert np.array_equal(spread[i : i + group], np.where(chosen, source[i : i + group], 0))
 
 
-def test_looking_up_64_bytes():
+def test_looking_up_64_bytes_is_indexing_the_table():
     look_up = vector_step(lambda table, src, i, dst, k: vector.look_up_64(table, 0, src, i, dst, k))
     rng = np.random.default_rng(3)
     table, source = rng.integers(0, 256, 256, np.uint8), rng.permutation(np.arange(256, dtype=np.uint8))
@@ -336,7 +336,7 @@ def test_a_cpu_without_avx_writes_the_same_bytes(tmp_path):
     assert len(found[0]) == len(PORTABLE_NAMES) * (len(modes("float32")) + len(modes("bfloat16")))
 
 
-def test_geometries_that_this_encoder_does_not_write():
+def test_frames_of_every_block_and_stream_length_are_decoded():
     """Every length of block and of sub-stream the format has: a decoder must read them all."""
     from random import Random
 
@@ -363,7 +363,7 @@ def test_kernels_leave_the_interpreter_free():
             assert np.array_equal(x, y)
 
 
-def test_the_cases_reach_every_kind_of_block_and_corner():
+def test_the_table_of_cases_reaches_every_kind_of_block_and_corner():
     """The table of cases would be no good if none of it were ever coded, constant, raw, run or escaped."""
     seen = set()
     for which in CASES:

@@ -56,7 +56,7 @@ def ranges_of(rng, n_levels, with_gaps):
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
-def test_parts_of_a_value_by_plain_integers(kind):
+def test_parts_of_a_value_are_those_of_plain_integers(kind):
     rng = np.random.default_rng(kind.bits)
     for bits in values_of(kind, rng, 200):
         word = int(bits)
@@ -80,7 +80,7 @@ def test_parts_of_a_value_by_plain_integers(kind):
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
 @pytest.mark.parametrize("with_levels", [False, True])
 @given(st.integers(1, 700), st.sampled_from([64, 128, 512]), st.booleans(), st.integers(0, 2**32 - 1))
-def test_symbols(kind, with_levels, n, stream_len, with_gaps, seed):
+def test_symbols_of_values_follow_the_scalar_law(kind, with_levels, n, stream_len, with_gaps, seed):
     if with_levels and (kind.head_bits == 9 or not kind.tail_bits):
         return  # a wide head goes with one level, as does a type without a tail
     rng, float_bits = np.random.default_rng(seed), float_bits_of(kind)
@@ -101,7 +101,7 @@ def test_symbols(kind, with_levels, n, stream_len, with_gaps, seed):
 
 @pytest.mark.parametrize("kind", WITH_LEVELS, ids=name_of)
 @given(st.integers(1, 300), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
-def test_rounding(kind, n, with_levels, nearest, prune, seed):
+def test_rounded_values_follow_the_scalar_law(kind, n, with_levels, nearest, prune, seed):
     rng = np.random.default_rng(seed)
     values, out = values_of(kind, rng, n), np.empty(n, kind.uint)
     some_levels = rng.integers(0, 16, n).astype(np.uint8)
@@ -126,7 +126,7 @@ def test_rounding(kind, n, with_levels, nearest, prune, seed):
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
 @pytest.mark.parametrize("infinity", [False, True])
-def test_column_references(kind, infinity):
+def test_column_references_follow_the_scalar_law(kind, infinity):
     rng = np.random.default_rng(kind.bits)
     for n in (1, 63, 64, 200):
         values, columns = values_of(kind, rng, n), rng.integers(-3, 4, n).astype(np.int8)
@@ -159,7 +159,7 @@ class Spec(NamedTuple):
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
-def test_bins(kind):
+def test_bins_of_values_follow_the_scalar_law(kind):
     rng = np.random.default_rng(kind.bits)
     values, bins = values_of(kind, rng, 333), np.empty(333, np.uint16)
     origin, window, center = int(rng.integers(0, 1 << kind.head_bits)), 40, 25
@@ -195,7 +195,7 @@ def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
     ("float32", False, (24,), Tails24), ("bfloat16", False, (8,), Tails8), ("bfloat16", True, (7,), Tails7),
     ("float32", True, (16, 7), Tails23)])
 @pytest.mark.parametrize("n", [1, 64, 100, 1000])
-def test_planes_of_whole_tails(name, wide, widths, layout, n):
+def test_planes_of_whole_tails_are_those_of_the_general_layout(name, wide, widths, layout, n):
     """Against the general layout, whose loops call scalar.tail_of and value_of one by one."""
     kind = next(kind for kind in TYPES if kind.name == name and (kind.head_bits == 9) == wide)
     rng, stream_len = np.random.default_rng(n), 512

@@ -66,7 +66,7 @@ def draft_of(frame: bytes) -> Draft:
 # The laws
 
 @every_pair
-def test_round_trip_agreement_and_size(which):
+def test_arrays_with_a_base_round_trip_agree_and_do_not_expand(which):
     frame = laws.check_round_trip(which.array(), which.bits, base=which.earlier(), dtype=which.dtype)
     laws.check_agreement(frame, base=which.base.reshape(-1))
     laws.check_no_expansion(which.bits.shape, which.dtype, frame)
@@ -74,7 +74,7 @@ def test_round_trip_agreement_and_size(which):
 
 
 @every_pair
-def test_buffers_threads_and_random_access(which):
+def test_arrays_with_a_base_obey_the_laws_of_buffers_threads_and_random_access(which):
     x, base = which.array(), which.earlier()
     frame = encoded(which)
     laws.check_encode_buffers(x, frame, base=base, dtype=which.dtype)
@@ -84,14 +84,14 @@ def test_buffers_threads_and_random_access(which):
 
 
 @pytest.mark.parametrize("which", [which for which in PAIRS if which.bits.size < 2000], ids=str)
-def test_broken_frames(which):
+def test_truncated_frames_and_flipped_bits_with_a_base_are_refused(which):
     frame = encoded(which)
     laws.check_truncation(frame, rng_of(which), at_most=300)
     laws.check_bit_flips(frame, rng_of(which), at_most=100, base=which.base)
 
 
 @predictable
-def test_any_number_of_threads(dtype):
+def test_large_arrays_with_a_base_are_coded_alike_by_any_number_of_threads(dtype):
     """Enough blocks that threads share them, of every kind and some whose base has no part in them."""
     kind, rng = KINDS[dtype], np.random.default_rng(1)
     n = block_of(kind)
@@ -106,7 +106,7 @@ def test_any_number_of_threads(dtype):
     laws.check_random_access(frame, Random(dtype), earlier)
 
 
-def test_what_is_near_is_predicted_and_what_is_not_needs_no_base():
+def test_near_values_are_predicted_from_the_base_and_others_need_none():
     without = {"one value", "three values", "0-d", "empty", "empty of three dimensions", "far from its base",
                "noise and noise", "noise, and a base of zeros", "zeros, and a base of noise", "all zeros"}
     for which in PAIRS:
@@ -128,7 +128,7 @@ def test_what_is_near_is_predicted_and_what_is_not_needs_no_base():
 
 
 @every_pair
-def test_prediction_can_be_turned_off(which):
+def test_prediction_from_a_base_can_be_turned_off(which):
     frame = encoded(which, options=EncoderOptions(prediction=False))
     assert frame[14] == gcodec.inspect(frame).kinds["predicted"] == 0
     assert not draft_of(frame).bases
@@ -148,7 +148,7 @@ def prelude_at_most(frame: bytes) -> int:
 @predictable
 @pytest.mark.parametrize("content", ["gaussian", "noise", "corners"])
 @pytest.mark.parametrize("n", [1200, -1, 0, 1, 40_000], ids=lambda n: f"{n}" if n > 1 else f"a block {n:+}")
-def test_what_is_equal_costs_nothing(dtype, content, n):
+def test_blocks_equal_to_their_base_take_32_bytes(dtype, content, n):
     """A predicted block of no planes and empty sub-streams of one length is its two headers: 32 bytes. Only what is
     left for a last block may be too little to gain, and is at most raw."""
     kind, rng = KINDS[dtype], np.random.default_rng(n + 1)
@@ -166,7 +166,7 @@ def test_what_is_equal_costs_nothing(dtype, content, n):
 
 @predictable
 @pytest.mark.parametrize("reach", [1, 2, 3, 7])
-def test_small_steps_cost_few_bits(dtype, reach):
+def test_small_steps_from_the_base_cost_few_bits(dtype, reach):
     """Residuals of steps up to 7 are 0 ... 14, which one digit tells: no planes. Where 2 · reach + 1 of them are
     equally frequent, their codes are as long as those of so many and one more, for all that do not occur."""
     kind, rng = KINDS[dtype], np.random.default_rng(reach)
@@ -235,7 +235,7 @@ def test_steps_of_the_tests_are_those_of_the_page():
 # Bases of any kind of array
 
 @predictable
-def test_bases_of_any_layout(dtype):
+def test_bases_of_any_layout_in_memory_are_the_same_base(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(3)
     base = gaussian(kind, rng, 2000)
     bits = stepped(kind, base, rng.integers(-5, 6, 2000))
@@ -255,7 +255,7 @@ def test_bases_of_any_layout(dtype):
 
 
 @predictable
-def test_bases_of_torch(dtype):
+def test_tensors_are_bases_of_tensors_and_arrays(dtype):
     torch = pytest.importorskip("torch")
     kind, rng = KINDS[dtype], np.random.default_rng(4)
     base = gaussian(kind, rng, 2000)
@@ -286,7 +286,7 @@ def frame_of_x() -> bytes:
     BASE[:-1], np.append(BASE, np.float32(1)), BASE.astype(np.float64), BASE.astype(np.float16), BASE.view(np.int32),
     BASE.view(np.uint8), BASE.view(np.uint16), np.zeros(0, np.float32), np.float32(1), "text", [1.0], BASE.tobytes(),
 ], ids=lambda wrong: f"{type(wrong).__name__} {getattr(wrong, 'dtype', '')} {getattr(wrong, 'shape', '')}")
-def test_a_base_of_another_type_or_size_is_a_mistake(wrong):
+def test_a_base_of_another_type_or_size_raises_InvalidArgument(wrong):
     """When encoding, and when decoding: it is not even asked whether it is the right one."""
     frame = frame_of_x()
     assert draft_of(frame).bases
@@ -304,7 +304,7 @@ def test_a_base_of_another_type_or_size_is_a_mistake(wrong):
     lambda: gcodec.encode(X, base=BASE, mantissa_bits=9),
     lambda: gcodec.encode(X, base=BASE, levels=np.zeros(1000, np.uint8)),
 ], ids=["float64", "float64 and float32", "float8", "bits", "fixed mantissa bits", "near-lossless"])
-def test_what_has_no_base_takes_none(call):
+def test_types_and_modes_without_prediction_refuse_a_base(call):
     with pytest.raises(InvalidArgument):
         call()
 
@@ -323,7 +323,7 @@ def others(base: Array) -> Iterator[Array | None]:
 
 
 @predictable
-def test_without_the_base_there_is_no_array(dtype):
+def test_a_frame_is_decoded_with_the_values_of_its_base_only(dtype):
     kind, rng = KINDS[dtype], np.random.default_rng(5)
     base = np.concatenate([specials(kind), gaussian(kind, rng, 1501)])
     bits = stepped(kind, base, rng.integers(-2, 3, base.size))
@@ -358,7 +358,7 @@ def test_a_base_that_no_block_uses_is_needed_all_the_same(dtype):
             laws.with_refusal(Unsupported, lambda: gcodec.decode_range(frame, 0, 1))    # noqa: B023 - called here
 
 
-def test_the_limit_comes_before_the_base():
+def test_the_output_limit_is_checked_before_the_base():
     with pytest.raises(gcodec.LimitExceeded):
         gcodec.decode(frame_of_x(), max_output_bytes=3999)
     with pytest.raises(gcodec.LimitExceeded):
@@ -406,7 +406,7 @@ def calls_near_denormals() -> Iterator[tuple[Array, dict[str, Any]]]:
         yield which.array(), {"base": which.earlier(), "dtype": which.dtype}
 
 
-def test_a_processor_that_flushes_denormals_writes_and_reads_the_same():
+def test_frames_have_the_same_bytes_on_a_processor_that_flushes_denormals():
     for x, arguments in calls_near_denormals():
         base = arguments.get("base")
         frame = gcodec.encode(x, threads=1, **arguments)
@@ -417,7 +417,7 @@ def test_a_processor_that_flushes_denormals_writes_and_reads_the_same():
 
 
 @predictable
-def test_denormals_are_predicted_from_a_base_like_all_others(dtype):
+def test_denormals_are_predicted_from_a_base_like_all_other_values(dtype):
     """Steps of the last place know nothing of exponents."""
     kind, rng = KINDS[dtype], np.random.default_rng(6)
     base = noise(kind, rng, 4000) & kind.container.type((1 << kind.W - 1) | (1 << kind.M) - 1)

@@ -74,7 +74,7 @@ def plain_sample(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_le
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda one: f"{one.name}-{one.head_bits}")
 @given(st.sampled_from([64, 128, 256, 512, 1024]), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.booleans(),
        st.integers(1, 3 * BLOCK), st.integers(0, 99))
-def test_a_sample_counts_what_it_takes(dtype, stream, step, every, several, n, seed):
+def test_a_sample_counts_the_symbols_of_the_pieces_it_takes(dtype, stream, step, every, several, n, seed):
     n_levels = 8 if several else 1
     bits = random_bits(dtype, n, seed)
     levels = np.random.default_rng(seed).integers(0, n_levels, n).astype(np.uint8) if several else None
@@ -95,7 +95,7 @@ def histograms(seed: int, n_rows: int, n_bins: int) -> np.ndarray:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([258, 514]), st.integers(1, 9))
-def test_codebooks_of_blocks_are_the_cheapest(seed, n_rows, n_bins, n_codebooks):
+def test_every_block_is_given_its_cheapest_codebook(seed, n_rows, n_bins, n_codebooks):
     counts = histograms(seed, n_rows, n_bins)
     costs = np.random.default_rng(seed).integers(1, 30, (n_codebooks, n_bins)).astype(np.uint32)
     spent = counts.astype(np.int64) @ costs.astype(np.int64).T

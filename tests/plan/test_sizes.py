@@ -35,7 +35,7 @@ def test_gaussian_values_cost_their_entropy(dtype, zeros):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_no_symbol_costs_less_than_a_bit(dtype):
+def test_sparse_values_cost_what_a_code_of_whole_bits_costs(dtype):
     """Nine in ten zeros at random: the loss against the entropy is that of a code of whole bits, and no more."""
     bits = gaussian(KINDS[dtype], np.random.default_rng(1), N, zeros=0.9)
     share = np.mean(bits == 0)
@@ -106,7 +106,7 @@ def test_a_few_values_among_zeros_cost_little():
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_what_cannot_shrink_hardly_grows(dtype):
+def test_noise_hardly_grows(dtype):
     for n in (1, 100, block_of(KINDS[dtype]) * 3 + 7):
         bits = noise(KINDS[dtype], np.random.default_rng(n), n)
         frame = gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype)
@@ -114,7 +114,7 @@ def test_what_cannot_shrink_hardly_grows(dtype):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_what_is_constant_takes_24_bytes_a_block(dtype):
+def test_constant_values_take_24_bytes_a_block(dtype):
     kind = KINDS[dtype]
     for bits in (np.zeros(N, kind.container), np.full(N, 3, kind.container)):
         n_blocks = -(-N // block_of(kind))

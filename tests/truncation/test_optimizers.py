@@ -158,7 +158,7 @@ def test_a_step_moves_by_at_most_half_an_ulp_of_n(name, choices, rounding):
     ("RMSprop", {"alpha": 0.9}),
     ("Adam", {"betas": (0.5, 0.9), "amsgrad": False}),
 ])
-def test_the_least_second_moment_on_the_way_counts(name, hyper, rounding):
+def test_the_bound_counts_the_smallest_second_moment_on_the_way(name, hyper, rounding):
     """Decay all but cancels the gradient, there is no past, and rounding takes their sum through zero."""
     rng = np.random.default_rng(6)
     n = 20000
@@ -175,7 +175,7 @@ def test_the_least_second_moment_on_the_way_counts(name, hyper, rounding):
 
 
 @every_rule
-def test_workers_errors_add_up_to_the_bound_once(name, choices):
+def test_errors_of_workers_add_up_to_the_bound_of_one(name, choices):
     """Each chooses levels for its own undivided gradient; the gather's second rounding costs as much again."""
 
     @settings(max_examples=20)
@@ -229,7 +229,7 @@ def parts_of_the_update(name, hyper, theta, state, grad, end_state):
 
 @every_rule
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_in_the_parameter_s_own_precision_a_few_roundings_are_added(name, choices, dtype):
+def test_a_step_in_the_parameters_own_precision_adds_a_few_roundings(name, choices, dtype):
     """|difference| <= half an ulp of N + 1 ulp (both steps round their result) + 12 roundings of the update's parts."""
     unit = 2.0 ** -(MANTISSA_BITS[dtype] + 1)
     kind = getattr(torch, dtype)
@@ -263,7 +263,7 @@ def test_in_the_parameter_s_own_precision_a_few_roundings_are_added(name, choice
 
 
 @every_rule
-def test_in_training_hardly_any_parameter_differs_by_more_than_an_ulp(name, choices):
+def test_hardly_any_trained_parameter_differs_by_more_than_an_ulp(name, choices):
     rng = np.random.default_rng(7)
     n = 20000
     extra = {"SGD": {"momentum": 0.9}, "Adagrad": {"lr_decay": 0.0, "initial_accumulator_value": 0.0, "eps": 1e-10},
@@ -291,7 +291,7 @@ def test_in_training_hardly_any_parameter_differs_by_more_than_an_ulp(name, choi
     ("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"),
     ("float16", "float16"), ("float32", "float64"),
 ])
-def test_the_bound_of_mixed_precisions(name, choices, param_type, grad_type):
+def test_the_bound_holds_for_mixed_precisions(name, choices, param_type, grad_type):
     """Half an ulp of N in the parameter's type, for a gradient of another type, denormals (not pruned) included."""
     param_kind, grad_kind = getattr(torch, param_type), getattr(torch, grad_type)
 
@@ -358,7 +358,7 @@ def test_a_live_optimizer_reads_like_its_dump(kind, hyper, steps):
     assert levels[0].shape == (4, 6)
 
 
-def test_the_state_is_a_view_not_a_copy():
+def test_the_state_read_from_an_optimizer_is_a_view_of_it():
     param, optimizer = stepped(torch.optim.SGD, momentum=0.9)
     buffer = optimizer.state[param]["momentum_buffer"]
     known = view_from_optimizer(optimizer, param).state["momentum_buffer"]
@@ -384,7 +384,7 @@ def test_a_bfloat16_model_is_read_as_bits():
     assert np.array_equal(levels_for(known, param, param.grad), levels_for(same, param, param.grad))
 
 
-def test_memory_formats_do_not_matter():
+def test_levels_do_not_depend_on_memory_formats():
     param, optimizer = stepped(torch.optim.Adam, shape=(2, 3, 4, 5))
     want = levels_for(optimizer, param, param.grad)
     turned = [x.contiguous(memory_format=torch.channels_last) for x in (param.detach(), param.grad)]
@@ -393,7 +393,7 @@ def test_memory_formats_do_not_matter():
     assert np.array_equal(flat, want.reshape(-1))
 
 
-def test_options_reach_the_rule():
+def test_options_of_levels_for_reach_the_rule():
     param, optimizer = stepped(torch.optim.Adam)
     plain = levels_for(optimizer, param, param.grad)
     out = np.empty(24, np.uint8)
@@ -404,7 +404,7 @@ def test_options_reach_the_rule():
     assert levels_for(optimizer, param, param.grad, ladder=PAPER_LADDER["float32"]).max() <= 3
 
 
-def test_wrapped_and_inherited_steps_are_torch_s():
+def test_wrapped_and_inherited_steps_are_read_as_torchs():
     class Named(torch.optim.SGD):
         """A subclass that steps as its base does."""
 
@@ -426,7 +426,7 @@ class OwnStep(torch.optim.Adam):
 
 @pytest.mark.parametrize("kind", [OwnStep, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta,
                                   torch.optim.Adafactor, torch.optim.LBFGS])
-def test_other_optimizers_are_unsupported_and_the_error_says_what_to_do(kind):
+def test_optimizers_without_a_rule_are_unsupported_and_the_error_says_what_to_do(kind):
     param = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = kind([param])
     with pytest.raises(Unsupported, match=f"{kind.__name__}.*lossless or mantissa_bits"):
@@ -434,7 +434,7 @@ def test_other_optimizers_are_unsupported_and_the_error_says_what_to_do(kind):
 
 
 @pytest.mark.parametrize("name", ["Muon", "Lion", "adam"])
-def test_other_names_are_unsupported(name):
+def test_names_of_optimizers_without_a_rule_are_unsupported(name):
     with pytest.raises(Unsupported, match="lossless or mantissa_bits"):
         view_from_dump(name, {"lr": 0.1}, {})
     with pytest.raises(Unsupported, match="lossless or mantissa_bits"):
@@ -466,7 +466,7 @@ def test_tensors_that_cannot_be_read_are_unsupported(grad):
     lambda param, optimizer: levels_for(optimizer, param, torch.ones(2, dtype=torch.int32)),
     lambda param, optimizer: levels_for(optimizer, param, torch.ones(2), loss_scale=0),
 ])
-def test_what_has_no_meaning_is_refused(call):
+def test_reading_optimizers_refuses_senseless_arguments(call):
     with pytest.raises(InvalidArgument):
         call(*stepped(torch.optim.SGD, shape=(2,)))
 

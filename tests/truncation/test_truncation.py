@@ -71,19 +71,19 @@ def adam_levels(param, grad, *state, policy=DEFAULT, **hyper):
 # The ladder
 
 @pytest.mark.parametrize("drops", [(), (0, 0), (3, 2), (-1, 4), tuple(range(17)), (0, 1.5), ("a",), 7, (0, None)])
-def test_a_ladder_is_strictly_increasing_counts(drops):
+def test_a_ladder_whose_drops_do_not_increase_is_refused(drops):
     with pytest.raises(InvalidArgument):
         Ladder(drops)
 
 
-def test_a_ladder_is_a_value():
+def test_ladders_of_equal_drops_are_equal():
     numbers: Any = [np.int64(0), 6]
     assert Ladder(numbers) == Ladder((0, 6))
     assert eval(repr(Ladder((0, 6)))) == Ladder((0, 6))
     assert len({Ladder((0, 6)), Ladder((0, 6)), Ladder((0, 7))}) == 2
 
 
-def test_the_presets():
+def test_the_paper_ladder_has_4_levels_and_the_fine_one_8():
     assert PAPER_LADDER["float32"].drops == (0, 6, 12, 18)
     assert FINE_LADDER["float32"].drops == tuple(range(0, 22, 3))
     for name in LAYOUTS:
@@ -93,7 +93,7 @@ def test_the_presets():
             assert len(ladder.drops) == n_levels
 
 
-def test_layouts_agree_with_numpy():
+def test_layouts_of_types_agree_with_numpy():
     for name in ("float32", "float16", "float64"):
         info = np.finfo(name)
         assert MANTISSA_BITS[name] == info.nmant
@@ -158,7 +158,7 @@ def test_levels_stay_safe_where_rounding_noise_decides():
 
 @pytest.mark.parametrize("param_type", LAYOUTS)
 @pytest.mark.parametrize("grad_type", LAYOUTS)
-def test_precisions_shift_the_rule(param_type, grad_type):
+def test_the_rule_is_shifted_by_the_difference_of_precisions(param_type, grad_type):
     shift = MANTISSA_BITS[param_type] - MANTISSA_BITS[grad_type]
     ladder = FINE_LADDER[grad_type]
     for e in range(0, 70, 3):
@@ -185,7 +185,7 @@ def test_every_rule_widens_narrow_types_exactly():
         assert len(np.unique(levels)) == 8, rule
 
 
-def test_a_ladder_of_sixteen_levels_is_one_of_four_refined():
+def test_a_ladder_of_sixteen_levels_refines_one_of_four():
     rng = np.random.default_rng(2)
     arrays = [wild(rng, 1000) for _ in range(3)] + [np.abs(wild(rng, 1000))]
     fine = Ladder(tuple(range(2, 18)))
@@ -215,7 +215,7 @@ def all_rules(theta, g, s, m, *, policy=DEFAULT, lr=0.01):
 
 @pytest.mark.parametrize("in_group", [True, False])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_level_0_where_anything_is_not_finite(bad, in_group):
+def test_levels_are_0_where_anything_is_not_finite(bad, in_group):
     one, policy = np.ones(4, np.float32), Policy(in_group=in_group)
     for place in range(4):
         arrays = [one, one * np.float32(1e-12), one, one]
@@ -252,7 +252,7 @@ def test_zero_gradients_have_the_highest_level_and_lr_0_has_level_0():
     assert not any(levels.any() for levels in all_rules(one, one * np.float32(1e-20), one, one, lr=0.0).values())
 
 
-def test_nothing_but_zero_is_free_when_the_parameter_is_zero():
+def test_only_zero_gradients_have_a_level_above_0_where_the_parameter_is_zero():
     zero, tiny = np.zeros(3, np.float32), np.full(3, 1e-45, np.float32)
     assert not any(levels.any() for levels in all_rules(zero, tiny, zero, zero).values())
 
@@ -275,7 +275,7 @@ def test_loss_scale_divides_and_scale_multiplies():
         assert all(np.array_equal(plain[rule], summed[rule]) for rule in plain)
 
 
-def test_other_layouts_of_memory_and_a_given_output():
+def test_levels_follow_any_layout_of_memory_and_fill_a_given_output():
     rng = np.random.default_rng(4)
     theta, g, buf = (wild(rng, 600).reshape(20, 30) for _ in range(3))
     options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9}
@@ -318,7 +318,7 @@ BAD: Any = {"level": 0.0, "rounding": "up"}
     lambda: ulp_histogram(ONE, ONE[:1]),
     lambda: ulp_histogram(ONE, ONE, limit=-1),
 ])
-def test_what_has_no_meaning_is_refused(call):
+def test_formulas_and_rounding_refuse_senseless_arguments(call):
     with pytest.raises(InvalidArgument):
         call()
 
@@ -372,7 +372,7 @@ def test_rounding_is_that_of_exact_arithmetic(name, data):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("rounding", ["nearest", "truncate"])
-def test_nothing_becomes_infinite_and_infinity_and_nan_stay(name, rounding):
+def test_rounding_makes_nothing_infinite_and_keeps_infinity_and_nan(name, rounding):
     layout = LAYOUTS[name]
     infinity, sign = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits, 1 << (
         layout.exponent_bits + layout.mantissa_bits)
@@ -392,7 +392,7 @@ def test_nothing_becomes_infinite_and_infinity_and_nan_stay(name, rounding):
             assert bits == to_bits(x)
 
 
-def test_levels_choose_each_value_own_drop():
+def test_levels_choose_the_drop_of_each_value():
     x = f32(1 + 2**-23, 1.75, 1.25, -1.5, -0.0, 1e-40, 3.0)
     levels = np.array([0, 1, 1, 2, 1, 0, 0], np.uint8)
     result = round_to_levels(x, levels, Ladder((0, 22, 23)))
@@ -417,7 +417,7 @@ def test_ulps_are_steps_through_the_values():
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_ulps_in_every_type(name):
+def test_ulps_are_counted_in_every_type(name):
     layout = LAYOUTS[name]
     top = 1 << (layout.exponent_bits + layout.mantissa_bits)
     infinity = ((1 << layout.exponent_bits) - 1) << layout.mantissa_bits
