@@ -1,4 +1,10 @@
-"""Column references: removing and restoring them, and how they lie in a record (docs/format.md sections 7 and 4)."""
+"""Remove column references from heads and restore them, and pack them as in a record (docs/format.md sections 4 and 7).
+
+    tensor        column 0   column 1   column 2   ...
+    references       +3         -1          0             one for each column, or for each group of columns
+    row 0         h00 - 3    h01 + 1    h02               heads as they are coded
+    row 1         h10 - 3    h11 + 1    h12
+"""
 
 from __future__ import annotations
 
@@ -15,21 +21,26 @@ from ..entropy.encode_streams import STREAM_PAD
 def fill_columns(spans, heads, start, n, out):
     """Fill in the column references of values ``start ... start + n`` of an array, 0 where there are none.
 
+        array         ....|first span: rows of n_columns...|......|second span....|....
+        values             start |<------------- n ------------->|
+
     Args:
-        spans: int64[5 * n_spans]: first and last value, columns, where in ``heads`` they lie and how many share one.
+        spans: int64[5 * n_spans], tensors with references, in the order of their values: of each its first value, the
+            one behind its last, its number of columns, where in ``heads`` its references begin, and how many columns
+            share one.
         heads: int8, references of all spans.
-        start: First value.
+        start: Number of the first value.
         n: Number of values.
         out: int8[n], result.
 
     Returns:
-        Whether there are any.
+        Whether any of the values lies in a span.
     """
     result, any_span = subarray(out, 0, n), False
     for i in range(n):
         result[i] = I8(0)
     low, high = 0, len(spans) // 5
-    while low < high:  # spans rise: the first that ends behind the start
+    while low < high:  # a binary search for the first span that ends behind the start
         middle = (low + high) >> 1
         if spans[5 * middle + 1] > start:
             high = middle
@@ -43,7 +54,9 @@ def fill_columns(spans, heads, start, n, out):
         n_columns, group = spans[k + 2], spans[k + 4]
         column = (begin - spans[k]) % n_columns
         i = begin - start
-        while i < end - start:  # row by row of the span, the first from some column on
+        # Row by row of the span, of which the first begins in some column. Rows are copied by loops without a division
+        # for each value, and the usual case, a reference for each column, as a whole.
+        while i < end - start:
             count = min(n_columns - column, end - start - i)
             first, last = column // group, (column + count - 1) // group
             row, part = subarray(heads, spans[k + 3] + first, last - first + 1), subarray(out, i, count)
@@ -64,20 +77,20 @@ def fill_columns(spans, heads, start, n, out):
 
 @kernel
 def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
-    """Take columns' references off the heads of values, by :func:`scalar.add_to_head`; 0 stays 0.
+    """Subtract column references from the heads of values, by :func:`scalar.add_to_head`; a value of 0 stays 0.
 
     Args:
         values: uintW[n].
         n: Number of values.
-        columns: int8[n], the references.
+        columns: int8[n], the reference of each value.
         head_shift: Bits below the head.
         head_mask: Lowest bits, as many as the head has.
-        infinity: Bits of infinity, or 0 where it does not matter which values are finite.
+        infinity: uint64, bits of infinity, or 0 where it does not matter which values are finite.
         out: uintW[n], result.
 
     Returns:
-        Whether the encoder may use the result in place of the values: whether no other becomes 0, and none finite that
-        was not or the other way round.
+        Whether the encoder may use the result in place of the values: no other value has become 0, whose symbol is
+        another, and none has become finite or ceased to be, which its level depends on.
     """
     source, references, result = subarray(values, 0, n), subarray(columns, 0, n), subarray(out, 0, n)
     width = width_of(values)
@@ -90,8 +103,9 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
             lost = wrap(lost | (zero if moved else source[i]), zero)
             result[i] = moved
         return lost == 0
-    # A magnitude less infinity has its top bit set where the value is finite. What differs in that bit from what it was
-    # has changed sides.
+    # magnitude - infinity      1xxx...    negative: the value is finite
+    #                           0xxx...    it is not
+    # before ^ after            1xxx...    it has changed sides; ORed over all values, so that no loop has a branch
     top, magnitude = wrap(infinity, zero), shift_right(wrap(-1, zero), 1)
     crossed = zero
     for i in range(n):
@@ -106,7 +120,17 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
 
 @kernel
 def restore_columns(out, n, stream_len, symbols, columns, head_shift, head_mask):
-    """Undo :func:`remove_columns` in place, for all values whose symbol is not 0."""
+    """Add column references to the heads of values, in place: the inverse of :func:`remove_columns`.
+
+    Args:
+        out: uintW[n], the values.
+        n: Number of values.
+        stream_len: Values per sub-stream.
+        symbols: uint8, strided; values whose symbol is 0 are left as they are.
+        columns: int8[n], the reference of each value.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+    """
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         count = min(stream_len, n - first)
@@ -119,14 +143,14 @@ def restore_columns(out, n, stream_len, symbols, columns, head_shift, head_mask)
 
 @kernel
 def pack_heads(heads, out):
-    """Pack references as they lie in a record: less the least of them, each in as many bits as the greatest then needs.
+    """Pack references as they lie in a record: each less the min, in as many bits as the max then needs.
 
     Args:
-        heads: int8[n].
+        heads: int8[n], references.
         out: uint8[n], result.
 
     Returns:
-        (the least, bits of each, bytes).
+        The min, the bits of each number, and the number of bytes.
     """
     min_head, max_head = np.int64(heads[0]), np.int64(heads[0])
     for i in range(1, len(heads)):
@@ -139,17 +163,19 @@ def pack_heads(heads, out):
 
 @kernel
 def unpack_heads(data, at, width, min_head, heads):
-    """Unpack what :func:`pack_heads` has packed.
+    """Unpack references: the inverse of :func:`pack_heads`.
+
+        window    ...ccccbbbb    bits that are read but not used yet, at most 7 + 8; the next number is the lowest
 
     Args:
         data: uint8.
-        at: Byte at which the packed references begin.
+        at: Byte at which the packed numbers begin.
         width: Bits of each, at most 8.
-        min_head: The least reference.
+        min_head: The min of all references, which is added to each number.
         heads: int8[n], result.
 
     Returns:
-        The greatest reference, which may be more than an int8 holds.
+        The max of all references, which may be more than an int8 holds: then the record is not legal.
     """
     window, filled, max_head = np.int64(0), 0, np.int64(min_head)
     for i in range(len(heads)):

@@ -1,5 +1,12 @@
-"""Heads of float32 as bytes, taken once for all that is done with them, for CPUs with AVX-512: the means that others
-are relative to, and symbols. The loops of :mod:`symbols` are the path of all other CPUs and types."""
+"""Heads of float32 as bytes, extracted once for mean heads and for symbols, for CPUs with AVX-512.
+
+    values (4 bytes each)    s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm
+    heads (1 byte)             hhhhhhhh                            their sum, over those not zero, gives the mean
+    nonzero (1 bit)            n                                   symbols are computed from the two alone
+
+Means and symbols then read a quarter of the bytes. The loops of :mod:`symbols` and :mod:`means` are the path of all
+other CPUs and types; the law is :func:`scalar.head_of` and :func:`scalar.symbol_of` here as there.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +24,42 @@ from ..core.simd_avx512 import extract_heads, look_up_bytes
 from ..core.vector import look_up_64
 from ..entropy.encode_streams import STREAM_PAD
 
-GROUP = 64
+GROUP = 64  #: values of a vector step
 
 
 def _generate_store(builder: Any, args: list[Any], at: Any) -> None:
+    """Generate the step that extracts heads, and which values are not zero.
+
+        values     s hhhhhhhh mmm...    64 of 32 bits, in four registers
+        heads        hhhhhhhh           64 of 8 bits, in one
+        nonzero      n                  64 of 1 bit, value 0 in the lowest
+    """
     values = load(builder, at(0, 32), 32, GROUP)
     extract_heads(values, 23).store(at(2, 8))
     builder.store(values.compare("!=", 0).number(), builder.bitcast(at(4, 64), INDEX.as_pointer()))
 
 
-#: _store_64(values, i, heads, j, nonzero, k): of 64 float32 the heads, by :func:`scalar.head_of`, and a bit each in a
-#: uint64 that says whether they are not zero:
-#:
-#:     values    s hhhhhhhh mmm...   (64 of 32 bits)
-#:     heads       hhhhhhhh          (64 of 8 bits)
-#:     nonzero          n            (64 of 1 bit)
+#: _store_64(values, i, heads, j, nonzero, k): store the heads of 64 float32 (uint32) as uint8, and a uint64 with a bit
+#: for each that says whether the value is not zero.
 _store_64 = intrinsic_step(types.void, 6, _generate_store)
 
 
 def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that sums bytes: psadbw adds up absolute differences of eight bytes each, here from zero.
+
+        heads      h0 ... h7 | h8 ... h15 | ...      64 bytes
+        eights     sum       | sum        | ...      eight sums of 64 bits, which are accumulated over groups
+    """
     sums = ir.VectorType(INDEX, 8)
     slot = cgutils.alloca_once_value(builder, ir.Constant(sums, [0] * 8))
     with cgutils.for_range(builder, args[2]) as loop:
         heads = load(builder, builder.gep(at(0, 8), [builder.mul(loop.index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
-        # Absolute differences from zeros: sums of eight bytes each.
         eights = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
         builder.store(builder.add(builder.load(slot), eights), slot)
     return Vector(builder, builder.load(slot)).total()
 
 
-#: _sum(heads, i, n_groups) -> the sum of 64 * n_groups bytes.
+#: _sum(heads, i, n_groups) -> the sum of 64 * n_groups bytes. Heads of zeros are 0 and add nothing.
 _sum = intrinsic_step(types.intp, 3, _generate_sum)
 
 
@@ -59,22 +72,36 @@ _count = intrinsic_step(types.intp, 2, _generate_count)
 
 
 def _escape(builder: Any) -> Vector:
+    """Return the escape's symbol in all lanes."""
     return splat(builder, ir.Constant(INDEX, ESCAPE), 8, GROUP)
 
 
 def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
+    """Generate the step that turns heads into symbols where all values are of one level.
+
+        offset      heads - origin                               modulo 256, in bytes
+        symbols     offset < count ? offset + 1 : escape         0 where the value is zero
+    """
     nonzero = mask_from(builder, at(2, 64), GROUP)
     offset = load(builder, at(0, 8), 8, GROUP) - args[6]
     symbols = offset.compare("<", args[7]).choose(offset + 1, _escape(builder))
     nonzero.choose(symbols, symbols ^ symbols).store(at(4, 8))
 
 
-#: _symbols(heads, i, nonzero, j, symbols, k, origin, count): the symbols of 64 values of one level, the range starting
-#: at head ``origin``; by :func:`scalar.symbol_of`, from heads in bytes.
+#: _symbols(heads, i, nonzero, j, symbols, k, origin, count): find the symbols of 64 values of one level, whose range
+#: has ``count`` heads from head ``origin`` on. ``heads``, ``symbols``: uint8; ``nonzero``: uint64.
 _symbols = intrinsic_step(types.void, 8, _generate_symbols)
 
 
 def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
+    """Generate the step that turns heads into symbols by level.
+
+        lane        0    1    2    3   ...
+        levels      2    0    1    7           level 0 instead where the head is 255: an infinity or a NaN
+        origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
+        offset      heads - reference - origin                   modulo 256, in bytes
+        symbols     offset < count ? offset + number : escape    0 where the value is zero
+    """
     nonzero = mask_from(builder, at(2, 64), GROUP)
     heads, levels, ranges = load(builder, at(0, 8), 8, GROUP), load(builder, at(4, 8), 8, GROUP), at(6, 8)
     levels = heads.compare("!=", 255).choose(levels, levels ^ levels)
@@ -86,21 +113,21 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     nonzero.choose(symbols, symbols ^ symbols).store(at(8, 8))
 
 
-#: _symbols_by_level(heads, i, nonzero, j, levels, k, ranges, 0, symbols, l, reference): the symbols of 64 values with
-#: levels, by :func:`scalar.symbol_of`; ``ranges``: ``symbols.SymbolRanges.by_level``. Infinities and NaNs, whose head
-#: is 255, are of level 0.
+#: _symbols_by_level(heads, i, nonzero, j, levels, k, ranges, 0, symbols, l, reference): find the symbols of 64 values
+#: with levels. ``heads``, ``levels``, ``symbols``: uint8; ``nonzero``: uint64; ``ranges``: uint8[3, 256], see
+#: ``symbols.SymbolRanges.by_level``; ``reference``: the head that relative heads are counted from.
 _symbols_by_level = intrinsic_step(types.void, 11, _generate_symbols_by_level)
 
 
 @kernel
 def store_heads(values, n, heads, nonzero):
-    """Store the heads of float32 as bytes, and which values are not zero.
+    """Store the heads of float32 as bytes, and which values are not zero as bits.
 
     Args:
         values: uint32[n].
         n: Number of values.
-        heads: uint8[n and up to 63 more], result.
-        nonzero: uint64[n / 64, rounded up], a bit for each value, result. What lies behind the last counts as zero.
+        heads: uint8[n, rounded up to a multiple of 64], result.
+        nonzero: uint64[n / 64, rounded up], result, a bit for each value. What lies behind the last value is zero.
     """
     whole = n & ~(GROUP - 1)
     for i in range(0, whole, GROUP):
@@ -116,8 +143,17 @@ def store_heads(values, n, heads, nonzero):
 
 @kernel
 def mean_of_heads(heads, nonzero, begin, n):
-    """Return the mean head of those of ``n`` values from ``begin`` on, a multiple of 64, that are not zero (0 if there
-    are none), rounded down, and their number."""
+    """Find the mean head of values that are not zero.
+
+    Args:
+        heads: uint8, as :func:`store_heads` leaves them.
+        nonzero: uint64, likewise.
+        begin: Number of the first value, a multiple of 64.
+        n: Number of values; a multiple of 64 unless they are the last.
+
+    Returns:
+        The mean, rounded down, 0 if all are zero; and how many are not.
+    """
     n_groups, n_nonzero = (n + GROUP - 1) >> 6, np.int64(0)
     for k in range(begin >> 6, (begin >> 6) + n_groups):
         n_nonzero += _count(nonzero, k)
@@ -126,8 +162,17 @@ def mean_of_heads(heads, nonzero, begin, n):
 
 @kernel
 def find_symbols_from_heads(levels, n, stream_len, base, ranges, scratch):
-    """Find symbols as :func:`symbols.find_symbols_from_values` does, of ``n`` values whose heads :func:`store_heads`
-    has stored in ``scratch.heads`` and ``scratch.others``; ``stream_len`` is a multiple of 64."""
+    """Find the symbol of every value from heads, as :func:`symbols.find_symbols_from_values` does from values.
+
+    Args:
+        levels: uint8[n], or None where all are of level 0.
+        n: Number of values.
+        stream_len: Values per sub-stream, a multiple of 64.
+        base: Head that ``scratch.references`` are relative to.
+        ranges: The codebook's :class:`symbols.SymbolRanges`.
+        scratch: ``heads`` and ``others`` are what :func:`store_heads` has stored, ``references`` are known; ``symbols``
+            is the result, 0 behind the last value up to a multiple of 64; ``chunk`` is overwritten.
+    """
     heads, nonzero, symbols, chunk = scratch.heads, scratch.others, scratch.symbols, scratch.chunk
     for s in range((n + stream_len - 1) // stream_len):
         reference = base + np.int64(scratch.references[s])

@@ -1,4 +1,10 @@
-"""The mean head of some values, which others are coded relative to."""
+"""The mean head of values that are not zero, which is the reference that their symbols are relative to.
+
+    values     s hhhhhhhh mmm     0     s hhhhhhhh mmm    ...
+    mean head  sum of the heads of values that are not zero // their number
+
+Which reference a block or sub-stream has is the encoder's choice; it is stored (docs/format.md sections 6 and 7).
+"""
 
 from __future__ import annotations
 
@@ -14,15 +20,21 @@ from ..core.scalar import U32, U64, head_of
 from ..core.simd import INDEX, Vector, load
 from ..core.unaligned import width_of
 
-MAX_SUMMED = 2048  #: values whose heads can be summed in 20 bits, and in vectors of 16
-COUNT_AT = 20
+#: How many values a vector step sums up: heads of at most 9 bits, so that their sum takes at most 20 bits, and at most
+#: 64 in each lane of 16 bits, whose sum fits.
+MAX_SUMMED = 2048
+COUNT_AT = 20  #: the bit of a step's result at which its count begins
 
 
 def _summer(bits: int) -> Any:
-    """Make a vector step that sums the heads of 64 values a turn; its law is :func:`scalar.head_of`.
+    """Make the step that sums the heads of values of 32 or 16 bits, 64 a turn; its law is :func:`scalar.head_of`.
 
-        every element          heads += value >> shift & mask;  nonzero += value != 0
-        then, all elements     nnnnnnnnnnnn hhhhhhhhhhhhhhhhhhhh    n: how many are not zero, from bit COUNT_AT on
+        values      s hhhhhhhh mmm...      512 bits: 16 lanes of 32 bits, or 32 lanes of 16
+        heads     + hhhhhhhh               each lane's sum of (value >> shift) & mask
+        nonzero   + value != 0             each lane's count
+        result      nnnnnnnnnnnn hhhhhhhhhhhhhhhhhhhh      count << COUNT_AT | sum, of all lanes
+
+    Joined in one lane, the two take one sum over all lanes, and a step returns but one number.
     """
     n = 512 // bits
 
@@ -38,21 +50,22 @@ def _summer(bits: int) -> Any:
                 builder.store((heads + ((values >> args[3]) & args[4])).value, slots[0])
                 builder.store(values.compare("!=", 0).choose(nonzero + 1, nonzero).value, slots[1])
         heads, nonzero = (Vector(builder, builder.load(slot)) for slot in slots)
-        if bits == 16:  # pairs of sums of 16 bits to sums of 32, which do not overflow where they are added up
+        if bits == 16:  # pairs of lanes become lanes of 32 bits, which hold the sum of all
             heads, nonzero = ((sums.seen_as(32) & 0xFFFF) + (sums.seen_as(32) >> 16) for sums in (heads, nonzero))
         return builder.zext((heads + (nonzero << COUNT_AT)).total(), INDEX)
 
     return intrinsic_step(types.intp, 5, generate)
 
 
-#: sum_heads_32(values, i, n, shift, mask) -> of 64 * n values, at most MAX_SUMMED, the sum of heads, and from bit
-#: COUNT_AT on how many are not zero. sum_heads_16: of 16 bits.
+#: sum_heads_32(values, i, n, shift, mask) -> the sum of the heads of 64 * n float32 (uint32), at most MAX_SUMMED, and
+#: from bit COUNT_AT on how many are not zero. ``shift``: bits below the head; ``mask``: lowest bits, as many as the
+#: head has. sum_heads_16: of values of 16 bits.
 sum_heads_32, sum_heads_16 = _summer(32), _summer(16)
 
 
 @kernel
 def _sums_of_groups(values, head_shift, head_mask):
-    """Return the sum of the heads of all whole groups of 64, and how many of these values are not zero."""
+    """Return the sum of the heads of all whole groups of 64 values, and how many of these values are not zero."""
     total, n_nonzero = np.int64(0), np.int64(0)
     for i in range(0, len(values) & ~63, MAX_SUMMED):
         n_groups = min(MAX_SUMMED, len(values) - i) >> 6
@@ -67,10 +80,16 @@ def _sums_of_groups(values, head_shift, head_mask):
 
 @kernel
 def mean_head(values, head_shift, head_mask):
-    """Return the mean head of the values that are not zero (0 if there are none), rounded down, and their number.
+    """Find the mean head of values that are not zero.
 
-    Where the head has the sign in it (one-byte types) the mean is that of the magnitudes, and half way from plus to
-    minus.
+    Args:
+        values: uintW[n], of any type.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+
+    Returns:
+        The mean, rounded down (0 if all are zero), and how many are not. Of one-byte types, whose head has the sign in
+        it, the mean of the magnitudes plus 64, which is half way from plus to minus.
     """
     signed = width_of(values) == 8
     middle = 64 if signed else 0

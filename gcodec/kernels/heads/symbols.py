@@ -1,5 +1,11 @@
-"""Symbols of a block's values: heads relative to sub-streams' means, as a codebook's ranges number them
+"""Find the symbols of a block's values: heads relative to a reference, as a codebook's ranges number them
 (docs/format.md sections 5 and 7).
+
+    value             s hhhhhhhh mmm...
+    relative head     hhhhhhhh - reference           modulo 2**H
+    symbol            number + relative head - first, within the ``count`` heads of its level's range
+                      escape (255) outside of it, or where the symbol has no code
+                      0 where the value is 0
 
 Symbols of a sub-stream lie in ``scratch.symbols`` at a stride of ``stream_len + STREAM_PAD`` bytes. The scalar law is
 :func:`scalar.symbol_of`; :mod:`symbols_avx512`, :mod:`symbols_ssse3` and :mod:`heads_avx512` are vector steps by it.
@@ -27,13 +33,13 @@ elif HAS_SSSE3:
 
 
 class SymbolRanges(NamedTuple):
-    """The numbers that one codebook gives to relative heads.
+    """The symbols that one codebook gives to relative heads.
 
     Attributes:
-        first: int64[16], first relative head of each level's range.
-        counts: int64[16], how many heads each range has.
-        number: int64[16], symbol of the first head of each range.
-        by_level: uint8[3, 256], these three by level in bytes, for heads of 8 bits.
+        first: int64[16], by level: first relative head of its range.
+        counts: int64[16], by level: how many heads its range has.
+        number: int64[16], by level: symbol of the first of these.
+        by_level: uint8[3, 256], these three modulo 256, for heads of 8 bits: rows of bytes to look levels up in.
         coded: uint8[256], each symbol, or the escape where it has no code.
         with_gaps: Whether any symbol has no code.
     """
@@ -56,10 +62,16 @@ def symbol_ranges(books, c):
 
 @kernel
 def _subtract_min(min_mean, max_mean, n_streams, references):
-    """Turn sub-streams' means in ``references`` into differences from the least one.
+    """Turn the means of sub-streams into differences from their min.
 
-    ``min_mean``, ``max_mean`` are of the sub-streams that have values other than zero. Returns (the least mean, bits
-    that the largest difference needs).
+    Args:
+        min_mean: Min mean of the sub-streams that have values other than zero.
+        max_mean: Max mean of these.
+        n_streams: Number of sub-streams.
+        references: uint32[n_streams], means; become the differences, 0 where all values are zero.
+
+    Returns:
+        The min mean, and the bits that the greatest difference needs.
     """
     if min_mean > max_mean:  # a block of zeros
         min_mean = max_mean
@@ -73,7 +85,7 @@ def _subtract_min(min_mean, max_mean, n_streams, references):
 
 @kernel
 def find_references_from_values(values, stream_len, float_bits, references):
-    """Find the mean head of each sub-stream's non-zero values, less the least of them.
+    """Find the reference of each sub-stream: the mean head of values that are not zero, less the min of all means.
 
     Args:
         values: uintW[n].
@@ -82,7 +94,7 @@ def find_references_from_values(values, stream_len, float_bits, references):
         references: uint32[n_streams], result.
 
     Returns:
-        (the least mean, bits that the largest difference needs).
+        The min mean, which is the block's base, and the bits that the greatest reference needs.
     """
     head_mask = (1 << float_bits.head_bits) - 1
     n = len(values)
@@ -100,8 +112,18 @@ def find_references_from_values(values, stream_len, float_bits, references):
 
 @kernel
 def find_references_from_heads(heads, nonzero, n, stream_len, references):
-    """Find references as :func:`find_references_from_values` does, from what :func:`heads_avx512.store_heads` has
-    stored of ``n`` values."""
+    """Find the reference of each sub-stream from heads, as :func:`find_references_from_values` does from values.
+
+    Args:
+        heads: uint8, as :func:`heads_avx512.store_heads` leaves them.
+        nonzero: uint64, likewise.
+        n: Number of values.
+        stream_len: Values per sub-stream, a multiple of 64.
+        references: uint32[n_streams], result.
+
+    Returns:
+        The min mean, which is the block's base, and the bits that the greatest reference needs.
+    """
     n_streams = (n + stream_len - 1) // stream_len
     min_mean, max_mean = np.int64(1 << 30), np.int64(0)
     for s in range(n_streams):
@@ -118,7 +140,15 @@ def find_references_from_heads(heads, nonzero, n, stream_len, references):
 
 @inlined
 def _symbols_of_one_level(values, float_bits, reference, ranges, result):
-    """Find the symbols of one sub-stream's values, all of level 0."""
+    """Find the symbols of one sub-stream's values, all of level 0.
+
+    Args:
+        values: uintW[n].
+        float_bits: See :class:`bundles.FloatBits`.
+        reference: The head that relative heads are counted from.
+        ranges: The codebook's :class:`SymbolRanges`.
+        result: uint8[n, rounded up to a multiple of 64], symbols.
+    """
     n, width, shift = len(values), width_of(values), float_bits.head_shift
     mask = (1 << float_bits.head_bits) - 1
     first, count, whole = ranges.first[0], ranges.counts[0], np.int64(0)
@@ -134,7 +164,7 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
             else:
                 symbols_9(values, i, result, i, origin, count)
     if width == 64:
-        for i in range(n):  # heads in 32 bits: a vector has twice as many of them as of values
+        for i in range(n):  # heads are computed in 32 bits: a vector has twice as many lanes as of 64
             head = U32(head_of(values[i], shift, mask))
             symbol = symbol_of_head(head, reference, mask, first, count, 1)
             result[i] = U8(symbol if values[i] else U32(0))
@@ -145,8 +175,17 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
 
 @inlined
 def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, result):
-    """Find the symbols of one sub-stream's values with levels, for heads of 8 bits. ``chunk``: as of
-    :func:`find_symbols_from_values`."""
+    """Find the symbols of one sub-stream's values with levels, for heads of 8 bits.
+
+    Args:
+        values: uintW[n], of 16 or 32 bits.
+        levels: uint8[n].
+        float_bits: See :class:`bundles.FloatBits`.
+        reference: The head that relative heads are counted from.
+        ranges: The codebook's :class:`SymbolRanges`.
+        chunk: uint8[4 * (stream_len + 64)], scratch.
+        result: uint8[n, rounded up to a multiple of 64], symbols.
+    """
     n, width, by_level = len(values), width_of(values), ranges.by_level
     magnitude_mask, infinity = U32((1 << (width - 1)) - 1), U32(float_bits.infinity)
     whole = np.int64(0)
@@ -161,8 +200,13 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
                 symbols_by_level_32(values, i, levels, i, by_level, 0, result, i, np.int64(infinity) >> 23, reference)
             else:
                 symbols_by_level_16(values, i, levels, i, by_level, 0, result, i, np.int64(infinity) >> 7, reference)
-    # Four rows of bytes: levels and then heads, and what the levels' ranges are. Look-ups have loops of their own, as
-    # LLVM makes no vectors of those.
+    # The rest passes through four rows of bytes in ``chunk``, so that look-ups, of which LLVM makes no vectors, have
+    # loops of their own:
+    #
+    #     row       levels, and then heads        values -> head
+    #     first     first[level]                  first relative head of the range
+    #     count     count[level]                  heads of the range
+    #     number    number[level]                 symbol of the first of them
     part, n = len(chunk) // 4, n - whole
     values, levels, result = subarray(values, whole, n), subarray(levels, whole, n), subarray(result, whole, n)
     row, first = subarray(chunk, 0, n), subarray(chunk, part, n)
@@ -182,7 +226,7 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
 
 @inlined
 def _symbols_with_levels_64(values, levels, float_bits, reference, ranges, result):
-    """Find the symbols of one sub-stream's float64 with levels."""
+    """Find the symbols of one sub-stream's float64 with levels; arguments as of :func:`_symbols_with_levels`."""
     mask, infinity = (1 << float_bits.head_bits) - 1, U64(float_bits.infinity)
     magnitude_mask = (U64(1) << U64(63)) - U64(1)
     for i in range(len(values)):
@@ -202,7 +246,7 @@ def find_symbols_from_values(values, levels, stream_len, float_bits, base, range
         float_bits: Where heads lie in values, see :class:`bundles.FloatBits`.
         base: Head that ``scratch.references`` are relative to.
         ranges: The codebook's :class:`SymbolRanges`.
-        scratch: ``symbols`` is the result, ``references`` are read, ``chunk`` is used.
+        scratch: ``references`` are known; ``symbols`` is the result; ``chunk`` is overwritten.
     """
     n = len(values)
     for s in range((n + stream_len - 1) // stream_len):
@@ -217,7 +261,7 @@ def find_symbols_from_values(values, levels, stream_len, float_bits, base, range
         else:
             stream_levels = subarray(levels, begin, count)
             _symbols_with_levels(stream, stream_levels, float_bits, reference, ranges, scratch.chunk, result)
-        if ranges.with_gaps:
+        if ranges.with_gaps:  # symbols without a code are escaped
             for i in range(0, count, 64):
                 look_up_64(ranges.coded, 0, result, i, result, i)
         for i in range(count, len(result)):
@@ -233,13 +277,14 @@ def find_block_symbols(values, levels, stream_len, float_bits, base, with_refere
         levels: uint8[n], or None where all are of level 0.
         stream_len: Values per sub-stream.
         float_bits: Where heads lie in values, see :class:`bundles.FloatBits`.
-        base: What symbols are relative to without references; negative: the mean of the block.
+        base: The head that all are relative to where sub-streams have no references; negative: the block's mean head.
         with_references: Whether sub-streams have references of their own.
         ranges: The codebook's :class:`SymbolRanges`.
-        scratch: ``symbols`` and ``references`` are results.
+        scratch: ``symbols``, and ``references``, which are relative to the base, are results; ``heads``, ``others`` and
+            ``chunk`` are overwritten.
 
     Returns:
-        (base, bits of a reference).
+        The base, and the bits of a reference (0 without references).
     """
     references, n = scratch.references, len(values)
     width, from_heads = 0, False

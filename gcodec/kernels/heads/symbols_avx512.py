@@ -24,6 +24,8 @@ _INDEX = ir.IntType(64)
 
 
 def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
+    """Make the step that finds symbols of values of so many bits, all of one level."""
+
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         values = load(builder, at(0, bits), bits, 64)
         heads = extract_heads(values, head_shift) if head_bits == 8 else (values >> head_shift).to(16)
@@ -35,17 +37,25 @@ def _symbols(bits: int, head_shift: int, head_bits: int = 8) -> Any:
     return intrinsic_step(types.void, 6, generate)
 
 
-#: symbols_16(values, i, symbols, j, origin, count): symbols of 64 bfloat16 or float16 of one level, the range starting
-#: at head ``origin``; symbols_9: of bfloat16 with a head of 9 bits. Of float32 there is ``heads_avx512._symbols``.
+#: symbols_16(values, i, symbols, j, origin, count): find the symbols of 64 bfloat16 or float16 of one level, whose
+#: range has ``count`` heads from head ``origin`` on. ``values``: uint16; ``symbols``: uint8. symbols_9: of bfloat16
+#: with a head of 9 bits. Those of float32 come from heads in bytes (``heads_avx512._symbols``).
 symbols_16, symbols_9 = _symbols(16, 7), _symbols(16, 6, 9)
-#: symbols_wide: likewise, of float32 with a head of 9 bits.
+#: symbols_wide(values, i, symbols, j, origin, count): find those of 64 float32 with a head of 9 bits.
 symbols_wide = _symbols(32, 22, 9)
 
 
 def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
+    """Generate the step that finds symbols of values of 16 bits by level.
+
+        lane        0    1    2    3   ...
+        levels      2    0    1    7           level 0 instead where the value is an infinity or a NaN
+        origin      o2   o0   o1   o7          looked up in 64 bytes, as are count and number
+        offset      heads - reference - origin
+    """
     values, levels, ranges = load(builder, at(0, 16), 16, 64), load(builder, at(2, 8), 8, 64), at(4, 8)
     heads = extract_heads(values, 7)
-    # Infinity has nothing but zeros below the head.
+    # Infinity has nothing but zeros below its head, so that all heads below are of finite values.
     infinity = builder.lshr(args[8], ir.Constant(_INDEX, 7))
     levels = heads.compare("<", infinity).choose(levels, levels ^ levels)
     tables = [builder.gep(ranges, [ir.Constant(_INDEX, 256 * k)]) for k in range(3)]
@@ -56,6 +66,8 @@ def _generate_symbols_by_level(builder: Any, args: list[Any], at: Any) -> None:
     values.compare("==", 0).choose(0, symbols).store(at(6, 8))
 
 
-#: symbols_by_level_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): symbols of 64 values with
-#: levels; ``ranges``: ``symbols.SymbolRanges.by_level``. Of float32 there is ``heads_avx512._symbols_by_level``.
+#: symbols_by_level_16(values, i, levels, j, ranges, 0, symbols, k, infinity, reference): find the symbols of 64
+#: bfloat16 or float16 with levels. ``values``: uint16; ``levels``, ``symbols``: uint8; ``ranges``: uint8[3, 256], see
+#: ``symbols.SymbolRanges.by_level``; ``infinity``: its bits; ``reference``: the head that relative heads are counted
+#: from. Those of float32 come from heads in bytes (``heads_avx512._symbols_by_level``).
 symbols_by_level_16 = intrinsic_step(types.void, 10, _generate_symbols_by_level)

@@ -1,13 +1,15 @@
 """Symbols of 64 values with levels, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`symbols`.
 
-Sixteen at a time. The law is :func:`scalar.symbol_of`; what depends on the level comes from tables of 16 bytes, by a
-shuffle of bytes::
+Sixteen values at a time. The law is :func:`scalar.symbol_of`; what depends on the level is looked up in 16 bytes by a
+shuffle, and choices are masks of bytes, as SSE has no select::
 
-    values    s hhhhhhhh mmmmmmm          16 of 16 or 32 bits
-    head        hhhhhhhh                  16 of 8 bits
-    levels    level where head < infinity's, else 0
-    origin, count, number    tables[levels]
-    symbols   (offset + number) | 11111111 where outside the range, which is the escape; & 0 where the value is 0
+    lane        0    1    2   ...                    16 values of 16 or 32 bits
+    values      s hhhhhhhh mmmmmmm
+    head          hhhhhhhh                           in bytes from here on
+    levels      level & (head < head of infinity)    level 0 for infinities and NaNs
+    origin      origins[level]                       a shuffle of 16 bytes each, as for count and number
+    offset      head - reference - origin            modulo 256
+    symbols     ((offset + number) | outside) & nonzero      outside: 11111111 where offset >= count: the escape, 255
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ _INDEX = ir.IntType(64)
 
 
 def _address(builder: Any, start: Any, offset: int) -> Any:
+    """Return the address so many bytes behind ``start``."""
     return builder.gep(start, [ir.Constant(_INDEX, offset)])
 
 
 def _symbols_by_level(bits: int, head_shift: int) -> Any:
+    """Make the step that finds symbols of values of so many bits by level."""
+
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         reference, top = splat(builder, args[9], 8, 16), splat(builder, args[8], 8, 16)
         tables = [load(builder, _address(builder, at(4, 8), 256 * k), 8, 16) for k in range(3)]
@@ -47,6 +52,8 @@ def _symbols_by_level(bits: int, head_shift: int) -> Any:
     return intrinsic_step(types.void, 10, generate)
 
 
-#: symbols_by_level_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): symbols of 64 float32 with levels;
-#: ``ranges``: ``symbols.SymbolRanges.by_level``; ``top``: head of infinity. symbols_by_level_16: of 16 bits.
+#: symbols_by_level_32(values, i, levels, j, ranges, 0, symbols, k, top, reference): find the symbols of 64 float32 with
+#: levels. ``values``: uint32; ``levels``, ``symbols``: uint8; ``ranges``: uint8[3, 256], see
+#: ``symbols.SymbolRanges.by_level``; ``top``: head of infinity; ``reference``: the head that relative heads are counted
+#: from. symbols_by_level_16: of values of 16 bits.
 symbols_by_level_32, symbols_by_level_16 = _symbols_by_level(32, 23), _symbols_by_level(16, 7)
