@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import BY_NAME, DTYPES, DType
-from .errors import InvalidArgument, LimitExceeded, Unsupported
+from .errors import InvalidArgument, LimitExceeded, Unsupported, check_choice
 from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
@@ -41,8 +41,8 @@ def is_nearest(rounding: str | None, options: EncoderOptions) -> bool:
     Raises:
         InvalidArgument: For any other ``rounding``.
     """
-    if rounding is not None and rounding not in ROUNDINGS:
-        raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
+    if rounding is not None:
+        check_choice("rounding", rounding, ROUNDINGS)
     return (rounding or options.rounding) == "nearest"
 
 
@@ -71,19 +71,24 @@ def bit_layout_for(
     """
     by_level = levels is not None or optimizer is not None
     if mantissa_bits is not None and by_level:
-        raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
+        raise InvalidArgument(f"mantissa_bits and {'optimizer' if levels is None else 'levels'} cannot both be given")
     if not by_level:
-        if param is not None or ladder is not None:
-            raise InvalidArgument("param and ladder need an optimizer or levels")
+        if param is not None:
+            raise InvalidArgument("param was given without optimizer, whose rule it is for")
+        if ladder is not None:
+            raise InvalidArgument("ladder was given without levels or optimizer, which say how it is used")
         if mantissa_bits is None:
             return bit_layouts.lossless(values.dtype), _EMPTY_LEVELS
         return bit_layouts.fixed(values.dtype, mantissa_bits), _EMPTY_LEVELS
     ladder = ladder or LADDERS[options.ladder].get(values.dtype.name)
     if ladder is None:
-        raise InvalidArgument(f"{values.dtype.name} is lossless only")
+        name = "optimizer" if levels is None else "levels"
+        raise InvalidArgument(f"{name} must be None for {values.dtype.name}, which can only be encoded losslessly")
     if optimizer is not None:
-        if levels is not None or param is None:
-            raise InvalidArgument("give either levels, or an optimizer together with param")
+        if levels is not None:
+            raise InvalidArgument("levels and optimizer cannot both be given")
+        if param is None:
+            raise InvalidArgument("optimizer was given without param, the parameter whose gradient is encoded")
         levels = levels_for(optimizer, param, x, ladder=ladder)
     return bit_layouts.ladder(values.dtype, ladder), _check_levels(levels, len(values.bits), len(ladder.drops))
 
@@ -100,7 +105,7 @@ def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
     if levels.dtype != np.uint8 or levels.size != n_values:
         raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {levels.size} of {levels.dtype}")
     if n_levels == 1 and levels.any():
-        raise InvalidArgument(f"level {int(levels.max())} in a ladder of 1")
+        raise InvalidArgument(f"levels must be at most 0 in a ladder of 1 level, not {int(levels.max())}")
     return levels
 
 
@@ -154,18 +159,23 @@ def encode(
     options = options or _DEFAULT
     if is_torch(x) and x.is_cuda:
         if base is not None or dtype is not None:
-            raise Unsupported("base and dtype are for the host: move the tensor to the CPU first")
+            name = "dtype" if base is None else "base"
+            raise Unsupported(f"{name} is not supported for CUDA tensors; call .cpu() first")
         from . import gpu
 
         return gpu.encode(x, mantissa_bits, levels, ladder, rounding, optimizer, param, options, out, device)
     if device not in (None, "cpu"):
-        raise InvalidArgument(f"device={device!r}: a frame lies where its tensor lies, or on the host")
+        raise InvalidArgument(
+            f"device must be None or 'cpu' for an array on the host, not {device!r}; move the tensor there first"
+        )
     nearest = is_nearest(rounding, options)
     values = values_of(x, dtype)
     bit_layout, level_array = bit_layout_for(x, values, mantissa_bits, levels, ladder, optimizer, param, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
-    if earlier is not None and (bit_layout.lossy or not values.dtype.predictable):
-        raise InvalidArgument(f"a base needs lossless mode and one of {_PREDICTABLE}, not {values.dtype.name}")
+    if earlier is not None and bit_layout.lossy:
+        raise InvalidArgument("base is for lossless encoding: mantissa_bits, levels and optimizer must be None")
+    if earlier is not None and not values.dtype.predictable:
+        raise InvalidArgument(f"base must be None for {values.dtype.name}: only {_PREDICTABLE} can have one")
     shapes = _check_shapes(shapes, values)
     request = EncodeRequest(
         values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
@@ -179,7 +189,7 @@ def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) 
     values = values_of(base, name)
     if values.dtype is not dtype.narrow or len(values.bits) != n_values:
         raise InvalidArgument(
-            f"base holds {len(values.bits)} values of {values.dtype.name} instead of {n_values} of {dtype.name}"
+            f"base must hold {n_values} values of {dtype.narrow.name}, not {len(values.bits)} of {values.dtype.name}"
         )
     return values.bits
 
@@ -189,7 +199,7 @@ def _check_shapes(shapes: Sequence[Sequence[int]] | None, values: Values) -> Seq
     if shapes is None:
         return (values.shape,)
     if any(size < 0 for shape in shapes for size in shape) or sum(map(math.prod, shapes)) != len(values.bits):
-        raise InvalidArgument(f"shapes {list(shapes)} do not make up {len(values.bits)} values")
+        raise InvalidArgument(f"shapes must have the array's {len(values.bits)} values in all, not {list(shapes)}")
     return shapes
 
 
@@ -198,10 +208,9 @@ _LIKE = {None: None, "numpy": 0, "torch": 1}
 
 def _container(like: str | None, recorded: int) -> int:
     """Return the container code for ``like``, or the recorded one in place of None. Raises InvalidArgument."""
-    if like not in _LIKE:
-        raise InvalidArgument(f"like={like!r}; 'numpy', 'torch' or None")
-    wanted = _LIKE[like]
-    return recorded if wanted is None else wanted
+    check_choice("like", like, _LIKE)
+    container = _LIKE[like]
+    return recorded if container is None else container
 
 
 def decode(
@@ -242,7 +251,8 @@ def decode(
             data = data.cpu().numpy()
         return decode_frame(FrameReader(data), out, like, threads, max_output_bytes, base)
     if base is not None or out is not None or like == "numpy":
-        raise Unsupported("base, out and numpy arrays are for the host: decode with device='cpu'")
+        name = "base" if base is not None else "out" if out is not None else "like='numpy'"
+        raise Unsupported(f"{name} is not supported when decoding on a device; pass device='cpu'")
     from . import gpu
 
     (result,) = gpu.decode_batch([data], device=device, max_output_bytes=max_output_bytes)
@@ -260,7 +270,7 @@ def decode_frame(
         try:
             result, bits = new_output(prelude.dtype.narrow, prelude.shape, container)
         except (MemoryError, ValueError, OverflowError):
-            raise LimitExceeded(f"no memory for an array of shape {prelude.shape}") from None
+            raise LimitExceeded(f"there is no memory for the frame's array of shape {prelude.shape}") from None
     else:
         result, bits = out, output_bits(out, prelude.dtype.narrow, prelude.n_values)
     frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values), _base_of(base, prelude))
@@ -309,7 +319,9 @@ def decode_range(
     frame = FrameReader(data)
     prelude = frame.prelude
     if not 0 <= start <= stop <= prelude.n_values:
-        raise InvalidArgument(f"range {start} ... {stop} of {prelude.n_values} values")
+        raise InvalidArgument(
+            f"0 <= start <= stop <= {prelude.n_values}, the frame's values, must hold, not start={start}, stop={stop}"
+        )
     container = _container(like, prelude.container)
     _check_limit((stop - start) * prelude.dtype.itemsize, max_output_bytes)
     result, bits = new_output(prelude.dtype.narrow, (stop - start,), container)
@@ -335,8 +347,7 @@ def warmup(dtypes: Sequence[str] = tuple(BY_NAME)) -> None:
     """
     rng = np.random.default_rng(0)
     for name in dtypes:
-        if name not in BY_NAME:
-            raise InvalidArgument(f"unknown dtype {name!r}; one of {', '.join(BY_NAME)}")
+        check_choice("dtype", name, BY_NAME)
         dtype = BY_NAME[name]
         exponents = rng.integers(1, 12, 40_000).astype(np.uint64) << np.uint64(max(dtype.head_shift, 1))
         bits = (exponents | rng.integers(0, 2, 40_000).astype(np.uint64)).astype(dtype.uint)

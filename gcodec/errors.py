@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 
 class GcodecError(Exception):
     """Base of every error that gcodec raises on purpose."""
@@ -29,6 +32,12 @@ class LimitExceeded(GcodecError):
 
 class PeerError(GcodecError):
     """Another rank of a process group has died, gone silent, given up, or does something else than this one."""
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Raise InvalidArgument unless the value of the argument ``name`` is one of ``choices``."""
+    if value not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 def missing_package(package: str) -> GcodecError:

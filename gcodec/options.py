@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, check_choice
 from .format.ladders import FINE_LADDER, PAPER_LADDER
 from .format.prelude import MAX_CODEBOOKS
 
@@ -44,11 +44,8 @@ class EncoderOptions:
     columns: bool = True
 
     def __post_init__(self) -> None:
-        if self.ladder not in LADDERS or self.rounding not in ROUNDINGS:
-            raise InvalidArgument(
-                f"ladder must be one of {list(LADDERS)}, not {self.ladder!r}; "
-                f"rounding one of {list(ROUNDINGS)}, not {self.rounding!r}"
-            )
+        check_choice("ladder", self.ladder, LADDERS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
         if self.escape_threshold is not None and self.escape_threshold < 1:
             raise InvalidArgument(f"escape_threshold must be at least 1, not {self.escape_threshold}")
         if not 1 <= self.max_codebooks <= MAX_CODEBOOKS:

@@ -74,8 +74,10 @@ class CodebookCycle:
         trigger: float = 0.1,
         options: EncoderOptions | None = None,
     ) -> None:
-        if interval < 1 or trigger <= 0:
-            raise InvalidArgument(f"interval={interval} and trigger={trigger} must be positive")
+        if interval < 1:
+            raise InvalidArgument(f"interval must be at least 1 step, not {interval}")
+        if trigger <= 0:
+            raise InvalidArgument(f"trigger must be more than 0 bits per symbol, not {trigger}")
         self.head_bits, self.n_levels = head_bits, n_levels
         self.interval, self.trigger = interval, trigger
         self.options = options or EncoderOptions()
@@ -92,7 +94,7 @@ class CodebookCycle:
         """Go to ``step``, and return the version that holds there, None before the first. Raises InvalidArgument for a
         step back."""
         if step < self.step:
-            raise InvalidArgument(f"step {step} comes before step {self.step}")
+            raise InvalidArgument(f"step must be at least {self.step}, the current one, not {step}")
         self.step = step
         while self._coming and self._coming[0].step <= step:
             self.current = self._coming.pop(0)
@@ -147,8 +149,9 @@ class CodebookCycle:
             InvalidArgument: If the step has passed.
         """
         last = self._coming[-1] if self._coming else self.current
-        if step < max(self.step, last.step if last else 0):
-            raise InvalidArgument(f"step {step} has passed")
+        min_step = max(self.step, last.step if last else 0)
+        if step < min_step:
+            raise InvalidArgument(f"step must be at least {min_step}, not {step}: earlier steps have a codebook")
         book = from_histogram(
             histogram,
             self.head_bits,

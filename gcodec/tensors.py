@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .dtypes import BY_NAME, DTYPES, DType
-from .errors import InvalidArgument, Unsupported
+from .errors import InvalidArgument, Unsupported, check_choice
 from .format.prelude import MAX_DIMENSIONS
 from .kernels.entropy.encode_streams import checksum
 
@@ -79,7 +79,7 @@ def values_of(x: Any, dtype: str | None = None) -> Values:
         try:
             array = np.asarray(x)
         except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"cannot make an array of this {type(x).__name__}: {error}") from None
+            raise InvalidArgument(f"numpy cannot make an array of this {type(x).__name__}: {error}") from None
     value_type = _NATIVE.get(array.dtype) if dtype is None else None
     if value_type is None:
         array, value_type = _bits_of_type(array, dtype)
@@ -93,16 +93,17 @@ _NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}
 
 def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DType]:
     """Return the array in native byte order, and its type. Raises InvalidArgument."""
-    if dtype is not None and dtype not in BY_NAME:
-        raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
+    if dtype is not None:
+        check_choice("dtype", dtype, BY_NAME)
     if dtype is not None and array.dtype.kind == "u" and array.dtype.itemsize == BY_NAME[dtype].itemsize:
         name = dtype
     else:
         name = array.dtype.name
         if dtype is not None and name != dtype:
-            raise InvalidArgument(f"dtype={dtype!r} needs {BY_NAME[dtype].uint} bits, not {array.dtype}")
+            bits = BY_NAME[dtype].bits
+            raise InvalidArgument(f"with dtype={dtype!r} the array must be of {dtype} or uint{bits}, not {array.dtype}")
     if name not in BY_NAME:
-        raise InvalidArgument(f"cannot encode values of type {array.dtype}; one of {', '.join(BY_NAME)}")
+        raise InvalidArgument(f"the array must be of one of {', '.join(BY_NAME)}, not {array.dtype}")
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array, BY_NAME[name]
@@ -111,7 +112,7 @@ def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DTy
 def check_dimensions(ndim: int) -> None:
     """Raise InvalidArgument for more dimensions than a frame's header holds."""
     if ndim > MAX_DIMENSIONS:
-        raise InvalidArgument(f"{ndim} dimensions; a frame holds at most {MAX_DIMENSIONS}")
+        raise InvalidArgument(f"an array must have at most {MAX_DIMENSIONS} dimensions to fit a frame, not {ndim}")
 
 
 @cache
@@ -127,13 +128,17 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
 
     value_type, integer = _torch_types().get(x.dtype, (None, None))
     if value_type is None or x.layout != torch.strided:
-        raise InvalidArgument(f"cannot encode a {x.layout} tensor of {x.dtype}; dense ones of {', '.join(BY_NAME)}")
+        raise InvalidArgument(
+            f"the tensor must be dense and of one of {', '.join(BY_NAME)}, not a {x.layout} tensor of {x.dtype}"
+        )
     if dtype is not None and dtype != value_type.name:
-        raise InvalidArgument(f"dtype={dtype!r}, but the tensor is {value_type.name}")
+        raise InvalidArgument(f"dtype must be None or {value_type.name!r}, the tensor's own, not {dtype!r}")
     shape = tuple(x.shape)
     check_dimensions(len(shape))
     if not x.is_cpu:
-        raise Unsupported(f"tensors on {x.device.type} are not taken here, only by gcodec.encode and gcodec.gpu (CUDA)")
+        raise Unsupported(
+            f"the tensor must be on the CPU, not on {x.device.type}; gcodec.encode and gcodec.gpu take CUDA tensors too"
+        )
     dense = (x.detach() if x.requires_grad else x).resolve_neg().contiguous()
     bits = dense.view(integer).numpy().reshape(-1).view(value_type.uint)
     return Values(kernel_view(bits), value_type, shape, TORCH)
@@ -202,7 +207,10 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
         if fits and out.numel() == n_values:
             dense = out.detach() if out.requires_grad else out
             return dense.view(integer).numpy().reshape(-1).view(dtype.uint)
-    raise InvalidArgument(f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}")
+    found = f"{type(out).__name__} of shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
+    raise InvalidArgument(
+        f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}; it is a {found}"
+    )
 
 
 def hash_of(base: np.ndarray) -> int:

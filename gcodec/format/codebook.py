@@ -53,7 +53,7 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
         lengths,
     )
     if not 2 <= used <= 1 << limit:
-        raise InvalidArgument(f"{used} symbols do not make a code of at most {limit} bits")
+        raise InvalidArgument(f"counts must have 2 to {1 << limit} symbols that occur, not {used}")
     return lengths
 
 
@@ -141,7 +141,7 @@ class Codebook:
         codes = np.zeros(256, np.uint32)
         following = np.empty(MAX_LENGTH + 1, np.uint32)
         if prefix_code.canonical_codes(self.length_array, following, codes) != 1 << MAX_LENGTH:
-            raise Corruption("codebook: the code is not complete")
+            raise Corruption("codebook: its code lengths do not make a complete prefix code")
         return codes
 
     def fill_encode_table(self, table: np.ndarray) -> None:
@@ -209,23 +209,27 @@ def read_inline(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Co
     """
     ranges_at, lengths_at = at + 4, at + 4 + 4 * n_levels
     if lengths_at > len(data):
-        raise Corruption("codebook: ends early")
+        raise Corruption("codebook: its record does not fit into the prelude")
     _, levels, reserved = struct.unpack_from("<BBH", data, at)
     if levels != n_levels or reserved:
-        raise Corruption(f"codebook: {levels} levels in a frame of {n_levels}, reserved {reserved}")
+        raise Corruption(
+            f"codebook: {levels} levels and {reserved} in the reserved bytes; there must be {n_levels} levels and zero"
+        )
     ranges = tuple(struct.unpack_from("<HH", data, ranges_at + 4 * i) for i in range(n_levels))
     n_symbols = sum(count for _, count in ranges)
     if n_symbols > MAX_SYMBOLS or any(first >> head_bits for first, _ in ranges):
-        raise Corruption(f"codebook: ranges {ranges} out of bounds")
+        raise Corruption(
+            f"codebook: ranges {ranges} must begin below {1 << head_bits} and have at most {MAX_SYMBOLS} symbols in all"
+        )
     size = (n_symbols + 3) // 2
     end = lengths_at + size
     end += -(end - at) % 4
     if end > len(data):
-        raise Corruption("codebook: ends early")
+        raise Corruption("codebook: its record does not fit into the prelude")
     packed = np.frombuffer(data, np.uint8, size, lengths_at)
     nibbles = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[: n_symbols + 2]
     if nibbles.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
-        raise Corruption("codebook: a code length above 12 or bytes in the padding")
+        raise Corruption(f"codebook: a code length is above {MAX_LENGTH}, or the padding is not zero")
     lengths = np.zeros(256, np.uint8)
     lengths[0], lengths[ESCAPE] = nibbles[0], nibbles[1]
     lengths[1 : 1 + n_symbols] = nibbles[2:]
@@ -274,16 +278,19 @@ def read_residual(data: bytes, at: int, n_digits: int) -> tuple[Codebook, int]:
     end = lengths_at + size
     end += -(end - at) % 4
     if end > len(data):
-        raise Corruption("residual codebook: ends early")
+        raise Corruption("residual codebook: its record does not fit into the prelude")
     kind, digits, reserved = struct.unpack_from("<BBH", data, at)
     if kind != RESIDUAL:
-        raise Unsupported(f"residual codebook: record of kind {kind}")
+        raise Unsupported(f"residual codebook: a record of kind {kind} is not known to this version")
     if digits != n_digits or reserved:
-        raise Corruption(f"residual codebook: {digits} digits instead of {n_digits}, reserved {reserved}")
+        raise Corruption(
+            f"residual codebook: {digits} digits and {reserved} in the reserved bytes; there must be {n_digits} digits "
+            "and zero"
+        )
     packed = np.frombuffer(data, np.uint8, size, lengths_at)
     nibbles = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[:n_lengths]
     if nibbles.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
-        raise Corruption("residual codebook: a code length above 12 or bytes in the padding")
+        raise Corruption(f"residual codebook: a code length is above {MAX_LENGTH}, or the padding is not zero")
     codebook = residual_codebook(nibbles)
     _ = codebook.codes  # refuses an incomplete code
     return codebook, end

@@ -69,21 +69,24 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
         Corruption: A field is outside its legal values, or the record ends early.
     """
     if at + _RECORD.size > len(data):
-        raise Corruption("column references: end early")
+        raise Corruption("column references: their record does not fit into the prelude")
     marked, start, stop, group, least, width = _RECORD.unpack_from(data, at)
     n_columns = marked & ~MARK
     good = 2 <= n_columns <= MAX_COLUMNS and group and n_columns % group == 0 and width <= 8
     if not good or not after <= start < stop <= n_values:
-        raise Corruption(f"column references: {n_columns} columns in groups of {group}, values {start} to {stop}")
+        raise Corruption(
+            f"column references: a field is outside its legal values: {n_columns} columns in groups of {group}, "
+            f"values {start} to {stop}, heads of {width} bits"
+        )
     begin, at = at, at + _RECORD.size
     n_heads = n_columns // group if width else 1  # no more than there are bytes for
     n_bytes = (n_heads * width + 7) // 8
     end = at + (n_bytes + 3 & ~3)
     if end > len(data) or any(data[at + n_bytes : end]):
-        raise Corruption("column references: end early, or padding is not zero")
+        raise Corruption("column references: their heads do not fit into the prelude, or the padding is not zero")
     heads = np.empty(n_heads, np.int8)
     if _unpack(None, np.frombuffer(data, np.uint8), at, width, least, heads) > 127:
-        raise Corruption("column references: beyond 127")
+        raise Corruption("column references: a head is above 127")
     return ColumnReferences(start, stop, n_columns, group, heads, data[begin:end]), end
 
 

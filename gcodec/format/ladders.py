@@ -61,11 +61,11 @@ class Ladder:
         try:
             drops = tuple(operator.index(n) for n in self.drops)
         except TypeError as error:
-            raise InvalidArgument(f"a ladder is a tuple of bit counts, not {self.drops!r}") from error
+            raise InvalidArgument(f"drops must be a tuple of integers, not {self.drops!r}") from error
         if not 1 <= len(drops) <= 16:
-            raise InvalidArgument(f"a ladder has 1 to 16 levels, not {len(drops)}")
+            raise InvalidArgument(f"drops must have 1 to 16 levels, not {len(drops)}")
         if drops[0] < 0 or any(after <= before for before, after in pairwise(drops)):
-            raise InvalidArgument(f"drops must be at least 0 and strictly increasing: {drops}")
+            raise InvalidArgument(f"drops must be at least 0 and strictly increasing, not {drops}")
         object.__setattr__(self, "drops", drops)
 
     def check_fits(self, dtype: str) -> None:
@@ -75,7 +75,9 @@ class Ladder:
             InvalidArgument: The mantissa has fewer bits.
         """
         if self.drops[-1] > MANTISSA_BITS[dtype]:
-            raise InvalidArgument(f"{self} drops more than the {MANTISSA_BITS[dtype]} mantissa bits of {dtype}")
+            raise InvalidArgument(
+                f"ladder must drop at most the {MANTISSA_BITS[dtype]} mantissa bits of {dtype}, not {self.drops[-1]}"
+            )
 
 
 # GComp gives float32's only; the others are ours, in proportion.

@@ -67,13 +67,15 @@ def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:
         InvalidArgument: The type is lossless only, or has fewer mantissa bits.
     """
     if dtype.tail_bits == 0:
-        raise InvalidArgument(f"{dtype.name} is lossless only")
+        raise InvalidArgument(f"mantissa_bits must be None for {dtype.name}, which can only be encoded losslessly")
     try:
         mantissa_bits = operator.index(mantissa_bits)
     except TypeError:
-        raise InvalidArgument(f"mantissa_bits={mantissa_bits!r} is not an integer") from None
+        raise InvalidArgument(f"mantissa_bits must be an integer, not {mantissa_bits!r}") from None
     if not 1 <= mantissa_bits <= dtype.mantissa_bits:
-        raise InvalidArgument(f"mantissa_bits={mantissa_bits}; {dtype.name} can keep 1 ... {dtype.mantissa_bits}")
+        raise InvalidArgument(
+            f"mantissa_bits must be in 1 ... {dtype.mantissa_bits} for {dtype.name}, not {mantissa_bits}"
+        )
     drop = dtype.mantissa_bits - mantissa_bits
     return _fixed(dtype, drop) if drop else lossless(dtype)
 
@@ -103,9 +105,12 @@ def ladder(dtype: DType, steps: Ladder) -> BitLayout:
     """
     drops = steps.drops
     if dtype.tail_bits == 0:
-        raise InvalidArgument(f"{dtype.name} is lossless only")
+        raise InvalidArgument(f"ladder must be None for {dtype.name}, which can only be encoded losslessly")
     if drops[0] >= dtype.mantissa_bits or drops[-1] > dtype.mantissa_bits:
-        raise InvalidArgument(f"ladder {drops} drops more than the {dtype.mantissa_bits} mantissa bits of {dtype.name}")
+        raise InvalidArgument(
+            f"ladder must drop at most the {dtype.mantissa_bits} mantissa bits of {dtype.name}, and fewer at its first "
+            f"level, not {drops}"
+        )
     kept = [kept_bits(dtype, drop) for drop in drops]
     widths, masks = _even_planes(kept) or _nested_planes(kept)
     levels = tuple(Level(drop, mask) for drop, mask in zip(drops, masks, strict=True))
@@ -131,7 +136,10 @@ def _nested_planes(kept: list[int]) -> tuple[tuple[int, ...], list[int]]:
     rising = sorted(set(kept))
     widths = tuple(b - a for a, b in zip([0, *rising], rising, strict=False))
     if len(widths) > MAX_PLANES or max(widths) > MAX_PLANE_BITS:
-        raise InvalidArgument(f"a ladder that keeps {kept} bits needs more than {MAX_PLANES} planes")
+        raise InvalidArgument(
+            f"ladder keeps {kept} bits, which need planes of {widths} bits: at most {MAX_PLANES} planes of at most "
+            f"{MAX_PLANE_BITS} bits are possible"
+        )
     return widths, [(1 << rising.index(k) + 1) - 1 for k in kept]
 
 

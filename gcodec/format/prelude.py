@@ -175,17 +175,20 @@ def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int
     """
     n_bytes = len(data) if n_bytes is None else n_bytes
     if n_bytes < HEADER_BYTES:
-        raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, here are {n_bytes}")
+        raise InsufficientData(f"a frame has at least {HEADER_BYTES} bytes, but the data ends after {n_bytes}")
     fields = HEADER.unpack(data[:HEADER_BYTES].tobytes())
     if fields[0] != MAGIC:
-        raise Corruption("not a gcodec frame: the magic number is wrong")
+        raise Corruption(f"not a gcodec frame: the magic number is {fields[0]!r} instead of {MAGIC!r}")
     if fields[1] != VERSION:
-        raise Unsupported(f"frame version {fields[1]}; this gcodec reads version {VERSION}")
+        raise Unsupported(f"the frame is of version {fields[1]}; this gcodec reads version {VERSION}")
     frame_bytes, prelude_bytes = fields[13], fields[15]
     if prelude_bytes < HEADER_BYTES or prelude_bytes % 8 or frame_bytes % 8 or prelude_bytes > frame_bytes:
-        raise Corruption(f"frame header: prelude of {prelude_bytes} bytes in a frame of {frame_bytes}")
+        raise Corruption(
+            f"frame header: a prelude of {prelude_bytes} and a frame of {frame_bytes} bytes; both must be multiples of "
+            f"8, and the prelude at least {HEADER_BYTES} bytes and no longer than the frame"
+        )
     if frame_bytes > n_bytes:
-        raise InsufficientData(f"the frame has {frame_bytes} bytes, here are {n_bytes}")
+        raise InsufficientData(f"the frame has {frame_bytes} bytes, but the data ends after {n_bytes}")
     return prelude_bytes, frame_bytes
 
 
@@ -216,7 +219,9 @@ def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
     start = data[5:16] + data[24:32] + data[HEADER_BYTES : max(len(data) - index_bytes, HEADER_BYTES)]
     prelude = (_read_start if len(start) <= _KEPT_BYTES else _read_start.__wrapped__)(start)
     if prelude.prelude_bytes != len(data):
-        raise Corruption(f"frame header: prelude of {len(data)} bytes, its parts take {prelude.prelude_bytes}")
+        raise Corruption(
+            f"frame header: the prelude has {len(data)} bytes, but its parts take {prelude.prelude_bytes}"
+        )
     if len(prelude.codebooks) != len(prelude.records):
         head_bits, n_levels = prelude.dtype.head_bits, len(prelude.levels)
         books = tuple(_resolve(record, n_levels, head_bits, find) for record in prelude.records)
@@ -237,7 +242,7 @@ def _read_start(data: bytes) -> Prelude:
     code, mode, container, ndim, block_log2, stream_log2, *numbers, n_values = _START.unpack_from(data)
     n_codebooks, n_levels, n_planes, n_residuals, n_templates = numbers
     if code not in BY_CODE:
-        raise Unsupported(f"frame header: dtype code {code}")
+        raise Unsupported(f"frame header: dtype code {code} is not known to this version")
     dtype = BY_CODE[code]
     legal = (
         mode < len(MODES)
@@ -252,13 +257,17 @@ def _read_start(data: bytes) -> Prelude:
         and (dtype.tail_bits > 0 or n_templates == 0)
     )
     if not legal:
-        raise Corruption("frame header: a field is outside its legal values")
+        raise Corruption(
+            f"frame header: a field is outside its legal values: dtype {dtype.name}, mode {mode}, "
+            f"container {container}, {ndim} dimensions, block_log2 {block_log2}, stream_log2 {stream_log2}, "
+            f"{n_levels} levels, {n_planes} planes, {n_residuals} residual codebooks, {n_templates} templates"
+        )
     at = _START.size
     if at + 8 * ndim + n_planes + 2 * n_levels > len(data):
-        raise Corruption("frame header: longer than the prelude")
+        raise Corruption("frame header: shape, planes and levels do not fit into the prelude")
     shape = struct.unpack_from(f"<{ndim}Q", data, at)
     if math.prod(shape) != n_values or math.prod(d for d in shape if d) >= MAX_VALUES:
-        raise Corruption(f"frame header: shape {shape} does not hold {n_values} values")
+        raise Corruption(f"frame header: shape {shape} must hold {n_values} values, and fewer than {MAX_VALUES}")
     at += 8 * ndim
     widths = tuple(data[at : at + n_planes])
     at += n_planes
@@ -282,17 +291,19 @@ def _read_start(data: bytes) -> Prelude:
             one, at = read_column_references(data, at, n_values, columns[-1].stop if columns else 0)
             columns.append(one)
             continue
-        if columns or not dtype.predictable:
-            raise Corruption("template: behind column references, or of a type that has none")
+        if not dtype.predictable:
+            raise Corruption(f"template: values of {dtype.name} must have none")
+        if columns:
+            raise Corruption("template: it must stand before column references, not after them")
         template, at = _read_template(data, at)
         templates.append(template)
         if not len(template):
             hashed = int.from_bytes(data[at - 8 : at], "little")
             if base_hash not in (None, hashed):
-                raise Corruption("templates: two different bases")
+                raise Corruption(f"templates: their bases must have one hash, not {base_hash:016x} and {hashed:016x}")
             base_hash = hashed
     if any(data[at:]):
-        raise Corruption("frame header: padding is not zero")
+        raise Corruption("frame header: the padding before the index must be zero")
     books = tuple(codebooks) if len(codebooks) == n_codebooks else ()
     return Prelude(
         dtype,
@@ -315,13 +326,13 @@ def _read_start(data: bytes) -> Prelude:
 def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook | None, int]:
     """Return the codebook at byte ``at``, None if it is named by id, and where its record ends."""
     if at + 4 > len(data):
-        raise Corruption("codebook: ends early")
+        raise Corruption("codebook: its record does not fit into the prelude")
     if data[at] == INLINE:
         return read_inline(data, at, n_levels, head_bits)
     if data[at] != BY_ID:
-        raise Unsupported(f"codebook record of kind {data[at]}")
+        raise Unsupported(f"codebook: a record of kind {data[at]} is not known to this version")
     if at + 16 > len(data) or any(data[at + 1 : at + 4]):
-        raise Corruption("codebook reference: ends early or reserved bytes are not zero")
+        raise Corruption("codebook reference: it does not fit into the prelude, or its reserved bytes are not zero")
     return None, at + 16
 
 
@@ -338,9 +349,12 @@ def _resolve(record: bytes, n_levels: int, head_bits: int, find: FindCodebook) -
 
 def _read_template(data: bytes, at: int) -> tuple[np.ndarray, int]:
     if at + 4 > len(data):
-        raise Corruption("template: ends early")
+        raise Corruption("template: its record does not fit into the prelude")
     n_columns = int.from_bytes(data[at : at + 4], "little")
     end = at + 4 + (4 * n_columns or 8)
     if (n_columns and n_columns not in TEMPLATE_COLUMNS) or end > len(data):
-        raise Corruption(f"template: {n_columns} columns")
+        raise Corruption(
+            f"template: {n_columns} columns; there must be 0 or {TEMPLATE_COLUMNS.start} to "
+            f"{TEMPLATE_COLUMNS.stop - 1}, and the record must fit into the prelude"
+        )
     return np.frombuffer(data, "<f4", n_columns, at + 4).astype(np.float32, copy=False), end

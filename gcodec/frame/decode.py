@@ -44,9 +44,9 @@ _MESSAGES = {
 def check_status(status: int, block: int, dtype: DType) -> None:
     """Raise the error that a kernel's status of a block stands for, if it stands for one."""
     if status == header.IS_PREDICTED:
-        raise Corruption(f"block {block}: predicted, which {dtype.name} never is")
+        raise Corruption(f"block {block}: its kind is predicted, which blocks of {dtype.name} cannot be")
     if status == header.BAD_KIND:
-        raise Unsupported(f"block {block} is of a kind that this version does not know")
+        raise Unsupported(f"block {block}: its kind is not known to this version")
     if status != header.OK:
         raise Corruption(f"block {block}: {_MESSAGES[status]}")
 
@@ -79,7 +79,9 @@ def read_start(
     prelude = fmt.read_prelude(start, find or shipped.find)
     sizes, offsets = np.empty((2, prelude.n_blocks), np.int64)
     if _find_blocks(None, buffer, prelude.index_at, prelude_bytes, sizes, offsets) != frame_bytes:
-        raise Corruption("frame index: block sizes or padding do not fit the frame")
+        raise Corruption(
+            f"frame index: its block sizes do not add up to the frame's {frame_bytes} bytes, or its padding is not zero"
+        )
     return prelude, sizes, offsets
 
 
@@ -131,9 +133,9 @@ class FrameReader:
         prelude = self.prelude
         if prelude.refers_to_base and (base is None or hash_of(base) != prelude.base_hash):
             raise Unsupported(
-                "the frame was encoded against a base, which must be given to decode it"
+                "base must be given: the frame was encoded against a base"
                 if base is None
-                else "the frame was encoded against another base than the one given"
+                else "base is not the array that the frame was encoded against: their hashes differ"
             )
         if begin == end:
             return

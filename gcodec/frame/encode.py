@@ -81,7 +81,9 @@ def encode_values(
             raw = no_plan(plan.dtype, len(plan.choice))
             return _frame(FrameWriter.of(request, raw, rounded), n_workers, target)
         assert target is not None
-        raise InvalidArgument(f"the frame does not fit into out, which has {len(target)} bytes") from None
+        raise InvalidArgument(
+            f"out has {len(target)} bytes, too few for the frame; max_encoded_size() bytes always suffice"
+        ) from None
 
 
 def _target(out: Any) -> np.ndarray:
@@ -91,7 +93,7 @@ def _target(out: Any) -> np.ndarray:
     except (TypeError, ValueError, BufferError) as error:
         raise InvalidArgument(f"out must be a contiguous buffer: {error}") from None
     if not target.flags.writeable:
-        raise InvalidArgument("out must be writable")
+        raise InvalidArgument("out must be writable, but is read-only")
     return target
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..dtypes import BY_NAME, DType
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_choice
 from ..format.levels import MAX_LEVELS, MAX_PLANES
 from ..format.prelude import HEADER_BYTES
 from ..kernels.block import header
@@ -31,9 +31,8 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     check_dimensions(len(dims))
     if any(size < 0 for size in dims):
-        raise InvalidArgument(f"shape {dims} has a negative size")
-    if dtype not in BY_NAME:
-        raise InvalidArgument(f"unknown dtype {dtype!r}; one of {', '.join(BY_NAME)}")
+        raise InvalidArgument(f"shape must have no negative sizes, but is {dims}")
+    check_choice("dtype", dtype, BY_NAME)
     n, log2 = math.prod(dims), block_log2(BY_NAME[dtype])
     planes_and_levels = MAX_PLANES + 2 * MAX_LEVELS
     prelude = HEADER_BYTES + 8 * len(dims) + planes_and_levels + 4 * -(-n >> log2) + 16

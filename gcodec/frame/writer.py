@@ -174,7 +174,10 @@ class FrameWriter(NamedTuple):
         )
         if end < 0:
             assert self.levels is not None
-            raise InvalidArgument(f"level {int(self.levels.max())} in a ladder of {self.rounding.n_levels}")
+            n_levels = self.rounding.n_levels
+            raise InvalidArgument(
+                f"levels must be at most {n_levels - 1} in a ladder of {n_levels}, not {int(self.levels.max())}"
+            )
         return end
 
     def _predicted(self, prediction: Prediction, choice: int, begin: int, end: int, out: np.ndarray, at: int) -> int:
