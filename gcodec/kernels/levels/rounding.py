@@ -1,6 +1,11 @@
-"""Rounding values by level before they are coded.
+"""Round values by level before they are coded: drop as many low mantissa bits as the level says.
 
-The scalar law is :func:`scalar.round_value`; :mod:`rounding_avx512` and :mod:`rounding_ssse3` are vector steps by it.
+    float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm
+    result    s eeeeeeee mmmmmmmmmmmm00000000000     a level that drops 11 bits, which planes then need not store
+
+How an encoder rounds is its choice; docs/format.md section 4 says which bits levels drop. The scalar law is
+:func:`scalar.round_value`; :mod:`rounding_avx512` and :mod:`rounding_ssse3` are vector steps by it. float64 is rounded
+by :func:`scalar.round_magnitude`, one value at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ ROUNDING_BYTES = PART + 64  #: scratch of :func:`round_values`
 
 @kernel
 def _levels_at(levels, zeros, i):
-    """Return where the levels of 64 values from ``i`` on lie: (array, index)."""
+    """Return where the levels of 64 values from ``i`` on lie, as an array and an index: in ``zeros``, uint8[64], where
+    there are no levels."""
     if levels is None:
         return zeros, 0
     return levels, i
@@ -32,7 +38,14 @@ def _levels_at(levels, zeros, i):
 
 @kernel
 def _fetch_lines(levels, upcoming, i, n):
-    """Have half of 64 values of what comes next fetched, if anything does, and their levels."""
+    """Have every other cache line of 64 upcoming values fetched, if there are any, and the line of their levels.
+
+    Args:
+        levels: uint8, those of the upcoming values ``n`` further on; or None.
+        upcoming: uintW, or None.
+        i: Number of the first of the 64.
+        n: Number of values that are rounded meanwhile.
+    """
     if upcoming is not None:
         if levels is not None:
             prefetch(levels, i + n)
@@ -43,24 +56,25 @@ def _fetch_lines(levels, upcoming, i, n):
 
 @kernel
 def _round_groups_ssse3(values, levels, float_bits, rounding, chunk, upcoming, out):
-    """Round whole groups of 64 values without AVX-512. Returns how many values these are."""
+    """Round whole groups of 64 values with SSSE3; arguments as of :func:`round_values`. Returns how many values these
+    are."""
     n, whole, width, drops = len(values), len(values) & ~63, width_of(values), rounding.drops
     nearest, prune = rounding.nearest, rounding.prune
     fill_drops(drops, chunk, 64)
     for i in range(64):
         chunk[i] = 0
     infinity = np.int64(float_bits.infinity)
-    # A magnitude below this is finite, and so is what it is rounded to.
-    limit, below = infinity - (infinity >> 5), np.int64(float_bits.smallest_normal) if prune else np.int64(0)
+    # A magnitude below ``limit`` is finite, and so is what it is rounded to; one below ``min_kept`` becomes 0.
+    limit, min_kept = infinity - (infinity >> 5), np.int64(float_bits.smallest_normal) if prune else np.int64(0)
     sign_bit, top, normal = U32(1 << (width - 1)), U32(float_bits.infinity), U32(float_bits.smallest_normal)
     for i in range(0, whole, 64):
         group_levels, place = _levels_at(levels, chunk, i)
         _fetch_lines(levels, upcoming, i, n)
         if width == 32:
-            large = round_32(values, i, group_levels, place, chunk, 64, out, i, limit, below, np.int64(nearest))
+            large = round_32(values, i, group_levels, place, chunk, 64, out, i, limit, min_kept, np.int64(nearest))
         else:
-            large = round_16(values, i, group_levels, place, chunk, 64, out, i, limit, below, np.int64(nearest))
-        if large:  # rare: all 64 once more, one by one
+            large = round_16(values, i, group_levels, place, chunk, 64, out, i, limit, min_kept, np.int64(nearest))
+        if large:  # rare: near infinity, infinite or a NaN; all 64 once more, one by one
             for k in range(64):
                 drop = U32(drops[group_levels[place + k]])
                 out[i + k] = round_value(
@@ -71,10 +85,11 @@ def _round_groups_ssse3(values, levels, float_bits, rounding, chunk, upcoming, o
 
 @kernel
 def _round_groups_avx512(values, levels, float_bits, rounding, chunk, upcoming, out):
-    """Round whole groups of 64 values with AVX-512. Returns how many values these are."""
+    """Round whole groups of 64 values with AVX-512; arguments as of :func:`round_values`. Returns how many values these
+    are."""
     n, whole, drops, infinity = len(values), len(values) & ~63, rounding.drops, float_bits.infinity
     nearest = np.int64(rounding.nearest)
-    below = np.int64(float_bits.smallest_normal) if rounding.prune else np.int64(0)
+    min_kept = np.int64(float_bits.smallest_normal) if rounding.prune else np.int64(0)
     if levels is None:
         for i in range(64):
             chunk[i] = 0
@@ -82,15 +97,15 @@ def _round_groups_avx512(values, levels, float_bits, rounding, chunk, upcoming, 
         group_levels, place = _levels_at(levels, chunk, i)
         _fetch_lines(levels, upcoming, i, n)
         if width_of(values) == 32:
-            round_32(values, i, group_levels, place, drops, 0, out, i, infinity, below, nearest)
+            round_32(values, i, group_levels, place, drops, 0, out, i, infinity, min_kept, nearest)
         else:
-            round_16(values, i, group_levels, place, drops, 0, out, i, infinity, below, nearest)
+            round_16(values, i, group_levels, place, drops, 0, out, i, infinity, min_kept, nearest)
     return whole
 
 
 @kernel
 def _round_64(values, levels, float_bits, rounding, out):
-    """Round float64, by :func:`scalar.round_magnitude`."""
+    """Round float64, by :func:`scalar.round_magnitude`; arguments as of :func:`round_values`."""
     infinity, sign_bit = U64(float_bits.infinity), U64(1) << U64(63)
     for i in range(len(values)):
         bits = U64(values[i])
@@ -108,12 +123,12 @@ def round_values(values, levels, float_bits, rounding, chunk, upcoming, out):
 
     Args:
         values: uintW[n].
-        levels: uint8[n], or None where all values are of level 0.
+        levels: uint8[n], below 16, or None where all values are of level 0.
         float_bits: See :class:`bundles.FloatBits`.
         rounding: See :class:`bundles.Rounding`.
         chunk: uint8[ROUNDING_BYTES], scratch.
-        upcoming: Values that will be wanted next, or None: every other line of them is fetched meanwhile, and their
-            levels, which are behind these.
+        upcoming: uintW[n], the values that will be wanted next, or None: every other line of them is fetched meanwhile,
+            and their levels, which follow ``levels``.
         out: uintW[n], result.
     """
     n, width, drops = len(values), width_of(values), rounding.drops
@@ -129,7 +144,7 @@ def round_values(values, levels, float_bits, rounding, chunk, upcoming, out):
     for begin in range(whole, n, PART):
         count = min(PART, n - begin)
         part, result = subarray(values, begin, count), subarray(out, begin, count)
-        # How many bits go is looked up ahead: LLVM makes no vectors of look-ups.
+        # How many bits are dropped is looked up in a loop of its own: LLVM makes no vectors of look-ups.
         if levels is None:
             for i in range(count):
                 chunk[i] = drops[0]

@@ -1,5 +1,15 @@
-"""Rounding 64 values by level, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`rounding`. Sixteen at a time,
-and what depends on the level by a shuffle of bytes, for there are neither shifts nor look-ups lane by lane."""
+"""Round 64 values by level, for CPUs with SSSE3 but not AVX-512: vector steps of :mod:`rounding`, whose law is
+:func:`scalar.round_value`.
+
+Sixteen values at a time. There are neither shifts nor look-ups lane by lane, so the bits that a level drops, ``low``,
+come from tables of 16 bytes by shuffles, one for each byte of a value, and all else is computed from them:
+
+    levels     l0       l1       l2       ...          16 bytes
+    byte 0     table 0[l0], table 0[l1], ...           16 bytes each: the lowest bytes of low, then the next ones ...
+    low        byte 3 | byte 2 | byte 1 | byte 0       zipped to 16 lanes of 32 bits: 0...01111111 to drop 7 bits
+    unit       low + 1                                 the lowest bit that is kept
+    rounded    (value + low / 2 + (value & unit ? 1 : 0)) & ~low
+"""
 
 from __future__ import annotations
 
@@ -22,17 +32,22 @@ def _number(value: int) -> Any:
 
 
 def _address(builder: Any, start: Any, offset: int) -> Any:
+    """Return the address so many bytes behind ``start``."""
     return builder.gep(start, [_number(offset)])
 
 
 def zipped(low: Vector, high: Vector) -> Vector:
-    """Vector of twice the width, from their lower and their upper halves."""
+    """Join each lane of one vector and that of another to a lane of twice the width.
+
+        low       l0 l1 l2 ...      high      h0 h1 h2 ...
+        result    h0l0 h1l1 h2l2 ...
+    """
     both = low.pick([k + half for k in range(low.n) for half in (0, low.n)], high)
     return both.seen_as(2 * low.bits)
 
 
 def _lows(builder: Any, tables: Any, levels: Vector, bits: int) -> Vector:
-    """The bits that 16 levels drop, from their tables: of the lowest bytes of all levels, of the next ones ..."""
+    """Return the bits that 16 values of so many bits drop, by level, from the tables of :func:`fill_drops`."""
     parts = [shuffle(load(builder, _address(builder, tables, 16 * k), 8, 16), levels) for k in range(bits // 8)]
     while len(parts) > 1:
         parts = [zipped(*parts[k : k + 2]) for k in range(0, len(parts), 2)]
@@ -40,37 +55,46 @@ def _lows(builder: Any, tables: Any, levels: Vector, bits: int) -> Vector:
 
 
 def _rounder(bits: int) -> Any:
+    """Make the step that rounds values of so many bits: without a thought of infinity, which is right where magnitudes
+    are below ``limit``; it says whether there are larger ones."""
     sign = 1 << (bits - 1)
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         one = _number(1)
-        limit = splat(builder, builder.sub(args[8], one), bits, 16)
-        least = splat(builder, builder.sub(args[9], one), bits, 16)
+        max_finite = splat(builder, builder.sub(args[8], one), bits, 16)  # comparisons are of what is above
+        max_pruned = splat(builder, builder.sub(args[9], one), bits, 16)
         nearest = splat(builder, builder.neg(args[10]), bits, 16)
         # Where nothing is dropped there is no half to round up, nor a bit that would make it even.
-        odd, most = nearest & ~1, nearest ^ nearest
+        odd, max_magnitude = nearest & ~1, nearest ^ nearest
         for k in range(0, 64, 16):
             values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, 16)
             low = _lows(builder, at(4, 8), load(builder, _address(builder, at(2, 8), k), 8, 16), bits)
             magnitude, unit = values & (sign - 1), (low + 1) & odd
             bumped = values + ((low >> 1) & nearest) - (values & unit).above(0).widened(bits)
-            result = (bumped & (low ^ -1)) & magnitude.above(least).widened(bits)
+            result = (bumped & (low ^ -1)) & magnitude.above(max_pruned).widened(bits)
             result.store(_address(builder, at(6, bits), k * bits // 8))
-            most = magnitude.above(most).choose(magnitude, most)
-        return most.above(limit).number()
+            max_magnitude = magnitude.above(max_magnitude).choose(magnitude, max_magnitude)
+        return max_magnitude.above(max_finite).number()
 
     return intrinsic_step(types.intp, 11, generate)
 
 
-#: round_32(values, i, levels, j, tables, 0, out, k, limit, least, nearest): 64 float32 rounded by level; those below
-#: ``least`` become +0; ``nearest``: 1, or 0 to truncate; ``tables``: of :func:`fill_drops`. Returns something else than
-#: 0 where there are magnitudes from ``limit`` on: those are not what they should be. round_16: of 16 bits.
+#: round_32(values, i, levels, j, tables, 0, out, k, limit, min_kept, nearest) -> 0 unless a magnitude reaches
+#: ``limit``, when the caller must round all 64 anew: round 64 float32 by level. ``values``, ``out``: uint32;
+#: ``levels``: uint8, below 16; ``tables``: uint8[4, 16] of :func:`fill_drops`; magnitudes below ``min_kept`` become +0;
+#: ``nearest``: 1, or 0 to truncate. round_16: of values of 16 bits.
 round_32, round_16 = _rounder(32), _rounder(16)
 
 
 @kernel
 def fill_drops(drops, tables, at):
-    """The bits that are dropped by level: uint8[4, 16] from ``tables[at]`` on, the lowest bytes of all levels first."""
+    """Write the bits that each level drops, the lowest bytes of all levels first.
+
+    Args:
+        drops: uint8[16 or more], mantissa bits to drop by level.
+        tables: uint8, result: 64 bytes of it, uint8[4, 16].
+        at: Byte at which these begin.
+    """
     for level in range(16):
         low = U32(U32(U32(1) << U32(drops[level])) - U32(1))
         for k in range(4):

@@ -1,7 +1,10 @@
-"""The rules of optimizer-aware truncation over arrays: levels from parameters, gradients and state.
+"""The rules of optimizer-aware truncation over arrays: levels from parameters, gradients and optimizer state.
 
-One fused pass each over the terms of :mod:`terms`, of which LLVM makes vectors. ``k`` are constants of the working type
-(float32 or float64), see there; ``out``: uint8[n], result; all other arrays float32[n] or float64[n], or None.
+One fused pass for each kind of optimizer over the terms of :mod:`terms`, of which LLVM makes vectors: two sides U and N
+for each value, and a level, which is how many thresholds U passes. Levels are an encoder's choice; docs/format.md
+section 4 says what they mean. In all functions ``k`` is the tuple of constants of :mod:`terms`, of the working type
+(float32 or float64), and ``out`` uint8[n], the levels; all other arrays are float32[n] or float64[n], and those that
+may be missing are None.
 """
 
 from __future__ import annotations
@@ -40,8 +43,9 @@ class Thresholds(NamedTuple):
 def _level(u, n, thresholds):
     """Return how many thresholds u passes, as uint8.
 
-    Where they are evenly spaced, a division counts them. The difference of two positive floats' bits, above the
-    mantissa, is the logarithm of their ratio, rounded down, as a mantissa that is less borrows from the exponent:
+    Where thresholds are evenly spaced, a division counts them: 2**(first + j * d) <= n / u for j below
+    floor((log2(n / u) - first + d) / d). The difference of two positive floats' bits, above the mantissa, is the
+    logarithm of their ratio, rounded down, as a mantissa that is less borrows from the exponent:
 
         bits of n       0 | exponent of n | mantissa of n
       - bits of u       0 | exponent of u | mantissa of u
@@ -51,11 +55,11 @@ def _level(u, n, thresholds):
         return passed(u, n, thresholds.powers)
     before, reciprocal = thresholds.even
     top = np.int32(thresholds.top)
-    size, term = (
+    bits_of_n, bits_of_u = (
         bits_of_float(np.float32(n if n > 0 else 0)),
         bits_of_float(np.float32(u)),
     )  # a NaN is not greater than 0
-    steps = np.int32(np.int32(np.int32(size) - np.int32(term & U32(0x7FFFFFFF))) >> np.int32(23))
+    steps = np.int32(np.int32(np.int32(bits_of_n) - np.int32(bits_of_u & U32(0x7FFFFFFF))) >> np.int32(23))
     steps = np.int32(steps - before)
     steps = steps if steps > np.int32(0) else np.int32(0)
     steps = np.int32(np.int32(steps * reciprocal) >> np.int32(16))  # UNIT is 2**16
@@ -64,7 +68,16 @@ def _level(u, n, thresholds):
 
 @kernel
 def linear(out, theta, grad, buf, k, thresholds):
-    """Choose levels by :func:`linear_terms`. ``buf``: momentum, or None."""
+    """Choose levels by :func:`terms.linear_terms` (SGD).
+
+    Args:
+        out: Levels, result; the highest where the gradient is 0, as it is for every rule.
+        theta: Parameter.
+        grad: Gradient.
+        buf: Momentum buffer, or None.
+        k: ``LinearConstants`` and ``Limits``.
+        thresholds: What U is compared with.
+    """
     for i in range(out.size):
         if buf is None:
             u, n = linear_terms(theta[i], grad[i], None, k)
@@ -76,7 +89,17 @@ def linear(out, theta, grad, buf, k, thresholds):
 
 @kernel
 def accumulator(out, theta, grad, square, buf, k, thresholds):
-    """Choose levels by :func:`accumulator_terms`. ``square``: the accumulator; ``buf``: momentum, or None."""
+    """Choose levels by :func:`terms.accumulator_terms` (AdaGrad, RMSProp).
+
+    Args:
+        out: Levels, result.
+        theta: Parameter.
+        grad: Gradient.
+        square: Accumulator of squares.
+        buf: Momentum buffer, or None.
+        k: ``AccumulatorConstants`` and ``Limits``.
+        thresholds: What U is compared with.
+    """
     for i in range(out.size):
         if buf is None:
             u, n = accumulator_terms(theta[i], grad[i], square[i], None, k)
@@ -88,7 +111,18 @@ def accumulator(out, theta, grad, square, buf, k, thresholds):
 
 @kernel
 def adam(out, theta, grad, mean, square, max_square, k, thresholds):
-    """Choose levels by :func:`adam_terms`. ``mean``, ``square``: the moments; ``max_square``: amsgrad's, or None."""
+    """Choose levels by :func:`terms.adam_terms` (Adam, AdamW).
+
+    Args:
+        out: Levels, result.
+        theta: Parameter.
+        grad: Gradient.
+        mean: First moment.
+        square: Second moment.
+        max_square: Amsgrad's max of second moments, or None.
+        k: ``AdamConstants`` and ``Limits``.
+        thresholds: What U is compared with.
+    """
     for i in range(out.size):
         if max_square is None:
             u, n = adam_terms(theta[i], grad[i], mean[i], square[i], None, k)
@@ -98,19 +132,22 @@ def adam(out, theta, grad, mean, square, max_square, k, thresholds):
         out[i] = thresholds.top if grad[i] == 0 else level
 
 
-#: Columns of a table of tensors that lie in one buffer: first value, the one after the last, which constants, and the
-#: addresses of parameter and state, 0 for None.
+#: Columns of a table of tensors that lie in one buffer, int64: first value, the one after the last, row of its
+#: constants, and the addresses of parameter and state, which are float32, 0 for None.
 BEGIN, END, WHICH, PARAM, FIRST, SECOND, THIRD = range(7)
 
 
 @kernel
 def _part(row, begin, end):
-    """Return which values of a tensor lie in a range of the buffer: the first, as an index into the tensor and into the
-    range, and their number.
+    """Find the values of a tensor that lie in a range of the buffer.
 
-        buffer      ......|begin ........................ end|......
-        tensor              |BEGIN ... END|
-                          ->|-|<- second result
+        buffer      ............|begin ................... end|......
+        tensor         |BEGIN .......... END|                                first result: begin - BEGIN, second: 0
+        tensor                         |BEGIN .......... END|                first result: 0, second: BEGIN - begin
+
+    Returns:
+        The first of these values, as an index into the tensor and as one into the range; and their number, not positive
+        if there are none.
     """
     first, stop = max(row[BEGIN], begin), min(row[END], end)
     return first - row[BEGIN], first - begin, stop - first
@@ -120,8 +157,14 @@ def _part(row, begin, end):
 def linear_of_many(out, grad, begin, table, constants, even, top):
     """Choose levels by :func:`linear` for many float32 tensors in one call.
 
-    ``grad``: the buffer's values from ``begin`` on; ``table``: int64[n, 7], tensors that may have values among them;
-    ``constants``: float32[n, N_LINEAR]; ``even``, ``top``: thresholds that all have in common.
+    Args:
+        out: uint8[n], levels, result; of values that are no tensor's they stay as they are.
+        grad: float32[n], the buffer's values from ``begin`` on.
+        begin: Number of the first of them in the buffer.
+        table: int64[n_tensors, 7], tensors that may have values among them; the columns are above.
+        constants: float32[n_rows, N_LINEAR].
+        even: See :class:`Thresholds`; all tensors have the same.
+        top: Likewise.
     """
     thresholds = Thresholds(NO_THRESHOLDS, even, top)
     for i in range(len(table)):
@@ -139,8 +182,8 @@ def linear_of_many(out, grad, begin, table, constants, even, top):
 
 @kernel
 def accumulator_of_many(out, grad, begin, table, constants, even, top):
-    """Choose levels by :func:`accumulator` for many tensors, as :func:`linear_of_many` does. ``constants``:
-    float32[n, N_ACCUMULATOR]."""
+    """Choose levels by :func:`accumulator` for many tensors; arguments as of :func:`linear_of_many`, ``constants``:
+    float32[n_rows, N_ACCUMULATOR]."""
     thresholds = Thresholds(NO_THRESHOLDS, even, top)
     for i in range(len(table)):
         row = table[i]
@@ -157,8 +200,8 @@ def accumulator_of_many(out, grad, begin, table, constants, even, top):
 
 @kernel
 def adam_of_many(out, grad, begin, table, constants, even, top):
-    """Choose levels by :func:`adam` for many tensors, as :func:`linear_of_many` does. ``constants``:
-    float32[n, N_ADAM]."""
+    """Choose levels by :func:`adam` for many tensors; arguments as of :func:`linear_of_many`, ``constants``:
+    float32[n_rows, N_ADAM]."""
     thresholds = Thresholds(NO_THRESHOLDS, even, top)
     for i in range(len(table)):
         row = table[i]

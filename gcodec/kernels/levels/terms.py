@@ -34,7 +34,13 @@ N_MARGIN = 2.0**-20
 
 
 class LinearConstants(NamedTuple):
-    """Constants of :func:`linear_terms`: N = keep * theta - carry * b, U = slope * |g|."""
+    """Constants of :func:`linear_terms`: N = keep * theta - carry * b, U = slope * |g|.
+
+    Attributes:
+        keep: what weight decay leaves of the parameter.
+        carry: what momentum adds to the parameter, per unit.
+        slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
+    """
 
     keep: float
     carry: float
@@ -47,11 +53,11 @@ class AccumulatorConstants(NamedTuple):
 
     Attributes:
         carry: what momentum adds to the parameter, per unit.
-        drift: what coupled weight decay takes off it, per unit of the parameter and of 1 / D.
+        drift: what coupled weight decay subtracts from it, per unit of the parameter and of 1 / D.
         slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
         sign: the gradient's gain, negative where the optimizer maximizes.
         decay: coupled weight decay.
-        reach: the farthest that rounding moves a gradient of 1.
+        reach: how far rounding may move a gradient of 1.
         old, new: shares of the old accumulator and of h**2 in the new one; ``new`` is 0 in a group.
         eps: the optimizer's own.
     """
@@ -102,10 +108,10 @@ class Limits(NamedTuple):
     """Constants that all rules have, of the working type.
 
     Attributes:
-        floor: the least that decides; a smaller U counts as this much.
-        min_grad: a smaller gradient counts as this much, whose U is about ``floor``.
-        raised: what a smaller one counts as in the adaptive rules: a denormal gradient as two of the smallest normal
-            value.
+        floor: min U; a smaller one counts as this much.
+        min_grad: min size of a gradient, whose U is about ``floor``; a smaller one counts as this much.
+        raised: what a smaller gradient counts as in the adaptive rules: twice its type's smallest normal value, or
+            ``min_grad`` where that is more.
         faint: momentum below this counts as 0 in N.
         lost: how much of N that may be.
         margin: ``N_MARGIN``.
@@ -139,15 +145,15 @@ def passed(u, n, t):
 
 
 @kernel
-def _least(a, b):
-    """Return the least |x| over x from a to b; it is not positive if 0 lies between, and NaN if b is."""
+def _min_size(a, b):
+    """Return the min of |x| over all x from a to b; it is not positive if 0 lies between, and NaN if b is."""
     low = a if a < b else b
     high = b if a < b else a
     return low if low > -high else -high
 
 
 @kernel
-def _least_square(g, size, decay, sign, reach, margin, zero):
+def _min_square(g, size, decay, sign, reach, margin, zero):
     """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
     low = minus(abs(plus(times(sign, g), decay)), plus(times(reach, size), times(margin, abs(decay))))
     low = zero if low < zero else low
@@ -177,7 +183,7 @@ def accumulator_terms(theta, g, square, b, k):
     size = raised if a < min_grad else a
     v = times(old, square)
     if new != zero:
-        v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
+        v = plus(v, times(new, _min_square(g, size, times(decay, theta), sign, reach, margin, zero)))
     v = zero if abs(v) < floor else v
     d = plus(root(v), eps)
     x = theta
@@ -189,7 +195,7 @@ def accumulator_terms(theta, g, square, b, k):
     x = times(x, d)
     z = times(drift, theta)
     error = plus(times(margin, plus(times(parts, d), abs(z))), times(lost, d))
-    n = minus(_least(x, minus(x, z)), error)
+    n = minus(_min_size(x, minus(x, z)), error)
     u = times(slope, size)
     return floor if u < floor else u, n
 
@@ -205,7 +211,7 @@ def adam_terms(theta, g, mean, square, max_square, k):
     size = raised if a < min_grad else a
     v = times(old, square)
     if new != zero:
-        v = plus(v, times(new, _least_square(g, size, times(decay, theta), sign, reach, margin, zero)))
+        v = plus(v, times(new, _min_square(g, size, times(decay, theta), sign, reach, margin, zero)))
     if max_square is not None:
         v = plus(max_square if v < max_square else v, times(zero, max_square))
     v = zero if abs(v) < floor else v
@@ -220,6 +226,6 @@ def adam_terms(theta, g, mean, square, max_square, k):
     y = times(carry, zero if m < faint else mean)
     z = times(drift, theta)
     error = plus(times(margin, plus(abs(x), plus(abs(y), abs(z)))), lost)
-    n = times(minus(_least(x, minus(x, plus(y, z))), error), d)
+    n = times(minus(_min_size(x, minus(x, plus(y, z))), error), d)
     n = minus(n, minus(n, n))  # that product may be infinite
     return floor if u < floor else u, n
