@@ -261,9 +261,20 @@ def sum_by_rank(terms: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tenso
     return out if total is out else out.copy_(total)
 
 
-def parts_of(n_values: int, size: int) -> list[slice]:
-    """Divide a flat tensor of ``n_values`` into one contiguous part per rank, as even as can be; empty ones last."""
-    length = -(-n_values // size)
+def parts_of(n_values: int, size: int, multiple: int = 1) -> list[slice]:
+    """Divide a flat tensor of ``n_values`` into one contiguous part per rank, as even as can be; empty ones last.
+
+    All-reduces that send a buffer in pieces divide it in another way, ``distributed.reduction.partition.shares``.
+
+    Args:
+        n_values: The number of values.
+        size: The number of ranks.
+        multiple: Every part but the last one that is not empty has a multiple of this many values.
+
+    Returns:
+        Each rank's part, by rank.
+    """
+    length = -(-n_values // (size * multiple)) * multiple
     return [slice(min(r * length, n_values), min((r + 1) * length, n_values)) for r in range(size)]
 
 

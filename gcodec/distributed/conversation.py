@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, sum_by_rank
+from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, parts_of, sum_by_rank
 from ..errors import Corruption, GcodecError, PeerError
 from ..tensors import kernel_view
 from .stats import Counters
@@ -88,10 +88,8 @@ class ConversationRunner:
         self._send_aborts(self._start(), error)
 
     def _start(self) -> Transfers:
-        self.sequence, self.piece = self.lane.sequence, 0
-        self.lane.sequence += 1
-        lane = self.lane
-        return Transfers(lane.group, lane.timeout, lane.buffers, self._where, lane.failure_records)
+        self.sequence, self.piece = self.lane.next_sequence(), 0
+        return self.lane.transfers(self._where)
 
     def _run(self, conversation: Generator[Request, Any, Any], transfers: Transfers) -> Any:
         answer: Any = None
@@ -152,7 +150,7 @@ class ConversationRunner:
     def _reduce_by_rank(self, transfers: Transfers, total: torch.Tensor) -> None:
         """Sum flat tensors part by part, each on the rank that owns it, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
-        parts = total.tensor_split(size)
+        parts = [total[part] for part in parts_of(len(total), size)]
         ours = {peer: self._message(transfers, parts[peer]) for peer in self.others}
         terms = self._traded(transfers, ours, [parts[rank]] * size) | {rank: parts[rank]}
         result = self._message(transfers, parts[rank])

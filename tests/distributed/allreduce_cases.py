@@ -523,7 +523,7 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
         elif guilty and kind in ("longer", "shorter"):
             gd.allreduce(torch.zeros(6_000_000 if kind == "longer" else 10_000, dtype=torch.float64), **options)
         elif guilty and kind == "sequence":
-            lane.sequence += 1
+            lane.next_sequence()
             gd.allreduce(tensor, **options)
         elif not (guilty and kind == "silence"):
             gd.allreduce(tensor, **options)

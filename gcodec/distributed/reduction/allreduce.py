@@ -163,14 +163,26 @@ def compressed(
         codebooks: the codebooks that ranks share; None for frames that carry their own.
         threads: threads of the codec; default all cores.
     """
-    reduction = partial(_reduction, request, codebooks, threads)
+    reduction = partial(reduction_of, request, codebooks, threads)
     return LaneJob(
         lambda: _started(reduction(), request.result), lambda error: reduction().abort(error), begins=True
     )
 
 
-def _reduction(request: ReduceRequest, codebooks: BufferCodebooks | None, threads: int | None) -> Reduction:
-    """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here."""
+def reduction_of(
+    request: ReduceRequest,
+    codebooks: BufferCodebooks | None,
+    threads: int | None,
+    kind: type[Reduction] = Reduction,
+) -> Reduction:
+    """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here.
+
+    Args:
+        request: what to reduce, and how.
+        codebooks: the codebooks that ranks share; None for frames that carry their own.
+        threads: threads of the codec; None for all cores.
+        kind: the class to make: an all-reduce, or a reduce-scatter.
+    """
     lane, dtype, mode, gradients = request.lane, request.dtype, request.mode, request.gradients
     level_chooser = None
     if isinstance(mode, NearLossless):
@@ -180,7 +192,7 @@ def _reduction(request: ReduceRequest, codebooks: BufferCodebooks | None, thread
     shapes = [(len(values),)] if gradients is None else gradients.shapes
     coder = Coder(dtype, mode.bit_layout(dtype), level_chooser, codebooks, shapes, threads, request.counters)
     terms: tuple[Any, ...] = (*mode.terms, digest_of(codebooks))
-    return Reduction(lane, coder, values, result, mean=request.mean, terms=terms, label=request.label)
+    return kind(lane, coder, values, result, mean=request.mean, terms=terms, label=request.label)
 
 
 def _started(reduction: Reduction, result: torch.Tensor) -> StartedJob:

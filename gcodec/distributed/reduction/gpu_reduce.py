@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...compressors.contract import parts_of
 from ...errors import Corruption, GcodecError, LimitExceeded
 from ..transport.gpu import GpuTransport, gpu_transport_of
 from ..transport.lane import Lane
@@ -35,8 +36,7 @@ class Parts(Schedule):
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
-        length = -(-n_values // (size * _ALIGN)) * _ALIGN
-        self.shares = [[(min(r * length, n_values), min((r + 1) * length, n_values))] for r in range(size)]
+        self.shares = [[(part.start, part.stop)] for part in parts_of(n_values, size, _ALIGN)]
 
 
 class Halves(OneWay):
@@ -53,6 +53,8 @@ class GpuReduction(Reduction):
     Arguments are those of :class:`Reduction`, with tensors in place of arrays.
     """
 
+    kind_terms = ("device",)
+
     def __init__(
         self,
         lane: Lane,
@@ -65,11 +67,13 @@ class GpuReduction(Reduction):
         label: str = "",
     ) -> None:
         taken: Any = coder, values, result
-        super().__init__(lane, *taken, mean=mean, terms=(*terms, "device"), label=label)
+        super().__init__(lane, *taken, mean=mean, terms=terms, label=label)
         self.gpu_coder, self.source, self.target = coder, values, result
         self.two = lane.size == 2
-        self.schedule = (Halves if self.two else Parts)(len(values), lane.rank, lane.size)
         self.parts: list[Range] = [share[0] for share in self.schedule.shares]
+
+    def _schedule_of(self, n_values: int) -> Schedule:
+        return (Halves if self.lane.size == 2 else Parts)(n_values, self.lane.rank, self.lane.size)
 
     def _run(self, transfers: Transfers) -> Iterator[None]:
         (own,) = self.schedule.contributions()

@@ -26,11 +26,16 @@ def piece_length(n_values: int, size: int) -> int:
 def shares(n_values: int, size: int) -> list[list[Range]]:
     """Return the pieces that each of ``size`` ranks sums; some have none where there are few values.
 
-    They take turns, so that parts of a buffer that compress well or badly fall to all of them alike.
+    They take turns, so that parts of a buffer that compress well or badly fall to all of them alike. Where pieces are
+    not pipelined, every rank has one part instead: ``compressors.contract.parts_of``.
     """
-    length = piece_length(n_values, size)
-    pieces = [(begin, min(begin + length, n_values)) for begin in range(0, n_values, length)]
+    pieces = pieces_of(0, n_values, piece_length(n_values, size))
     return [pieces[rank::size] for rank in range(size)]
+
+
+def pieces_of(begin: int, end: int, length: int) -> list[Range]:
+    """Divide the values ``begin ... end`` into pieces of ``length`` values, the last of which may be shorter."""
+    return [(at, min(at + length, end)) for at in range(begin, end, length)]
 
 
 def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list[tuple[int, ...]]:

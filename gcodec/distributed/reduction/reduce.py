@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from time import perf_counter
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,6 +53,9 @@ class Reduction:
         label: begins the texts of errors.
     """
 
+    #: What tells one kind of reduction from another where ranks compare what they are about to do.
+    kind_terms: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self,
         lane: Lane,
@@ -65,11 +69,14 @@ class Reduction:
     ) -> None:
         self.lane, self.coder = lane, coder
         self.values, self.result, self.mean, self.label = values, result, mean, label
-        self.schedule = Schedule.between(len(values), lane.rank, lane.size)
-        self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, terms)
+        self.schedule = self._schedule_of(len(values))
+        self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, (*terms, *self.kind_terms))
         self.sequence = -1
         self._left: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
         self._parts: Iterator[None] = iter(())  #: of the work, those still to do
+
+    def _schedule_of(self, n_values: int) -> Schedule:
+        return Schedule.between(n_values, self.lane.rank, self.lane.size)
 
     def run(self) -> None:
         """Run the all-reduce to its end.
@@ -110,11 +117,9 @@ class Reduction:
         self._send_aborts(self._start(), error)
 
     def _start(self) -> Transfers:
-        self.sequence = self.lane.sequence
-        self.lane.sequence += 1
+        self.sequence = self.lane.next_sequence()
         self._left = deque(self.schedule.outgoing())
-        lane = self.lane
-        return Transfers(lane.group, lane.timeout, lane.buffers, self._where, lane.failure_records)
+        return self.lane.transfers(self._where)
 
     def _run(self, transfers: Transfers) -> Iterator[None]:
         own = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from time import perf_counter
 
@@ -10,18 +9,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...tensors import values_of
+from ...compressors.contract import parts_of
 from ..stats import Counters
 from ..transport.delegation import inner_method
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
-from .allreduce import digest_of
-from .coder import BufferCodebooks, Coder
-from .partition import Range, piece_length
+from .allreduce import reduction_of
+from .coder import BufferCodebooks
+from .partition import piece_length, pieces_of
 from .reduce import Reduction
 from .reduce_request import ReduceRequest
-from .schedule import OneWay
+from .schedule import OneWay, Schedule
 
 
 class ScatterSchedule(OneWay):
@@ -29,49 +28,30 @@ class ScatterSchedule(OneWay):
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
-        part, length = n_values // size, piece_length(n_values, size)
-        self.shares = [list(_pieces(owner * part, (owner + 1) * part, length)) for owner in range(size)]
-
-
-def _pieces(begin: int, end: int, length: int) -> Iterator[Range]:
-    return ((at, min(at + length, end)) for at in range(begin, end, length))
+        length = piece_length(n_values, size)
+        self.shares = [pieces_of(part.start, part.stop, length) for part in parts_of(n_values, size)]
 
 
 class Scatter(Reduction):
     """Runs one reduce-scatter. A value is encoded once, as a contribution; the result stays here, and is not rounded.
 
-    Args:
-        lane: the lane of the group.
-        coder: the codec of the buffer.
-        values: this rank's values, uintW[n], n a multiple of the ranks.
-        result: takes this rank's part of the result, uintW[n / ranks].
-        mean: divide by the number of ranks.
-        terms: further facts that ranks must agree on.
-        label: begins the texts of errors.
+    Arguments are those of :class:`~gcodec.distributed.reduction.reduce.Reduction`, but that the number of values is a
+    multiple of the ranks, and ``result`` takes this rank's part only: uintW[n / ranks].
     """
 
-    def __init__(
-        self,
-        lane: Lane,
-        coder: Coder,
-        values: np.ndarray,
-        result: np.ndarray,
-        *,
-        mean: bool,
-        terms: tuple[object, ...],
-        label: str = "",
-    ) -> None:
-        # The buffer's length, for Reduction; only this rank's part of it is ever touched, and thus takes memory.
-        whole = np.empty_like(values)
-        super().__init__(lane, coder, values, whole, mean=mean, terms=(*terms, "scatter"), label=label)
-        self.schedule = ScatterSchedule(len(values), lane.rank, lane.size)
-        self.own = result
+    kind_terms = ("scatter",)
+
+    def _schedule_of(self, n_values: int) -> Schedule:
+        return ScatterSchedule(n_values, self.lane.rank, self.lane.size)
 
     def run(self) -> None:
         """Run the reduce-scatter to its end. Raises as :meth:`Reduction.run`."""
+        # A reduction writes to positions of the whole buffer. Only this rank's part of this one is ever touched, and
+        # thus takes memory; the caller's is written to when every message has proved right.
+        part, self.result = self.result, np.empty_like(self.values)
         super().run()
-        begin = self.lane.rank * len(self.own)
-        self.own[:] = self.result[begin : begin + len(self.own)]
+        begin = self.lane.rank * len(part)
+        part[:] = self.result[begin : begin + len(part)]
 
 
 def scattered(
@@ -84,22 +64,13 @@ def scattered(
         codebooks: the codebooks that ranks share; None for frames that carry their own.
         threads: threads of the codec; default all cores.
     """
-    scatter = partial(_scatter, request, codebooks, threads)
+    scatter = partial(reduction_of, request, codebooks, threads, Scatter)
 
     def reduce_scatter() -> torch.Tensor:
         scatter().run()
         return request.result
 
     return LaneJob(reduce_scatter, lambda error: scatter().abort(error))
-
-
-def _scatter(request: ReduceRequest, codebooks: BufferCodebooks | None, threads: int | None) -> Scatter:
-    """Make the reduce-scatter of a request. Runs on the lane's thread."""
-    dtype, mode = request.dtype, request.mode
-    values, result = values_of(request.flat).bits, values_of(request.result).bits
-    coder = Coder(dtype, mode.bit_layout(dtype), None, codebooks, [(len(values),)], threads, request.counters)
-    terms = (*mode.terms, digest_of(codebooks))
-    return Scatter(request.lane, coder, values, result, mean=request.mean, terms=terms, label=request.label)
 
 
 def plain_scattered(

@@ -61,7 +61,7 @@ class StagedTransport:
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """Implement :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
-        transfers = Transfers(self.lane.group, self.lane.timeout, self._buffers, _where, self.lane.failure_records)
+        transfers = self.lane.transfers(_where, self._buffers)
         try:
             return self._swap(transfers, frames, sizes)
         except BaseException:

@@ -26,7 +26,7 @@ from ...errors import GcodecError, InvalidArgument, PeerError
 from .agreement import compare_options
 from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
-from .transfers import Buffers
+from .transfers import Buffers, Transfers
 
 _made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _lanes: list[Lane] = []  #: the lane registry: those of this process
@@ -51,7 +51,7 @@ class Lane:
         self.rank, self.size = parent.rank(), parent.size()
         self.group = private_group(store, self.rank, self.size, timeout)
         self.failure_records = FailureRecords(store, self.rank)
-        self.sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
+        self._sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
         self.closed = False
@@ -79,6 +79,20 @@ class Lane:
         if not self._thread.is_alive():  # closed meanwhile
             self._fail_queued()
         return future
+
+    def next_sequence(self) -> int:
+        """Return the number of the all-reduce that begins now, the same on all ranks. Called on the lane's thread."""
+        self._sequence += 1
+        return self._sequence - 1
+
+    def transfers(self, where: Callable[[int], str], buffers: Buffers | None = None) -> Transfers:
+        """Return the sends and receives of one job, none so far.
+
+        Args:
+            where: returns the text that errors about a peer begin with.
+            buffers: the memory for messages; default the lane's.
+        """
+        return Transfers(self.group, self.timeout, buffers or self.buffers, where, self.failure_records)
 
     def _closed_error(self) -> GcodecError:
         failed = f"an earlier all-reduce of this group has failed: {self.failure}"
