@@ -1,7 +1,9 @@
-"""The bits that counted symbols take, and which blocks share a codebook.
+"""Estimate from histograms how many bits a code takes, and group blocks that can share a codebook.
 
-Histograms count relative heads in bins, where window and center are :data:`WINDOW` and :data:`CENTER` for one level and
-:data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for several:
+All of it plans: what it chooses stands in the frame (docs/format.md sections 5 to 7), how it chooses does not. Bits are
+integers in units of 1/256, so that all machines choose the same. Histograms count relative heads in bins, where window
+and center are :data:`WINDOW` and :data:`CENTER` for one level and :data:`LADDER_WINDOW` and :data:`LADDER_CENTER` for
+several:
 
     bin 2 + level * window + center + relative head
 
@@ -26,8 +28,10 @@ N_SPECIAL = 2  #: bins before the windows: zeros, and all that lies outside
 
 @kernel
 def entropy_fixed(histogram):
-    """Return the bits, in 1/256, of coding a histogram's events at its own entropy: n log2(n) - Σ c log2(c), with
-    counts c that add up to n."""
+    """Return the bits, in 1/256, of coding a histogram's events at its own entropy.
+
+    That is n log2(n) - Σ c log2(c), with counts c that add up to n. ``histogram``: uint32[n_bins]; the result: uint64.
+    """
     total = U64(0)
     bits = U64(0)
     for i in range(len(histogram)):
@@ -39,8 +43,11 @@ def entropy_fixed(histogram):
 
 @kernel
 def _cost_table(counts, cost):
-    """Fill ``cost`` with the bits, in 1/256, per event under a code fitted to ``counts``, with a pseudo-count of 1/8
-    for every bin."""
+    """Find the bits, in 1/256, that an event of each bin takes under a code that is fitted to counts.
+
+    A pseudo-count of 1/8 in every bin makes events that were not counted costly, but not impossible. ``counts``:
+    uint32[n_bins]; ``cost``: uint32[n_bins], result.
+    """
     total = U64(0)
     for i in range(len(counts)):
         total += U64(counts[i]) * U64(8) + U64(1)
@@ -51,7 +58,7 @@ def _cost_table(counts, cost):
 
 @kernel
 def cost_of(counts, cost):
-    """Return the bits that counted events take: Σ counts · cost, of uint32[n_bins] each."""
+    """Return the bits, in 1/256, that counted events take: Σ counts · cost, of uint32[n_bins] each, as uint64."""
     total = U64(0)
     for i in range(len(counts)):
         total += U64(counts[i]) * U64(cost[i])
@@ -60,8 +67,17 @@ def cost_of(counts, cost):
 
 @kernel
 def _assign(histograms, n_clusters, cost, choice):
-    """Find the cheapest cluster of every block (lowest number on ties), in ``choice``. Returns the total in 1/256
-    bits."""
+    """Find the cheapest cluster of every block, the first of equals.
+
+    Args:
+        histograms: uint32[n_blocks, n_bins].
+        n_clusters: Number of clusters.
+        cost: uint32[n_clusters or more, n_bins], of each cluster as :func:`_cost_table` leaves it.
+        choice: int64[n_blocks], result.
+
+    Returns:
+        The bits of all blocks together, in 1/256.
+    """
     total, n_bins = U64(0), histograms.shape[1]
     for b in range(histograms.shape[0]):
         row, min_spent, best = subarray(histograms, b * n_bins, n_bins), U64(0), 0
@@ -76,7 +92,8 @@ def _assign(histograms, n_clusters, cost, choice):
 
 @kernel
 def _sum_clusters(histograms, n_clusters, choice, sums):
-    """Add up the histograms of each cluster's blocks."""
+    """Add up the histograms of each cluster's blocks, into ``sums``, uint32[n_clusters or more, n_bins]; other
+    arguments as of :func:`_assign`."""
     n_bins = histograms.shape[1]
     for k in range(n_clusters):
         for i in range(n_bins):
@@ -89,8 +106,17 @@ def _sum_clusters(histograms, n_clusters, choice, sums):
 
 @allocating
 def _cluster(histograms, max_clusters, table_cost, sums):
-    """Do the work of :func:`cluster`, for histograms whose bins all count something somewhere. Returns the number of
-    groups, and in ``sums``, uint32[max_clusters + 1, n_bins], their histograms."""
+    """Do the work of :func:`cluster`, for histograms whose bins all count something in some block.
+
+    Args:
+        histograms: uint32[n_blocks, n_bins].
+        max_clusters: Max number of groups.
+        table_cost: Bits, in 1/256, that one more codebook costs.
+        sums: uint32[max_clusters + 1, n_bins], result: the groups' histograms.
+
+    Returns:
+        The number of groups.
+    """
     n_blocks, n_bins = histograms.shape
     choice, entropy = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
     cost = np.empty((max_clusters + 1, n_bins), np.uint32)
@@ -117,19 +143,20 @@ def _cluster(histograms, max_clusters, table_cost, sums):
             _sum_clusters(histograms, n + 1, choice, sums)
             for k in range(n + 1):
                 _cost_table(sums[k], cost[k])
-        now = _assign(histograms, n + 1, cost, choice)
-        if now + table_cost >= total:  # it does not pay: back to one group less
+        total_with_one_more = _assign(histograms, n + 1, cost, choice)
+        if total_with_one_more + table_cost >= total:  # it does not pay: back to one group less
             _assign(histograms, n, cost, choice)
             _sum_clusters(histograms, n, choice, sums)
             break
-        total = now
+        total = total_with_one_more
         n += 1
     return n
 
 
 @kernel
 def _live_bins(histograms, live):
-    """Find the bins that count something in any row, in ``live`` (int64[n_bins]). Returns their number."""
+    """Find the bins that count something in any row of uint32[n_rows, n_bins], in ``live`` (int64[n_bins], of which as
+    many are filled as the result says). Returns their number."""
     n_live, (n_rows, n_bins) = 0, histograms.shape
     for i in range(n_bins):
         live[i] = 0
@@ -146,7 +173,7 @@ def _live_bins(histograms, live):
 
 @kernel
 def _pick(row, live, picked):
-    """Copy the bins ``live`` of a row, as many as ``picked`` holds."""
+    """Copy the bins of a row whose numbers are in ``live``, as many as ``picked`` holds."""
     for i in range(len(picked)):
         picked[i] = row[live[i]]
 
@@ -155,12 +182,12 @@ def _pick(row, live, picked):
 def cluster(histograms, max_clusters, table_cost):
     """Group blocks by distribution: start with one group and split off the worst-served block while it pays.
 
-    Integer arithmetic only: the result is the same on every machine.
+    Bins that count nothing anywhere, which are most of a window, are left out meanwhile.
 
     Args:
         histograms: uint32[n_blocks, n_bins].
-        max_clusters: number of groups at most.
-        table_cost: 1/256 bits that one more codebook costs, in units of what was counted.
+        max_clusters: Max number of groups.
+        table_cost: Bits, in 1/256, that one more codebook costs, times the share of the values that was counted.
 
     Returns:
         The groups' histograms, uint32[n_groups, n_bins].
@@ -186,11 +213,11 @@ def compare_references(by_block, by_stream, marked):
     Args:
         by_block: uint32[n_rows, n_bins], heads relative to each block's mean.
         by_stream: uint32[n_rows, n_bins], relative to each sub-stream's.
-        marked: bool[n_rows], the rows to compare; None for all.
+        marked: bool[n_rows], the rows to compare; or None: all.
 
     Returns:
         Of the marked rows: their number; entropies, in 1/256 bits, of ``by_block`` and of ``by_stream``; the number of
-        heads; how many of those are not of zeros.
+        heads; and how many of those are not of zeros.
     """
     rows, plain, relative, number, n_nonzero = 0, U64(0), U64(0), U64(0), U64(0)
     n_bins = by_block.shape[1]
@@ -210,7 +237,8 @@ def compare_references(by_block, by_stream, marked):
 
 @kernel
 def _counts_any(row):
-    """Return whether any bin counts something. Without a way out in the middle, so that LLVM makes vectors of it."""
+    """Return whether any bin of a row counts something."""
+    # No way out in the middle, so that LLVM makes vectors of the loop.
     merged = U32(0)
     for i in range(len(row)):
         merged |= row[i]
@@ -244,7 +272,7 @@ def choose_codebooks(histograms, costs, choice):
 
     Args:
         histograms: uint32[n_blocks, n_bins].
-        costs: uint32[n_codebooks, n_bins], bits of each event under each codebook.
+        costs: uint32[n_codebooks, n_bins], bits of each bin's event under each codebook, in 1/256.
         choice: int64[n_blocks], result.
     """
     n_codebooks, n_bins = costs.shape

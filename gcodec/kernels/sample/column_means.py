@@ -1,4 +1,10 @@
-"""Find column references: how far the heads of a column are from those of their rows (docs/format.md section 7)."""
+"""Find column references: how far the heads of a column are from those of their rows (docs/format.md sections 4 and 7).
+
+    tensor        column 0   column 1   ...      mean head of the row
+    row 0         h00 - m0   h01 - m0            m0
+    row 5         h50 - m5   h51 - m5            m5                        some rows only
+    reference     the mean of each column, rounded
+"""
 
 from __future__ import annotations
 
@@ -11,21 +17,25 @@ from ..core.scalar import I8, I32, NARROW, U32, U64
 from ..core.unaligned import fetch_values, subarray, width_of
 from ..heads.means import mean_head
 
-MAX_REFERENCE = 100  #: a reference's greatest size
-GROUP = 64  #: columns that are added up together
+MAX_REFERENCE = 100  #: max size of a reference
+GROUP = 64  #: columns that are added up at a time: sampled columns are padded to a multiple of this
 FETCHED = 512  #: values that are fetched ahead: rows lie too far apart for the processor to guess
-START, N_COLUMNS, TOGETHER, N_SAMPLED, N_ROWS, EVERY = range(6)  #: columns of a table of tensors
-N_COUNTED, SQUARES, BY_COLUMN, BY_GROUP = range(4)  #: columns of its results
+#: Columns of a table of tensors: first value; number of columns; how many of them may share a reference; columns and
+#: rows to sample; and every how many rows.
+START, N_COLUMNS, N_SHARING, N_SAMPLED, N_ROWS, EVERY = range(6)
+#: Columns of its results: values that were counted; the sum of squares of how far their heads are from their row's
+#: mean; by how much references take that down, with one for each column, and with one for each N_SHARING.
+N_COUNTED, SQUARES, BY_COLUMN, BY_GROUP = range(4)
 
 
 class RowSample(NamedTuple):
     """The part of a tensor that is summed up by column.
 
     Attributes:
-        n_columns: of the tensor.
-        n_sampled: its first columns, which are summed up.
-        n_rows: rows that are.
-        every: one row in so many is among them.
+        n_columns: Number of the tensor's columns.
+        n_sampled: How many of its first columns are summed up.
+        n_rows: How many rows are.
+        every: Stride of these rows.
     """
 
     n_columns: int
@@ -36,59 +46,71 @@ class RowSample(NamedTuple):
 
 @kernel
 def explained(total, number):
-    """Return by how much the squares of ``number`` integers that add up to ``total`` sum to less once their mean,
-    rounded, is taken off: with n integers x of the mean m, Σ x² - Σ (x - m)² = 2 m Σ x - n m²."""
+    """Return how much less the squares of some integers sum to once their mean, rounded, is subtracted from each.
+
+    With n integers x and any m, Σ x² - Σ (x - m)² = 2 m Σ x - n m². ``total``: Σ x; ``number``: n.
+    """
     mean = (2 * total + number) // max(2 * number, 1)
     return mean * (2 * total - number * mean)
 
 
 @kernel
 def add_row(row, head_shift, head_mask, sums, numbers):
-    """Add to ``sums`` and ``numbers``, int32 for each column, how far heads are from their row's mean, and 1; nothing
-    for values that are 0. Returns the sum of squares.
+    """Add how far the heads of one row are from their mean to the sums of their columns.
 
         row        a     b     0     c        mean head of a, b, c: m
         sums      +a-m  +b-m  +0    +c-m
         numbers   +1    +1    +0    +1
+
+    Args:
+        row: uintW[n_columns], values.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        sums: int32[n_columns], added to.
+        numbers: int32[n_columns], likewise: how many values were added up.
+
+    Returns:
+        The sum of the squares of these differences.
     """
     count = len(row)
     column_sums, column_numbers = subarray(sums, 0, count), subarray(numbers, 0, count)
     mean, _ = mean_head(row, head_shift, head_mask)
-    middle, total = I32(mean), U32(0)
+    mean_32, total = I32(mean), U32(0)
     if width_of(row) <= 32:
         shift, mask = U32(head_shift) & NARROW, U32(head_mask)
         for j in range(count):
             bits = U32(row[j])
-            far = I32(I32((bits >> shift) & mask) - middle)
-            far = far if bits else I32(0)
-            column_sums[j] = I32(column_sums[j] + far)
+            difference = I32(I32((bits >> shift) & mask) - mean_32)
+            difference = difference if bits else I32(0)
+            column_sums[j] = I32(column_sums[j] + difference)
             column_numbers[j] = I32(column_numbers[j] + I32(bits != U32(0)))
-            total = U32(total + U32(I32(far * far)))
+            total = U32(total + U32(I32(difference * difference)))
     else:
         for j in range(count):
             word = U64(row[j])
-            away = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - middle)
-            away = away if word else I32(0)
-            column_sums[j] = I32(column_sums[j] + away)
+            difference_64 = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - mean_32)
+            difference_64 = difference_64 if word else I32(0)
+            column_sums[j] = I32(column_sums[j] + difference_64)
             column_numbers[j] = I32(column_numbers[j] + I32(word != U64(0)))
-            total = U32(total + U32(I32(away * away)))
+            total = U32(total + U32(I32(difference_64 * difference_64)))
     return np.int64(total)
 
 
 @kernel
 def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
-    """Add up, by column, how far heads of a sample of rows are from their row's mean; of values that are not 0.
+    """Add up by column, over a sample of rows, how far heads of values that are not 0 are from their row's mean.
 
     Args:
-        values: uintW, the tensor.
-        sample: a :class:`RowSample`.
-        head_shift, head_mask: where the head lies in a value.
-        row: uintW, scratch: for n_sampled columns and up to a multiple of GROUP.
-        sums: int32, likewise, result.
-        numbers: int32, likewise, result: how many values were summed up.
+        values: uintW, the tensor, row by row.
+        sample: Which rows and columns.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        row: uintW[n_sampled, rounded up to a multiple of GROUP], scratch.
+        sums: int32, as many, result.
+        numbers: int32, as many, result: how many values were added up.
 
     Returns:
-        The sum of squares.
+        The sum of the squares of these differences.
     """
     n_columns, count, n_rows, every = sample
     squares, padded, ahead = np.int64(0), (count + GROUP - 1) & ~(GROUP - 1), max(FETCHED // count, 1)
@@ -116,15 +138,16 @@ def measure_columns(values, tensors, head_shift, head_mask, row, sums, numbers, 
 
     Args:
         values: uintW, the array.
-        tensors: int64[n, 6], of each: first value, columns, how many of them may share a reference (TOGETHER), columns
-            and rows to sample, and every how many rows.
-        head_shift, head_mask: where the head lies in a value.
-        row, sums, numbers: uintW, int32, int32, scratch for the most columns and up to a multiple of GROUP.
-        measured: int64[n, 4], result, of each: values that were counted, the sum of squares of what their heads are
-            from their row's mean, and by how much references take that down: one per column, one per TOGETHER.
+        tensors: int64[n_tensors, 6], columns START to EVERY.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        row: uintW, scratch, for the max number of columns, rounded up to a multiple of GROUP.
+        sums: int32, scratch, as many.
+        numbers: int32, scratch, as many.
+        measured: int64[n_tensors, 4], result, columns N_COUNTED to BY_GROUP.
     """
     for t in range(len(tensors)):
-        start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, TOGETHER]
+        start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, N_SHARING]
         count, n_rows, every = tensors[t, N_SAMPLED], tensors[t, N_ROWS], tensors[t, EVERY]
         tensor = subarray(values, start, (n_rows - 1) * every * n_columns + count)
         sample = RowSample(n_columns, count, n_rows, every)
@@ -143,16 +166,14 @@ def measure_columns(values, tensors, head_shift, head_mask, row, sums, numbers, 
 
 @kernel
 def find_column_heads(values, tensors, head_shift, head_mask, row, sums, numbers, heads):
-    """Find the column references of tensors: mean head of every TOGETHER columns less that of the row, rounded.
+    """Find the column references of tensors: mean head of every N_SHARING columns less that of the row, rounded.
 
-    Args:
-        values, tensors, head_shift, head_mask, row, sums, numbers: as in :func:`measure_columns`; all columns are
-            sampled.
-        heads: int8, result, one tensor after another.
+    Arguments are those of :func:`measure_columns`, but that all columns are sampled, whatever N_SAMPLED is, and
+    ``heads``: int8, result, the references of one tensor after another.
     """
     place = 0
     for t in range(len(tensors)):
-        start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, TOGETHER]
+        start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, N_SHARING]
         n_rows, every = tensors[t, N_ROWS], tensors[t, EVERY]
         tensor = subarray(values, start, ((n_rows - 1) * every + 1) * n_columns)
         sample = RowSample(n_columns, n_columns, n_rows, every)

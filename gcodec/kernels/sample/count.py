@@ -1,15 +1,16 @@
-"""Count the heads of a sample of an array before anything is coded: histograms of blocks, in the bins of
-:mod:`code_costs`.
+"""Count the heads of a sample of an array, for the planner: histograms of blocks, in the bins of :mod:`code_costs`.
 
-A sample is one piece of many of each block, from a piece of its own in each block:
+A sample is one piece of many of each block, from a piece of its own in each block, so that no column of a matrix is met
+by all:
 
     block 0    |####....................####....................|    every = 6
     block 1    |....####....................####................|
     block 2    |........####....................####............|
 
-Heads are counted relative to the mean of their block, to that of their sub-stream, or to both. Where values have one
-level and at most 9 head bits, each sub-stream is counted once, by its heads as they are: its histogram relative to any
-head is the same row of numbers, rotated (:func:`add_rotated`).
+Heads are counted relative to the mean of their block, to that of their sub-stream, or to both, as a coded block will
+have them (docs/format.md section 7). Where values have one level and at most 9 head bits, each sub-stream is counted
+once, by its heads as they are: its histogram relative to any head is the same row of numbers, rotated
+(:func:`add_rotated`). :func:`scalar.bin_of` says which bin a value is in.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import mean_head
 from .code_costs import N_SPECIAL
 
-PIECE = 512  #: values that are counted together, at least: a sub-stream may be longer
-MAX_HEADS = 512  #: that are counted as they are
-PART = MAX_HEADS + 32  #: counters of a part: one per head, one for zero
-PARTS, BOTH = 4, 8  #: in which a histogram of bins is counted, and two
+PIECE = 512  #: min number of values that are counted together: a sub-stream may be longer
+MAX_HEADS = 512  #: max number of different heads that are counted as they are
+PART = MAX_HEADS + 32  #: counters of a part of such counts: one for each head, one for zero
+#: A histogram is counted in four parts, so that one addition need not wait for the last; two histograms in eight.
+PARTS, BOTH = 4, 8
 
 
 class SampleCounts(NamedTuple):
@@ -46,7 +48,12 @@ class SampleCounts(NamedTuple):
 
 
 class BlockCounts(NamedTuple):
-    """A row of :class:`SampleCounts`: uint32[n_bins] each."""
+    """Histograms of one block: a row of :class:`SampleCounts`.
+
+    Attributes:
+        by_block: uint32[n_bins], heads relative to the block's mean.
+        by_stream: uint32[n_bins], heads relative to each sub-stream's mean.
+    """
 
     by_block: np.ndarray
     by_stream: np.ndarray
@@ -54,8 +61,16 @@ class BlockCounts(NamedTuple):
 
 @kernel
 def find_bins(values, levels, n_levels, origin, spec, bins):
-    """Find the bin of each value in a histogram of heads relative to ``origin``, in ``bins``: uint16[n]. Levels may be
-    beyond ``n_levels``, as nobody has checked them before."""
+    """Find the bin of each value in a histogram of heads relative to one head.
+
+    Args:
+        values: uintW[n].
+        levels: uint8[n], or None (all of level 0). They may be beyond ``n_levels``: nobody has checked them before.
+        n_levels: Number of levels that the histogram has bins for.
+        origin: The head that is relative head 0.
+        spec: See :class:`bundles.SampleSpec`.
+        bins: uint16[n], result.
+    """
     n = len(values)
     result, origin = subarray(bins, 0, n), U32(origin)
     mask, window, center = U32(spec.head_mask), U32(spec.window), U32(spec.center)
@@ -63,13 +78,13 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
         shift = U64(spec.head_shift)
         for i in range(n):
             word = U64(values[i])
-            found = bin_of_head(U32(word >> shift), origin, mask, window, center)
-            result[i] = U16(found if word else U32(0))
+            bin_if_nonzero = bin_of_head(U32(word >> shift), origin, mask, window, center)
+            result[i] = U16(bin_if_nonzero if word else U32(0))
     else:
         narrow_shift = U32(spec.head_shift) & NARROW
         for i in range(n):
             result[i] = U16(bin_of(U32(values[i]), origin, narrow_shift, mask, window, center))
-    if levels is not None:
+    if levels is not None:  # each level's window lies behind that of the level before
         max_level = U16(n_levels - 1)
         for i in range(n):
             result[i] += U16(U16(window) * min(U16(levels[i]), max_level)) if result[i] >= U16(N_SPECIAL) else U16(0)
@@ -77,26 +92,39 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
 
 @kernel
 def count_bins(values, levels, origin, spec, bins, counts, first):
-    """Count values in the histogram of heads relative to ``origin``: in four parts, ``counts[first ...]``, so that one
-    addition need not wait for the last. ``bins``: uint16[n], scratch."""
+    """Count values in a histogram of heads relative to one head, in four parts.
+
+        values      v0  v1  v2  v3  v4  v5 ...
+        part        0   1   2   3   0   1            equal bins in a row are counted in different places
+
+    Args:
+        values: uintW[n].
+        levels: uint8[n], or None (all of level 0).
+        origin: The head that is relative head 0.
+        spec: See :class:`bundles.SampleSpec`.
+        bins: uint16[n], scratch.
+        counts: uint32[BOTH, n_bins], of which rows ``first`` to ``first + 3`` are added to.
+        first: The first of these rows.
+    """
     n, size = len(values), counts.shape[1]
-    found = subarray(bins, 0, n)
+    value_bins = subarray(bins, 0, n)
     a, b = subarray(counts, first * size, size), subarray(counts, (first + 1) * size, size)
     c, d = subarray(counts, (first + 2) * size, size), subarray(counts, (first + 3) * size, size)
-    find_bins(values, levels, (size - N_SPECIAL) // spec.window, origin, spec, found)
+    find_bins(values, levels, (size - N_SPECIAL) // spec.window, origin, spec, value_bins)
     whole = n & ~3
     for i in range(0, whole, 4):
-        a[found[i]] += U32(1)
-        b[found[i + 1]] += U32(1)
-        c[found[i + 2]] += U32(1)
-        d[found[i + 3]] += U32(1)
+        a[value_bins[i]] += U32(1)
+        b[value_bins[i + 1]] += U32(1)
+        c[value_bins[i + 2]] += U32(1)
+        d[value_bins[i + 3]] += U32(1)
     for i in range(whole, n):
-        a[found[i]] += U32(1)
+        a[value_bins[i]] += U32(1)
 
 
 @kernel
 def sum_parts(counts, first, result):
-    """Add up the four parts that :func:`count_bins` has counted in."""
+    """Add up the four parts that :func:`count_bins` has counted in, rows ``first`` to ``first + 3`` of ``counts``, into
+    ``result``: uint32[n_bins]."""
     size = len(result)
     a, b = subarray(counts, first * size, size), subarray(counts, (first + 1) * size, size)
     c, d = subarray(counts, (first + 2) * size, size), subarray(counts, (first + 3) * size, size)
@@ -106,28 +134,32 @@ def sum_parts(counts, first, result):
 
 @kernel
 def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block_counts):
-    """Count the heads of a sub-stream as they are, and zeros after the last head.
+    """Count the heads of a sub-stream as they are, and zeros in the counter behind the last head.
+
+        parts            four of    0 ....... min #### max ....... mask | zeros       counted in, and cleared
+        stream_counts    sum        0         min #### max         mask | zeros       only these counters are read
 
     Args:
         values: uintW[n], of at most 32 bits.
-        head_shift, head_mask: where the head lies in a value; at most MAX_HEADS of them.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has; below MAX_HEADS.
         bins: uint16[n], scratch.
         parts: uint16[4 * PART], four parts of the counts, all zero before and after.
         stream_counts: uint32[head_mask + 2], result; but for heads below the min and above the max, which are left as
             they were.
-        block_counts: uint32[head_mask + 2], what they are added to.
+        block_counts: uint32[head_mask + 2], what the result is added to.
 
     Returns:
         The min and the max head of values that are not zero.
     """
-    n, found, shift, mask = len(values), subarray(bins, 0, len(values)), U32(head_shift) & NARROW, U32(head_mask)
+    n, counters, shift, mask = len(values), subarray(bins, 0, len(values)), U32(head_shift) & NARROW, U32(head_mask)
     min_head, max_head, zero = mask, U32(0), head_mask + 1
     for i in range(n):
         bits = U32(values[i])
         head = U32(U32(bits >> shift) & mask)
         max_head = max(max_head, head)  # a zero's head is 0, which changes no max
         min_head = min(min_head, head if bits else mask)
-        found[i] = U16(head if bits else U32(mask + U32(1)))
+        counters[i] = U16(head if bits else U32(mask + U32(1)))
     a, b, c, d = (
         subarray(parts, 0, PART),
         subarray(parts, PART, PART),
@@ -136,12 +168,12 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
     )
     whole = n & ~3
     for i in range(0, whole, 4):
-        a[found[i]] += U16(1)
-        b[found[i + 1]] += U16(1)
-        c[found[i + 2]] += U16(1)
-        d[found[i + 3]] += U16(1)
+        a[counters[i]] += U16(1)
+        b[counters[i + 1]] += U16(1)
+        c[counters[i + 2]] += U16(1)
+        d[counters[i + 3]] += U16(1)
     for i in range(whole, n):
-        a[found[i]] += U16(1)
+        a[counters[i]] += U16(1)
     # Only the counters between min and max are read and cleared: the heads of a sub-stream lie close together.
     low, size = np.int64(min_head), np.int64(max_head) - np.int64(min_head) + 1
     stream_counts[zero] = U32(a[zero]) + U32(b[zero]) + U32(c[zero]) + U32(d[zero])
@@ -170,10 +202,11 @@ def add_rotated(head_counts, min_head, max_head, origin, spec, target):
 
     Args:
         head_counts: uint32[head_mask + 2], zeros last.
-        min_head, max_head: heads that count anything.
-        origin: the head that is relative head 0.
-        spec: a :class:`bundles.SampleSpec`.
-        target: uint32[n_bins].
+        min_head: First head that counts anything.
+        max_head: Last head that does.
+        origin: The head that is relative head 0.
+        spec: See :class:`bundles.SampleSpec`.
+        target: uint32[n_bins], added to.
     """
     head_mask, window, center = spec.head_mask, spec.window, spec.center
     half, size = (head_mask + 1) >> 1, max_head - min_head + 1
@@ -190,9 +223,17 @@ def add_rotated(head_counts, min_head, max_head, origin, spec, target):
 
 @kernel
 def count_stream(values, spec, scratch, by_stream):
-    """Add a sub-stream to the block's counts of heads as they are (``scratch.block_counts``) and to its histogram
-    relative to each sub-stream's mean. Returns the mean head of values that are not zero, their number, and the min and
-    the max head."""
+    """Count a sub-stream: in its block's counts of heads as they are, and relative to its own mean.
+
+    Args:
+        values: uintW[n], of at most 32 bits.
+        spec: See :class:`bundles.SampleSpec`.
+        scratch: See :class:`bundles.SampleScratch`; ``block_counts`` is added to.
+        by_stream: uint32[n_bins], added to if the spec asks for it.
+
+    Returns:
+        The mean head of values that are not zero, their number, and their min and max head.
+    """
     mask = spec.head_mask
     bins, parts = subarray(scratch.bins, 0, spec.stream_len), subarray(scratch.parts, 0, 4 * PART)
     stream_counts, block_counts = subarray(scratch.stream_counts, 0, PART), subarray(scratch.block_counts, 0, PART)
@@ -211,7 +252,8 @@ def count_stream(values, spec, scratch, by_stream):
 
 @kernel
 def fetch_next(values, place, end, spec):
-    """Have the next piece fetched: pieces lie too far apart for the processor to guess."""
+    """Have the piece fetched that follows the one at ``place`` of a block that ends at ``end``: pieces lie too far
+    apart for the processor to guess."""
     ahead = place + spec.every * spec.piece
     if ahead >= end:  # in the next block, where they begin a piece later
         ahead += spec.piece
@@ -220,8 +262,12 @@ def fetch_next(values, place, end, spec):
 
 @kernel
 def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
-    """Count a sample of a block of one level and at most 32 bits. Arguments and result as of
-    :func:`count_block_in_two_passes`."""
+    """Count a sample of a block of one level and at most 32 bits; arguments and result as of
+    :func:`count_block_in_two_passes`.
+
+    Each sub-stream is counted by its heads as they are, as soon as it has been read; only at the end, when the block's
+    mean is known, its counts become a histogram relative to that.
+    """
     # Views, which nobody counts the users of: counting takes longer than the work on a sub-stream.
     references, shifted = subarray(scratch.references, 0, spec.piece), subarray(scratch.shifted, 0, spec.piece)
     spans, heads = subarray(columns.spans, 0, len(columns.spans)), subarray(columns.heads, 0, len(columns.heads))
@@ -258,14 +304,15 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
     Args:
         values: uintW[n_values], the array.
         levels: uint8[n_values], or None (all of level 0).
-        first, end: the values of the block; one in ``spec.every`` pieces of them is counted.
-        spec: a :class:`bundles.SampleSpec`.
-        columns: a :class:`bundles.Columns`, whose references are removed first.
-        scratch: a :class:`bundles.SampleScratch`.
-        target: a :class:`BlockCounts`, result, zeroed.
+        first: Number of the first value to count; one in ``spec.every`` pieces from there on is counted.
+        end: Number of the value behind the block's last.
+        spec: See :class:`bundles.SampleSpec`.
+        columns: Column references, which are removed first.
+        scratch: See :class:`bundles.SampleScratch`.
+        target: Histograms, result, zeroed before.
 
     Returns:
-        The mean head, -1 if all are zeros.
+        The mean head of what was counted, -1 if that was zeros only.
     """
     means, numbers, is_shifted, counts = scratch.means, scratch.numbers, scratch.is_shifted, scratch.counts
     stream_len = spec.stream_len
@@ -294,7 +341,7 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
     for place in range(first, end, spec.every * spec.piece):
         for start in range(place, min(place + spec.piece, end), stream_len):
             n = min(end - start, stream_len)
-            if numbers[s] == 0:
+            if numbers[s] == 0:  # a run takes no bits, but what it repeats has to have a code
                 counts[0, 0] += U32(1)
                 counts[PARTS, 0] += U32(1)
             else:
@@ -314,24 +361,26 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
 
 @kernel
 def count_sample(values, levels, spec, columns, scratch, begin, stop, counts):
-    """Count a sample of blocks ``begin * step``, ``(begin + 1) * step`` ... before ``stop * step``, as
-    :class:`bundles.SampleSpec` says. The pieces are the same for all lengths of sub-streams up to PIECE values.
+    """Count a sample of blocks ``begin * step``, ``(begin + 1) * step`` ... before ``stop * step``.
+
+    The pieces are the same for all lengths of sub-streams up to PIECE values.
 
     Args:
         values: uintW[n_values], the array.
         levels: uint8[n_values], or None (all of level 0).
-        spec: a :class:`bundles.SampleSpec`.
-        columns: a :class:`bundles.Columns`, whose references are removed first.
-        scratch: a :class:`bundles.SampleScratch`.
-        begin, stop: rows of ``counts`` to fill.
-        counts: a :class:`SampleCounts`, result; histograms zeroed.
+        spec: See :class:`bundles.SampleSpec`.
+        columns: Column references, which are removed first.
+        scratch: See :class:`bundles.SampleScratch`.
+        begin: First row of ``counts`` to fill.
+        stop: Row behind the last.
+        counts: Result; histograms zeroed before.
     """
     n_bins = max(counts.by_block.shape[1], counts.by_stream.shape[1])
     for row in range(begin, stop):
         b = row * spec.step
         end = min(len(values), (b + 1) * spec.block)
         first = b * spec.block + (b % spec.every) * spec.piece
-        if first >= end:
+        if first >= end:  # in a last block that is shorter than where its piece would begin
             first = b * spec.block
         target = BlockCounts(
             subarray(counts.by_block, row * n_bins, n_bins), subarray(counts.by_stream, row * n_bins, n_bins)
