@@ -1,4 +1,4 @@
-"""Controllers in the loop: GraVAC and Accordion on numbers made up for them, and on simulated ranks."""
+"""The laws of controllers, GraVAC and Accordion, on made-up measurements and on simulated ranks."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, nor
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 def of(group: Sequence[Adaptive]) -> Any:
-    """The controller of the first rank: all decide alike (:func:`advance`)."""
+    """Return the controller of the first rank; all decide alike (:func:`advance`)."""
     return group[0].controller
 
 
 def counter(step=1.0):
-    """A clock on which every look at it is ``step`` seconds after the last."""
+    """Return a clock on which every reading is ``step`` seconds after the last."""
     return itertools.count(0.0, step).__next__
 
 
 def advance(group, step, rate=None, **options):
-    """One step of simulated ranks. Asserts that all have the same averages and make the same decisions."""
+    """Run one step of simulated ranks, and assert that all have the same averages and make the same decisions."""
     gradients = gradients_at(step, len(group), **options)
     averages = run_conversations([rank.average(own, rate=rate) for rank, own in zip(group, gradients, strict=True)])
     for other, state in zip(averages, (rank.controller.state_dict() for rank in group), strict=True):
@@ -66,15 +66,15 @@ def advance(group, step, rate=None, **options):
 # GraVAC, on numbers
 
 def gravac(**options):
-    """A GraVAC between 10 and 1000 that believes every gain at once."""
+    """Return a GraVAC between 10 and 1000 that believes every gain at once."""
     controller = GraVAC(TopK(0.1), **{"window": 4, "weight": 1.0, **options})
     controller.start({"x": (100, 100)}, 4)
     return controller
 
 
 def feed(controller, gains, seconds=None, steps=1):
-    """Steps in which factors keep what ``gains`` says of them, and steps took what ``seconds`` says of the factor sent
-    before; the factors that were sent."""
+    """Feed steps in which factors keep what ``gains`` says of them, and took what ``seconds`` says of the factor sent.
+    """
     for _ in range(steps):
         took = 0.0 if seconds is None or not controller.log else seconds(controller.log[-1])
         kept = tuple(gains(factor) for factor in controller.factors)
@@ -201,8 +201,8 @@ def test_policies_refuse_arguments_out_of_range():
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10)), min_size=1, max_size=40),
        st.sampled_from([Exponential(), Geometric()]), st.sampled_from([0.0, 0.05, 0.5]), st.integers(1, 4))
 def test_gravac_keeps_its_invariants_whatever_is_measured(steps, policy, omega, window):
-    """What is sent keeps enough; candidates only rise, to theta_max at most, until one of those that were sent is
-    ideal; the same numbers lead to the same decisions, before a resume or after."""
+    """What is sent keeps enough; candidates only rise, to theta_max at most, until a factor that was sent is ideal; the
+    same numbers lead to the same decisions, before a resume or after."""
     controller, twin = (gravac(policy=policy, omega=omega, window=window, epsilon=0.6) for _ in range(2))
     wanted = {1.0, 10.0, *policy.candidates(10, 1000)}
     for mild, harsh, seconds in steps:
@@ -290,7 +290,8 @@ def test_rounded_to_bits_rounds_as_frames_do(bits):
     GraVAC(PowerSGD(1), 2, 20, 0.4, window=3), gravac_bits((9, 5, 1), 0.99, window=3),
     Accordion(PowerSGD(4), TopK(0.01), period=3)], ids=lambda controller: repr(controller)[:40])
 def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(controller):
-    """Error feedback telescopes, whatever controllers do; on all ranks alike; and after a resume it goes on."""
+    """What was sent and what is left add up to all gradients, and averages are the same on all ranks and after a
+    resume."""
     size, steps = 3, 10
     group = ranks(size, TopK(0.1), controller, counter())
     sent = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
@@ -335,7 +336,8 @@ def test_a_resumed_gravac_run_decides_as_an_uninterrupted_one():
 @pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection()], ids=repr)
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
-    """In the middle of a period and at its end, as a checkpoint takes it; times but for the first are the same, too."""
+    """Runs are resumed at the start, in the middle of a period and at its end; all times but the first are the same,
+    too."""
     plan = PLANS.get(name, CompressionPlan(TopK(0.1), feedback))
     whole = ranks(3, plan, CONTROLLERS[name], counter())
     for step in range(7):
@@ -357,7 +359,7 @@ def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
 def test_the_gain_of_random_k_is_its_density(denominator, bound):
-    """With error-fed gradients in the denominator. With raw ones it grows with the residual, once there is one."""
+    """This holds with error-fed gradients in the denominator. With raw ones the gain grows with the residual."""
     group = ranks(2, RandomK(0.1), GraVAC(RandomK(0.1), 1.5, 3.0, 1.0, window=100, denominator=denominator, omega=0.0))
     of(group).dense = of(group[1:]).dense = RandomK(2 / 3)      # so that a residual grows
     for step in range(12):
@@ -369,7 +371,7 @@ def test_the_gain_of_random_k_is_its_density(denominator, bound):
 
 
 def test_random_k_at_the_papers_epsilon_starts_by_plain_norms_only():
-    """At 1.5x and epsilon = 0.7 squared norms keep too little, from the first step on, and what is sent dense leaves no
+    """At 1.5x and epsilon = 0.7 squared norms keep too little from the first step on, and a dense step leaves no
     residual for the raw denominator to count; plain norms keep enough."""
     for metric, factors in (("squared", {1.0}), ("plain", {1.5, 3.0})):
         controller = GraVAC(RandomK(0.1), 1.5, 3, 0.7, denominator="raw", metric=metric)
@@ -515,7 +517,7 @@ def test_a_controllers_state_holds_plain_values_and_tensors_only():
 # The optimizer around an optimizer
 
 def test_an_adaptive_optimizer_trains_and_resumes():
-    """Least squares, on one rank that talks to itself; schedulers, checkpoints and zero_grad see what they expect."""
+    """The problem is least squares on a single rank; schedulers, checkpoints and zero_grad see what they expect."""
     torch.manual_seed(0)
     data, target = torch.randn(256, 60), torch.randn(256, 40)
 
@@ -559,7 +561,8 @@ def test_an_adaptive_optimizer_trains_and_resumes():
     partial(torch.optim.SGD, lr=0.1, momentum=0.5), torch.optim.Adam, torch.optim.AdamW,
     torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam], ids=lambda made: getattr(made, "__name__", "SGD"))
 def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
-    """Whatever the state of the optimizer inside, and whichever of its groups a parameter is in; keys stay the same."""
+    """The inner optimizer's state may be anything, its groups in any order; the keys of the checkpoint stay the same.
+    """
     def optimizer() -> Any:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(60, 40), torch.nn.Linear(40, 30))
@@ -592,7 +595,7 @@ def test_the_state_of_every_inner_optimizer_is_in_the_checkpoint(made):
 
 
 def flat(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Entries of nested dictionaries, by their keys joined."""
+    """Yield the entries of nested dictionaries by their keys joined."""
     for key, value in state.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}/")

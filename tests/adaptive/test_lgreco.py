@@ -1,4 +1,5 @@
-"""L-GreCo: its dynamic programming against all there is to choose from, what it counts, and the comparisons."""
+"""The laws of L-GreCo: its dynamic programming against all combinations, its errors and costs, and the rivals of the
+paper."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def chosen(controller, choices):
 
 
 def totals(controller, settings):
-    """Error, by the controller's metric, and cost of settings on :func:`gradients`."""
+    """Return the error, by the controller's metric, and the cost of settings on :func:`gradients`."""
     error = cost = 0.0
     for name, tensor in gradients().items():
         one = float(errors_of([settings[name]], tensor, controller.method)[0])
@@ -78,7 +79,7 @@ def totals(controller, settings):
 
 @st.composite
 def tables(draw):
-    """Errors and costs of up to five items of up to four options; the reference is any of these."""
+    """Draw errors and costs of up to five items of up to four options; the reference is any of these."""
     numbers = st.integers(0, 30)
     errors, costs, references = [], [], []
     for _ in range(draw(st.integers(1, 5))):
@@ -90,7 +91,7 @@ def tables(draw):
 
 
 def best_of_all(weights, costs, budget):
-    """The least cost of all combinations that fit, or None."""
+    """Return the smallest cost of all combinations that fit, or None."""
     options = [range(len(weight)) for weight in weights]
     fitting = [sum(cost[i] for cost, i in zip(costs, chosen, strict=True)) for chosen in itertools.product(*options)
                if sum(weight[i] for weight, i in zip(weights, chosen, strict=True)) <= budget]
@@ -119,7 +120,7 @@ def test_solve_finds_the_cheapest_choices_within_the_budget(table, budget):
 @given(tables(), st.sampled_from([1, 7, 100, 10000]))
 def test_choices_by_binned_errors_keep_the_references_budget(table, n_bins):
     """The references fit; what fits has no more error than they have; and with bins fine enough for these whole
-    numbers, what is found is the best there is."""
+    numbers, the choice is the best there is."""
     errors, costs, references = table
     bins, budget = discretized(errors, references, n_bins)
     assert spent(bins, references) == budget
@@ -166,7 +167,7 @@ def test_ranges_end_at_density_1_and_at_full_rank():
 
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 def test_expected_errors_are_those_of_compressing(family):
-    """But for choices that only aim at top-k, and for chance."""
+    """Random choices, and those that only aim at top-k, may have somewhat larger errors."""
     for name, tensor in gradients().items():
         settings = Range().settings(family, MODEL[name])
         found, whole = errors_of(settings, tensor), float(tensor.double().square().sum())
@@ -239,7 +240,7 @@ def test_families_may_differ_from_tensor_to_tensor():
 
 
 def test_priorities_and_measured_times_shift_compression_between_tensors():
-    """To where it is cheaper: the errors stay within the same budget."""
+    """Compression moves to where it is cheaper; the errors stay within the same budget."""
     plain = made(reference=TopK(0.05))
     buckets = {name: number + 1 for number, name in enumerate(MODEL)}
     first = Seconds.measured(buckets, {1: 10.0, 2: 0.1, 3: 0.1, 4: 0.1}, dict.fromkeys((1, 2, 3, 4), 1e6))
@@ -307,7 +308,7 @@ def test_lgreco_refuses_arguments_out_of_range(wrong):
     KMeans(TopK(0.05), (TopK(0.2), TopK(0.1), TopK(0.02)), period=2),
     GlobalThreshold(TopK(0.05), period=2)], ids=lambda controller: repr(controller)[:30])
 def test_planners_decide_alike_on_all_ranks_and_error_feedback_telescopes(controller):
-    """Error feedback telescopes while settings and families change; and a resumed run goes on as it would have."""
+    """Error feedback telescopes while settings and families change, and a resumed run goes on as it would have."""
     size, steps = 3, 9
     group, twin = ranks(size, TopK(0.05), controller), ranks(size, TopK(0.05), controller)
     sent: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)

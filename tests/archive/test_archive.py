@@ -1,4 +1,4 @@
-"""Archives: what goes in comes out, bit for bit; damage, lies and traversal are refused; one tensor is read alone."""
+"""The laws of archives: files come out bit for bit; damage, lies and traversal are refused; a tensor is read alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plan_bytes(path: str, data: bytes, **options: Any) -> FilePlan:
 
 
 def archive_of(files: dict[str, bytes], **options: Any) -> bytes:
-    """An archive of files given by their contents."""
+    """Return an archive of files given by their contents."""
     stream = io.BytesIO()
     with ArchiveWriter(stream, **options) as archive:
         for path, data in files.items():
@@ -55,7 +55,7 @@ def opened(data: bytes, **options: Any) -> ArchiveReader:
 
 
 def restored(data: bytes, **options: Any) -> dict[str, bytes]:
-    """The files of an archive by their paths."""
+    """Return the files of an archive by their paths."""
     with opened(data, **options) as archive:
         return {entry.path: b"".join(part.tobytes() for part in archive.restored(entry)) for entry in archive.files}
 
@@ -89,7 +89,7 @@ def test_a_reader_written_from_the_page_alone_reads_archives():
 
 
 def read_as_written(data: bytes) -> dict[str, bytes]:
-    """A second reader, written from docs/archive.md."""
+    """Read an archive as docs/archive.md says, without gcodec's reader."""
     assert data[:8] == b"\x89GCA\x01\0\0\0" and data[-4:] == b"ACG\x89"
     size, raw = (int.from_bytes(data[at : at + 8], "little") for at in (-32, -24))
     start = len(data) - 32 - size - -size % 8
@@ -319,7 +319,7 @@ SMALL = archive_of(
 
 
 def outcome(data: bytes) -> dict[str, bytes] | None:
-    """The files, or None if a GcodecError was raised; any other error passes."""
+    """Return the files, or None if a GcodecError was raised; any other error passes."""
     try:
         return restored(data, threads=1)
     except GcodecError:
@@ -349,28 +349,28 @@ def test_bytes_before_or_after_an_archive_and_other_versions_are_refused():
 
 
 def index_of(data: bytes) -> tuple[bytes, Any]:
-    """The archive up to its index, and the index."""
+    """Return the archive up to its index, and the index."""
     size = int.from_bytes(data[-32:-24], "little")
     start = len(data) - 32 - size - -size % 8
     return data[:start], json.loads(zstandard.decompress(data[start : start + size]))
 
 
 def with_index(chunks: bytes, index: Any, codec: int = ZSTD) -> bytes:
-    """An archive with an index of the tester's choice, and all its hashes right."""
+    """Return an archive with an index of the tester's choice, and all its hashes right."""
     raw = index if isinstance(index, bytes) else json.dumps(index).encode()
     stored = zstandard.ZstdCompressor().compress(raw) if codec == ZSTD else raw
     return chunks + stored + bytes(-len(stored) % 8) + Trailer(len(stored), len(raw), codec).write_to(stored)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """Yield every place in a JSON value."""
     yield path
     for key, child in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from places(child, (*path, key))
 
 
 def holder_of(value: Any, path: tuple[Any, ...]) -> Any:
-    """The object or array that holds a place."""
+    """Return the object or array that holds a place."""
     for key in path[:-1]:
         value = value[key]
     return value

@@ -1,4 +1,4 @@
-"""Archives against a base: what goes in comes out with the same base, and never without it or with another."""
+"""The laws of archives against a base: files come out with the same base, and never without it or with another."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RNG = np.random.default_rng(11)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Every test works in a folder of its own."""
+    """Run every test in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def later(array: np.ndarray, change: float = 1e-4) -> np.ndarray:
-    """The same array after some steps of training: every value a little off."""
+    """Return the same array after some steps of training: every value a little off."""
     return (array * (1 + change * RNG.standard_normal(array.shape))).astype(array.dtype)
 
 
@@ -55,7 +55,7 @@ def saved(tensors: dict[str, Any], **options: Any) -> bytes:
 
 
 def archive_of(files: dict[str, bytes], base: Bases | None = None, **options: Any) -> bytes:
-    """An archive of files given by their contents."""
+    """Return an archive of files given by their contents."""
     stream = io.BytesIO()
     with ArchiveWriter(stream, **options) as archive:
         for path, data in files.items():
@@ -70,7 +70,7 @@ def restored(data: bytes, base: Bases | None, **options: Any) -> dict[str, bytes
 
 
 def bases_of(data: bytes) -> dict[str, str | None]:
-    """By tensor, the hash of what it is coded against."""
+    """Return the hash of what each tensor is coded against."""
     with ArchiveReader(io.BytesIO(data)) as archive:
         return {tensor.name: entry.segments[tensor.segment].base for entry, tensor in archive.tensors()}
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_is_smaller_against_the_one_before():
 
 
 def forms(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The same tensors in all forms that a base may have."""
+    """Return the same tensors in all forms that a base may have."""
     write({"f/x.safetensors": safetensors_bytes(tensors), "f/x.npz": npz(tensors), "f/x.pt": torch_bytes(tensors),
            "f/z.npz": npz(tensors, compressed=True), "f/x.gc": saved(tensors)})
     model = {"model/" + name: array for name, array in tensors.items()}     # as in the .pt
@@ -336,7 +336,7 @@ def saved_to(path: str, tensors: dict[str, Any]) -> str:
 
 
 def test_a_reader_written_from_the_page_alone_reads_against_a_base():
-    """docs/archive.md, section 5: chunks of a segment are frames of the same range of the base."""
+    """By docs/archive.md, section 5, chunks of a segment are frames of the same range of the base."""
     with Bases(saved_to("old.gc", OLD)) as bases:
         small = archive_of({"x.safetensors": safetensors_bytes(NEW)}, bases, part_bytes=1 << 12)
     for data in (DATA, small):

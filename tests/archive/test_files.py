@@ -1,4 +1,4 @@
-"""What a file is made of: told by its content, cut where its tensors are; malformed files are refused."""
+"""The laws of reading files: told by content, cut where tensors are; malformed files are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def torch_file(value: object, **options) -> bytes:
 
 
 def array_of(found: FilePlan, name: str) -> np.ndarray:
-    """A tensor's values, looked up as the plan says where they are."""
+    """Return a tensor's values, looked up where the plan says they are."""
     view = next(view for view in found.tensors if view.name == name)
     segment = found.segments[view.segment]
     dtype = numpy_dtype(view.dtype)
@@ -253,7 +253,7 @@ def test_tensors_of_optimizer_states_and_bare_tensors_are_named():
 
 
 class Surprise:
-    """Unpickling this for real would leave a file behind."""
+    """An object that leaves a file behind when it is really unpickled."""
 
     def __reduce__(self):
         return Path.touch, (Path("surprise"),)

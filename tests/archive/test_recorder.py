@@ -1,4 +1,4 @@
-"""What the recorder writes is what the optimizer had: a dump alone is enough to repeat the step."""
+"""The laws of the recorder: a dump holds what the optimizer had and is enough to repeat the step."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def make_sgd(model: nn.Module, **options) -> torch.optim.SGD:
 
 
 def record(model: nn.Module, optimizer: torch.optim.Optimizer, folder, **options) -> Dump:
-    """The dump of one step, read back."""
+    """Record one step and read the dump back."""
     path = Recorder(model, optimizer, folder, steps=[1], **options).record()
     assert path
     return read_dump(path)
 
 
 def repeat_step(dump: Dump) -> dict[str, torch.Tensor]:
-    """The parameters after the step, from nothing but the dump."""
+    """Return the parameters after the step, computed from nothing but the dump."""
     parameters = {name: nn.Parameter(torch.from_numpy(dump.param(name))) for name in dump.names}
     optimizer = getattr(torch.optim, dump.optimizer)([{"params": [p]} for p in parameters.values()], lr=1.0)
     for (name, parameter), group in zip(parameters.items(), optimizer.param_groups, strict=True):
@@ -244,7 +244,7 @@ def test_names_select_the_parameters_that_are_recorded(names, expected, tmp_path
 
 
 class Wrapper(nn.Module):
-    """As DistributedDataParallel names things."""
+    """A module that names its parameters as DistributedDataParallel does."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ class Wrapper(nn.Module):
 
 
 class HalfWrapper(Wrapper):
-    """Not a wrapper: ``module`` is one part of it, so its name has to stay."""
+    """A module of which ``module`` is one part, so that its name has to stay."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)

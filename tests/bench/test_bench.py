@@ -1,4 +1,4 @@
-"""What the benchmarks compute and claim: bounds known by hand, round trips, the README's code, the demo."""
+"""The laws of the benchmarks: bounds known by hand, round trips of codecs, the README's code, whole runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOAT32 = BY_NAME["float32"]
 
 @pytest.fixture(scope="module")
 def gradient() -> inputs.Input:
-    """4096 recorded gradients with their levels."""
+    """Return 4096 recorded gradients with their levels."""
     dump = read_dump(CORPUS / "cnn-step-000600.safetensors")
     whole = inputs.gradients(dump, "cnn", names=["blocks.3.conv2.weight"])
     levels = {ladder: values[:4096] for ladder, values in whole.levels.items()}
@@ -389,7 +389,7 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
 
 
 def test_the_benchmark_of_gpu_allreduces_runs_on_the_host(tmp_path):
-    """What the device itself is measured by, tests/gpu/cuda_cases.py runs."""
+    """How it measures a device, tests/gpu/cuda_cases.py tests."""
     from bench import gpu_allreduce
     from gcodec.benchmark.csv_tables import read_table
 

@@ -1,4 +1,5 @@
-"""The distributed benchmarks without their network: rows, the model's formulas, checks of results, tables, pictures."""
+"""The laws of the distributed benchmarks, without their network: rows, formulas, checks of results, tables, pictures.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_workers_are_told_rank_and_size_in_their_environment():
 
 
 class Here(bed.Bed):
-    """Workers, but no network: commands run as they are."""
+    """A bed of workers without a network: commands run as they are."""
 
     def inside(self, rank: int) -> list[str]:
         return ["env", f"HERE={rank}"]
@@ -210,7 +211,7 @@ def result(steps: int = 40) -> dict[str, Any]:
 
 
 def controlled() -> dict[str, Any]:
-    """The dense run, and the same with counts of a controller's."""
+    """Return the dense run, and the same with counts of a controller's."""
     dense = result()["runs"][training.FP32]
     gravac = {**dense, "stats": {"compressor": {"float_ratio": 8.0}}}
     return {**result(), "runs": {training.FP32: {**dense, "stats": {}}, controllers.METHODS[4]: gravac}}

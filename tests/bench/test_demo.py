@@ -1,4 +1,4 @@
-"""The demo's trainings, text, pictures and table, on short runs."""
+"""The laws of the demo's trainings, text, pictures and table, on short runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Both models after a few steps: (folder, name to outcome)."""
+    """Train both models for a few steps: (folder, name to outcome)."""
     folder = tmp_path_factory.mktemp("demo")
     outcomes = train.train_all(folder, train.QUICK_PLANS, show=False)
     return folder, {outcome.model: outcome for outcome in outcomes}

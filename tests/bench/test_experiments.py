@@ -1,5 +1,5 @@
-"""What the experiments rest on: problems drawn from a seed, trainings that are those of all ranks together, decisions
-that repeat, traffic counted as the model has it; and the whole of GraVAC's, on a few steps."""
+"""The laws of the experiments: problems drawn from a seed, trainings that are those of all ranks, decisions that
+repeat, traffic counted as the model has it; and all experiments of GraVAC, on a few steps."""
 
 from __future__ import annotations
 

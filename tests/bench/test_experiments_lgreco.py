@@ -1,4 +1,4 @@
-"""L-GreCo's experiments: trainings that repeat, decisions that keep their promise, a model that is consistent."""
+"""The laws of L-GreCo's experiments: trainings that repeat, decisions that keep their promise, a consistent model."""
 
 from __future__ import annotations
 

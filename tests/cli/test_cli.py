@@ -1,4 +1,5 @@
-"""The command line: every kind of input there and back, exit codes, nothing left behind, nothing replaced unasked."""
+"""The laws of the command line: every kind of input there and back, exit codes, nothing left behind or replaced
+unasked."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ FLOATS = (RNG.standard_normal((50, 60)) * 1e-3).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Every test works in a folder of its own."""
+    """Run every test in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -412,7 +413,7 @@ def test_interruptions_leave_no_partial_files(interruption, monkeypatch, capsys)
 
 
 class Interrupter:
-    """Stands for a progress bar during which something happens."""
+    """A stand-in for a progress bar during which something happens."""
 
     def __init__(self, function: Any) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""The laws of the codec over the table of cases, and the arguments that it refuses."""
+"""The laws of the codec over the table of cases (:mod:`tests.support.cases`), and the arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ with_tail = pytest.mark.parametrize("dtype", [name for name, kind in KINDS.items
 
 
 def rng_of(which: Case) -> Random:
-    """Chance that is the same in every run."""
+    """Return a generator that draws the same numbers for a case in every run."""
     return Random(zlib.crc32(str(which).encode()))
 
 
@@ -151,12 +151,12 @@ def test_truncated_frames_and_flipped_bits_of_predicted_rows_are_refused(which):
 
 
 def kinds_of(frame: bytes) -> set[int]:
-    """Kinds of the blocks of a frame."""
+    """Return the kinds of the blocks of a frame."""
     return {block[0] for block in Draft.of(frame, laws.SHIPPED).blocks}
 
 
 def test_the_cases_of_predicted_rows_are_predicted():
-    """All natures of rows in some type, and next to each other blocks of every kind."""
+    """All natures of rows are predicted in some type, and blocks of every kind stand next to each other."""
     found = {which: kinds_of(gcodec.encode(which.array(), **which.options)) for which in MULTIPLES}
     assert {which.name for which, kinds in found.items() if 3 in kinds} == {which.name for which in MULTIPLES}
     assert {0, 1, 2, 3} in found.values()
@@ -182,8 +182,8 @@ def test_prediction_by_templates_can_be_turned_off(which):
 @predicted_types
 @pytest.mark.parametrize("shape", [(300, 33), (100, 128), (3, 40, 300), (40, 5000), (8, 20, 64)], ids=str)
 def test_multiples_of_a_row_cost_little(dtype, shape):
-    """Besides template and scales less than 2 bits per value, and where a value has more mantissa bits than a scale,
-    the bits that the scale does not tell."""
+    """Besides template and scales a value takes less than 2 bits, and where a value has more mantissa bits than a
+    scale, the bits that the scale does not tell."""
     kind = KINDS[dtype]
     bits = multiples(kind, np.random.default_rng(1), shape)
     frame = gcodec.encode(as_type(bits, dtype), dtype=dtype)
@@ -196,7 +196,7 @@ def test_multiples_of_a_row_cost_little(dtype, shape):
 
 
 def test_rounded_multiples_of_a_row_are_predicted_exactly():
-    """bfloat16: what rounding did to the rows of a template averages out, and next to no value is missed. Beside scales
+    """The rounding errors of bfloat16 rows average out in a template, so that next to no value is missed. Beside scales
     and template, 1 bit per value is the least that a code can take."""
     rng = np.random.default_rng(7)
     row, scales = rng.standard_normal(256).astype(np.float32), rng.uniform(0.5, 2, (4096, 1)).astype(np.float32)
@@ -264,7 +264,7 @@ if torch.set_flush_denormal(True):
 
 
 def test_frames_decode_the_same_on_a_processor_that_flushes_denormals(tmp_path):
-    """In a process of its own, since the mode is the thread's."""
+    """The mode is the thread's, so frames are decoded in a process of their own."""
     pytest.importorskip("torch")
     wanted = {}
     for seed in range(12):
@@ -304,7 +304,7 @@ def test_fixed_mantissa_bits_keep_their_bound(dtype, rounding):
 # Properties
 
 def arrays_of(dtype):
-    """Hypothesis: bits of a type, from a few patterns and from anything."""
+    """Return a strategy of bits of a type, from a few patterns and from anything."""
     kind = KINDS[dtype]
     patterns = st.sampled_from([int(bits) for bits in specials(kind)])
     anything = st.integers(0, (1 << kind.W) - 1)
@@ -359,12 +359,12 @@ def test_levels_of_any_ladder_are_decoded(seed, dtype, data):
 # Streams, and codebooks that have become stale: an escape covers what a codebook does not know
 
 def as_type(bits, dtype):
-    """What to give to ``encode``, with ``dtype``."""
+    """Return what to give to ``encode``, with ``dtype``."""
     return bits if dtype in BITS_ONLY else bits.view(dtype)
 
 
 def named_in(frame, carried):
-    """Codebooks that a frame names by id, out of the records that earlier ones carried."""
+    """Return the codebooks that a frame names by id, out of the records that earlier ones carried."""
     kind = reference.DTYPES[frame[5]]
     hashes = {reference.checksum(record, kind.H): record for record in carried}
     names = [frame[at + 4 : at + 16] for at in range(48, len(frame) - 16) if frame[at : at + 4] == b"\x01\0\0\0"]
@@ -413,7 +413,7 @@ def test_a_streams_codebook_suits_more_arrays_of_its_distribution(dtype):
 
 
 def steps_that_carry(encoder, scales):
-    """The steps of a stream whose frames carry a codebook; all frames must decode."""
+    """Return the steps of a stream whose frames carry a codebook; all frames must decode."""
     kind, rng, decoder = KINDS["float32"], np.random.default_rng(1), gcodec.Decoder()
     found: list[int] = []
     carried: list[bytes] = []
@@ -479,7 +479,7 @@ def test_streams_take_output_buffers_threads_rounding_and_limits():
 
 def planned(bits: np.ndarray, dtype: str, options: EncoderOptions | None = None,
             given: FixedCodebooks | None = None) -> tuple[bytes, FramePlan]:
-    """A lossless frame and the plan it was made by."""
+    """Return a lossless frame and the plan it was made by."""
     values = values_of(as_type(bits, dtype), dtype)
     steps, no_levels = bit_layouts.lossless(values.dtype), np.zeros(0, np.uint8)
     request = EncodeRequest(values, steps, no_levels, options or EncoderOptions(), threads=1, fixed=given)
@@ -595,7 +595,7 @@ READ_ONLY.setflags(write=False)
 
 @cache
 def frame_of_x():
-    """The frame of ``X``."""
+    """Return the frame of ``X``."""
     return gcodec.encode(X)
 
 

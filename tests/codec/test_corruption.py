@@ -1,4 +1,5 @@
-"""Bytes from strangers: frames spoilt on purpose, all checksums right, and what a decoder may touch as it reads them.
+"""The laws of reading bytes from strangers: frames spoilt on purpose, all checksums right, and what a decoder may
+touch.
 
 The second decoder says what is right: both must find the same values, or refuse for the same kind of reason. That no
 access leaves its array is checked by the machine: in a process of its own, every array that gcodec allocates, the data
@@ -58,7 +59,7 @@ BLOCK_KINDS: tuple[BlockKind, ...] = ("constant", "raw", "coded", "predicted")
 
 @functools.cache
 def small_frames() -> tuple[Built, ...]:
-    """Frames of every type and kind of block, short enough to be spoilt in every way."""
+    """Build frames of every type and kind of block, short enough to be spoilt in every way."""
     frames = []
     for dtype in DTYPES:
         frames += [build_frame(Random(f"{dtype} {kind}"), dtype=dtype, n_values=150, block_log2=10, kinds=[kind])
@@ -82,7 +83,7 @@ def small_frames() -> tuple[Built, ...]:
 
 @functools.cache
 def frames_with_a_base() -> tuple[Built, ...]:
-    """Short frames that ``encode`` wrote against a base."""
+    """Encode short frames against a base."""
     found = []
     for dtype, kind in KINDS.items():
         if kind.predicted:
@@ -97,7 +98,7 @@ def frames_with_a_base() -> tuple[Built, ...]:
 
 @functools.cache
 def frames_of_the_encoder() -> tuple[bytes, ...]:
-    """Short frames as ``encode`` writes them, of every type and mode."""
+    """Encode short frames of every type and mode."""
     found = []
     for dtype, kind in KINDS.items():
         bits = gaussian(kind, np.random.default_rng(kind.W), 700, zeros=0.2)
@@ -143,7 +144,7 @@ def test_thousands_of_valid_frames_that_no_encoder_writes_decode():
 
 
 def test_every_mutation_is_refused_for_its_reason():
-    """What each is refused for, the second decoder confirms in tests/format/test_reference.py."""
+    """The second decoder confirms the reasons in tests/format/test_reference.py."""
     spoilt = set()
     for seed, built in enumerate(small_frames()):
         for mutation in mutations(built.frame, Random(seed), built.codebooks):
@@ -175,7 +176,7 @@ def test_a_base_hash_of_0_counts_as_a_hash():
 
 
 def altered(draft: Draft, rng: Random) -> bytes:
-    """A frame with a few bytes of its blocks changed, and all checksums set right."""
+    """Return a frame with a few bytes of its blocks changed, and all checksums set right."""
     blocks = [bytearray(block) for block in draft.blocks]
     for _ in range(rng.choice([1, 1, 2, 5])):
         block = rng.choice(blocks)
@@ -188,7 +189,7 @@ def altered(draft: Draft, rng: Random) -> bytes:
 def check_altered(
     frame: bytes, codebooks: dict[tuple[int, int], bytes], rng: Random, times: int, base: Bits | None = None
 ) -> set[str]:
-    """Both decoders make the same of altered frames; returns what they made of them."""
+    """Check that both decoders make the same of altered frames; return what they made of them."""
     seen: set[str] = set()
     draft = Draft.of(frame, laws.SHIPPED | codebooks)
     for _ in range(times if draft.blocks else 0):
@@ -231,7 +232,7 @@ def test_both_decoders_treat_thousands_of_altered_blocks_alike():
 
 
 def altered_prelude(frame: bytes, rng: Random) -> bytes:
-    """A frame with one byte of its prelude changed, and the checksum set right."""
+    """Return a frame with one byte of its prelude changed, and the checksum set right."""
     spoilt = bytearray(frame)
     prelude_bytes = int.from_bytes(frame[32:40], "little")
     at = rng.choice([place for place in range(4, prelude_bytes) if not 16 <= place < 24 and not 32 <= place < 48])
@@ -268,7 +269,7 @@ def test_both_decoders_treat_any_bytes_behind_a_valid_header_alike(data, seed):
 # What a decoder leaves alone
 
 def test_frames_with_several_faults_are_refused_in_the_order_of_the_page():
-    """Docs/format.md section 9: each step comes before the next."""
+    """By docs/format.md, section 9, each step comes before the next."""
     draft = Draft.of(build_frame(Random(3), dtype=1, n_values=500, n_codebooks=1, kinds=["coded"]).frame, {})
     frame = draft.seal(dtype=99)
     assert laws.outcome(frame) == "unsupported"
@@ -284,7 +285,7 @@ def test_frames_with_several_faults_are_refused_in_the_order_of_the_page():
 
 
 def test_frames_that_claim_many_values_allocate_nothing():
-    """Frames of a few bytes that claim up to 2^47 values."""
+    """The frames have a few bytes and claim up to 2^47 values."""
     for shape in ((2**47,), (2**46, 1), (2**24, 2**20)):
         n_values = int(np.prod(shape, dtype=object))
         draft = Draft(4, 0, 0, 20, 8, n_values, shape, (53,), ((0, 1),), (), ())
@@ -319,7 +320,7 @@ def test_random_access_verifies_what_it_reads_and_no_more():
 
 
 def test_blocks_that_change_places_are_refused():
-    """Blocks that change places are noticed, though each is whole."""
+    """Each block is whole, but its checksum is seeded with its place."""
     draft = Draft.of(build_frame(Random(9), dtype=2, n_values=3 << 10, block_log2=10, kinds=["raw"]).frame, {})
     sealed = [sealed_block(block, b) for b, block in enumerate(draft.blocks)]
     swapped = replace(draft, blocks=(sealed[1], sealed[0], sealed[2])).seal(seal_blocks=False)
@@ -333,10 +334,8 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 class Guarded:
-    """numpy, for a module of gcodec, of which ``empty`` and ``zeros`` put every array against a forbidden page.
-
-    ``side``: "after" or "before" the array.
-    """
+    """A stand-in for numpy in a module of gcodec, whose ``empty`` and ``zeros`` put every array against a forbidden
+    page."""
 
     def __init__(self, side: str) -> None:
         self.side = side
@@ -345,7 +344,7 @@ class Guarded:
         return getattr(np, name)
 
     def empty(self, shape: Any, dtype: Any = float, **more: Any) -> np.ndarray:
-        """As numpy's, but filled with bytes that stand out."""
+        """Return an array as numpy does, but filled with bytes that stand out."""
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))
         memory = guarded_bytes(count * kind.itemsize, self.side, kind.alignment)
@@ -353,14 +352,14 @@ class Guarded:
         return memory.view(kind).reshape(shape)
 
     def zeros(self, shape: Any, dtype: Any = float, **more: Any) -> np.ndarray:
-        """As numpy's."""
+        """Return zeros as numpy does."""
         array = self.empty(shape, dtype)
         array[...] = 0
         return array
 
 
 def guarded_bytes(size: int, side: str, alignment: int = 1) -> np.ndarray:
-    """uint8[size] right before or after a page that may not be touched; freed with the array."""
+    """Return uint8[size] right before or after a page that may not be touched; freed with the array."""
     assert _libc is not None
     room = max(-(-size // PAGE), 1) * PAGE
     memory = mmap.mmap(-1, room + PAGE)
@@ -373,21 +372,21 @@ def guarded_bytes(size: int, side: str, alignment: int = 1) -> np.ndarray:
 
 
 def guarded_array(bits: Bits, side: str) -> np.ndarray:
-    """The values, flat, in such memory."""
+    """Return the values, flat, in guarded memory."""
     copy = guarded_bytes(bits.nbytes, side, bits.itemsize).view(bits.dtype)
     copy[:] = bits.reshape(-1)
     return copy
 
 
 def guarded_copy(data: bytes, side: str) -> np.ndarray:
-    """The bytes in such memory."""
+    """Return the bytes in guarded memory."""
     copy = guarded_bytes(len(data), side)
     copy[:] = np.frombuffer(data, np.uint8)
     return copy
 
 
 def frames_to_read(many: bool) -> Iterator[Built]:
-    """Valid and spoilt frames alike, with the codebooks that they name and the base that they need."""
+    """Yield valid and spoilt frames alike, with the codebooks that they name and the base that they need."""
     for seed, built in enumerate(small_frames()):
         rng = Random(f"guarded {seed}")
         yield built
@@ -449,7 +448,7 @@ def read_guarded(side: str, many: bool) -> None:
 
 
 def run_guarded(side: str, many: str, **environment: str) -> str:
-    """What :func:`read_guarded` prints in a process of its own."""
+    """Return what :func:`read_guarded` prints in a process of its own."""
     done = subprocess.run([sys.executable, "-m", "tests.codec.test_corruption", side, many], cwd=ROOT,
                           capture_output=True, text=True, check=False, env=os.environ | environment)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -475,7 +474,8 @@ def test_coding_many_frames_touches_no_memory_outside_of_the_arrays(side):
 @pytest.mark.slow
 @linux_only
 def test_no_index_of_a_kernel_is_out_of_bounds(tmp_path):
-    """The same under numba's own checks, which also see a row that runs into the next. Kernels are compiled anew."""
+    """The frames are read under numba's own checks, which also see a row that runs into the next. Kernels compile anew.
+    """
     assert "refused" in run_guarded("after", "few", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
 
 

@@ -1,4 +1,5 @@
-"""The table of value types: numbers that stand in frames and messages never change; kernels agree with it."""
+"""The laws of the table of value types: numbers that stand in frames and messages never change; kernels agree with it.
+"""
 
 from __future__ import annotations
 

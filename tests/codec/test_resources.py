@@ -1,4 +1,4 @@
-"""Threads and memory: whoever calls, from wherever, gets the same bytes, and no more memory is taken than they need."""
+"""The laws of threads and memory: callers on any thread get the same bytes, and no more memory is taken than needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = 1 << 20     # values: 64 blocks
 
 
 def large(seed: int = 0) -> np.ndarray:
-    """Blocks that are coded, raw, constant and zero, and not a whole number of them."""
+    """Return an array whose blocks are coded, raw, constant and zero, and not a whole number of them."""
     rng, kind = np.random.default_rng(seed), KINDS["float32"]
     bits = np.concatenate([gaussian(kind, rng, LARGE // 2), noise(kind, rng, LARGE // 4),
                            np.zeros(LARGE // 8, np.uint32), gaussian(kind, rng, LARGE // 8 + 77, zeros=0.5)])
@@ -33,7 +33,7 @@ def large(seed: int = 0) -> np.ndarray:
 
 
 def run_python(program: str) -> str:
-    """What ``program`` prints in a process of its own; one that hangs is ended."""
+    """Return what ``program`` prints in a process of its own; one that hangs is ended."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True,
                           check=False, timeout=600)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -44,8 +44,7 @@ def run_python(program: str) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_ordered_writer_puts_parts_down_one_after_another(seed):
-    """Whatever the order in which they are made, and with no more buffers than there are; the part whose place is known
-    is made there."""
+    """Parts are made in any order with no more buffers than there are; the part whose place is known is made there."""
     rng = Random(seed)
     n_parts, free = rng.randrange(1, 30), rng.randrange(1, 6)
     ordered = OrderedWriter(n_parts, list(range(free)), 100, rng.randrange(1, 5))
@@ -218,7 +217,7 @@ def growth(call):
 @linux_only
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_arrays_take_little_more_memory_than_their_results(threads):
-    """Of encode, the frame; of decode, the array; a tenth more, and a few MiB."""
+    """Encoding takes the frame, decoding the array, and both a tenth more and a few MiB."""
     lines = run_python(MEASURE + f"""
 n = 1 << 24
 x = np.random.default_rng(0).standard_normal(n, np.float32)

@@ -1,4 +1,4 @@
-"""Arrays in and out: layouts in memory, byte orders, numpy and torch, types that numpy lacks."""
+"""The laws of arrays in and out: layouts in memory, byte orders, numpy and torch, types that numpy lacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HAS_ML_DTYPES = importlib.util.find_spec("ml_dtypes") is not None
 
 
 def grid(dtype: str, *shape: int) -> np.ndarray:
-    """Bits of a type, NaN payloads and all, in a shape."""
+    """Return bits of a type in a shape, NaN payloads and all."""
     kind = KINDS[dtype]
     n = int(np.prod(shape))
     some = np.concatenate([specials(kind), gaussian(kind, np.random.default_rng(n), n, zeros=0.1)])[:n]
