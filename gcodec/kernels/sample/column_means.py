@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.scalar import I8, I32, NARROW, U32, U64
+from ..core.scalar import I8, I32, U32, U64, head_of
 from ..core.unaligned import fetch_values, subarray, width_of
 from ..heads.means import mean_head
 
@@ -77,10 +77,9 @@ def add_row(row, head_shift, head_mask, sums, numbers):
     mean, _ = mean_head(row, head_shift, head_mask)
     mean_32, total = I32(mean), U32(0)
     if width_of(row) <= 32:
-        shift, mask = U32(head_shift) & NARROW, U32(head_mask)
         for j in range(count):
             bits = U32(row[j])
-            difference = I32(I32((bits >> shift) & mask) - mean_32)
+            difference = I32(I32(head_of(bits, head_shift, head_mask)) - mean_32)
             difference = difference if bits else I32(0)
             column_sums[j] = I32(column_sums[j] + difference)
             column_numbers[j] = I32(column_numbers[j] + I32(bits != U32(0)))
@@ -88,7 +87,7 @@ def add_row(row, head_shift, head_mask, sums, numbers):
     else:
         for j in range(count):
             word = U64(row[j])
-            difference_64 = I32(I32((word >> U64(head_shift)) & U64(head_mask)) - mean_32)
+            difference_64 = I32(I32(head_of(word, head_shift, head_mask)) - mean_32)
             difference_64 = difference_64 if word else I32(0)
             column_sums[j] = I32(column_sums[j] + difference_64)
             column_numbers[j] = I32(column_numbers[j] + I32(word != U64(0)))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.scalar import NARROW, U16, U32, U64, bin_of, bin_of_head
+from ..core.scalar import U16, U32, U64, bin_of, bin_of_head, head_of
 from ..core.unaligned import fetch_values, subarray, subarray_if_any, width_of
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import mean_head
@@ -81,9 +81,8 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
             bin_if_nonzero = bin_of_head(U32(word >> shift), origin, mask, window, center)
             result[i] = U16(bin_if_nonzero if word else U32(0))
     else:
-        narrow_shift = U32(spec.head_shift) & NARROW
         for i in range(n):
-            result[i] = U16(bin_of(U32(values[i]), origin, narrow_shift, mask, window, center))
+            result[i] = U16(bin_of(U32(values[i]), origin, U32(spec.head_shift), mask, window, center))
     if levels is not None:  # each level's window lies behind that of the level before
         max_level = U16(n_levels - 1)
         for i in range(n):
@@ -152,11 +151,11 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
     Returns:
         The min and the max head of values that are not zero.
     """
-    n, counters, shift, mask = len(values), subarray(bins, 0, len(values)), U32(head_shift) & NARROW, U32(head_mask)
+    n, counters, mask = len(values), subarray(bins, 0, len(values)), U32(head_mask)
     min_head, max_head, zero = mask, U32(0), head_mask + 1
     for i in range(n):
         bits = U32(values[i])
-        head = U32(U32(bits >> shift) & mask)
+        head = head_of(bits, head_shift, mask)
         max_head = max(max_head, head)  # a zero's head is 0, which changes no max
         min_head = min(min_head, head if bits else mask)
         counters[i] = U16(head if bits else U32(mask + U32(1)))
