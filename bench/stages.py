@@ -39,8 +39,8 @@ from gcodec.kernels.block import encode as encoder
 from gcodec.kernels.block import header
 from gcodec.kernels.core.jit import kernel
 from gcodec.kernels.core.unaligned import subarray, subarray_if_any
-from gcodec.kernels.entropy import encode_streams
-from gcodec.kernels.entropy.decode_streams import decode_streams
+from gcodec.kernels.entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
+from gcodec.kernels.entropy.encode_streams import NextValues, checksum, encode_buffers, encode_streams, prefix_encoder
 from gcodec.kernels.entropy.prefix_code import ESCAPE
 from gcodec.kernels.heads.symbols import find_block_symbols, symbol_ranges
 from gcodec.kernels.levels.rounding import round_values
@@ -83,10 +83,9 @@ def encode_up_to(upto, values, levels, geometry, float_bits, begin, end, roundin
                                           out, at + header.CODED_HEADER)
         if upto == 3:
             continue
-        encode_streams.encode_streams(scratch.symbols, some, n, stream_len, books.table[c], books.escape_code[c],
-                               np.int64(books.lengths[c, ESCAPE]), float_bits.head_bits, float_bits.head_shift,
-                               books.run_symbol[c], scratch.chunk, out, streams_at, scratch.stream_bytes,
-                               subarray(values, b * geometry.block + n, n), 64 if rounded is None else 128)
+        following = NextValues(subarray(values, b * geometry.block + n, n), np.int64(64 if rounded is None else 128))
+        encode_streams(some, stream_len, prefix_encoder(books, c, float_bits), following, encode_buffers(scratch), out,
+                       streams_at)
 
 
 @kernel
@@ -97,7 +96,7 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, c
     for b in range(begin, end):
         at, size = offsets[b], sizes[b]
         n = min(geometry.block, geometry.n_values - b * geometry.block)
-        bad += encode_streams.checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
+        bad += checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
         if upto == 1 or data[at] != header.CODED:
             continue
         c, n_streams = data[at + header.CODEBOOK], (n + stream_len - 1) // stream_len
@@ -109,11 +108,9 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, c
             scratch.stream_bytes[s] += fields.min_stream_bytes
             scratch.starts[s] = position
             position += scratch.stream_bytes[s]
-        decode_streams(data, scratch.starts, scratch.stream_bytes, n, stream_len, fields.run_symbol,
-                       books.table[c], books.lengths[c], np.int64(books.lengths[c, ESCAPE]), float_bits.head_bits,
-                       scratch.decoders,
-                       scratch.symbols, scratch.escapes, scratch.escape_heads, at + size,
-                       subarray(out, b * geometry.block, n))
+        code = PrefixDecoder(books.table[c], books.lengths[c], np.int64(books.lengths[c, ESCAPE]),
+                             np.int64(float_bits.head_bits), fields.run_symbol)
+        decode_streams(data, stream_len, code, decode_buffers(scratch), subarray(out, b * geometry.block, n), at + size)
         if upto == 2:
             continue
         layouts.count_plane_items(n, stream_len, layouts.plane_tables(books, c), planes, scratch)

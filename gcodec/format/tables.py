@@ -82,29 +82,22 @@ def _stack(
         escape_code=np.empty(n, np.uint32),
         table=np.empty((n, prefix_code.TABLE_SIZE), np.uint64) if decode else np.empty((n, 256), np.uint32),
     )
-    *tables, escape_code, table = books
     if not decode and n:
-        _fill_encoders(codebooks, marks, shifts, tuple(tables), escape_code, table)
+        _fill_encoders(codebooks, marks, shifts, books)
         return books, planes
     for k, codebook in enumerate(codebooks):
-        ranges, lengths = codebook.range_array, codebook.length_array
-        fill_tables(k, ranges, lengths, codebook.head_bits, marks, shifts, *tables)
-        escape_code[k] = codebook.codes[ESCAPE]
-        codebook.fill_decode_table(table[k])
+        _fill_tables(
+            "books", k, codebook.range_array, codebook.length_array, codebook.head_bits, marks, shifts, books
+        )
+        books.escape_code[k] = codebook.codes[ESCAPE]
+        codebook.fill_decode_table(books.table[k])
     return books, planes
 
 
-_fill_all = Specialized(fill_encoders)
+_fill_all, _fill_tables = Specialized(fill_encoders), Specialized(fill_tables)
 
 
-def _fill_encoders(
-    codebooks: tuple[Codebook, ...],
-    marks: np.ndarray,
-    shifts: np.ndarray,
-    tables: tuple[np.ndarray, ...],
-    escape_code: np.ndarray,
-    table: np.ndarray,
-) -> None:
+def _fill_encoders(codebooks: tuple[Codebook, ...], marks: np.ndarray, shifts: np.ndarray, books: Books) -> None:
     """Fill all tables to encode with by one kernel: new codebooks come at every call. Raises Corruption."""
     complete = _fill_all(
         "books",
@@ -115,9 +108,7 @@ def _fill_encoders(
         shifts,
         np.empty(MAX_LENGTH + 1, np.uint32),
         np.empty(ESCAPE + 1, np.uint32),
-        tables,
-        escape_code,
-        table,
+        books,
     )
     if not complete:
         _ = [codebook.codes for codebook in codebooks]  # says so

@@ -7,7 +7,7 @@ import numpy as np
 from ..core.jit import inlined, kernel
 from ..core.scalar import U64
 from ..core.unaligned import load_u16, load_u32, load_u64, load_value, subarray, width_of
-from ..entropy.decode_streams import decode_streams
+from ..entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
 from ..entropy.encode_streams import STREAM_PAD
 from ..entropy.prefix_code import ESCAPE
 from ..heads.column_references import fill_columns, restore_columns
@@ -91,24 +91,11 @@ def decode_coded(data, at, size, start, n, stream_len, float_bits, columns, c, b
         unpack_numbers(data, references_at, n_streams, reference_width, scratch.references)
         for s in range(n_streams):
             bases[s] = (base + np.int64(scratch.references[s])) & head_mask
-        n_escapes = decode_streams(
-            data,
-            starts,
-            stream_bytes,
-            n,
-            stream_len,
-            run_symbol,
-            books.table[c],
-            books.lengths[c],
-            np.int64(books.lengths[c, ESCAPE]),
-            float_bits.head_bits,
-            scratch.decoders,
-            scratch.symbols,
-            scratch.escapes,
-            scratch.escape_heads,
-            at + size,
-            out,
+        escape_length = np.int64(books.lengths[c, ESCAPE])
+        code = PrefixDecoder(
+            books.table[c], books.lengths[c], escape_length, np.int64(float_bits.head_bits), run_symbol
         )
+        n_escapes = decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size)
         if n_escapes < 0:
             status = BAD_STREAM
     if status == OK:

@@ -7,8 +7,7 @@ import numpy as np
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U64
 from ..core.unaligned import subarray, subarray_if_any, width_of
-from ..entropy.encode_streams import encode_streams
-from ..entropy.prefix_code import ESCAPE
+from ..entropy.encode_streams import NextValues, encode_buffers, encode_streams, prefix_encoder
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.symbols import find_block_symbols, symbol_ranges
 from ..levels.rounding import round_values
@@ -44,8 +43,7 @@ def encode_coded(
     scratch,
     out,
     at,
-    upcoming,
-    apart,
+    following,
 ):
     """A coded block with codebook ``c`` at ``at``, count, checksum and flags left out. ``shifted``: the values
     without column references, or just the values. Returns the end, or -1 if it cannot be coded."""
@@ -56,25 +54,8 @@ def encode_coded(
     )
     planes_at = at + CODED_HEADER
     streams_at = split_planes(values, stream_len, float_bits, plane_tables(books, c), planes, scratch, out, planes_at)
-    run_symbol = books.run_symbol[c]
-    end = encode_streams(
-        scratch.symbols,
-        values,
-        n,
-        stream_len,
-        books.table[c],
-        books.escape_code[c],
-        np.int64(books.lengths[c, ESCAPE]),
-        float_bits.head_bits,
-        float_bits.head_shift,
-        run_symbol,
-        scratch.chunk,
-        out,
-        streams_at,
-        stream_bytes,
-        upcoming,
-        apart,
-    )
+    code = prefix_encoder(books, c, float_bits)
+    end = encode_streams(values, stream_len, code, following, encode_buffers(scratch), out, streams_at)
     if end >= 0:
         least, most = stream_bytes[0], stream_bytes[0]
         for s in range(1, n_streams):
@@ -83,7 +64,7 @@ def encode_coded(
         while (most - least) >> length_width:
             length_width += 1
         sizes = end - streams_at, streams_at - planes_at
-        header = CodedHeader(base, sizes[0], sizes[1], least, length_width, width, run_symbol, 0)
+        header = CodedHeader(base, sizes[0], sizes[1], least, length_width, width, code.run_symbol, 0)
         write_coded(out, at, c, header)
         end = pack_numbers(stream_bytes, n_streams, np.int64(least), length_width, out, end)
         end = pack_numbers(references, n_streams, np.int64(0), width, out, end)
@@ -180,8 +161,8 @@ def encode_blocks(
                 scratch,
                 out,
                 at,
-                subarray(values, start + n, n),
-                64 if rounded is None else 128,  # rounding has fetched the others
+                # Of rounded values every other line: rounding has fetched the others.
+                NextValues(subarray(values, start + n, n), np.int64(64 if rounded is None else 128)),
             )
             out[at + FLAGS] = U8(flags)
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:

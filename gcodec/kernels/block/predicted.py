@@ -16,8 +16,8 @@ from ..core.unaligned import (
     width_of,
 )
 from ..core.vector import compress_8, expand_8, look_up_64
-from ..entropy.decode_streams import decode_streams
-from ..entropy.encode_streams import STREAM_PAD, encode_streams
+from ..entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
+from ..entropy.encode_streams import STREAM_PAD, NextValues, PrefixEncoder, encode_buffers, encode_streams
 from ..planes import narrow
 from ..planes.layouts import count_items
 from ..predict.residuals import restore
@@ -144,23 +144,11 @@ def encode_predicted_blocks(
             n_rows = residuals_of_block(block_values, base_values, stream_len, template, column, form, scratch)
             planes_at = at + CODED_HEADER
             streams_at = split_digits(n, stream_len, width, tables[0], scratch, out, planes_at)
+            none = np.int64(0)
+            encoder = PrefixEncoder(code, U32(0), none, none, none, none)  # residuals have no escape
+            following = NextValues(subarray(values, start + n, n), np.int64(64))
             lengths_at = encode_streams(
-                scratch.symbols,
-                block_values,
-                n,
-                stream_len,
-                code,
-                U32(0),
-                np.int64(0),
-                0,
-                0,
-                np.int64(0),
-                scratch.chunk,
-                out,
-                streams_at,
-                scratch.stream_bytes,
-                subarray(values, start + n, n),
-                64,
+                block_values, stream_len, encoder, following, encode_buffers(scratch), out, streams_at
             )
             if lengths_at >= 0:
                 least, most = scratch.stream_bytes[0], scratch.stream_bytes[0]
@@ -227,24 +215,8 @@ def decode_predicted(
             break
     if position != lengths_at:
         return BAD_STREAM
-    n_escapes = decode_streams(
-        data,
-        scratch.starts,
-        scratch.stream_bytes,
-        n,
-        stream_len,
-        run_symbol,
-        table,
-        lengths,
-        np.int64(NO_ESCAPE),
-        0,
-        scratch.decoders,
-        scratch.symbols,
-        scratch.escapes,
-        scratch.escape_heads,
-        at + size,
-        out,
-    )
+    code = PrefixDecoder(table, lengths, np.int64(NO_ESCAPE), np.int64(0), run_symbol)
+    n_escapes = decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size)
     if n_escapes:
         return BAD_STREAM
     count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items)

@@ -1,15 +1,24 @@
-"""Sub-streams: bits to symbols, by table look-ups in four sub-streams at a time."""
+"""Sub-streams: bits to symbols, by table look-ups in four sub-streams at a time.
+
+A look-up takes the 12 lowest bits of a window and gives up to six symbols at once, with the bits they take:
+
+    data       ... 00ddcccc cbbbbaaa       codes a (3 bits), b (4), c (5), d (2) from the lowest bit up
+    window             cccccbbbbaaa        12 bits, the index into the table
+    entry      number 3 | bits 12 | . . . c b a        eight bytes; all six symbols are stored, three are kept
+
+Four such lanes, of four sub-streams, take turns: while one waits for its entry, the others' look-ups are under way.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from ..core.jit import kernel
+from ..core.jit import inlined, kernel
 from ..core.scalar import U64
 from ..core.unaligned import fetch, load_u64, pointer, subarray
 from .encode_streams import STREAM_PAD
@@ -23,13 +32,20 @@ _INT, _BYTE = ir.IntType(64), ir.IntType(8)
 
 @intrinsic
 def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols: Any, target: Any) -> Any:
-    """Rounds of :data:`LOOKUPS` look-ups in each of four lanes, without a branch, until all lanes have come to their
-    ends, or one to an escape. A lane may run up to 23 symbols past its end in its last round, and stays there.
+    """Decode rounds of :data:`LOOKUPS` look-ups in each of four lanes, without a branch, until all lanes have come to
+    their ends, or one to an escape.
 
-    ``data``: uint8; ``table``: uint64[4096] of :func:`prefix_code.decode_table`; ``decoders``: int64[5, 4], place
-    in ``symbols`` (uint8) and bit in ``data`` of each lane, updated, the place where it ends, what is the caller's, and
-    bytes of ``data`` and of ``target`` from which on cache lines are fetched meanwhile, about as many in a round as its
-    symbols stand for. An escape's entry is 0 bits long: its lane stands still until the caller has dealt with it.
+    A lane may run up to 23 symbols past its end in its last round, and stays there. An escape's entry is 0 bits long:
+    its lane stands still until the caller has dealt with it.
+
+    Args:
+        data: uint8.
+        table: uint64[4096] of :func:`prefix_code.decode_table`.
+        decoders: int64[5, 4]: of each lane the place in ``symbols`` and the bit in ``data``, which are updated, the
+            place where it ends, what is the caller's; then bytes of ``data`` and of ``target`` from which on cache
+            lines are fetched meanwhile, about as many in a round as its symbols stand for.
+        symbols: uint8, result.
+        target: uintW, see ``decoders``.
     """
     value_bytes = target.dtype.bitwidth // 8
 
@@ -91,9 +107,60 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
     return types.void(data, table, decoders, symbols, target), generate
 
 
+class PrefixDecoder(NamedTuple):
+    """A prefix code to decode with.
+
+    Attributes:
+        table: uint64[4096] of :func:`prefix_code.decode_table`.
+        lengths: uint8[256], bits of each symbol's code.
+        escape_length: bits of the escape's code.
+        head_bits: bits of the head that follows an escape.
+        run_symbol: symbol of the values of empty sub-streams.
+    """
+
+    table: np.ndarray
+    lengths: np.ndarray
+    escape_length: Any
+    head_bits: Any
+    run_symbol: Any
+
+
+class DecodeBuffers(NamedTuple):
+    """Memory that :func:`decode_streams` works on.
+
+    Attributes:
+        starts: int64[n_streams], byte of the data at which each sub-stream begins.
+        stream_bytes: uint32[n_streams], bytes of each.
+        symbols: uint8, strided, result.
+        escapes: int64[n], result: where in ``symbols`` the escapes lie.
+        escape_heads: uint16[n], result: their heads.
+        decoders: int64[5, 4], scratch.
+    """
+
+    starts: np.ndarray
+    stream_bytes: np.ndarray
+    symbols: np.ndarray
+    escapes: np.ndarray
+    escape_heads: np.ndarray
+    decoders: np.ndarray
+
+
+@inlined
+def decode_buffers(scratch):
+    """Return the :class:`DecodeBuffers` among a thread's scratch, of whatever kind of blocks."""
+    return DecodeBuffers(
+        scratch.starts,
+        scratch.stream_bytes,
+        scratch.symbols,
+        scratch.escapes,
+        scratch.escape_heads,
+        scratch.decoders,
+    )
+
+
 @kernel
 def _bits_of(symbols, begin, end, lengths):
-    """Length of the codes of some symbols."""
+    """Return the bits that the codes of ``symbols[begin:end]`` take."""
     total = np.int64(0)
     for i in range(begin, end):
         total += lengths[symbols[i]]
@@ -101,79 +168,70 @@ def _bits_of(symbols, begin, end, lengths):
 
 
 @kernel
-def decode_streams(
-    data,
-    start,
-    stream_bytes,
-    n,
-    stream_len,
-    run_symbol,
-    table,
-    lengths,
-    escape_length,
-    head_bits,
-    decoders,
-    symbols,
-    escapes,
-    escape_heads,
-    upcoming,
-    target,
-):
+def decode_streams(data, stream_len, code, buffers, out, next_at):
     """Decode a block's sub-streams, four at a time for instruction-level parallelism.
-
-    ``data``: uint8, readable for ``codec.margin`` bytes after every start; ``start``: int64[n_streams], byte positions;
-    ``stream_bytes``: uint32[n_streams]; ``table``: uint64[4096] and ``lengths``: uint8[256] of the codebook;
-    ``decoders``: int64[5, 4], scratch; ``symbols``: uint8, strided, result; ``escapes``: int64[n] and ``escape_heads``:
-    uint16[n],
-    results: where in ``symbols`` the escapes lie, and their heads; bytes of ``data`` from ``upcoming`` on will be
-    wanted next, and ``target`` be written, and are fetched meanwhile. Returns the number of escapes, or -1 where a
-    sub-stream does not end in its last byte. Every symbol is written unless the status is -1.
 
     A lane may run past its sub-stream's end, into the padding: the lengths of what it has read too much say where the
     end was.
+
+    Args:
+        data: uint8, readable for ``frame.decode.margin`` bytes after every start.
+        stream_len: Values per sub-stream.
+        code: The :class:`PrefixDecoder`.
+        buffers: :class:`DecodeBuffers`, with the starts and sizes of the sub-streams.
+        out: uintW[n], where the values will be written, which is fetched meanwhile.
+        next_at: Byte of ``data`` that will be wanted next, from which on it is fetched meanwhile.
+
+    Returns:
+        The number of escapes, or -1 where a sub-stream does not end in its last byte. Every symbol is written unless it
+        is -1.
     """
+    n, starts, symbols, decoders = len(out), buffers.starts, buffers.symbols, buffers.decoders
+    escape_length, head_bits = code.escape_length, code.head_bits
     n_streams = (n + stream_len - 1) // stream_len
     stride = stream_len + STREAM_PAD
     parked = n_streams * stride
     n_escapes = 0
-    following = 0
-    decoders[FETCH, 0], decoders[FETCH, 1] = upcoming, 0
-    while following < n_streams:
-        anchor, q = start[following] << 3, 0
-        while following < n_streams and q < N_DECODERS:
-            place, count = following * stride, min(stream_len, n - following * stream_len)
-            if stream_bytes[following]:
-                decoders[PLACE, q], decoders[BIT, q], decoders[END, q] = place, start[following] << 3, place + count
-                decoders[STREAM, q] = following
-                q += 1
+    s_next = 0
+    decoders[FETCH, 0], decoders[FETCH, 1] = next_at, 0
+    while s_next < n_streams:
+        # Fill the lanes with the next sub-streams that are not empty.
+        anchor, lane = starts[s_next] << 3, 0
+        while s_next < n_streams and lane < N_DECODERS:
+            place, count = s_next * stride, min(stream_len, n - s_next * stream_len)
+            if buffers.stream_bytes[s_next]:
+                decoders[PLACE, lane], decoders[BIT, lane] = place, starts[s_next] << 3
+                decoders[END, lane], decoders[STREAM, lane] = place + count, s_next
+                lane += 1
             else:
                 run = subarray(symbols, place, count)
                 for i in range(count):
-                    run[i] = run_symbol
-            following += 1
-        n_decoders = q
-        for q in range(n_decoders, N_DECODERS):  # at its end before it begins
-            decoders[PLACE, q], decoders[BIT, q], decoders[END, q] = parked, anchor, parked
+                    run[i] = code.run_symbol
+            s_next += 1
+        n_decoders = lane
+        for lane in range(n_decoders, N_DECODERS):  # at its end before it begins
+            decoders[PLACE, lane], decoders[BIT, lane], decoders[END, lane] = parked, anchor, parked
         left = n_decoders
         while left:
-            decode_rounds(data, table, decoders, symbols, target)
+            decode_rounds(data, code.table, decoders, symbols, out)
             left = 0
-            for q in range(n_decoders):
-                at, bit = decoders[PLACE, q], decoders[BIT, q]
-                if at >= decoders[END, q]:
+            for lane in range(n_decoders):
+                at, bit = decoders[PLACE, lane], decoders[BIT, lane]
+                if at >= decoders[END, lane]:
                     continue
                 left += 1
                 window = load_u64(data, bit >> 3) >> U64(bit & 7)
-                if table[window & U64(4095)] >> U64(56):
+                if code.table[window & U64(4095)] >> U64(56):
                     continue
+                # An escape: its code, then the head, from the lowest bit of the window up.
                 symbols[at] = ESCAPE
-                escapes[n_escapes] = at
-                escape_heads[n_escapes] = (window >> U64(escape_length)) & U64((1 << head_bits) - 1)
+                head = (window >> U64(escape_length)) & U64((1 << head_bits) - 1)
+                buffers.escapes[n_escapes], buffers.escape_heads[n_escapes] = at, head
                 n_escapes += 1
-                decoders[PLACE, q], decoders[BIT, q] = at + 1, bit + escape_length + head_bits
-        for q in range(n_decoders):
-            s, end = decoders[STREAM, q], decoders[END, q]
-            bits = decoders[BIT, q] - _bits_of(symbols, end, decoders[PLACE, q], lengths)
-            if (bits + 7) >> 3 != start[s] + np.int64(stream_bytes[s]):
+                decoders[PLACE, lane], decoders[BIT, lane] = at + 1, bit + escape_length + head_bits
+        for lane in range(n_decoders):
+            s, end = decoders[STREAM, lane], decoders[END, lane]
+            bits = decoders[BIT, lane] - _bits_of(symbols, end, decoders[PLACE, lane], code.lengths)
+            if (bits + 7) >> 3 != starts[s] + np.int64(buffers.stream_bytes[s]):
                 return -1
     return n_escapes

@@ -2,28 +2,121 @@
 
 Symbols lie in a scratch array one sub-stream after another at a stride of ``stream_len + STREAM_PAD`` bytes, because
 the decoder writes eight symbols at a time and may write past the end of a sub-stream.
+
+    symbols   |<- stream_len ->|<- STREAM_PAD ->|<- stream_len ->|<- STREAM_PAD ->| ...
+               sub-stream 0                      sub-stream 1
+
+Codes follow each other from the lowest bit of each byte up; every sub-stream begins with a byte of its own:
+
+    codes a (3 bits), b (4), c (5), d (2)       byte 0: cbbbbaaa     byte 1: 00ddcccc
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.checksum import checksum
 from ..core.intrinsics import HAS_AVX512
-from ..core.jit import kernel
+from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32, U64
 from ..core.unaligned import load_u64, prefetch, store_u64, subarray, width_of
-from .prefix_code import NO_CODE
+from .prefix_code import ESCAPE, NO_CODE
 
 if HAS_AVX512:
     from .streams_avx512 import encode_64
 
-__all__ = ["CHUNK_BYTES", "STREAM_PAD", "checksum", "encode_streams"]
+__all__ = ["CHUNK_BYTES", "STREAM_PAD", "EncodeBuffers", "NextValues", "PrefixEncoder", "checksum", "encode_buffers",
+           "encode_streams", "is_run", "prefix_encoder"]
 
 STREAM_PAD = 64  #: bytes between sub-streams in the symbol scratch
 PART = 256  #: symbols looked up before any is written
 OCTETS = 3 * 64  #: bytes that :func:`streams_avx512.encode_64` writes
 CHUNK_BYTES = 512 + PART // 64 * OCTETS  #: scratch of :func:`encode_streams`: tables, a part's codes
+MAX_JOINED_BITS = 56  #: bits that can be appended to a window that holds up to 7 and is stored as 64
+
+
+class PrefixEncoder(NamedTuple):
+    """A prefix code to encode with.
+
+    Attributes:
+        table: uint32[256] of :func:`prefix_code.encode_table`.
+        escape_code: code of the escape.
+        escape_length: bits of that code; 0: there is no escape.
+        head_bits: bits of the head that follows an escape.
+        head_shift: where that head lies in its value.
+        run_symbol: symbol of the sub-streams that are left empty.
+    """
+
+    table: np.ndarray
+    escape_code: Any
+    escape_length: Any
+    head_bits: Any
+    head_shift: Any
+    run_symbol: Any
+
+
+class EncodeBuffers(NamedTuple):
+    """Memory that :func:`encode_streams` works on.
+
+    Attributes:
+        symbols: uint8, strided, to be encoded.
+        stream_bytes: uint32[n_streams], result.
+        chunk: uint8[CHUNK_BYTES], scratch.
+    """
+
+    symbols: np.ndarray
+    stream_bytes: np.ndarray
+    chunk: np.ndarray
+
+
+class NextValues(NamedTuple):
+    """Values that come after the block that is encoded: their cache lines are fetched meanwhile, a few at a time.
+
+    Attributes:
+        values: uintW, need not exist.
+        line_step: bytes from one fetched line to the next; 64: all are fetched.
+    """
+
+    values: np.ndarray
+    line_step: Any
+
+
+class _BitWriter(NamedTuple):
+    """A place to append codes, and the bits before it that do not fill a byte yet.
+
+        out      ... bbbbbaaa cccccccc          bytes before ``at``
+        window                         00000ddd    ``n_bits`` = 3: the lowest bits of the byte at ``at``
+
+    Attributes:
+        window: uint64, the bits.
+        n_bits: uint64, how many, below 8.
+        at: the byte they belong to; -1 after a symbol without a code.
+    """
+
+    window: Any
+    n_bits: Any
+    at: Any
+
+
+@inlined
+def prefix_encoder(books, c, float_bits):
+    """Return the :class:`PrefixEncoder` of codebook ``c`` of a frame's."""
+    return PrefixEncoder(
+        books.table[c],
+        books.escape_code[c],
+        np.int64(books.lengths[c, ESCAPE]),
+        np.int64(float_bits.head_bits),
+        np.int64(float_bits.head_shift),
+        np.int64(books.run_symbol[c]),
+    )
+
+
+@inlined
+def encode_buffers(scratch):
+    """Return the :class:`EncodeBuffers` among a thread's scratch, of whatever kind of blocks."""
+    return EncodeBuffers(scratch.symbols, scratch.stream_bytes, scratch.chunk)
 
 
 @kernel
@@ -31,36 +124,40 @@ def is_run(symbols, start, n, symbol):
     """Return whether ``symbols[start : start + n]`` are all ``symbol``."""
     if symbols[start] != symbol or symbols[start + n - 1] != symbol:
         return False
-    some = subarray(symbols, start, n)
+    stream = subarray(symbols, start, n)
     different = U8(0)
-    for i in range(n):
-        different |= U8(some[i] ^ U8(symbol))
+    for i in range(n):  # without a branch, so that it becomes a loop of vectors
+        different |= U8(stream[i] ^ U8(symbol))
     return different == 0
 
 
 @kernel
-def _encode_one(symbols, i, value, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at):
-    """Append the code of ``symbols[i]``, an escape's head included. Returns (window, filled, at), at = -1 where
-    there is no code."""
-    entry = U64(table[symbols[i]])
+def _append_code(symbol, value, code, writer, out):
+    """Append the code of one symbol, for an escape with the head of its value; return the writer after it.
+
+        window               00000ddd            n_bits = 3
+        code << n_bits    eeeee00000             5 bits, stored at once with the 56 bits above them
+    """
+    window, n_bits, at = writer
+    entry = U64(code.table[symbol])
     length = entry & U64(255)
-    code = entry >> U64(8)
+    bits = entry >> U64(8)
     if length == U64(NO_CODE):
-        if escape_length == 0:
-            return window, filled, -1
-        head = (U64(value) >> U64(head_shift)) & U64((1 << head_bits) - 1)
-        code = U64(escape_code) | (head << U64(escape_length))
-        length = U64(escape_length + head_bits)
-    window |= code << filled
-    filled += length
+        if code.escape_length == 0:
+            return _BitWriter(window, n_bits, np.int64(-1))
+        head = (U64(value) >> U64(code.head_shift)) & U64((1 << code.head_bits) - 1)
+        bits = U64(code.escape_code) | (head << U64(code.escape_length))
+        length = U64(code.escape_length + code.head_bits)
+    window |= bits << n_bits
+    n_bits += length
     store_u64(out, at, window)
-    at += np.int64(filled >> U64(3))
-    return window >> (filled & U64(56)), filled & U64(7), at
+    return _BitWriter(window >> (n_bits & U64(56)), n_bits & U64(7), at + np.int64(n_bits >> U64(3)))
 
 
 @kernel
-def _four(table, a, b, c, d):
-    """The codes of four symbols, one behind the other, and their length, which is more than 56 if one has no code."""
+def _join_four(table, a, b, c, d):
+    """Return the codes of four symbols, one behind the other, and their length, which is more than
+    ``MAX_JOINED_BITS`` if one has no code."""
     low, six, eight = U64(255), U64(63), U64(8)
     e0, e1 = U64(table[a]), U64(table[b])
     # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
@@ -72,77 +169,53 @@ def _four(table, a, b, c, d):
 
 
 @kernel
-def _encode_each(
-    symbols, place, values, first, n, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at
-):
-    """Append the codes of ``n`` symbols one by one. Returns (window, filled, at) as :func:`_encode_one` does."""
+def _append_singly(symbols, place, values, first, n, code, writer, out):
+    """Append the codes of ``n`` symbols one by one; return the writer after them."""
     for k in range(n):
-        window, filled, at = _encode_one(
-            symbols,
-            place + k,
-            values[first + k],
-            table,
-            escape_code,
-            escape_length,
-            head_bits,
-            head_shift,
-            window,
-            filled,
-            out,
-            at,
-        )
-        if at < 0:
+        writer = _append_code(symbols[place + k], values[first + k], code, writer, out)
+        if writer.at < 0:
             break
-    return window, filled, at
+    return writer
 
 
 @kernel
-def _encode_some(
-    symbols, place, values, first, n, table, escape_code, escape_length, head_bits, head_shift, window, filled, out, at
-):
-    """Append the codes of ``n`` symbols. Returns (window, filled, at) as :func:`_encode_one` does."""
+def _append_codes(symbols, place, values, first, n, code, writer, out):
+    """Append the codes of ``n`` symbols, eight at a time where they have at most 56 bits; return the writer after
+    them.
+
+    ``symbols[place]`` and ``values[first]`` are the first of them.
+    """
     six = U64(63)
     for k in range(0, n, 8):
         length, joined = U64(NO_CODE), U64(0)
         if k + 8 <= n:
             eight = subarray(symbols, place + k, 8)
-            low_codes, low_length = _four(table, eight[0], eight[1], eight[2], eight[3])
-            codes, length = _four(table, eight[4], eight[5], eight[6], eight[7])
-            joined = window | ((low_codes | (codes << (low_length & six))) << (filled & six))
+            low_codes, low_length = _join_four(code.table, eight[0], eight[1], eight[2], eight[3])
+            codes, length = _join_four(code.table, eight[4], eight[5], eight[6], eight[7])
+            joined = writer.window | ((low_codes | (codes << (low_length & six))) << (writer.n_bits & six))
             length += low_length
             # Stored first, to be written over if it cannot be used: to keep all eight until then takes more registers
             # than there are.
-            store_u64(out, at, joined)
-        if length <= U64(56):
-            filled += length
-            at += np.int64(filled >> U64(3))
-            window = joined >> (filled & U64(56))
-            filled &= U64(7)
+            store_u64(out, writer.at, joined)
+        if length <= U64(MAX_JOINED_BITS):
+            n_bits = writer.n_bits + length
+            at = writer.at + np.int64(n_bits >> U64(3))
+            writer = _BitWriter(joined >> (n_bits & U64(56)), n_bits & U64(7), at)
         else:
-            window, filled, at = _encode_each(
-                symbols,
-                place + k,
-                values,
-                first + k,
-                min(n - k, 8),
-                table,
-                escape_code,
-                escape_length,
-                head_bits,
-                head_shift,
-                window,
-                filled,
-                out,
-                at,
-            )
-            if at < 0:
+            writer = _append_singly(symbols, place + k, values, first + k, min(n - k, 8), code, writer, out)
+            if writer.at < 0:
                 break
-    return window, filled, at
+    return writer
 
 
 @kernel
 def _byte_tables(table, chunk):
-    """The tables of :func:`streams_avx512.encode_64` from that of :func:`prefix_code.encode_table`."""
+    """Write the tables of :func:`streams_avx512.encode_64` from that of :func:`prefix_code.encode_table`.
+
+        table[symbol]          cccccccccccc llllllll     code << 8 | length
+        chunk[symbol]          cccccccc                  low byte of length << 12 | code
+        chunk[256 + symbol]    llllcccc                  its high byte; length 15: no code
+    """
     for symbol in range(256):
         entry = U32(table[symbol])
         length = min(U32(entry & U32(255)), U32(15))
@@ -153,7 +226,14 @@ def _byte_tables(table, chunk):
 @kernel
 def _append_octets(chunk, n_groups, window, out, at):
     """Write what :func:`streams_avx512.encode_64` has made of some groups; return what is in the last, unfinished
-    byte."""
+    byte.
+
+    Each octet of codes is a word of up to 63 bits, moved to where it begins in its first byte. That byte may hold the
+    end of the octet before, which is still in the window:
+
+        window       00000ddd
+        octet     ...eeeee000   stored together at its byte, then shifted down by the bits of the whole bytes
+    """
     for begin in range(512, 512 + n_groups * OCTETS, OCTETS):
         for k in range(begin, begin + 64, 8):
             window |= load_u64(chunk, k)
@@ -163,58 +243,47 @@ def _append_octets(chunk, n_groups, window, out, at):
 
 
 @kernel
-def _fetch_lines(upcoming, begin, n_bytes, apart, out, ahead):
-    """Have some of what comes next fetched, lines as far apart as this, and about the room for what will be made of
-    it."""
-    for line in range(begin + apart - 64, begin + n_bytes, apart):
-        prefetch(upcoming, line)
+def _fetch_lines(following, begin, n_bytes, out, room):
+    """Have cache lines of bytes ``begin ... begin + n_bytes`` of what comes next fetched, and of the room for what will
+    be made of them, which begins at byte ``room`` of ``out``."""
+    for line in range(begin + following.line_step - 64, begin + n_bytes, following.line_step):
+        prefetch(following.values, line)
     for line in range(begin, begin + n_bytes, 64):
-        prefetch(out, ahead + line * 3 // 4)
+        prefetch(out, room + line * 3 // 4)  # coded values take about three quarters of their bytes
 
 
 @kernel
-def encode_streams(
-    symbols,
-    values,
-    n,
-    stream_len,
-    table,
-    escape_code,
-    escape_length,
-    head_bits,
-    head_shift,
-    run_symbol,
-    chunk,
-    out,
-    at,
-    stream_bytes,
-    upcoming,
-    apart,
-):
+def encode_streams(values, stream_len, code, following, buffers, out, at):
     """Write the codes of a block's symbols, sub-stream by sub-stream.
 
-    ``symbols``: uint8, strided as above; ``values``: uintW[n] (read at escapes only); ``table``: uint32[256] of
-    :func:`prefix_code.encode_table`; ``chunk``: uint8[CHUNK_BYTES], scratch; ``out``: uint8, room for
-    ``n * 23 / 8 + 8`` bytes at ``at``; ``stream_bytes``: uint32[n_streams], result; ``upcoming``: values that will be
-    wanted next, of which lines ``apart`` bytes apart (64: all) are fetched meanwhile, as is the room for what will be
-    made of them. Returns the position after the last
-    byte, or -1 where a symbol has no code and the codebook no escape.
+    Args:
+        values: uintW[n], the block; read at escapes only.
+        stream_len: Values per sub-stream.
+        code: The :class:`PrefixEncoder`.
+        following: :class:`NextValues`.
+        buffers: :class:`EncodeBuffers`, with the symbols of the block.
+        out: uint8, with room for ``n * 23 / 8 + 8`` bytes at ``at``.
+        at: Where to write.
+
+    Returns:
+        The byte after the last, or -1 where a symbol has no code and the codebook no escape.
     """
-    width = width_of(upcoming) >> 3
+    n, symbols, chunk = len(values), buffers.symbols, buffers.chunk
+    width = width_of(following.values) >> 3
     if HAS_AVX512:
-        _byte_tables(table, chunk)
-    ahead = at + n // 3  # about where the next block's bytes will lie
+        _byte_tables(code.table, chunk)
+    room = at + n // 3  # about where the next block's bytes will lie
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
         count = min(stream_len, n - first)
         place = s * (stream_len + STREAM_PAD)
-        if is_run(symbols, place, count, run_symbol):
-            stream_bytes[s] = 0
-            _fetch_lines(upcoming, first * width, count * width, apart, out, ahead)
+        if is_run(symbols, place, count, code.run_symbol):
+            buffers.stream_bytes[s] = 0
+            _fetch_lines(following, first * width, count * width, out, room)
             continue
         begin = at
         window = U64(0)
-        filled = U64(0)
+        n_bits = U64(0)
         for begin_part in range(0, count, PART):
             n_part = min(PART, count - begin_part)
             done = np.int64(0)
@@ -222,11 +291,11 @@ def encode_streams(
                 n_groups = np.int64(0)
                 if HAS_AVX512:
                     # Groups first and then all appending: what was just stored as a vector is slow to read in pieces.
-                    bits = np.int64(filled)
+                    bits = np.int64(n_bits)
                     while done + 64 * n_groups + 64 <= n_part:
                         i = begin_part + done + 64 * n_groups
                         # A few lines at a time: more at once would have to wait for each other.
-                        _fetch_lines(upcoming, (first + i) * width, 64 * width, apart, out, ahead)
+                        _fetch_lines(following, (first + i) * width, 64 * width, out, room)
                         more = encode_64(chunk, 0, symbols, place + i, chunk, 512 + OCTETS * n_groups, bits)
                         if more < 0:
                             break
@@ -234,34 +303,21 @@ def encode_streams(
                         n_groups += 1
                     window = _append_octets(chunk, n_groups, window, out, at)
                     at += bits >> 3
-                    filled = U64(bits & 7)
+                    n_bits = U64(bits & 7)
                     done += 64 * n_groups
                     if done == n_part:
                         break
                 else:
-                    _fetch_lines(upcoming, (first + begin_part) * width, n_part * width, apart, out, ahead)
+                    _fetch_lines(following, (first + begin_part) * width, n_part * width, out, room)
+                # Here are the group that vectors cannot code, and the end of the sub-stream; without AVX-512, all.
                 i = begin_part + done
-                some = min(n_part - done, 64) if HAS_AVX512 else n_part
-                window, filled, at = _encode_some(
-                    symbols,
-                    place + i,
-                    values,
-                    first + i,
-                    some,
-                    table,
-                    escape_code,
-                    escape_length,
-                    head_bits,
-                    head_shift,
-                    window,
-                    filled,
-                    out,
-                    at,
-                )
+                n_scalar = min(n_part - done, 64) if HAS_AVX512 else n_part
+                writer = _BitWriter(window, n_bits, at)
+                window, n_bits, at = _append_codes(symbols, place + i, values, first + i, n_scalar, code, writer, out)
                 if at < 0:
                     return -1
-                done += some
-        if filled:
+                done += n_scalar
+        if n_bits:
             at += 1
-        stream_bytes[s] = at - begin
+        buffers.stream_bytes[s] = at - begin
     return at
