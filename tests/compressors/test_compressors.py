@@ -1,4 +1,4 @@
-"""What every compressor promises, and what each one promises alone: among ranks in one process."""
+"""The laws of every compressor, and those of single ones, among ranks in one process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_compressor_at_its_lossless_setting_averages_as_dense(name):
 
 @everyone
 def test_gradients_on_a_device_are_averaged_on_that_device(name):
-    """With the averages that the host has, and nothing that a device's tensors do not allow."""
+    """The averages are the host's, and nothing is used that a device's tensors do not allow."""
     simulation, host = Simulation(2, PROMISES[name].setting), Simulation(2, PROMISES[name].setting)
     for step in range(2):
         wanted, gradients = one_step(host, step), gradients_at(step, 2)
@@ -81,7 +81,7 @@ def test_gradients_on_a_device_are_averaged_on_that_device(name):
 @everyone
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_contributions_of_ranks_add_up_to_the_average(name, size):
-    """All that error feedback needs: whatever is in the average, somebody counts as sent."""
+    """Error feedback needs no more than that whatever is in the average counts as sent by some rank."""
     setting = PROMISES[name].setting
     memories: list[Memory] = [{} for _ in range(size)]
     for step in range(3):
@@ -309,7 +309,7 @@ def test_thresholds_keep_about_as_much_as_exact_topk(setting, kind):
 
 
 def test_binned_magnitudes_agree_with_counting():
-    """At thresholds between and within its bins, for any number of values."""
+    """Thresholds lie between and within the bins, for any number of values."""
     random = torch.Generator().manual_seed(0)
     flat = torch.randn(300_001, generator=random) ** 3
     flat[:5] = torch.tensor([0.0, -0.0, 1e-42, 3.5, -3.5])
@@ -395,7 +395,7 @@ def test_qsgd_draws_differ_between_ranks_and_steps():
 
 @pytest.mark.parametrize("setting", [PowerSGD(3), PowerSGD(3, iterations=2), GradZip(3), GradZip(3, relative=True)])
 def test_gradients_of_low_rank_are_sent_exactly_after_a_few_steps(setting):
-    """A matrix of rank 3 that stays the same is sent exactly after a few steps, but for what the ridge takes."""
+    """The matrix of rank 3 stays the same; the ridge takes a little."""
     random = torch.Generator().manual_seed(2)
     matrix = torch.randn(50, 3, generator=random) @ torch.randn(3, 40, generator=random)
     memory: Memory = {}

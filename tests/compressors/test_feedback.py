@@ -1,4 +1,4 @@
-"""Momentum correction and its relatives: what DGC does around its choice of values."""
+"""The laws of momentum correction and its relatives: what DGC does around its choice of values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("compressor", [Dense(), DGC(1.0), TopK(0.05)], ids=repr)
 def test_sent_and_residual_add_up_to_the_sum_of_momenta(compressor, nesterov):
-    """Without masking and clipping; and the whole of it, where everything is sent, is what torch's SGD steps with."""
+    """This holds without masking and clipping; and where everything is sent, it is what torch's SGD steps with."""
     size, steps = 3, 6
     momentum = MomentumCorrection(0.9, nesterov=nesterov, masking=False)
     simulation = Simulation(size, CompressionPlan(compressor, momentum, smallest=0))
@@ -95,7 +95,7 @@ def test_compressors_without_feedback_keep_no_memory():
 
 
 def test_the_whole_recipe_of_dgc_trains():
-    """DGC as published, from warm-up to masking, on least squares: what dense training with momentum solves too."""
+    """DGC as published, from warm-up to masking, solves least squares as dense training with momentum does."""
     random = torch.Generator().manual_seed(0)
     data = torch.randn(2, 200, 60, generator=random)
     targets = data @ torch.randn(60, 20, generator=random)
@@ -128,8 +128,7 @@ def test_state_of_another_rank_or_version_is_refused():
 @pytest.mark.parametrize("feedback", [ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)], ids=repr)
 @pytest.mark.parametrize("name", PROMISES)
 def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
-    """In the gradients' memory, as hooks have it: the same bits, and the same residuals, in narrow types too; and where
-    a gradient is not finite, it changes no residual."""
+    """Hooks average in the gradients' memory, narrow types too; a gradient that is not finite changes no residual."""
     plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=100)
     for dtype in (torch.float32, torch.bfloat16):
         groups = [[Averager(plan, rank, 3) for rank in range(3)] for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Names that stand in checkpoints, or that ranks compare with each other: they must not change with the code's."""
+"""Names that stand in checkpoints, or that ranks compare with each other, do not change with the code's."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_an_averager_has_the_state_that_checkpoints_have():
 
 
 def averager(setting, feedback):
-    """A single rank's averager after a step."""
+    """Return a single rank's averager after a step."""
     rank = Averager(CompressionPlan(setting, feedback))
     alone(rank.average({"x": torch.randn(60, 70, generator=torch.Generator().manual_seed(0))}))
     return rank
 
 
 def memory_after(setting, feedback=None):
-    """What is kept of a tensor after a step, by name."""
+    """Return what is kept of a tensor after a step, by name."""
     return averager(setting, feedback or ErrorFeedback()).memories["x"]
 
 

@@ -1,4 +1,4 @@
-"""Payloads: what is packed is unpacked, in as many bytes as was said; what is damaged is refused."""
+"""The laws of payloads: what is packed is unpacked, in as many bytes as was said; what is damaged is refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_random_indices_take_hardly_more_than_their_entropy(density):
 
 @given(index_sets(), st.data())
 def test_damaged_indices_are_refused_or_are_other_indices(case, data):
-    """No checksum of their own: the envelope has that. But nothing is read or written out of bounds."""
+    """Indices have no checksum of their own (the envelope has one), but nothing is read or written out of bounds."""
     n, indices = case
     good = encode_indices(indices, n)
     damaged = bytearray(good)
@@ -180,7 +180,7 @@ def test_packed_sparse_values_are_unpacked(n, share, mantissa_bits, dtype):
 @pytest.mark.parametrize("setting", [TopK(0.1), DGC(0.1, mantissa_bits=3), RedSync(0.1, same_sign=True), QSGD(4),
                                      SparCML(TopK(0.1)), Frames(), Frames(4)], ids=repr)
 def test_every_damaged_bit_of_a_message_is_noticed(setting):
-    """Each byte in turn, and each shorter message: the receiver raises Corruption that names the rank, always."""
+    """Whatever byte is damaged or cut off, the receiver raises Corruption that names the rank."""
     flat = torch.randn(20, 15, generator=torch.Generator().manual_seed(3))
 
     def payload_of(request):

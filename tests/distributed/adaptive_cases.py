@@ -57,12 +57,12 @@ def counter() -> Any:
 
 
 def decisions(controller: Any) -> dict[str, Any]:
-    """A controller's state, but for what a clock has a part in."""
+    """Return a controller's state, but for what a clock has a part in."""
     return {key: value for key, value in controller.state_dict().items() if key != "throughputs"}
 
 
 def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, int, int]:
-    """Averages and decisions are those of simulated ranks, bit for bit."""
+    """Check that averages and decisions are those of simulated ranks, bit for bit."""
     size = group.size()
     controller, counters = CONTROLLERS[name], Counters()
     simulated = ranks(size, TopK(0.1), controller, counter())
@@ -80,7 +80,7 @@ def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, i
 
 
 def trains(group: dist.ProcessGroup, steps: int = 25) -> Any:
-    """Least squares with each rank's own data: the loss before and after, of the same parameters on all ranks."""
+    """Solve least squares with each rank's own data: the loss before and after, of the same parameters on all ranks."""
     random = torch.Generator().manual_seed(rank())
     data = torch.randn(200, 60, generator=random)
     target = data @ torch.randn(60, 40, generator=torch.Generator().manual_seed(7))
@@ -159,10 +159,7 @@ def set_rate(state: Any, step: int) -> float:
 
 
 def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: Any) -> tuple[Any, int, int]:
-    """The hook's averages and decisions are those of simulated ranks, which get all gradients at once.
-
-    A checksum of averages and decisions, how often settings changed, and the number of buckets.
-    """
+    """Check that the hook's averages and decisions are those of simulated ranks, which get all gradients at once."""
     size = group.size()
     simulated = ranks(size, PLANS.get(name, CompressionPlan(TopK(0.1))), CONTROLLERS[name])
     for one in simulated:
@@ -189,7 +186,7 @@ def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: An
 
 
 def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **options: Any) -> Any:
-    """A run that is saved and loaded goes on as the uninterrupted one, in the middle of a period."""
+    """Check that a run that is saved and loaded in the middle of a period goes on as the uninterrupted one."""
     with given_model(group, name, **options) as (model, wrapped, state):
         for step in range(first):
             averages_at(step, model, wrapped)
@@ -212,7 +209,7 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **optio
 
 
 def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str, steps: int = 3) -> bool:
-    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    """Save a state through ``torch.distributed.checkpoint`` and load it in place into a new one."""
     with given_model(group, name) as (model, wrapped, state):
         for step in range(steps):
             averages_at(step, model, wrapped)
@@ -228,7 +225,7 @@ def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str, ste
 
 def train(group: dist.ProcessGroup, name: str, steps: int = 8, *, branch: bool = False, narrow: bool = False,
           images: bool = False, accumulate: int = 1, **ddp: Any) -> tuple[Any, float, float]:
-    """Some steps of training; a checksum of the parameters and decisions, first and last loss."""
+    """Train some steps; return a checksum of parameters and decisions, first and last loss."""
     model = Net(branch, narrow, images)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group, **ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -251,7 +248,7 @@ def train(group: dist.ProcessGroup, name: str, steps: int = 8, *, branch: bool =
 
 
 def join(group: dist.ProcessGroup, name: str) -> int:
-    """Ranks with different numbers of batches."""
+    """Train ranks with different numbers of batches."""
     model = Net()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
@@ -267,7 +264,7 @@ def join(group: dist.ProcessGroup, name: str) -> int:
 
 
 def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
-    """Rank 1 has another controller or learning rate, or raises; what each step of this rank raised."""
+    """Return what each step of this rank raised when rank 1 has another controller or learning rate, or raises."""
     patch: Any = contextlib.nullcontext()
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(Adaptive, "part", side_effect=MemoryError("no memory"))
@@ -290,7 +287,7 @@ def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
 
 
 def changing(group: dist.ProcessGroup, name: str) -> str:
-    """Gradients that come with another tensor compressed than before."""
+    """Return what is raised when gradients come with another tensor compressed than before."""
     with given_model(group, name) as (model, wrapped, state):
         averages_at(0, model, wrapped)
         state.averager.plan = CompressionPlan(Dense(), smallest=7000)

@@ -48,12 +48,12 @@ def size() -> int:
 
 
 def crc(tensors: Sequence[torch.Tensor]) -> int:
-    """One number for the bits of tensors."""
+    """Return one number for the bits of tensors."""
     return zlib.crc32(b"".join(bits_of(tensor).tobytes() for tensor in tensors))
 
 
 def values_at(who: int, n_values: int, dtype: torch.dtype, kind: str = "normal") -> torch.Tensor:
-    """What rank ``who`` brings, known to all."""
+    """Return what rank ``who`` brings, known to all."""
     random = torch.Generator().manual_seed(1000 + who)
     values = torch.randn(n_values, generator=random) * 0.01
     if kind == "sparse":
@@ -68,7 +68,7 @@ def values_at(who: int, n_values: int, dtype: torch.dtype, kind: str = "normal")
 
 
 def dense_sum(tensors: Sequence[torch.Tensor], mean: bool) -> torch.Tensor:
-    """The sum in the order of ranks: the law of lossless mode."""
+    """Return the sum in the order of ranks: the law of lossless mode."""
     dtype = tensors[0].dtype
     total = tensors[0].to(WIDE.get(dtype, dtype))
     for other in tensors[1:]:
@@ -77,7 +77,7 @@ def dense_sum(tensors: Sequence[torch.Tensor], mean: bool) -> torch.Tensor:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, but that any NaN equals any other."""
+    """Compare bits; any NaN equals any other."""
     both = torch.isnan(a) & torch.isnan(b)
     return a.dtype == b.dtype and bool((both | torch.from_numpy(bits_of(a) == bits_of(b)).view(a.shape)).all())
 
@@ -86,7 +86,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], smallest: int) -> list[int]:
-    """Lossless all-reduces of many arrays; asserts the law, returns a checksum of every result."""
+    """Check lossless all-reduces of many arrays; return a checksum of every result."""
     found = []
     for n_values in sizes:
         for kind in kinds:
@@ -100,7 +100,7 @@ def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], smallest: int)
 
 
 def layouts() -> int:
-    """Tensors that are not contiguous, several dimensions, several at once."""
+    """Reduce tensors that are not contiguous or of several dimensions, several at once."""
     terms = [values_at(who, 600 * 500, torch.float32).view(600, 500) for who in range(size())]
     wanted = dense_sum(terms, False)
     mine = terms[rank()]
@@ -121,7 +121,7 @@ def layouts() -> int:
 
 
 def refusals() -> None:
-    """Arguments without a meaning are refused before anything is sent, and the group goes on."""
+    """Check that arguments without a meaning are refused before anything is sent, and that the group goes on."""
     good: Any = torch.zeros(10)
     other: Any = {"mode": 8, "group": "sum", "smallest": "none", "threads": 0, "timeout": 10}
     narrow = gd.NearLossless(torch.optim.SGD([good], lr=1.0), ladder={"bfloat16": gcodec.Ladder((0, 2))})
@@ -145,7 +145,8 @@ def refusals() -> None:
 
 
 def fixed_bound(bits: int) -> int:
-    """Each encoding, one for two ranks and two for more, moves a value by at most 2**-(bits + 1) of itself."""
+    """Check that each encoding, one for two ranks and two for more, moves a value by at most 2**-(bits + 1) of itself.
+    """
     terms = [values_at(who, 200_000, torch.float32) for who in range(size())]
     tensor = terms[rank()].clone()
     gd.allreduce(tensor, op="avg", mode=gd.FixedBits(bits), threads=1)
@@ -281,7 +282,7 @@ in_rank_order.__annotations__ = {}
 @contextlib.contextmanager
 def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
            state_options: dict[str, Any] | None = None, **ddp: Any) -> Iterator[tuple[Any, Any]]:
-    """The model under DDP, and the state of our hook; or None, with the hook in rank order (mode None)."""
+    """Return the model under DDP and the state of our hook, or None with the hook in rank order (mode None)."""
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, **ddp)
     state = None
     if mode is None:
@@ -295,7 +296,7 @@ def hooked(model: nn.Module, optimizer: torch.optim.Optimizer, mode: str | None,
 
 
 def batch_of(step: int, images: bool = False, n: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's batch."""
+    """Return this rank's batch."""
     random = torch.Generator().manual_seed(step * 100 + rank())
     return torch.randn(n, 48, generator=random), torch.randint(0, 10, (n,), generator=random)
 
@@ -303,7 +304,7 @@ def batch_of(step: int, images: bool = False, n: int = 16) -> tuple[torch.Tensor
 def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", branch: bool = False, narrow: bool = False,
           images: bool = False, accumulate: int = 1, loss_scale: float = 1.0, poison: bool = False,
           state_options: dict[str, Any] | None = None, **ddp: Any) -> tuple[int, dict[str, Any]]:
-    """Some steps of training; a checksum of the parameters, and the statistics."""
+    """Train some steps; return a checksum of the parameters, and the statistics."""
     model = Net(branch, narrow, images)
     options: dict[str, Any] = {"momentum": 0.9} if optimizer_name == "SGD" else {}
     optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.01, **options)
@@ -334,7 +335,7 @@ def train(mode: str | None, steps: int = 5, *, optimizer_name: str = "SGD", bran
 
 
 def sparse() -> int:
-    """An embedding with sparse gradients beside dense parameters."""
+    """Train an embedding with sparse gradients beside dense parameters."""
     torch.manual_seed(4)
     model = nn.Sequential(nn.Embedding(500, 64, sparse=True), nn.Linear(64, 3000), nn.Linear(3000, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -351,7 +352,7 @@ def sparse() -> int:
 
 
 def join(mode: str | None) -> int:
-    """Ranks with different numbers of batches."""
+    """Train ranks with different numbers of batches."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with hooked(model, optimizer, mode) as (wrapped, _), wrapped.join():
@@ -368,7 +369,7 @@ def join(mode: str | None) -> int:
 
 
 def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
-    """(Parameters, codebooks) by step, of the second part of an uninterrupted run and of a resumed one."""
+    """Return (parameters, codebooks) by step, of the second part of an uninterrupted run and of a resumed one."""
 
     def run(steps: range, saved: dict[str, Any] | None) -> tuple[dict[str, Any], list[Any]]:
         model = Net()
@@ -402,7 +403,7 @@ def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
 
 
 def distributed_checkpoint(folder: str) -> bool:
-    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    """Save a state through ``torch.distributed.checkpoint`` and load it in place into a new one."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval=3)}) as (wrapped, state):
@@ -418,7 +419,8 @@ def distributed_checkpoint(folder: str) -> bool:
 
 def refresh(steps: int, interval: int, change_at: int | None,
             trigger: float = 0.1) -> list[tuple[int, int, float, float]]:
-    """Per step: what stands for the codebooks in use, bytes sent, and bits per symbol, with and at the entropy."""
+    """Return for each step a digest of the codebooks in use, bytes sent, and bits per symbol, with and at the entropy.
+    """
     model = Given([70_001, 40_000, 3, 90_000])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trace = []
@@ -440,7 +442,7 @@ def refresh(steps: int, interval: int, change_at: int | None,
 
 @contextlib.contextmanager
 def slowed(slow: str) -> Iterator[None]:
-    """One of the two ways of making a collective, "dense" or "coded", seems slow."""
+    """Make one of the two ways of making a collective, "dense" or "coded", seem slow."""
     add, end_step = bypasses.BypassController.add, bypasses.BypassController.end_step
 
     def slow_add(self: bypasses.BypassController, n_bytes: int, counters: Any) -> None:
@@ -457,7 +459,7 @@ def slowed(slow: str) -> Iterator[None]:
 
 
 def bypass(slow: str) -> list[int]:
-    """How many buckets of each step were sent as they are, where one of the two ways is slow."""
+    """Return how many buckets of each step were sent as they are, where one of the two ways is slow."""
     counts = []
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -485,7 +487,7 @@ def bypass(slow: str) -> list[int]:
 
 
 def conservation() -> dict[str, float]:
-    """Bytes counted, and bytes that were handed to Gloo."""
+    """Return bytes counted, and bytes that were handed to Gloo."""
     handed = 0
     original = transfers.Transfers.send
 
@@ -584,7 +586,7 @@ def under_way(n_jobs: int, n_parts: int) -> tuple[list[str], list[str]]:
 
 
 def full_queue(culprit: int, patience: float) -> list[str]:
-    """What becomes of more all-reduces than may wait while a rank is silent: their errors."""
+    """Return the errors of more all-reduces than may wait while a rank is silent."""
     lane_of(group := dist.new_group(timeout=timedelta(seconds=60)), timedelta(seconds=patience))
     if rank() == culprit:
         return []
@@ -664,7 +666,7 @@ def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
 
 
 def backward_error() -> str:
-    """What the user sees when an all-reduce fails under DDP."""
+    """Return what the user sees when an all-reduce fails under DDP."""
     model = Net()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=dist.new_group())
     state = gd.CompressedAllreduce(group=wrapped.process_group, smallest=0, timeout=timedelta(seconds=20))

@@ -43,7 +43,7 @@ class Given(nn.Module):
 
 
 def gradients_of(step: int, who: int) -> dict[str, torch.Tensor]:
-    """What rank ``who`` brings, known to all."""
+    """Return what rank ``who`` brings, known to all."""
     random = torch.Generator().manual_seed(100 * step + who)
     return {f"parts.{i}": torch.randn(shape, generator=random) * 0.01 for i, shape in enumerate(SHAPES)}
 
@@ -52,7 +52,7 @@ def gradients_of(step: int, who: int) -> dict[str, torch.Tensor]:
 def given_model(
     group: dist.ProcessGroup, plan: CompressionPlan | Compressor, **options: Any
 ) -> Iterator[tuple[Given, Any, Any]]:
-    """A model of given gradients under DDP, in buckets of 20 KB and more, and the hook's state."""
+    """Return a model of given gradients under DDP, in buckets of 20 KB and more, and the hook's state."""
     model = Given()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02, process_group=group)
     state = gd.CompressedGradients(model, plan, group=group, **options)
@@ -62,7 +62,7 @@ def given_model(
 
 
 def averages_at(step: int, model: Given, wrapped: Any) -> dict[str, torch.Tensor]:
-    """What DDP makes of a step's gradients."""
+    """Return what DDP makes of a step's gradients."""
     model.zero_grad()
     wrapped(list(gradients_of(step, rank()).values())).backward()
     return {name: param.grad for name, param in model.named_parameters() if param.grad is not None}
@@ -107,7 +107,7 @@ def _follows(group: dist.ProcessGroup, name: str, steps: int) -> tuple[int, int]
 
 
 def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None:
-    """A run that is saved and loaded goes on as the uninterrupted one."""
+    """Check that a run that is saved and loaded goes on as the uninterrupted one."""
     plan = CompressionPlan(PROMISES[name].setting)
     with given_model(group, plan) as (model, wrapped, state):
         for step in range(first):
@@ -125,7 +125,7 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None
 
 
 def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> bool:
-    """A state through ``torch.distributed.checkpoint``, loaded in place into a new one."""
+    """Save a state through ``torch.distributed.checkpoint`` and load it in place into a new one."""
     plan = CompressionPlan(PROMISES[name].setting)
     with given_model(group, plan) as (model, wrapped, state):
         for step in range(3):
@@ -141,7 +141,7 @@ def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> 
 def train(group: dist.ProcessGroup, plan_name: str, steps: int = 6, *, rate: float = 0.02, branch: bool = False,
           narrow: bool = False, images: bool = False, accumulate: int = 1, poison: bool = False,
           **ddp: Any) -> tuple[int, float, float, int]:
-    """Some steps of training; a checksum of the parameters, first and last loss, tensors that were dropped."""
+    """Train some steps; return a checksum of the parameters, first and last loss, and tensors that were dropped."""
     plans = {"dgc": CompressionPlan(WarmUp(DGC(0.02), steps=2, stages=2), MomentumCorrection(0.9, clip=5.0)),
              **{name: CompressionPlan(promise.setting) for name, promise in PROMISES.items()}}
     model = Net(branch, narrow, images)
@@ -194,7 +194,7 @@ def unused(group: dist.ProcessGroup, name: str, told: bool, **ddp: Any) -> tuple
 
 
 def join(group: dist.ProcessGroup, name: str) -> int:
-    """Ranks with different numbers of batches."""
+    """Train ranks with different numbers of batches."""
     model = Net()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=group)
     state = gd.CompressedGradients(model, PROMISES[name].setting, group=group)
@@ -233,7 +233,7 @@ def accounts(group: dist.ProcessGroup, name: str, paired: int) -> dict[str, floa
 
 
 def refusals(group: dist.ProcessGroup) -> None:
-    """Arguments without a meaning are refused."""
+    """Check that arguments without a meaning are refused."""
     model = Given()
     plan = CompressionPlan(DGC(0.1), MomentumCorrection())
     for call in (lambda: gd.CompressedGradients(model, plan),
@@ -248,7 +248,7 @@ def refusals(group: dist.ProcessGroup) -> None:
 
 
 def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
-    """Rank 1 sends damage, or does something else; what each step of this rank raised."""
+    """Return what each step of this rank raised when rank 1 sends damage, or does something else."""
     setting: Compressor = TopK(0.05)
     patch: Any = contextlib.nullcontext()
     if rank() == 1 and kind == "setting":

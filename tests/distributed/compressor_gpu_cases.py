@@ -88,7 +88,7 @@ def there() -> Iterator[Side]:
 
 
 def averages_there(state: Any, model: Given, step: int, growth: float = 1.0) -> dict[str, torch.Tensor]:
-    """What the hook makes of a step's gradients, of which each is ``growth`` times as large as the one before."""
+    """Return what the hook makes of a step's gradients, each ``growth`` times as large as the one before."""
     params = list(model.parameters())
     own = [growth**number * one for number, one in enumerate(gradients_of(step, rank()).values())]
     buckets = [Bucket(number, [params[i] for i in some], [own[i] for i in some])
@@ -102,7 +102,7 @@ def averages_there(state: Any, model: Given, step: int, growth: float = 1.0) -> 
 
 
 def follows_there(group: dist.ProcessGroup, name: str) -> None:
-    """Averages are those that simulated ranks have on the host; also after a resume."""
+    """Check that averages are those that simulated ranks have on the host, also after a resume."""
     plan = CompressionPlan(PROMISES[name].setting)
     model, simulation = Given(), Simulation(group.size(), plan)
     states = [gd.CompressedGradients(model, plan, group=group) for _ in range(2)]
@@ -139,14 +139,14 @@ def decides_there(group: dist.ProcessGroup, name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def on_the_host() -> Iterator[None]:
-    """Buckets are there after all."""
+    """Check that buckets really lie on the host."""
     with mock.patch.object(elsewhere, "elsewhere", lambda one: one), \
             mock.patch.object(elsewhere, "Elsewhere", torch.Tensor):
         yield
 
 
 def refused_there(group: dist.ProcessGroup) -> None:
-    """What compressors do not take."""
+    """Check that types that compressors do not take are refused."""
     state = gd.CompressedGradients(Given(), TopK(0.1), group=group)
     for wrong in (torch.zeros(3, dtype=torch.complex64), torch.eye(3).to_sparse()):
         bucket = mock.Mock(buffer=lambda wrong=wrong: mock.Mock(

@@ -1,4 +1,4 @@
-"""What the ranks of tests/distributed/test_diloco.py run, in a Gloo world."""
+"""Cases that the ranks of tests/distributed/test_diloco.py run, in a Gloo world."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Run:
         self.params = list(self.model.parameters())
 
     def step(self, number: int) -> float:
-        """One inner step; its loss."""
+        """Take one inner step and return its loss."""
         x, y = batch_of(number % 5)
         self.inner.zero_grad()
         loss = nn.functional.cross_entropy(self.model(x), y)
@@ -43,12 +43,12 @@ class Run:
         return loss.item()
 
     def crc(self) -> int:
-        """Of the parameters."""
+        """Return a checksum of the parameters."""
         return crc([one.detach() for one in self.params])
 
 
 def law() -> list[int]:
-    """Lossless outer steps are the outer optimizer's, with the mean in the order of ranks, bit for bit."""
+    """Check that lossless outer steps are the outer optimizer's, with the mean in the order of ranks, bit for bit."""
     run = Run("lossless", smallest=1)
     copies = [nn.Parameter(one.detach().clone()) for one in run.params]
     outer = torch.optim.SGD(copies, **NESTEROV)
@@ -70,7 +70,7 @@ def law() -> list[int]:
 
 
 def train(mode: str, narrow: bool = False, steps: int = 30) -> tuple[int, float, float, float]:
-    """A checksum after the last outer step, the first and last round's loss, and the ratio."""
+    """Return a checksum after the last outer step, the first and last round's loss, and the ratio."""
     run = Run(mode, narrow=narrow, smallest=1000)
     losses = []
     for number in range(steps):
@@ -80,7 +80,7 @@ def train(mode: str, narrow: bool = False, steps: int = 30) -> tuple[int, float,
 
 
 def resume(mode: str) -> bool:
-    """A run that is interrupted in the middle of a round goes on as if it had not been."""
+    """Check that a run that is interrupted in the middle of a round goes on as if it had not been."""
     run = Run(mode, smallest=1000)
     saved = io.BytesIO()
     for number in range(12):
@@ -102,7 +102,8 @@ def resume(mode: str) -> bool:
 
 
 def corrupted(by: int) -> tuple[str, bool]:
-    """What step() raises when one rank's messages are damaged, and whether the parameters are the last round's."""
+    """Return what step() raises when one rank's messages are damaged, and whether the parameters are the last round's.
+    """
     run = Run("lossless", every=1, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20))
     run.step(0)
     run.diloco.step()
@@ -120,7 +121,7 @@ def corrupted(by: int) -> tuple[str, bool]:
 
 
 def refusals() -> None:
-    """What has no meaning is refused."""
+    """Check that senseless arguments are refused."""
     real = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)
     waves = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.complex64))], lr=1.0)
     for call in (lambda: gd.DiLoCo(real, 0), lambda: gd.DiLoCo(waves, 1),

@@ -20,7 +20,7 @@ STEPS = 3
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """This rank's."""
+    """Return this rank's batches."""
     random = torch.Generator().manual_seed(int(os.environ["RANK"]))
     return [(torch.randn(16, 48, generator=random), torch.randint(0, 10, (16,), generator=random))
             for _ in range(STEPS)]
@@ -130,7 +130,7 @@ def train(
 
 
 def counted() -> float:
-    """Compressed collectives of the world's group."""
+    """Return the number of compressed collectives of the world's group."""
     group = dist.group.WORLD
     assert isinstance(group, gd.CompressedGroup)
     return group.stats()["calls"]

@@ -1,4 +1,4 @@
-"""What the ranks of tests/distributed/test_fsdp.py run, in a Gloo world."""
+"""Cases that the ranks of tests/distributed/test_fsdp.py run, in a Gloo world."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sharded(mesh: DeviceMesh, narrow: bool = False) -> nn.Module:
 
 
 def trained(model: nn.Module, steps: int = 4, accumulate: int = 1) -> list[torch.Tensor]:
-    """Full parameters after some steps."""
+    """Return the full parameters after some steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for step in range(steps):
         for part in range(accumulate):
@@ -89,7 +89,7 @@ def bypass(slow: str) -> tuple[list[float], int]:
 
 
 def refusals() -> None:
-    """What has no meaning is refused."""
+    """Check that senseless arguments are refused."""
     mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
     for call in (lambda: gd.compress_fsdp(Net()), lambda: gd.compress_fsdp(sharded(mesh["shard"]), near),
@@ -102,7 +102,7 @@ def refusals() -> None:
 
 
 def corrupted(by: int) -> str:
-    """What backward() says on this rank when one rank's messages are damaged."""
+    """Return what backward() says on this rank when one rank's messages are damaged."""
     group = dist.new_group(timeout=timedelta(seconds=30))
     mesh = DeviceMesh.from_group(group, "cpu")
     model = sharded(mesh)

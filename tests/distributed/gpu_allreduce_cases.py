@@ -70,7 +70,7 @@ CODEC = SimpleNamespace(fresh_codebook=fresh_codebook, encode_batch=encode_batch
 
 @contextlib.contextmanager
 def there(by: str) -> Iterator[mock.Mock]:
-    """All tensors are on a device; frames travel ``by`` "group" or "staged"."""
+    """Make all tensors seem to be on a device; frames travel ``by`` "group" or "staged"."""
     is_on_gpu = mock.Mock(return_value=True)
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
@@ -83,7 +83,7 @@ def there(by: str) -> Iterator[mock.Mock]:
 
 
 def on_devices(what: Callable[..., Any], by: str, **arguments: Any) -> Any:
-    """A case of :mod:`allreduce_cases` there, on a group of its own, for wires are kept."""
+    """Run a case of :mod:`allreduce_cases` as if on devices, on a group of its own, for wires are kept."""
     gd.close_lanes()
     with there(by) as is_on_gpu:
         found = what(**arguments)
@@ -93,12 +93,12 @@ def on_devices(what: Callable[..., Any], by: str, **arguments: Any) -> Any:
 
 
 def on_host(what: Callable[..., Any], **arguments: Any) -> Any:
-    """A case of :mod:`allreduce_cases` as it is."""
+    """Run a case of :mod:`allreduce_cases` as it is."""
     return what(**arguments)
 
 
 def encodings(mode: str) -> tuple[int, int]:
-    """How often a rank encodes in an all-reduce, and how many frames that makes."""
+    """Return how often a rank encodes in an all-reduce, and how many frames that makes."""
     gd.close_lanes()
     param = torch.nn.Parameter(torch.ones(100_000))
     near = gd.NearLossless(torch.optim.SGD([param], lr=0.1))
@@ -111,7 +111,7 @@ def encodings(mode: str) -> tuple[int, int]:
 
 
 def refreshes() -> tuple[int, int]:
-    """How often codebooks are made in a training, and how often one is needed."""
+    """Return how often codebooks are made in a training, and how often one is needed."""
     CALLS.update(fresh=0, encode=0)
     on_devices(allreduce_cases.train, "staged", mode="lossless", steps=9,
                state_options={"refresh": gd.Refresh(interval=5, trigger=9.0)})
@@ -119,7 +119,7 @@ def refreshes() -> tuple[int, int]:
 
 
 def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
-    """As :func:`allreduce_cases.fault`."""
+    """Run :func:`allreduce_cases.fault` as if on devices."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane = lane_of(group, timedelta(seconds=2 if kind == "size" else 30))
     tensor = values_at(rank(), 400_000, torch.float32)
@@ -206,7 +206,7 @@ def _sabotaged(kind: str) -> Any:
 
 
 def sums_as_on_the_host() -> bool:
-    """Means of every type have the host's bits."""
+    """Check that means of every type have the host's bits."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         terms = [values_at(who, 5000, dtype, kind) for who in range(3) for kind in ("special", "extreme")]
         for divisor in (1, 3, 6):

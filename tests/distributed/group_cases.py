@@ -1,4 +1,4 @@
-"""What the ranks of tests/distributed/test_group.py run, in a world whose backend is gcodec."""
+"""Cases that the ranks of tests/distributed/test_group.py run, in a world whose backend is gcodec."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ gd.register_backend("gcodec", gd.GroupOptions(bypass=None))     # so that every 
 
 
 def terms(n_values: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """What all ranks bring."""
+    """Return what all ranks bring."""
     return [values_at(who, n_values, dtype) for who in range(size())]
 
 
 def world() -> gd.CompressedGroup:
-    """The world's group."""
+    """Return the world's group."""
     group = dist.group.WORLD
     assert isinstance(group, gd.CompressedGroup)
     return group
 
 
 def compressed_calls(action: Callable[..., Any], *arguments: Any, **options: Any) -> float:
-    """How many compressed collectives an action makes."""
+    """Return how many compressed collectives an action makes."""
     before = world().stats()["calls"]
     action(*arguments, **options)
     return world().stats()["calls"] - before
@@ -52,7 +52,7 @@ def compressed_calls(action: Callable[..., Any], *arguments: Any, **options: Any
 
 
 def all_reduces() -> int:
-    """Every type and both operations are the sum in the order of ranks; other types and operations are Gloo's."""
+    """Check that every type and both operations are the sum in the order of ranks; others are Gloo's."""
     results = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for op, mean in ((dist.ReduceOp.SUM, False), (dist.ReduceOp.AVG, True)):
@@ -74,7 +74,7 @@ def all_reduces() -> int:
 
 
 def inference() -> None:
-    """Tensors of inference mode are reduced in place, and others after them."""
+    """Check that tensors of inference mode are reduced in place, and others after them."""
     brought = terms(LARGE * size())
     for mode in (torch.inference_mode, torch.no_grad):
         with mode():
@@ -109,7 +109,7 @@ def other_types() -> None:
 
 
 def asynchronous() -> int:
-    """Several under way; a work tells when it is done, and its future has the tensors."""
+    """Check several collectives under way: a work tells when it is done, and its future has the tensors."""
     brought = [terms(LARGE + number) for number in range(5)]
     tensors = [one[rank()].clone() for one in brought]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -127,7 +127,7 @@ def asynchronous() -> int:
 
 
 def layouts() -> int:
-    """Transposed, strided, several dimensions, a parameter that requires grad."""
+    """Reduce transposed and strided tensors, several dimensions, a parameter that requires grad."""
     brought = [one.view(700, 500) for one in terms(700 * 500)]
     wanted, mine = dense_sum(brought, False), brought[rank()]
     turned = mine.t().clone().t()
@@ -141,7 +141,7 @@ def layouts() -> int:
 
 
 def coalesced() -> int:
-    """Through the coalescing manager, the function, and with mixed types."""
+    """Reduce through the coalescing manager, the function, and with mixed types."""
     sizes = (LARGE, 3, 1000)
     brought = [terms(n_values) for n_values in sizes]
     tensors = [one[rank()].clone() for one in brought]
@@ -207,7 +207,7 @@ def reduce_scatters() -> list[int]:
 
 
 def shared_codebooks() -> list[int]:
-    """They are renewed by and by, whatever comes in between, and change no bit."""
+    """Check that codebooks are renewed by and by, whatever comes in between, and change no bit."""
     found = []
     for refresh in (gd.Refresh(interval=2), None):
         options = gd.GroupOptions(gd.FixedBits(9), bypass=None, refresh=refresh)
@@ -229,7 +229,7 @@ def shared_codebooks() -> list[int]:
 
 
 def data_movement() -> None:
-    """Broadcast, gather, scatter, reduce, all-gather, all-to-all: as on Gloo, small and large."""
+    """Check that broadcast, gather, scatter, reduce, all-gather and all-to-all do as on Gloo, small and large."""
     for n_values in (3, LARGE):
         brought = terms(n_values)
         mine = brought[rank()]
@@ -263,7 +263,7 @@ def data_movement() -> None:
 
 
 def objects() -> None:
-    """Object collectives and barriers."""
+    """Check object collectives and barriers."""
     found: list[Any] = [None] * size()
     dist.all_gather_object(found, {"rank": rank()})
     assert found == [{"rank": who} for who in range(size())]
@@ -307,7 +307,7 @@ def point_to_point() -> None:
 
 
 def functional_collectives() -> int:
-    """What compiled programs and DTensor call."""
+    """Check what compiled programs and DTensor call."""
     brought = terms(LARGE)
     mine = brought[rank()]
     total = functional.wait_tensor(functional.all_reduce(mine, "sum", world()))
@@ -330,7 +330,7 @@ def functional_collectives() -> int:
 
 
 def interleaved(rounds: int) -> int:
-    """Compressed and plain collectives, none waited for before all have begun."""
+    """Mix compressed and plain collectives, none waited for before all have begun."""
     results = []
     for number in range(rounds):
         brought = [terms(LARGE + number), terms(100)]
@@ -352,7 +352,7 @@ def interleaved(rounds: int) -> int:
 
 
 def subgroups() -> None:
-    """Groups of some ranks, of Gloo and of gcodec, with options of their own; made and destroyed."""
+    """Make and destroy groups of some ranks, of Gloo and of gcodec, with options of their own."""
     ranks = [0, size() - 1] if size() > 1 else [0]
     options = gd.GroupOptions(mode=gd.FixedBits(6), smallest=1000, bypass=None)
     group = dist.new_group(ranks, backend="gcodec", pg_options=options)
@@ -378,7 +378,7 @@ def subgroups() -> None:
 
 
 def overlapping() -> None:
-    """Pairs that share a rank: how many groups a rank is in differs from rank to rank, and falls when one ends."""
+    """Use pairs that share a rank: how many groups a rank is in differs from rank to rank, and falls when one ends."""
     pairs = [[0, other] for other in range(1, size())]
     for again in range(2):
         groups = [dist.new_group(pair, backend=backend) for pair in pairs for backend in ("gcodec", "gloo")]
@@ -396,7 +396,7 @@ def overlapping() -> None:
 
 
 def named_backend() -> None:
-    """A second name with other options; nonsense is refused."""
+    """Use a second name with other options; nonsense is refused."""
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
     gd.register_backend("gcodec_narrow", gd.GroupOptions(gd.FixedBits(3), smallest=100))
     group = dist.new_group(backend="gcodec_narrow")
@@ -416,7 +416,7 @@ def named_backend() -> None:
 
 
 def device_mesh() -> int:
-    """A mesh over the world, and one whose dimension asks for the backend."""
+    """Use a mesh over the world, and one whose dimension asks for the backend."""
     mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("all",))
     options: Any = gd.GroupOptions(smallest=100)
     other = init_device_mesh("cpu", (size(), 1), mesh_dim_names=("rep", "one"),
@@ -436,7 +436,7 @@ def device_mesh() -> int:
 
 def train_ddp(gloo: bool, steps: int = 4, narrow: bool = False, bits: int = 0, join: bool = False,
               **options: Any) -> tuple[int, list[float]]:
-    """DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
+    """Train DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
     group = dist.new_group(backend="gloo") if gloo else None
     if bits and not gloo:
         narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
@@ -499,7 +499,7 @@ def changing() -> tuple[list[bool], list[bool], int]:
 
 
 def corrupted(how: str, by: int) -> list[str]:
-    """What this rank hears when one rank's messages are damaged, by every road a user can take."""
+    """Return what this rank hears when one rank's messages are damaged, by every road a user can take."""
     heard = []
     for road in (_blocking, _asynchronous, _future, _functional, _scatter, _ddp):
         group = dist.new_group(backend="gcodec", timeout=timedelta(seconds=20))
@@ -549,7 +549,7 @@ def _ddp(group: dist.ProcessGroup) -> None:
 
 
 def death(by: int) -> str:
-    """What this rank hears when another has gone in the middle of an all-reduce."""
+    """Return what this rank hears when another has gone in the middle of an all-reduce."""
     tensor = torch.ones(LARGE * 4)
     dist.all_reduce(tensor)
     leaves = mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1))
@@ -564,7 +564,7 @@ def death(by: int) -> str:
 
 
 def ended() -> None:
-    """The world ends and begins again, as after a failure that a launcher has mended."""
+    """End the world and begin it again, as after a failure that a launcher has mended."""
     dist.all_reduce(torch.ones(LARGE))
     store = distributed_c10d._get_default_store()
     number, all_of_them = rank(), size()

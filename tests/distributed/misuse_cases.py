@@ -1,4 +1,4 @@
-"""What the ranks of tests/distributed/test_misuse.py run: training as it should not be."""
+"""Cases that the ranks of tests/distributed/test_misuse.py run: training as it should not be."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Training:
         self.wrapped.register_comm_hook(self.state, gd.hook)
 
     def steps(self, n: int) -> int:
-        """Some steps; a checksum of the parameters."""
+        """Take some steps and return a checksum of the parameters."""
         for step in range(n):
             x, y = batch_of(step)
             self.optimizer.zero_grad()
@@ -52,7 +52,7 @@ class Training:
         return crc(list(self.model.parameters()))
 
     def error(self, n: int = 3) -> str:
-        """What the steps raise."""
+        """Return what the steps raise."""
         try:
             self.steps(n)
         except (RuntimeError, gcodec.GcodecError) as error:     # of a future, of the hook
@@ -61,13 +61,13 @@ class Training:
 
 
 def near(training: Training, group: Any, **options: Any) -> Any:
-    """A state of the hook for near-lossless mode."""
+    """Return a state of the hook for near-lossless mode."""
     options = {"optimizer": training.optimizer, "smallest": 0, "threads": 1, "bypass": None, **options}
     return gd.CompressedAllreduce(group=group, timeout=PATIENCE, **options)
 
 
 def top(training: Training, group: Any, **options: Any) -> Any:
-    """A state of the hook for a compressor."""
+    """Return a state of the hook for a compressor."""
     return gd.CompressedGradients(training.wrapped, TopK(0.1), group=group, timeout=PATIENCE, **options)
 
 
@@ -75,7 +75,7 @@ STATES = {"near": near, "top": top}
 
 
 def closed(state: str) -> bool:
-    """Whether training goes on after its lane is closed as if it had not been."""
+    """Return whether training goes on after its lane is closed as if it had not been."""
     found = []
     for closing in (False, True):
         training = Training(STATES[state])
@@ -93,7 +93,7 @@ def closed(state: str) -> bool:
 
 
 def closed_when_broken(culprit: int) -> list[str]:
-    """What steps raise after a fault, before and after the lane is closed."""
+    """Return what steps raise after a fault, before and after the lane is closed."""
     training = Training(near)
     training.steps(2)
     undo = sabotage("payload") if rank() == culprit else None
@@ -110,7 +110,7 @@ def closed_when_broken(culprit: int) -> list[str]:
 
 
 def late() -> list[str]:
-    """What becomes of jobs that are handed in while the lane is being closed, by another thread."""
+    """Return what becomes of jobs that are handed in while another thread closes the lane."""
     lane, go = lane_of(dist.new_group(), PATIENCE), threading.Event()
     first = lane.submit(lambda: go.wait(30))
     closing = threading.Thread(target=lane.close)
@@ -183,7 +183,7 @@ def _threads() -> set[threading.Thread]:
 
 
 def differing(what: str, culprit: int) -> str:
-    """What training says when one rank has another option than the rest."""
+    """Return what training says when one rank has another option than the rest."""
     guilty = rank() == culprit
     other: dict[str, Any] = {
         "refresh": {"refresh": gd.Refresh(5)}, "no refresh": {"refresh": None}, "bypass": {"bypass": gd.Bypass()},
@@ -202,7 +202,7 @@ def differing(what: str, culprit: int) -> str:
 
 
 def differing_groups(culprit: int, **other: Any) -> str:
-    """What a collective of a process group says when one rank has another option than the rest."""
+    """Return what a collective of a process group says when one rank has another option than the rest."""
     options = gd.GroupOptions(timeout=PATIENCE, **(other if rank() == culprit else {}))
     group = dist.new_group(backend="gcodec", pg_options=options)
     try:
@@ -213,7 +213,7 @@ def differing_groups(culprit: int, **other: Any) -> str:
 
 
 def differing_diloco(culprit: int) -> str:
-    """The same of DiLoCo."""
+    """Return what DiLoCo says when one rank has another option than the rest."""
     outer = torch.optim.SGD(Net().parameters(), lr=0.7)
     try:
         gd.DiLoCo(outer, 3 if rank() == culprit else 2, group=dist.new_group(), timeout=PATIENCE)
@@ -223,7 +223,7 @@ def differing_diloco(culprit: int) -> str:
 
 
 def changed(culprit: int) -> str:
-    """What training says when one rank loads a state between steps."""
+    """Return what training says when one rank loads a state between steps."""
     training = Training(lambda *of: near(*of, refresh=gd.Refresh(3)))
     saved = training.state.state_dict()
     training.steps(8)
@@ -233,7 +233,8 @@ def changed(culprit: int) -> str:
 
 
 def torn(culprit: int) -> str:
-    """What training with a compressor says when one rank has loaded the state of an earlier step than the others."""
+    """Return what training with a compressor says when one rank has loaded the state of an earlier step than the
+    others."""
     training = Training(lambda training, group: gd.CompressedGradients(
         training.wrapped, RandomK(0.1), group=group, timeout=PATIENCE))
     training.steps(2)
@@ -245,7 +246,7 @@ def torn(culprit: int) -> str:
 
 
 def torn_diloco(culprit: int) -> str:
-    """The same of DiLoCo."""
+    """Return what DiLoCo says when one rank has loaded the state of an earlier step than the others."""
     model = Net()
     diloco = gd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.7), 2, group=dist.new_group(), timeout=PATIENCE)
     saved = diloco.state_dict()
@@ -261,7 +262,7 @@ def torn_diloco(culprit: int) -> str:
 
 
 def strangers(held: int) -> list[str]:
-    """What is warned of when the mode's optimizer holds the first ``held`` parameters of the model."""
+    """Return the warnings when the mode's optimizer holds only the first ``held`` parameters of the model."""
 
     def make(training: Training, group: Any) -> Any:
         params = [*list(training.model.parameters())[:held], nn.Parameter(torch.zeros(3))]

@@ -1,4 +1,4 @@
-"""Controllers among real Gloo processes, alone and under DDP: they decide as simulated ranks do."""
+"""The laws of controllers among real Gloo processes, alone and under DDP: they decide as simulated ranks do."""
 
 from __future__ import annotations
 

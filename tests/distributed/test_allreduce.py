@@ -1,4 +1,4 @@
-"""Compressed all-reduces among real Gloo processes: sums, bounds, DDP in all its forms, refresh, checkpoints."""
+"""The laws of compressed all-reduces among real Gloo processes: sums, bounds, layouts, order of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codebooks that ranks share, and what the bypass found, without a second process: what is kept, and of what."""
+"""The laws of codebooks that ranks share and of what the bypass measured, without a second process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLOAT32 = BY_NAME["float32"]
 
 
 def counted(books: SharedCodebooks, numbers: list[int], n_levels: int) -> None:
-    """As after a step whose symbols were of a few bins, others in each layer."""
+    """Count a step whose symbols were of a few bins, others in each layer."""
     books.prepare(numbers, FLOAT32.head_bits, n_levels)
     for number in numbers:
         books.layers[number].recent[10 + number : 20 + number] += np.uint64(100)

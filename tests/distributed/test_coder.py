@@ -1,5 +1,5 @@
-"""One rank's codec with shared codebooks, without a second process: what is encoded is decoded, and what is predicted
-stays small."""
+"""The laws of one rank's codec with shared codebooks, without a second process: what is encoded is decoded, and what is
+predicted stays small."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOAT32 = BY_NAME["float32"]
 
 
 class Never(PredictionCache):
-    """Predicts nothing."""
+    """A prediction cache that predicts nothing."""
 
     def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
         return piece.encode(piece.plan(), out)
@@ -46,7 +46,7 @@ class Rank:
         return Coder(FLOAT32, bit_layout, None, self.shared, self.gradients.shapes, 1, Counters())
 
     def send(self, values: np.ndarray, begin: int = 0) -> int:
-        """The bytes of a frame, which has been decoded again."""
+        """Encode values, check that they are decoded again, and return the bytes of the frame."""
         bits, room = values.view(np.uint32), np.empty(8 * len(values) + (1 << 20), np.uint8)
         size = self.coder().encode(bits, begin, 0, room)
         found = np.empty_like(bits)
@@ -55,14 +55,14 @@ class Rank:
         return size
 
     def refresh(self) -> None:
-        """New codebooks from what has been counted."""
+        """Make new codebooks from what has been counted."""
         self.step += 1
         self.books.end_step()
         self.books.renew(range(len(SHAPES)), self.books.take(), self.step)
 
 
 def gradients(seed: int, *, related: bool) -> np.ndarray:
-    """One buffer: normal values, the rows of the second tensor multiples of one if ``related``."""
+    """Return one buffer of normal values; the rows of the second tensor are multiples of one if ``related``."""
     rng = np.random.default_rng(seed)
     parts = [rng.standard_normal(shape) for shape in SHAPES]
     if related:

@@ -1,4 +1,4 @@
-"""Compressors under DDP among real Gloo processes: what the simulator says of them holds there, too."""
+"""The laws of compressors under DDP among real Gloo processes: what the simulator says of them holds there, too."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_replicas_under_dgc_stay_the_same_in_every_form_of_ddp(pair, form):
                                      {"told": False, "gradient_as_bucket_view": True}], ids=str)
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_parameters_that_no_rank_uses_lose_no_residual(pair, name, options):
-    """DDP throws away what comes of a step in which no rank has used a parameter: so nothing is sent then."""
+    """DDP throws away the average of a parameter that no rank has used in a step, so nothing of it is sent then."""
     found = pair.run(cases.unused, name=name, **options)
     for there, (total, _) in found:
         assert there == [True, False, True, False, True]
@@ -167,7 +167,7 @@ def test_a_fault_under_a_compressor_is_an_error_on_all_ranks(pair, kind):
 
 
 def test_a_message_larger_than_expected_is_an_error_on_all_ranks(pair, others):
-    """And not the end of the process, which is what Gloo makes of it."""
+    """Gloo would end the process at a message that is larger than its buffer."""
     for members in (pair, others):
         found = members.run(cases.fault, kind="larger")
         assert all("PeerError" in one[-1] for one in found)

@@ -1,5 +1,5 @@
-"""The DDP hook among real Gloo processes. In lossless mode it must train as a hook that sums in the order of ranks
-does, bit for bit, whatever DDP is told to do."""
+"""The laws of the DDP hook among real Gloo processes. In lossless mode it must train as a hook that sums in the order
+of ranks does, bit for bit, whatever DDP is told to do."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_lossy_replicas_stay_the_same_with_other_numbers_of_ranks(others, mode):
 
 
 def test_loss_scaling_does_not_change_the_levels(pair):
-    """Powers of two in, powers of two out: the same bits."""
+    """Powers of two go in and come out, so the bits are the same."""
     assert trained(pair, "near", loss_scale=1024.0) == trained(pair, "near")
 
 

@@ -1,4 +1,4 @@
-"""DiLoCo's outer step among real processes, and the worked examples of low-communication training."""
+"""The laws of DiLoCo's outer step among real processes, and the worked examples of low-communication training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What happens when a rank fails: an error on every rank, which names it, and no gradient touched. Never a hang."""
+"""The laws of faults: a rank that fails is an error on every rank, which names it; no gradient is touched; never a
+hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes for Lightning and Accelerate, where these are installed."""
+"""The recipes for Lightning and Accelerate train, where these are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSDP2 and HSDP among real processes, compressed by hooks and by the process group: as uncompressed training."""
+"""The laws of FSDP2 and HSDP among real processes, compressed by hooks and by the process group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ four = ranks_of(4)
 
 
 def trained(ranks: Ranks, how: str, **options: Any) -> dict[str, Any]:
-    """What all ranks found: their replicas are the same, bit for bit."""
+    """Return what all ranks found; their replicas are the same, bit for bit."""
     found = ranks.run(cases.train, how=how, **options)
     assert all(one["crc"] == found[0]["crc"] for one in found)
     result: dict[str, Any] = found[0]

@@ -59,7 +59,7 @@ def test_training_on_devices_has_the_bits_of_training_on_the_host(ranks, mode, o
 
 @pytest.mark.parametrize("mode", ["lossless", "fixed", "near"])
 def test_every_value_on_a_device_is_encoded_twice(ranks, mode):
-    """And by whom it is summed once more where it is rounded."""
+    """A sum that is rounded is encoded once more by the rank that made it."""
     wanted = (1, 1) if ranks.size == 2 else (2, ranks.size + (mode != "lossless"))
     assert ranks.run(cases.encodings, mode=mode) == [wanted] * ranks.size
 

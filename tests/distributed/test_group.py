@@ -1,5 +1,5 @@
-"""The process group among real processes: every collective of torch.distributed gives what it gives on Gloo, and
-floats are summed in the order of ranks. Errors are exceptions, by every road."""
+"""The laws of the process group among real processes: every collective of torch.distributed gives what it gives on
+Gloo, and floats are summed in the order of ranks. Errors are exceptions, by every road."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training as it should not be, among real processes: a clear error on every rank, and never a hang."""
+"""Training as it should not be, among real processes, ends in a clear error on every rank, and never in a hang."""
 
 from __future__ import annotations
 

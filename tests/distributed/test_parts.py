@@ -1,4 +1,4 @@
-"""The parts of an all-reduce that need no second process: pieces, schedules, messages, sums, statistics."""
+"""The laws of an all-reduce's parts that need no second process: pieces, schedules, messages, sums, statistics."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_states_that_are_not_the_hooks_are_refused(state):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (0, 4), (3,), (50, 40)])
 def test_float_tensors_of_a_packed_state_keep_their_bits(dtype, shape):
-    """Bit for bit, whatever is in them."""
+    """Tensors come back bit for bit, whatever is in them."""
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     if tensor.numel() > 2:
         tensor.view(-1)[:3] = torch.tensor([math.nan, -0.0, -math.inf])

@@ -1,4 +1,4 @@
-"""Codebooks: optimal limited lengths, canonical codes, records, and what a histogram is made into."""
+"""The laws of codebooks: optimal limited lengths, canonical codes, records, and what a histogram is made into."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ COUNTS = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**6), st.sampled
 
 
 def cost(counts, lengths) -> int:
-    """Bits that a code takes in all."""
+    """Return the bits that a code takes in all."""
     return sum(int(c) * int(n) for c, n in zip(counts, lengths, strict=True))
 
 
 def kraft(lengths) -> Fraction:
-    """The Kraft sum: 1 for a complete code."""
+    """Return the Kraft sum: 1 for a complete code."""
     return sum((Fraction(1, 1 << int(n)) for n in lengths if n), Fraction(0))
 
 
@@ -41,7 +41,7 @@ def kraft(lengths) -> Fraction:
 
 @cache
 def complete(n: int, limit: int) -> tuple[tuple[int, ...], ...]:
-    """All multisets of n code lengths up to ``limit`` that make a complete code."""
+    """Return all multisets of n code lengths up to ``limit`` that make a complete code."""
     def extend(chosen: tuple[int, ...], left: int, room: Fraction):
         if left == 0:
             if room == 0:
@@ -102,7 +102,7 @@ def test_the_order_of_symbols_does_not_change_the_lengths(counts, random):
 
 
 def test_ties_between_symbols_are_broken_as_pinned():
-    """Workers that see the same counts must build the same code: these are pinned."""
+    """Workers that see the same counts must build the same code."""
     assert limited_lengths(np.array([1, 1, 1])).tolist() == [2, 2, 1]
     assert limited_lengths(np.array([5, 5, 5, 5, 5])).tolist() == [3, 3, 2, 2, 2]
     assert limited_lengths(np.array([1, 1, 2, 3, 5, 8, 13])).tolist() == [6, 6, 5, 4, 3, 2, 1]
@@ -125,7 +125,8 @@ def test_the_cost_of_a_code_is_near_the_entropy():
 # Codes and records
 
 def codebooks() -> st.SearchStrategy[tuple[Codebook, bytes]]:
-    """Hypothesis: a codebook of any value type and number of levels, and its record as the page has it."""
+    """Return a strategy of codebooks of any value type and number of levels, each with its record as the page has it.
+    """
     def build(seed: int, dtype: str, n_levels: int) -> tuple[Codebook, bytes]:
         kind = KINDS[dtype]
         inline = random_codebook(Random(seed), kind, n_levels)
@@ -197,7 +198,7 @@ def test_codes_that_are_not_complete_are_refused(lengths):
 # From histograms
 
 def histograms() -> st.SearchStrategy[tuple[np.ndarray, int, int, int]]:
-    """Hypothesis: what a sample may count, with head_bits, number of levels and the window's center."""
+    """Return a strategy of what a sample may count, with head_bits, number of levels and the window's center."""
     def build(seed: int, head_bits: int, n_levels: int, shape: str) -> tuple[np.ndarray, int, int, int]:
         rng = np.random.default_rng(seed)
         window, center = window_of(n_levels)
@@ -277,7 +278,7 @@ def test_a_seen_distribution_is_coded_near_its_entropy():
 
 
 def test_the_escape_threshold_is_that_of_native_codes():
-    """GComp's n_theta: what Huffman's own code gives more bits than this is left to the escape."""
+    """GComp leaves to the escape what Huffman's own code gives more bits than n_theta."""
     window, center = window_of(1)
     counts = np.zeros(2 + window, np.uint32)
     counts[2 + center - 20 : 2 + center] = [2**n for n in range(20)]
@@ -300,7 +301,7 @@ def test_length_limits_outside_of_the_format_are_refused(max_length):
 # The life of a codebook
 
 def counted(rng, n_levels=1, spread=3.0):
-    """A histogram as an encoding might count it."""
+    """Return a histogram as an encoding might count it."""
     window, center = window_of(n_levels)
     at = np.clip(rng.normal(center - 4, spread, 4000), 0, window - 1).astype(np.int64)
     bins = [np.bincount(at, minlength=window) for _ in range(n_levels)]

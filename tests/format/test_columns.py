@@ -1,4 +1,4 @@
-"""Column references and wide heads: the laws of the codec over arrays that have a use for them, and what they save."""
+"""The laws of the codec over arrays that have a use for column references and wide heads, and what these save."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ every_mode = pytest.mark.parametrize(
 
 
 def parts(frame: bytes) -> Draft:
-    """The parts of a frame of the encoder's."""
+    """Return the parts of a frame of the encoder's."""
     return Draft.of(frame, laws.SHIPPED)
 
 
 def columns_of(frame: bytes) -> list[Columns]:
-    """Its column references."""
+    """Return the column references of a frame."""
     return [Columns.of(record) for record in parts(frame).columns]
 
 
 def flags_of(frame: bytes) -> list[int]:
-    """The flags of its coded blocks."""
+    """Return the flags of the coded blocks of a frame."""
     draft = parts(frame)
     return [Coded.of(block, draft.stream_log2).flags for block in draft.blocks if block[0] == 2]
 
 
 def encoded(dtype: str, bits: Bits, **options: Any) -> bytes:
-    """A frame."""
+    """Return a frame of the encoder."""
     frame: bytes = gcodec.encode(typed(dtype, bits), dtype=dtype, **options)
     return frame
 
 
 def check(dtype: str, bits: Bits, **options: Any) -> bytes:
-    """All laws of one array, whatever the encoder makes of it. Returns the frame."""
+    """Check all laws of one array, whatever the encoder makes of it; return the frame."""
     x = typed(dtype, bits)
     options["dtype"] = dtype
     frame = laws.check_round_trip(x, promised(KINDS[dtype], bits, options), **options)
@@ -84,7 +84,7 @@ def check(dtype: str, bits: Bits, **options: Any) -> bytes:
 
 
 def spoilt(dtype: str, bits: Bits, rng: np.random.Generator, share: float) -> Bits:
-    """A copy in which a share of the values is special: infinities, NaNs, zeros of both signs, denormals."""
+    """Return a copy in which a share of the values is special: infinities, NaNs, zeros of both signs, denormals."""
     special, bits = specials(KINDS[dtype]), bits.copy()
     where = rng.random(bits.shape) < share
     bits[where] = rng.choice(special, int(where.sum()))
@@ -152,7 +152,7 @@ def test_rows_and_columns_of_zeros_obey_the_laws(dtype):
 @every_type
 @pytest.mark.parametrize("end", ["smallest", "largest"])
 def test_columns_at_the_ends_of_the_range_obey_the_laws(dtype, end):
-    """Where heads without their column's reference pass the ends, and zeros and infinities are near."""
+    """Heads without their column's reference pass the ends of the range there, and zeros and infinities are near."""
     kind, rng = KINDS[dtype], np.random.default_rng(5)
     bits = scaled(kind, rng, (300, 96))
     one = kind.container.type(1 << kind.M)
@@ -165,7 +165,7 @@ def test_columns_at_the_ends_of_the_range_obey_the_laws(dtype, end):
 
 @every_type
 def test_a_bucket_of_tensors_with_columns_obeys_the_laws(dtype):
-    """Tensors end to end, of which each has columns of its own or none; they begin and end within blocks."""
+    """Tensors lie end to end; each has columns of its own or none, and begins and ends within blocks."""
     kind, rng = KINDS[dtype], np.random.default_rng(6)
     tensors = [gaussian(kind, rng, 77), scaled(kind, rng, (260, 64)), scaled(kind, rng, (128, 40, 3, 3), channels=True),
                gaussian(kind, rng, 9000).reshape(100, 90), np.zeros((0, 5), kind.container),
@@ -181,7 +181,7 @@ def test_a_bucket_of_tensors_with_columns_obeys_the_laws(dtype):
 
 
 def floats(dtype: str, n_rows: int, n_columns: int, by_row: float, by_column: float, seed: int) -> Bits:
-    """Normal values of scales by row and by column that are log-normal: standard deviations in powers of two."""
+    """Return normal values whose scales by row and by column are log-normal: standard deviations in powers of two."""
     rng = np.random.default_rng(seed)
     scales = np.exp2(by_row * rng.standard_normal((n_rows, 1)) + by_column * rng.standard_normal(n_columns))
     return from_floats(KINDS[dtype], rng.standard_normal((n_rows, n_columns)) * scales)
@@ -207,7 +207,7 @@ def test_arrays_of_any_scales_by_row_and_column_are_decoded(
 
 @pytest.mark.parametrize("part", range(4))
 def test_frames_with_columns_that_no_encoder_writes_are_decoded(part):
-    """Gaps between records, groups, references far from any head, blocks of both flags."""
+    """The frames have gaps between records, groups, references far from any head, and blocks of both flags."""
     for seed in range(part, 80, 4):
         built = build_frame(Random(f"columns {seed}"), dtype=[1, 2, 3, 4, 7, 8][seed % 6], block_log2=10,
                             n_values=[200, 1100, 3000][seed % 3], spare_bits=seed % 2 == 0, with_columns=True)
@@ -217,7 +217,7 @@ def test_frames_with_columns_that_no_encoder_writes_are_decoded(part):
 
 
 def test_frames_that_claim_many_columns_allocate_nothing():
-    """Docs/format.md, section 9: records may claim 2^24 columns each, of no bits or a few bits for thousands."""
+    """By docs/format.md, section 9, records may claim 2^24 columns each, of no bits or a few bits for thousands."""
     built = build_frame(Random(1), dtype=1, n_values=3000, block_log2=10, kinds=["coded"], n_codebooks=1,
                         with_columns=False, with_base=False, levels=([24], [(0, 1)]))
     draft = replace(parts(built.frame), templates=(), residuals=())
@@ -238,13 +238,13 @@ def test_frames_that_claim_many_columns_allocate_nothing():
 # What they save
 
 def entropy(numbers: Array) -> float:
-    """Bits per value of an order-0 code."""
+    """Return the bits per value of an order-0 code."""
     _, counts = np.unique(numbers, return_counts=True)
     return float((counts * np.log2(counts.sum() / counts)).sum() / counts.sum())
 
 
 def prefix_bits(numbers: Array) -> float:
-    """Bits per value of the best prefix code, which are the sums that Huffman's algorithm makes."""
+    """Return the bits per value of the best prefix code, which are the sums that Huffman's algorithm makes."""
     _, counts = np.unique(numbers, return_counts=True)
     heap, total = sorted(counts.tolist()), 0
     while len(heap) > 1:
@@ -255,7 +255,7 @@ def prefix_bits(numbers: Array) -> float:
 
 
 def heads_of(dtype: str, bits: Bits) -> Array:
-    """Heads by section 2, of the usual kind."""
+    """Return the usual heads of values by section 2."""
     kind = KINDS[dtype]
     found: Array = (bits >> kind.container.type(kind.T - 1)).astype(np.int64) & (1 << kind.H) - 1
     return found
@@ -282,13 +282,13 @@ def test_column_references_save_what_columns_have_in_common(dtype, mantissa_bits
 
 
 def sizes(dtype: str, bits: Bits, **options: Any) -> tuple[int, int]:
-    """Bytes with column references and without."""
+    """Return the bytes with column references and without."""
     return len(encoded(dtype, bits, **options)), len(encoded(dtype, bits, options=NONE, **options))
 
 
 @every_type
 def test_column_references_never_cost_much(dtype):
-    """At most 0.5 % where they turn out to be of no use."""
+    """Column references that turn out to be of no use cost at most 0.5 %."""
     kind, worst = KINDS[dtype], 0.0
     for which in MULTIPLES:
         if which.dtype == dtype:

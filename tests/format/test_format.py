@@ -1,4 +1,5 @@
-"""The prelude against docs/format.md: the worked example, the page's tables, and writing and reading as inverses."""
+"""The laws of the prelude, against docs/format.md: the worked example, the page's tables, writing and reading as
+inverses."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ SIX = np.array([1.0, -1.5, 0.0, 2.0, 0.5, 0.0], np.float32)
 
 
 def little(n: int, size: int) -> bytes:
-    """An unsigned number of ``size`` bytes, least significant first."""
+    """Return an unsigned number of ``size`` bytes, least significant first."""
     return n.to_bytes(size, "little")
 
 
@@ -94,7 +95,7 @@ def test_the_worked_example_of_the_page_is_what_encode_writes():
 
 
 def test_the_worked_example_is_decoded_as_a_coded_block():
-    """The same values with a codebook: longer, and as valid."""
+    """With a codebook the same values are longer, and as valid."""
     # Their heads are 127, 127, -, 128, 126, -; relative to the base 126: 1, 1, -, 2, 0, -.
     record = (
         b"\x00"                 # kind: inline
@@ -138,7 +139,7 @@ def test_the_worked_example_is_decoded_as_a_coded_block():
 # The page's tables
 
 def rows_of(section: str) -> list[list[str]]:
-    """The cells of the tables of a section of the page."""
+    """Return the cells of the tables of a section of the page."""
     text = PAGE.split(f"\n## {section}")[1].split("\n## ")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
 
@@ -265,7 +266,7 @@ def test_types_without_tail_have_one_bit_layout(dtype):
 # Writing and reading
 
 def preludes() -> st.SearchStrategy[Prelude]:
-    """Hypothesis: a prelude that the encoder might write."""
+    """Return a strategy of preludes that the encoder might write."""
     def build(dtype, shape, container, block_log2, seed, n_codebooks, mode):
         kind = BY_NAME[dtype]
         made = modes.lossless(kind)
@@ -307,7 +308,7 @@ def test_preludes_are_read_as_they_were_written(prelude, seed):
 
 
 def test_geometry_beyond_32_bits_does_not_overflow():
-    """On paper: the numbers of a frame that no test holds."""
+    """The numbers are those of a frame that no test can hold."""
     shape = (1 << 20, 1 << 20)
     prelude = Prelude(BY_NAME["float32"], 0, 0, shape, 14, 8, (24,), (Level(0, 1),), (), ())
     assert prelude.n_values == 1 << 40
@@ -318,7 +319,7 @@ def test_geometry_beyond_32_bits_does_not_overflow():
 
 
 def test_shapes_that_no_array_can_have_are_refused():
-    """Frames of no bytes to speak of, which must not make a decoder allocate or overflow."""
+    """Frames of hardly any bytes must not make a decoder allocate or overflow."""
     for seed in range(6):
         draft = Draft.of(build_frame(Random(seed), dtype=1, n_values=0, n_codebooks=0, with_base=False).frame, {})
         for shape in ((0, 2**63), (2**63, 0), (0, 2**32, 2**32), (2**40, 2**40, 0), (0, 2**64 - 1)):
@@ -328,7 +329,7 @@ def test_shapes_that_no_array_can_have_are_refused():
 
 
 def test_frames_taken_apart_and_put_together_are_the_same():
-    """Taken apart by the page and put together again, a frame is the same."""
+    """The page alone says how a frame is taken apart."""
     for dtype, kind in KINDS.items():
         bits = gaussian(kind, np.random.default_rng(1), 40_000, zeros=0.2)
         frame = gcodec.encode(bits if dtype not in ("float32", "float64", "float16") else bits.view(dtype), dtype=dtype)

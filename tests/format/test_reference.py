@@ -1,4 +1,4 @@
-"""The second decoder against frames made by hand: what is valid decodes, and what is not is refused."""
+"""The laws of the second decoder, on frames made by hand: what is valid decodes, and what is not is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kind_of_refusal(
 
 @functools.cache
 def corpus() -> tuple[Built, ...]:
-    """Frames of all value types and kinds of block, small and not, and at random."""
+    """Build frames of all value types and kinds of block, small and not, and at random."""
     frames = []
     for seed, (dtype, kind) in enumerate(itertools.product(DTYPES, KINDS)):
         for n_values in 1 + seed, 1025 + 100 * seed:
@@ -71,7 +71,7 @@ def corpus() -> tuple[Built, ...]:
 
 @functools.cache
 def small_frame() -> Built:
-    """A frame of less than 1000 bytes that has a block of each kind but raw, a codebook by id, and a base."""
+    """Return a frame of less than 1000 bytes that has a block of each kind but raw, a codebook by id, and a base."""
     kinds: list[BlockKind] = ["coded", "predicted", "constant"]
     for seed in itertools.count():
         built = build_frame(Random(seed), dtype=1 + seed % 3, n_values=2060, block_log2=10, n_codebooks=2, named=True,
@@ -86,7 +86,7 @@ def small_frame() -> Built:
 
 
 def test_the_second_decoder_reads_a_frame_written_by_hand() -> None:
-    """A frame worked out by hand, which shares nothing with the builder but the page."""
+    """The frame shares nothing with the builder but the page."""
     def little(n: int, size: int) -> bytes:
         return n.to_bytes(size, "little")
 
@@ -135,7 +135,7 @@ def test_the_second_decoder_reads_built_frames() -> None:
 
 
 def corners(built: Built) -> Iterator[str]:
-    """What is special about a frame."""
+    """Yield what is special about a frame."""
     draft = Draft.of(built.frame, built.codebooks)
     H = draft.kind.H
     yield f"dtype {draft.dtype}"
@@ -201,7 +201,7 @@ def corners(built: Built) -> Iterator[str]:
 
 
 def columns_corners(draft: Draft, columns: list[Columns]) -> Iterator[str]:
-    """What is special about the column references of a frame."""
+    """Yield what is special about the column references of a frame."""
     yield "one" if len(columns) == 1 else "several"
     yield "255 templates and columns" if len(draft.templates) + len(columns) == 255 else "few"
     for before, after in itertools.pairwise(columns):
@@ -220,7 +220,7 @@ def columns_corners(draft: Draft, columns: list[Columns]) -> Iterator[str]:
 
 
 def predicted_corners(draft: Draft, predicted: Predicted) -> Iterator[str]:
-    """What is special about a predicted block, by section 8."""
+    """Yield what is special about a predicted block, by section 8."""
     n_columns = draft.n_columns(predicted.template)
     n_rows = len(predicted.scales) // 3
     if n_columns:
@@ -241,7 +241,7 @@ def predicted_corners(draft: Draft, predicted: Predicted) -> Iterator[str]:
 
 
 def padded_scales(scales: bytes) -> bytes:
-    """Scales as words, for struct."""
+    """Return scales as words, for struct."""
     return b"".join(scales[i : i + 3] + b"\0" for i in range(0, len(scales), 3))
 
 
@@ -348,7 +348,7 @@ def test_a_frame_whose_codebook_is_not_held_is_unsupported() -> None:
 
 
 def test_a_frame_whose_base_is_not_at_hand_is_unsupported() -> None:
-    """No base, or not the one of the hash, whether or not a block uses it (§8)."""
+    """The base is missing, or not the one of the hash, whether or not a block uses it (§8)."""
     used = set()
     for built in corpus():
         base, draft = built.base, Draft.of(built.frame, built.codebooks)
@@ -375,12 +375,12 @@ def test_a_frame_whose_base_is_not_at_hand_is_unsupported() -> None:
     (np.array([5, 7], np.uint32), 2 + 5 * 0x9E3779B1 + 7 * 0x3C6EF363),
 ])
 def test_hashes_of_bases_are_those_worked_out_by_hand(base: Bits, hashed: int) -> None:
-    """Worked out by hand: the multipliers are 9E3779B1 and twice that, modulo 2^32 and made odd."""
+    """The multipliers are 9E3779B1 and twice that, modulo 2^32 and made odd."""
     assert base_hash(base) == hashed
 
 
 def test_the_second_decoder_refuses_in_the_order_of_the_page() -> None:
-    """Size of the header, magic, version, size of the frame, checksum of the prelude, all others (§9)."""
+    """The order is: size of the header, magic, version, size of the frame, checksum of the prelude, all others (§9)."""
     built = small_frame()
     frame = Draft.of(built.frame, built.codebooks).seal(dtype=99)
     assert kind_of_refusal(frame) == "unsupported"
@@ -405,7 +405,7 @@ def test_the_second_decoder_keeps_its_output_limit() -> None:
 
 
 def test_no_single_word_is_lost_in_the_checksum() -> None:
-    """m(i) is odd, so that it never loses a change (§3)."""
+    """The multiplier m(i) is odd, so that it never loses a change (§3)."""
     for i in range(20):
         data = bytes(4 * i) + b"\1\0\0\0"
         assert checksum(data, seed=2**64 - 1) == ((i + 1) * 0x9E3779B1 % 2**32 | 1) - 1

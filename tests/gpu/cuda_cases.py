@@ -52,13 +52,14 @@ CODING = EncoderOptions()
 
 
 def law(function: Law) -> Law:
-    """Run by either process; the second argument says whether it is quick, and there is time for all cases."""
+    """Register a law that either process runs; its second argument says whether it is quick, and there is time for all
+    cases."""
     LAWS[function.__name__] = function
     return function
 
 
 def cases(quick: bool, slow: tuple[str, ...], most: int) -> Iterator[Case]:
-    """All arrays of the types that devices code, or where that takes long the named ones, cut short."""
+    """Yield all arrays of the types that devices code, or where that takes long the named ones, cut short."""
     types = TYPES if quick else TYPES[:2]
     for case in CASES:
         if case.dtype in types and (quick or case.name in slow):
@@ -77,7 +78,7 @@ def check_same_bytes(
     nearest: bool = True,
     codebook: Any = None,
 ) -> list[bytes]:
-    """The frames of a batch are, byte for byte, those that the host's kernels make by the same plan."""
+    """Check that frames of a batch are those that the host's kernels make by the same plan, byte for byte."""
     from gcodec.gpu import encoder
 
     graded = levels or [None] * len(arrays)
@@ -100,7 +101,7 @@ def check_same_bytes(
 
 
 def outcome(memory: HostMemory, frame: bytes, known: Any = None, books: list[Codebook] | None = None) -> Any:
-    """What the device makes of a frame: its values' bits, or the kind of refusal."""
+    """Return what the device makes of a frame: its values' bits, or the kind of refusal."""
     from gcodec.gpu import batches
 
     try:
@@ -111,7 +112,7 @@ def outcome(memory: HostMemory, frame: bytes, known: Any = None, books: list[Cod
 
 
 def books_of(known: Any) -> list[Codebook]:
-    """Codebooks from the records that a frame names."""
+    """Return codebooks from the records that a frame names."""
     books = []
     for (_, digest), record in known.items():
         head_bits = next(H for H in (8, 9, 11) if reference.checksum(record, H) == digest)
@@ -124,7 +125,7 @@ SLOW_CASES = ("every corner of the type", "one value", "runs of equal sub-stream
 
 @law
 def lossless(memory: HostMemory, quick: bool) -> None:
-    """Bytes are the host's, and both decode them."""
+    """Check that bytes are the host's, and that both decode them."""
     for case in cases(quick, SLOW_CASES, 320):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         (frame,) = check_same_bytes(memory, [bits], dtype, bit_layouts.lossless(dtype))
@@ -134,7 +135,7 @@ def lossless(memory: HostMemory, quick: bool) -> None:
 
 @law
 def fixed_bits(memory: HostMemory, quick: bool) -> None:
-    """With mantissa bits rounded away, in both ways to round."""
+    """Check frames with mantissa bits rounded away, in both ways to round."""
     for case in cases(quick, SLOW_CASES[:1], 300):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         for kept, nearest in ((3, True), (5, False)):
@@ -146,7 +147,7 @@ def fixed_bits(memory: HostMemory, quick: bool) -> None:
 
 @law
 def ladders(memory: HostMemory, quick: bool) -> None:
-    """With a level for each value."""
+    """Check frames with a level for each value."""
     uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
     for case in cases(quick, SLOW_CASES[:3], 270):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
@@ -160,7 +161,7 @@ def ladders(memory: HostMemory, quick: bool) -> None:
 
 @law
 def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
-    """With codebooks that do not suit: symbols without a code, no escape, no zero, nothing that shrinks."""
+    """Check codebooks that do not suit: symbols without a code, no escape, no zero, nothing that shrinks."""
     from gcodec.gpu.encoder import SharedCodebook
 
     rng = np.random.default_rng(5)
@@ -188,7 +189,7 @@ def foreign_codebooks(memory: HostMemory, quick: bool) -> None:
 
 @law
 def batches_of_many(memory: HostMemory, quick: bool) -> None:
-    """Tensors of all sizes in one launch; those that shrink by nothing go without the codebook."""
+    """Check tensors of all sizes in one launch; those that shrink by nothing go without the codebook."""
     for name in TYPES if quick else TYPES[1:2]:
         dtype = BY_NAME[name]
         cases_of = ("empty", "one value", "gaussian", "0-d", "noise", "all zero", "two values", "a block and one",
@@ -205,7 +206,7 @@ def batches_of_many(memory: HostMemory, quick: bool) -> None:
 
 @law
 def histograms(memory: HostMemory, quick: bool) -> None:
-    """What the device counts is what the host's sample counts of the same sub-streams."""
+    """Check that the device counts what the host's sample counts of the same sub-streams."""
     from gcodec.gpu import encoder
     from gcodec.gpu import kernel_tables as forms
     from gcodec.kernels.cuda.histogram import count_symbols
@@ -231,7 +232,7 @@ def histograms(memory: HostMemory, quick: bool) -> None:
 
 @law
 def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
-    """They are noticed, and the frame is none."""
+    """Check that levels beyond the ladder are noticed, and that the frame is none."""
     from gcodec.gpu import encoder
 
     dtype, ladder = BY_NAME["float32"], PAPER_LADDER["float32"]
@@ -265,13 +266,13 @@ RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def as_type(x: np.ndarray, name: str) -> np.ndarray:
-    """float32 values in another type, bfloat16 as bits."""
+    """Return float32 values in another type, bfloat16 as bits."""
     with np.errstate(over="ignore"):
         return (x.view(np.uint32) >> 16).astype(np.uint16) if name == "bfloat16" else x.astype(name)
 
 
 def floats_of_all_kinds(rng: np.random.Generator, n: int) -> np.ndarray:
-    """float32: of many sizes, zeros, denormals, infinities and NaN."""
+    """Return float32 values of many sizes, zeros, denormals, infinities and NaN."""
     x = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(-30, 4, n)) * (rng.random(n) > 0.1)
     odd = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 2.0**-126, 6e-5, 3e-8, 1.0, -1.0], np.float32)
     x[: n // 6] = rng.choice(odd, n // 6)
@@ -321,7 +322,7 @@ def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
 
 @law
 def frames_of_the_host(memory: HostMemory, quick: bool) -> None:
-    """Frames that ``gcodec.encode`` makes of arrays on the host: wide heads, column references, predictions."""
+    """Check frames that ``gcodec.encode`` makes of arrays on the host: wide heads, column references, predictions."""
     for case in cases(quick, SLOW_CASES[2:3], 300):
         levels = levels_at_random(case.bits, len(FINE_LADDER[case.dtype].drops))
         for options in ({}, {"options": EncoderOptions(prediction=False)}, {"levels": levels}, {"mantissa_bits": 4}):
@@ -397,8 +398,8 @@ def places_beyond_32_bits(memory: HostMemory, quick: bool) -> None:
 
 
 def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
-    """The kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun there:
-    number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
+    """Run the kernels on the last blocks of a tensor of more than 2**32 bfloat16 values, as if the launch had begun
+    there: number 0 of the launch's blocks is ``far >> 14`` of the frame's."""
     from gcodec.gpu import encoder
     from gcodec.gpu import kernel_tables as forms
     from gcodec.kernels.block.header import OK
@@ -429,7 +430,7 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
 
 @law
 def spoilt_blocks(memory: HostMemory, quick: bool) -> None:
-    """Coded blocks with any bytes altered, and a checksum that fits: the host's outcome, nothing out of bounds."""
+    """Check coded blocks with any bytes altered and a checksum that fits: the host's outcome, nothing out of bounds."""
     rng = Random(3)
     for k in range(150 if quick else 4):
         built = build_frame(rng, dtype=[1, 2, 3, 7, 8][k % 5], block_log2=10, kinds=("coded",), with_base=False,
@@ -448,7 +449,8 @@ def spoilt_blocks(memory: HostMemory, quick: bool) -> None:
 
 @law
 def public_functions(memory: HostMemory, quick: bool) -> None:
-    """``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``."""
+    """Check ``gcodec.encode`` and ``gcodec.decode`` of tensors that say they are on a CUDA device, and ``gcodec.gpu``.
+    """
     if not quick:
         return
     import torch
@@ -579,7 +581,7 @@ def coders_of_all_reduces(memory: HostMemory, quick: bool) -> None:
 
 @law
 def the_benchmark(memory: HostMemory, quick: bool) -> None:
-    """``bench.gpu`` runs to its end and finds what it verifies; its figures are then the host's."""
+    """Check that ``bench.gpu`` runs to its end and finds what it verifies; its figures are then the host's."""
     if not quick:
         return
     from bench import gpu as bench
@@ -599,7 +601,7 @@ def the_benchmark(memory: HostMemory, quick: bool) -> None:
 
 @law
 def the_tests_of_a_device(memory: HostMemory, quick: bool) -> None:
-    """Those of ``make test-gpu`` hold where a device does what it should; of the many, some of each kind."""
+    """Check that tests of ``make test-gpu`` hold where a device does what it should; of the many, some of each kind."""
     if not quick:
         return
     import pytest
@@ -623,7 +625,7 @@ def _never_restored(function: Any, fake: Any) -> Iterator[None]:
 
 
 def start(mode: str) -> HostMemory:
-    """Make this process one of those that the module's first lines tell of."""
+    """Make this process one of those that the module's first lines describe."""
     names = {"uint16": "bfloat16", "uint32": "float32"}
     if mode == "one-thread":
         from tests.gpu import cuda_one_thread

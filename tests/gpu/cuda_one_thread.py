@@ -42,7 +42,7 @@ def grid(dimensions: int) -> int:
 
 @njit
 def popc(x: Any) -> Any:
-    """Bits that are set."""
+    """Return the number of bits that are set."""
     n = np.uint32(0)
     while x:
         n += np.uint32(x & np.uint32(1))
@@ -52,7 +52,7 @@ def popc(x: Any) -> Any:
 
 @njit
 def clz(x: Any) -> Any:
-    """Zeros above the highest bit of 32."""
+    """Return the number of zeros above the highest bit of 32."""
     n = np.uint32(32)
     while x:
         n -= np.uint32(1)
@@ -67,7 +67,7 @@ def syncthreads() -> None:
 
 @njit
 def array(n: int, dtype: Any) -> Any:
-    """``cuda.shared.array``; what is not written first must not be read, which is why it is not zeroed."""
+    """Stand in for ``cuda.shared.array``; what is not written first must not be read, which is why it is not zeroed."""
     result = np.empty(n, dtype)
     result.view(np.uint8)[:] = 0xA5
     return result

@@ -26,7 +26,7 @@ class Pretending(torch.Tensor):
 
 
 def pretending(tensor: torch.Tensor) -> Any:
-    """The same tensor, pretending."""
+    """Return the same tensor, pretending to be on a CUDA device."""
     return tensor.as_subclass(Pretending)
 
 
@@ -65,7 +65,7 @@ def _argument(arg: Any) -> Any:
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """Here the functions of ``gcodec.gpu`` take tensors that pretend."""
+    """Make the functions of ``gcodec.gpu`` take tensors that pretend."""
     here = torch.device("cpu")
     with (
         patch.object(seam, "TorchMemory", TorchOnHost),
@@ -111,7 +111,7 @@ class _Event:
 
 @contextlib.contextmanager
 def pretending_device() -> Iterator[None]:
-    """A CUDA device that is the host."""
+    """Make the host pretend to be a CUDA device."""
     cuda = {"is_available": lambda: True, "Event": _Event, "synchronize": lambda: None, "empty_cache": lambda: None,
             "get_device_name": lambda: "the host", "current_device": lambda: 0, "mem_get_info": lambda: (1 << 33,) * 2}
     with contextlib.ExitStack() as stack:

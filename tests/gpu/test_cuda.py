@@ -24,7 +24,7 @@ MODES: dict[str, dict[str, str]] = {"one-thread": {}, "simulator": {"NUMBA_ENABL
 
 @cache
 def problems(mode: str) -> dict[str, str]:
-    """What went wrong with each law, in one process for all of them."""
+    """Return what went wrong with each law, in one process for all of them."""
     done = subprocess.run([sys.executable, "-m", "tests.gpu.cuda_cases", mode], capture_output=True, text=True,
                           check=False, cwd=ROOT, env={**os.environ, **MODES[mode]}, timeout=900)
     found = dict(json.loads(line) for line in done.stdout.splitlines())

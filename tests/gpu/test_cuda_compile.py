@@ -1,4 +1,4 @@
-"""Every CUDA kernel compiles for the architectures that are promised, and goes through the assembler without a spill.
+"""The laws of compiled CUDA kernels: they compile for the architectures that are promised, without a spill.
 
 No device is needed, but NVVM, of a CUDA toolkit; and ``ptxas`` for the second part.
 """
@@ -30,7 +30,7 @@ def bundle(like: Any, *kinds: Any) -> Any:
 
 
 def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """The kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
+    """Return the kernels, and the types that the binding launches them with; ``values``: of the values' integers."""
     from gcodec.kernels.cuda import assemble, decode, encode, histogram, launch_tables, level_rules
 
     coding = bundle(launch_tables.ValueCoding, *[u4] * 11)
@@ -76,14 +76,14 @@ def nvvm() -> None:
 
 
 def to_ptx(name: str, values: Any, which: tuple[int, int], monkeypatch: Any) -> str:
-    """PTX of a kernel."""
+    """Return the PTX of a kernel."""
     kernel, signature = signatures(values)[name]
     return compiled(kernel.py_func, signature, which, monkeypatch)
 
 
 def compiled(function: Any, signature: tuple[Any, ...], which: tuple[int, int], monkeypatch: Any) -> str:
-    """PTX of a function. numba asks the current device, which there is none of, when it compiles what a kernel calls.
-    """
+    """Return the PTX of a function. numba asks the current device, which there is none of, when it compiles what a
+    kernel calls."""
     compiler: Any = import_module("numba.cuda.compiler")
     for module in (compiler, import_module("numba.cuda.dispatcher")):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=which))
@@ -116,13 +116,13 @@ def test_every_cuda_kernel_compiles_without_a_spill(name, values, which, monkeyp
 
 
 def float_operations(ptx: str) -> set[str]:
-    """What is done with floats, by PTX's names."""
+    """Return what is done with floats, by PTX's names."""
     return set(re.findall(r"\b[a-z][\w.]*\.f(?:16|32|64)\b[\w.]*", ptx))
 
 
 @pytest.mark.parametrize("which", ARCHITECTURES)
 def test_plain_operators_would_be_fused_and_those_of_floats_are_not(which, monkeypatch):
-    """What :mod:`gcodec.kernels.core.floats` is for; and the patterns above do see it."""
+    """Preventing that is what :mod:`gcodec.kernels.core.floats` is for; and the patterns above do see it."""
     from gcodec.kernels.core.floats import plus, times
 
     def plain(out: Any, a: Any, b: Any) -> None:

@@ -1,5 +1,5 @@
-"""The CUDA path on a device: what :mod:`tests.gpu.test_cuda` shows of the kernels on the host, of the whole of it
-there.
+"""The laws of the CUDA path on a device: there all of it runs, of which :mod:`tests.gpu.test_cuda` runs the kernels on
+the host.
 
 Run by ``make test-gpu``; skipped where there is no device.
 """
@@ -40,7 +40,7 @@ every_case = pytest.mark.parametrize("case", ON_DEVICE, ids=str)
 
 @pytest.fixture(scope="module", autouse=True)
 def numba_reaches_the_device() -> None:
-    """Or else every test would say that it does not, and none anything else."""
+    """End the session at once if numba cannot reach the device; every test would only say so."""
     from gcodec.gpu import gpu_memory
 
     try:
@@ -50,13 +50,13 @@ def numba_reaches_the_device() -> None:
 
 
 def tensor_of(case: Case) -> Any:
-    """A case's array as a tensor on the host."""
+    """Return a case's array as a tensor on the host."""
     bits = np.array(case.bits, order="C")       # 0-d stays 0-d
     return torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(getattr(torch, case.dtype))
 
 
 def host_frame(x: Any, bit_layout: BitLayout, levels: Any, codebook: Any, nearest: bool = True) -> bytes:
-    """What the host makes of a tensor by the plan of the device."""
+    """Return what the host makes of a tensor by the plan of the device."""
     from gcodec.gpu.encoder import plan_of
 
     values = values_of(x)
@@ -66,7 +66,7 @@ def host_frame(x: Any, bit_layout: BitLayout, levels: Any, codebook: Any, neares
 
 
 def check_case(x: Any, bit_layout: BitLayout, promised: Bits, levels: Any = None, **options: Any) -> None:
-    """Bytes are the host's, a codebook that was made earlier included; either side decodes them."""
+    """Check that bytes are the host's, with an earlier codebook too, and that either side decodes them."""
     there = x.cuda()
     graded = None if levels is None else [torch.from_numpy(levels).cuda()]
     book = gpu.fresh_codebook([there], levels=graded, mantissa_bits=options.get("mantissa_bits"),
@@ -129,7 +129,7 @@ def test_a_batch_is_the_frames_of_its_tensors(dtype):
 
 
 def on_device(array: Any) -> Any:
-    """Floats, bfloat16 as bits, as a tensor on the device."""
+    """Return floats, bfloat16 as bits, as a tensor on the device."""
     tensor = torch.from_numpy(array.view(f"i{array.itemsize}"))
     kinds = {"uint16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
     return tensor.view(kinds[array.dtype.name]).cuda()

@@ -1,4 +1,4 @@
-"""The kernels: the arithmetic against exact arithmetic, and fast paths against plain ones.
+"""The laws of the kernels: the arithmetic against exact arithmetic, and fast paths against plain ones.
 
 How kernels are cut and what they are passed is theirs to change; here is what they must not change.
 """
@@ -126,7 +126,7 @@ def test_every_value_of_16_bits_is_rounded_right_in_every_precision(dtype, round
 
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1))
 def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
-    """Than the one of least squares; and it is one that a frame can hold."""
+    """It is compared with the scale of least squares, and it is one that a frame can hold."""
     rng, form, sums = np.random.default_rng(seed), residuals.BFLOAT16, np.empty(16, np.float32)
     template = rng.standard_normal(n).astype(np.float32)
     products = template * np.float32(rng.uniform(-2, 2))
@@ -148,7 +148,7 @@ def test_a_nearby_scale_predicts_no_fewer_values(n, seed):
 @pytest.mark.skipif(not intrinsics.HAS_AVX512, reason="of CPUs with AVX-512")
 @given(st.integers(1, 1300), st.sampled_from([64, 128, 256, 512]), *2 * [st.booleans()], st.integers(0, 2**32 - 1))
 def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with_levels, with_gaps, seed):
-    """What they are from values, by the loops that other types have."""
+    """Other types have the loops over values."""
     kind, rng = BY_NAME["float32"], np.random.default_rng(seed)
     values = gaussian(KINDS["float32"], rng, n, zeros=0.2, scale=float(rng.choice([1e-30, 1, 1e30])))
     odd = rng.random(n) < 0.02
@@ -174,7 +174,7 @@ def test_references_and_symbols_from_heads_are_those_from_values(n, stream, with
 
 
 def ranges_of(rng, n_levels, with_gaps):
-    """Ranges of some codebook, from 1 on without gaps, as the kernels take them."""
+    """Return ranges of some codebook, from 1 on without gaps, as the kernels take them."""
     first, counts = rng.integers(-20, 3, 16), np.zeros(16, np.int64)
     counts[:n_levels] = rng.integers(0, 25, n_levels)
     number = 1 + np.cumsum(counts) - counts
@@ -337,7 +337,7 @@ def test_a_cpu_without_avx_writes_the_same_bytes(tmp_path):
 
 
 def test_frames_of_every_block_and_stream_length_are_decoded():
-    """Every length of block and of sub-stream the format has: a decoder must read them all."""
+    """This encoder writes only one of the lengths that the format has, and a decoder must read them all."""
     from random import Random
 
     from tests.support.frame_builder import build_frame
@@ -351,7 +351,7 @@ def test_frames_of_every_block_and_stream_length_are_decoded():
 
 
 def test_kernels_leave_the_interpreter_free():
-    """Two threads of the caller's at once: nothing is shared that both write."""
+    """Two threads of the caller's run at once: nothing is shared that both write."""
     from concurrent.futures import ThreadPoolExecutor
 
     kind = KINDS["float32"]
@@ -364,7 +364,7 @@ def test_kernels_leave_the_interpreter_free():
 
 
 def test_the_table_of_cases_reaches_every_kind_of_block_and_corner():
-    """The table of cases would be no good if none of it were ever coded, constant, raw, run or escaped."""
+    """The table would be no good if none of its cases were ever coded, constant, raw, run or escaped."""
     seen = set()
     for which in CASES:
         if which.dtype in ("float32", "bfloat16"):
@@ -376,7 +376,7 @@ def test_the_table_of_cases_reaches_every_kind_of_block_and_corner():
 
 
 def corners(frame: bytes, mode: Mode) -> set[str]:
-    """What a frame of the encoder has that not every frame has."""
+    """Return what a frame of the encoder has that not every frame has."""
     from tests.support.frame_builder import Coded, Draft, Inline
 
     draft = Draft.of(frame, laws.SHIPPED)
@@ -404,8 +404,8 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
 
 
 def house_of_kernels(folder):
-    """An empty package ``house`` with the rooms ``core``, which has jit.py, and ``room``. Returns a function that runs
-    a program in a process of its own and returns the integer it prints."""
+    """Make an empty package ``house`` with the rooms ``core``, which has jit.py, and ``room``. Return a function that
+    runs a program in a process of its own and returns the integer it prints."""
     for name in ("", "core", "room"):
         (folder / "house" / name).mkdir()
         (folder / "house" / name / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Every kernel that a CPU runs in vectors, against the scalar functions that are its law and CUDA's arithmetic.
+"""The laws of every kernel that a CPU runs in vectors: the scalar functions, which are CUDA's arithmetic as well.
 
 Which vector steps these are depends on the CPU that kernels are compiled for: run with ``NUMBA_CPU_NAME=x86-64-v2
 NUMBA_CPU_FEATURES=`` for those of a CPU without AVX.
@@ -31,12 +31,12 @@ WITH_LEVELS = [kind for kind in BY_NAME.values() if kind.tail_bits]
 
 
 def name_of(kind):
-    """A type as the names of tests have it."""
+    """Return a type as the names of tests have it."""
     return f"{kind.name}, heads of {kind.head_bits}"
 
 
 def values_of(kind, rng, n):
-    """Values around 1 and anything at all, zeros among them."""
+    """Return values around 1 and anything at all, zeros among them."""
     spec = KINDS[kind.name]
     values = gaussian(spec, rng, n, zeros=0.2) if kind.tail_bits else rng.integers(0, 256, n).astype(np.uint8)
     odd = rng.random(n) < 0.1
@@ -45,7 +45,7 @@ def values_of(kind, rng, n):
 
 
 def ranges_of(rng, n_levels, with_gaps):
-    """Ranges of some codebook, from symbol 1 on without gaps, as the kernels take them."""
+    """Return ranges of some codebook, from symbol 1 on without gaps, as the kernels take them."""
     first, counts = rng.integers(-20, 3, 16), np.zeros(16, np.int64)
     counts[:n_levels] = rng.integers(0, 25, n_levels)
     number = 1 + np.cumsum(counts) - counts
@@ -150,7 +150,7 @@ def test_column_references_follow_the_scalar_law(kind, infinity):
 
 
 class Spec(NamedTuple):
-    """What finding bins reads of a SampleSpec."""
+    """The fields of a SampleSpec that finding bins reads."""
 
     head_shift: int
     head_mask: int
@@ -196,7 +196,7 @@ def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
     ("float32", True, (16, 7), Tails23)])
 @pytest.mark.parametrize("n", [1, 64, 100, 1000])
 def test_planes_of_whole_tails_are_those_of_the_general_layout(name, wide, widths, layout, n):
-    """Against the general layout, whose loops call scalar.tail_of and value_of one by one."""
+    """The loops of the general layout call scalar.tail_of and value_of one by one."""
     kind = next(kind for kind in TYPES if kind.name == name and (kind.head_bits == 9) == wide)
     rng, stream_len = np.random.default_rng(n), 512
     heads = rng.integers(100, 140, n).astype(kind.uint)

@@ -49,17 +49,17 @@ predictable = pytest.mark.parametrize("dtype", PREDICTABLE)
 
 
 def rng_of(which: Pair) -> Random:
-    """Chance that is the same in every run."""
+    """Return a generator that draws the same numbers for a pair in every run."""
     return Random(zlib.crc32(str(which).encode()))
 
 
 def encoded(which: Pair, **options: Any) -> bytes:
-    """A pair's frame."""
+    """Return a pair's frame."""
     return gcodec.encode(which.array(), base=which.earlier(), dtype=which.dtype, **options)
 
 
 def draft_of(frame: bytes) -> Draft:
-    """The parts of a frame of the encoder's."""
+    """Return the parts of a frame of the encoder's."""
     return Draft.of(frame, laws.SHIPPED)
 
 
@@ -92,7 +92,7 @@ def test_truncated_frames_and_flipped_bits_with_a_base_are_refused(which):
 
 @predictable
 def test_large_arrays_with_a_base_are_coded_alike_by_any_number_of_threads(dtype):
-    """Enough blocks that threads share them, of every kind and some whose base has no part in them."""
+    """There are enough blocks that threads share them, of every kind, and some whose base has no part in them."""
     kind, rng = KINDS[dtype], np.random.default_rng(1)
     n = block_of(kind)
     base = gaussian(kind, rng, 19 * n + 99)
@@ -187,7 +187,7 @@ PATTERNS = ("gaussian", "noise", "corners", "zeros")
 
 
 def drawn(dtype: str, pattern: str, n: int, rng: np.random.Generator) -> Bits:
-    """Values of a nature."""
+    """Return values of a nature."""
     kind = KINDS[dtype]
     match pattern:
         case "gaussian":
@@ -220,7 +220,7 @@ def test_whatever_is_encoded_against_a_base_decodes(dtype, seed, n, pattern, rea
 
 
 def test_steps_of_the_tests_are_those_of_the_page():
-    """The whole order of a 16-bit type, once around."""
+    """Steps go through the whole order of a 16-bit type, once around."""
     kind = KINDS["bfloat16"]
     everything = np.arange(1 << 16, dtype=np.uint16)
     after = stepped(kind, everything, np.ones(1 << 16, np.int64))
@@ -278,7 +278,7 @@ BASE = np.nextafter(X, np.float32(3))
 
 
 def frame_of_x() -> bytes:
-    """The frame of ``X`` against ``BASE``."""
+    """Return the frame of ``X`` against ``BASE``."""
     return gcodec.encode(X, base=BASE)
 
 
@@ -287,7 +287,7 @@ def frame_of_x() -> bytes:
     BASE.view(np.uint8), BASE.view(np.uint16), np.zeros(0, np.float32), np.float32(1), "text", [1.0], BASE.tobytes(),
 ], ids=lambda wrong: f"{type(wrong).__name__} {getattr(wrong, 'dtype', '')} {getattr(wrong, 'shape', '')}")
 def test_a_base_of_another_type_or_size_raises_InvalidArgument(wrong):
-    """When encoding, and when decoding: it is not even asked whether it is the right one."""
+    """Neither encoding nor decoding even asks whether it is the right one."""
     frame = frame_of_x()
     assert draft_of(frame).bases
     for call in (lambda: gcodec.encode(X, base=wrong), lambda: gcodec.decode(frame, base=wrong),
@@ -310,7 +310,8 @@ def test_types_and_modes_without_prediction_refuse_a_base(call):
 
 
 def others(base: Array) -> Iterator[Array | None]:
-    """No base, and arrays that differ from it in a value, a bit, the sign of a zero, a NaN's payload, the order."""
+    """Yield no base, and arrays that differ from it in a value, a bit, the sign of a zero, a NaN's payload, the order.
+    """
     yield None
     integers = np.dtype(f"u{base.itemsize}")
     for place in (0, base.size // 2, base.size - 1):
@@ -389,7 +390,7 @@ def flushing_denormals() -> Iterator[None]:
 
 
 def calls_near_denormals() -> Iterator[tuple[Array, dict[str, Any]]]:
-    """Arrays and keywords of ``encode``: multiples of a row, products of which are about as small as the smallest
+    """Yield arrays and keywords of ``encode``: multiples of a row, products of which are about as small as the smallest
     normal value of the type or of float32, and pairs and cases of which some are denormal."""
     rng = np.random.default_rng(0)
     for dtype in PREDICTABLE:

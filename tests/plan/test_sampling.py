@@ -1,4 +1,4 @@
-"""What is sampled before an array is coded: counts against plain ones, and choices against all there are."""
+"""The laws of samples: counts against plain ones, and choices of codebooks against all there are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 1 << 12
 
 
 def random_bits(dtype: DType, n: int, seed: int) -> np.ndarray:
-    """Heads near each other and a few far away, zeros single and in runs: uintW[n]."""
+    """Draw heads near each other and a few far away, zeros single and in runs: uintW[n]."""
     rng = np.random.default_rng(seed)
     heads = rng.normal(dtype.head_mask // 3, 1 + seed % 7, n).astype(np.int64) & dtype.head_mask
     heads[rng.random(n) < 0.01] = dtype.head_mask
@@ -34,7 +34,7 @@ def random_bits(dtype: DType, n: int, seed: int) -> np.ndarray:
 
 def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype: DType, n_levels: int
                  ) -> np.ndarray:
-    """The histogram of heads relative to ``origin`` as kernels.sample describes it: int64[n_bins]."""
+    """Return the histogram of heads relative to ``origin`` as kernels.sample describes it: int64[n_bins]."""
     window, center = window_of(n_levels)
     half = (dtype.head_mask + 1) >> 1
     heads = (bits.astype(np.uint64) >> np.uint64(dtype.head_shift)).astype(np.int64) & dtype.head_mask
@@ -45,7 +45,7 @@ def plain_counts(bits: np.ndarray, levels: np.ndarray | None, origin: int, dtype
 
 def plain_sample(bits: np.ndarray, levels: np.ndarray | None, dtype: DType, n_levels: int, stream: int, step: int,
                  every: int) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
-    """Means, and histograms relative to blocks and to sub-streams, of the pieces that are sampled."""
+    """Return means, and histograms relative to blocks and to sub-streams, of the pieces that are sampled."""
     piece = max(stream, PIECE)
     bases, by_block, by_stream = [], [], []
     for block in range(0, -(-len(bits) // BLOCK), step):
@@ -88,7 +88,7 @@ def test_a_sample_counts_the_symbols_of_the_pieces_it_takes(dtype, stream, step,
 
 
 def histograms(seed: int, n_rows: int, n_bins: int) -> np.ndarray:
-    """Rows of a few kinds, many bins of which no row has any: uint32[n_rows, n_bins]."""
+    """Draw rows of a few kinds, many bins of which no row has any: uint32[n_rows, n_bins]."""
     rng = np.random.default_rng(seed)
     kinds = rng.gamma(0.3, 40.0, (1 + seed % 4, n_bins)) * (rng.random(n_bins) < 0.3)
     return rng.poisson(kinds[rng.integers(0, len(kinds), n_rows)]).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""How small things get: near the entropy, and to the byte on the recorded corpus."""
+"""The laws of sizes: near the entropy, and to the byte on the recorded corpus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = 200_000
 
 
 def size(dtype: str, bits: Bits, **options: Any) -> int:
-    """Bytes of the frame."""
+    """Return the bytes of the frame."""
     return len(gcodec.encode(bits if dtype in BITS_ONLY else bits.view(dtype), dtype=dtype, **options))
 
 
@@ -36,7 +36,8 @@ def test_gaussian_values_cost_their_entropy(dtype, zeros):
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_sparse_values_cost_what_a_code_of_whole_bits_costs(dtype):
-    """Nine in ten zeros at random: the loss against the entropy is that of a code of whole bits, and no more."""
+    """Nine in ten values are zero at random: the loss against the entropy is that of a code of whole bits, and no more.
+    """
     bits = gaussian(KINDS[dtype], np.random.default_rng(1), N, zeros=0.9)
     share = np.mean(bits == 0)
     loss = 1 - share * np.log2(1 / share)
@@ -98,7 +99,7 @@ def test_a_second_codebook_is_worth_its_place():
 
 
 def test_a_few_values_among_zeros_cost_little():
-    """Also where a sample of the array shows nothing but zeros."""
+    """In the larger array a sample shows nothing but zeros."""
     for n in (1 << 18, 1 << 21):
         values = np.zeros(n, np.float32)
         values[n - 3000 : n - 2980] = np.linspace(-1, 2, 20)
@@ -130,7 +131,7 @@ def test_a_short_frame_has_a_short_prelude():
 # The corpus
 
 def test_sizes_of_the_corpus_are_those_committed():
-    """Exact, and the bytes themselves the same on every machine. If the change was meant: ``make golden``."""
+    """Sizes are exact, and the bytes themselves the same on every machine. If the change was meant: ``make golden``."""
     changes = difference(committed_sizes(), list(measured_sizes()))
     assert not changes, f"if this is meant, run `python -m tests.support.make_golden` and commit:\n{changes}"
 
@@ -149,7 +150,8 @@ def test_the_corpus_is_near_its_bound_in_every_group():
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.safetensors")), ids=lambda path: path.stem)
 def test_near_lossless_beats_the_papers_layout(path):
-    """At the same rule of error: entropy of one table of exponents, two bits of level, sign and kept mantissa bits."""
+    """Both keep the same rule of error; the paper's layout is one table of exponents, two bits of level, sign and kept
+    mantissa bits."""
     dump = Dump.read(path)
     ours, paper = 0, 0.0
     ladder = BY_LEVEL["float32 near-lossless, GComp"][0]

@@ -1,4 +1,4 @@
-"""What every law meets: arrays of every type, shape and nature, and the modes to encode them in.
+"""The cases that every law meets: arrays of every type, shape and nature, and the modes to encode them in.
 
 An array is held as the integers that its values' bits make (``Case.bits``), so that NaN payloads and types that numpy
 lacks are nothing special. Each is drawn from a seed of its own name: adding one changes none of the others.
@@ -33,7 +33,7 @@ STREAM = 1 << 8     #: values per sub-stream, as this encoder writes them
 
 
 def block_of(kind: DType) -> int:
-    """Values per block, as this encoder writes them."""
+    """Return the values per block, as this encoder writes them."""
     return 1 << (15 if kind.W == 8 else 14)
 
 
@@ -41,12 +41,12 @@ def block_of(kind: DType) -> int:
 
 
 def infinity(kind: DType) -> int:
-    """Bits of a full exponent field over an empty mantissa: +inf, but for float8_e4m3fn, which has none."""
+    """Return the bits of a full exponent field over an empty mantissa: +inf, but for float8_e4m3fn, which has none."""
     return (1 << kind.W - 1) - (1 << kind.M)
 
 
 def from_floats(kind: DType, values: Array) -> Bits:
-    """The nearest, or nearly nearest, values of a type."""
+    """Return the nearest, or nearly nearest, values of a type."""
     with np.errstate(over="ignore", under="ignore"):
         if kind.name not in BITS_ONLY:
             return values.astype(kind.name).view(kind.container)
@@ -61,7 +61,7 @@ def from_floats(kind: DType, values: Array) -> Bits:
 
 
 def to_floats(kind: DType, bits: Bits) -> Array:
-    """Values as float64, exactly."""
+    """Return values as float64, exactly."""
     match kind.name:
         case "bfloat16":
             floats: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -79,13 +79,13 @@ def to_floats(kind: DType, bits: Bits) -> Array:
 
 
 def noise(kind: DType, rng: np.random.Generator, n: int) -> Bits:
-    """Bits that are 0 or 1 alike."""
+    """Draw bits that are 0 or 1 alike."""
     return rng.integers(0, 1 << kind.W, n, kind.container.type, endpoint=False) if kind.W < 64 else rng.integers(
         0, (1 << 64) - 1, n, np.uint64, endpoint=True)
 
 
 def specials(kind: DType) -> Bits:
-    """Every corner of a type, with both signs."""
+    """Return every corner of a type, with both signs."""
     one, inf, sign, quiet = 1 << kind.M, infinity(kind), 1 << kind.W - 1, 1 << kind.M - 1
     sizes = [0, 1, 2, one >> 1, one - 1, one, one + 1, 2 * one, inf >> 1, inf - 1, inf, inf + 1, inf + 2, inf | quiet,
              inf | quiet | 1, inf | quiet - 1, sign - 1]
@@ -99,7 +99,7 @@ MAKERS: dict[str, Maker] = {}
 
 
 def case(name: str) -> Callable[[Maker], Maker]:
-    """Add to the arrays that every law meets, for every type."""
+    """Add a maker to the arrays that every law meets, for every type."""
     def register(maker: Maker) -> Maker:
         assert name not in MAKERS, name
         MAKERS[name] = maker
@@ -110,7 +110,7 @@ def case(name: str) -> Callable[[Maker], Maker]:
 
 @dataclass(frozen=True)
 class Case:
-    """One array of the table: ``dtype`` and ``name`` say which."""
+    """An array of the table: ``dtype`` and ``name`` say which."""
 
     dtype: str
     name: str
@@ -138,17 +138,17 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What ``encode`` has to be told besides."""
+        """The keywords that ``encode`` needs besides the array."""
         return {"dtype": self.dtype} if self.dtype in BITS_ONLY else {}
 
 
 def pieces(*parts: Bits) -> Bits:
-    """One after another."""
+    """Join arrays end to end."""
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
 def gaussian(kind: DType, rng: np.random.Generator, n: int, zeros: float = 0.0, scale: float = 0.01) -> Bits:
-    """Like a gradient: normal values, a share of them zero."""
+    """Draw values like a gradient's: normal, a share of them zero."""
     values = rng.standard_normal(n) * scale * (rng.random(n) >= zeros)
     return from_floats(kind, values + 0.0)
 
@@ -361,7 +361,7 @@ MAKERS |= {
 
 @cache
 def recorded() -> dict[str, Array]:
-    """Gradients from ``tests/corpus``: "transformer-step-000400/head.weight" and so on, float32."""
+    """Return gradients from ``tests/corpus``: "transformer-step-000400/head.weight" and so on, float32."""
     from safetensors import safe_open
 
     found = {}
@@ -422,8 +422,8 @@ LARGE = tuple(Case(dtype, name) for dtype in KINDS for name in MAKERS if name.en
 def multiples(
     kind: DType, rng: np.random.Generator, shape: tuple[int, ...], noise: float = 0.0, exponent: int = 0
 ) -> Bits:
-    """Rows, of the last dimension: scales of 16 bits and both signs times one row, rounded to float32 and then to the
-    type; each value changed by ``noise`` of itself. ``exponent``: of the products, about."""
+    """Draw rows, of the last dimension: scales of 16 bits and both signs times one row, rounded to float32 and then to
+    the type; each value changed by ``noise`` of itself. ``exponent``: of the products, about."""
     row = np.ldexp(rng.standard_normal(shape[-1]), exponent // 2).astype(np.float32)
     shifts = rng.integers(-20, -14, (*shape[:-1], 1)) + exponent - exponent // 2
     scales = np.ldexp(rng.integers(1 << 15, 1 << 16, shifts.shape) * rng.choice([-1.0, 1.0], shifts.shape), shifts)
@@ -492,9 +492,9 @@ def _multiples_and_noise(kind: DType, rng: np.random.Generator) -> Bits:
 def scaled(
     kind: DType, rng: np.random.Generator, shape: tuple[int, ...], reach: int = 3, channels: bool = False
 ) -> Bits:
-    """Like a gradient of a matrix: normal values, times a scale by row and one by column, which are powers of two up to
-    ``reach`` either way; in the middle of the range. ``channels``: a convolution's, which all that lies behind the
-    second dimension shares; else columns are those of the last dimension."""
+    """Draw values like the gradient of a matrix: normal values, times a scale by row and one by column, which are
+    powers of two up to ``reach`` either way; in the middle of the range. ``channels``: a convolution's, which all that
+    lies behind the second dimension shares; else columns are those of the last dimension."""
     width = math.prod(shape[1:]) if channels else shape[-1]
     by_column = np.repeat(np.exp2(rng.integers(-reach, reach, shape[1] if channels else width, endpoint=True)),
                           width // shape[1] if channels else 1)
@@ -514,7 +514,7 @@ PAIR_MAKERS: dict[str, PairMaker] = {}
 
 
 def pair(name: str) -> Callable[[PairMaker], PairMaker]:
-    """Add to the pairs that every law of bases meets, for every type that has predicted blocks."""
+    """Add a maker to the pairs that every law of bases meets, for every type that has predicted blocks."""
     def register(maker: PairMaker) -> PairMaker:
         assert name not in PAIR_MAKERS, name
         PAIR_MAKERS[name] = maker
@@ -555,25 +555,26 @@ class Pair:
 
     @property
     def base(self) -> Bits:
-        """The base's."""
+        """The base's values."""
         return self.both[1]
 
     def array(self) -> Array:
-        """What to encode."""
+        """Return the array to encode."""
         return typed(self.dtype, self.bits)
 
     def earlier(self) -> Array:
-        """The base to encode it against."""
+        """Return the base to encode it against."""
         return typed(self.dtype, self.base)
 
 
 def typed(dtype: str, bits: Bits) -> Array:
-    """A writable copy, of floats where numpy has the type."""
+    """Return a writable copy, of floats where numpy has the type."""
     return bits.copy() if dtype in BITS_ONLY else bits.copy().view(dtype)
 
 
 def stepped(kind: DType, base: Bits, steps: Array) -> Bits:
-    """Values so many steps from others, in the order of real numbers, around its ends: docs/format.md section 8."""
+    """Return values so many steps from others, in the order of real numbers, around its ends: docs/format.md section 8.
+    """
     half = 1 << kind.W - 1
     place = np.where(base < half, base.astype(np.int64), -1 - (base.astype(np.int64) - half)) + steps
     place = (place + half) % (2 * half) - half
@@ -581,7 +582,7 @@ def stepped(kind: DType, base: Bits, steps: Array) -> Bits:
 
 
 def trained(kind: DType, rng: np.random.Generator, shape: tuple[int, ...], step: float) -> tuple[Bits, Bits]:
-    """Values like those of parameters, and what they were before each changed by about ``step`` of itself."""
+    """Draw values like those of parameters, and what they were before each changed by about ``step`` of itself."""
     values = rng.standard_normal(shape) * 0.05
     return from_floats(kind, values * (1 + step * rng.standard_normal(shape))), from_floats(kind, values)
 
@@ -722,7 +723,7 @@ class Mode:
         return self.name
 
     def arguments(self, which: Case) -> dict[str, Any]:
-        """All keywords of ``encode`` for a case."""
+        """Return all keywords of ``encode`` for a case."""
         options = which.options | self.options
         if "ladder" in options:
             options["levels"] = levels_at_random(which.bits, len(options["ladder"].drops))
@@ -730,7 +731,7 @@ class Mode:
 
 
 def levels_at_random(bits: Bits, n_levels: int) -> npt.NDArray[np.uint8]:
-    """Levels in runs and one by one, infinities and NaNs included; of the shape of ``bits``."""
+    """Draw levels in runs and one by one, infinities and NaNs included; of the shape of ``bits``."""
     rng = np.random.default_rng(bits.size + n_levels)
     single = rng.integers(0, n_levels, bits.size, np.uint8)
     runs = np.repeat(rng.integers(0, n_levels, bits.size // 50 + 1, np.uint8), 50)[: bits.size]
@@ -742,7 +743,7 @@ LOSSLESS = Mode("lossless", {})
 
 @cache
 def modes(dtype: str) -> tuple[Mode, ...]:
-    """All modes of a type."""
+    """Return all modes of a type."""
     kind = KINDS[dtype]
     codings = [LOSSLESS, Mode("lossless with GComp's code", {"options": LITERAL_GCOMP}),
                Mode("lossless with short codes",
@@ -765,7 +766,7 @@ def modes(dtype: str) -> tuple[Mode, ...]:
 
 
 def promised(kind: DType, bits: Bits, options: dict[str, Any]) -> Bits:
-    """What decoding must return for values encoded with these keywords
+    """Return what decoding must return for values encoded with these keywords
     (``gcodec.truncation.reference.round_to_levels``)."""
     coding = options.get("options") or EncoderOptions()
     rounding: Any = options.get("rounding") or coding.rounding

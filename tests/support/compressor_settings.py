@@ -77,7 +77,7 @@ PROMISES: dict[str, Promise] = {
 
 def gradients_at(step: int, size: int, *, scale: float = 0.01, shapes: Mapping[str, Sequence[int]] = SHAPES,
                  dtype: torch.dtype = torch.float32) -> list[dict[str, torch.Tensor]]:
-    """Each rank's gradients of a step, by name: what all have in common, and noise."""
+    """Return each rank's gradients of a step, by name: what all have in common, and noise."""
     common = torch.Generator().manual_seed(step)
     shared = {name: torch.randn(*shape, generator=common) * scale for name, shape in shapes.items()}
     found = []
@@ -89,7 +89,7 @@ def gradients_at(step: int, size: int, *, scale: float = 0.01, shapes: Mapping[s
 
 
 def mean_of(gradients: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """What dense training would use, added up in the order of ranks."""
+    """Return what dense training would use, added up in the order of ranks."""
     totals = {name: one.clone() for name, one in gradients[0].items()}
     for other in gradients[1:]:
         for name, one in other.items():
@@ -101,13 +101,13 @@ Averages = dict[str, torch.Tensor]
 
 
 def run(plan: CompressionPlan | Compressor, size: int, steps: int, **options: Any) -> tuple[Simulation, list[Averages]]:
-    """A simulation after some steps, and the averages of each. Asserts that all ranks have the same."""
+    """Return a simulation after some steps, and the averages of each. Asserts that all ranks have the same."""
     simulation = Simulation(size, plan)
     return simulation, [one_step(simulation, step, **options) for step in range(steps)]
 
 
 def one_step(simulation: Simulation, step: int, **options: Any) -> dict[str, torch.Tensor]:
-    """The averages of one more step."""
+    """Return the averages of one more step."""
     by_rank = simulation.average(gradients_at(step, len(simulation.ranks), **options))
     for other in by_rank[1:]:
         assert all(same(other[name], by_rank[0][name]) for name in other)
@@ -115,10 +115,10 @@ def one_step(simulation: Simulation, step: int, **options: Any) -> dict[str, tor
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """The same values, NaN where NaN is, and dtype and shape."""
+    """Compare values, NaN where NaN is, and dtype and shape."""
     return a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def norm(tensor: torch.Tensor) -> float:
-    """L2, in double precision."""
+    """Return the L2 norm, in double precision."""
     return float(torch.linalg.vector_norm(tensor.double()))

@@ -23,7 +23,7 @@ from tests.support.cases import KINDS, Array, Bits, infinity, to_floats
 
 
 def bits_of(x: Any) -> Bits:
-    """The bits of an array or tensor in row-major order, uintW[n]: a copy."""
+    """Return a copy of the bits of an array or tensor in row-major order, uintW[n]."""
     if not isinstance(x, np.ndarray):
         import torch
 
@@ -34,7 +34,7 @@ def bits_of(x: Any) -> Bits:
 
 
 def assert_same_bits(x: Any, bits: Bits) -> None:
-    """The shape and the bits of ``x`` are those of ``bits``."""
+    """Assert that the shape and the bits of ``x`` are those of ``bits``."""
     assert tuple(x.shape) == bits.shape
     found, wanted = bits_of(x), bits_of(bits)
     assert found.dtype == wanted.dtype
@@ -46,7 +46,7 @@ def assert_same_bits(x: Any, bits: Bits) -> None:
 
 
 def kind_of(error: gcodec.GcodecError) -> reference.Kind:
-    """The word of docs/format.md section 9 for an error of a decoder."""
+    """Return the word of docs/format.md section 9 for an error of a decoder."""
     match error:
         case gcodec.InsufficientData():
             return "insufficient"
@@ -81,7 +81,7 @@ def decode_known(frame: Any, codebooks: reference.Known, out: Any = None, base: 
 def outcome(
     frame: Any, codebooks: reference.Known | None = None, base: Bits | None = None
 ) -> Bits | reference.Kind:
-    """What gcodec makes of some bytes: the values' bits, or the kind of refusal. Only a GcodecError is caught.
+    """Return what gcodec makes of some bytes: the values' bits, or the kind of refusal. Only a GcodecError is caught.
 
     A base of another type or size is to gcodec a mistake of the caller's; to the page it is not the base of this hash.
     """
@@ -98,7 +98,7 @@ def outcome(
 def reference_outcome(
     frame: bytes, codebooks: reference.Known | None = None, base: Bits | None = None
 ) -> Bits | reference.Kind:
-    """What the second decoder makes of the same bytes."""
+    """Return what the second decoder makes of the same bytes."""
     try:
         return reference.decode(frame, SHIPPED | dict(codebooks or {}), base=base, limit=1 << 28).bits
     except reference.Refused as refused:
@@ -106,7 +106,7 @@ def reference_outcome(
 
 
 def same_outcome(a: Bits | reference.Kind, b: Bits | reference.Kind) -> bool:
-    """Whether two decoders agree."""
+    """Return whether two decoders agree."""
     if isinstance(a, str) or isinstance(b, str):
         return isinstance(a, str) and isinstance(b, str) and a == b
     return bool(np.array_equal(a, b) and a.dtype == b.dtype)
@@ -116,8 +116,8 @@ def same_outcome(a: Bits | reference.Kind, b: Bits | reference.Kind) -> bool:
 
 
 def check_round_trip(x: Any, promised: Bits, **options: Any) -> bytes:
-    """Decoding returns what was promised, in the kind of array that was given; encoding changes nothing. With a
-    ``base`` among the options, decoding has it, too.
+    """Check that decoding returns what was promised, in the kind of array that was given, and that encoding changes
+    nothing. With a ``base`` among the options, decoding has it, too.
 
     Returns the frame.
     """
@@ -137,7 +137,7 @@ def check_round_trip(x: Any, promised: Bits, **options: Any) -> bytes:
 
 
 def check_agreement(frame: bytes, codebooks: reference.Known | None = None, base: Bits | None = None) -> None:
-    """The decoder written from docs/format.md alone finds the same type, shape and bits."""
+    """Check that the decoder written from docs/format.md alone finds the same type, shape and bits."""
     decoded = decode_known(frame, codebooks or {}, base=base)
     other = reference.decode(frame, SHIPPED | dict(codebooks or {}), base=base)
     assert_same_bits(decoded, other.bits.reshape(other.shape))
@@ -146,7 +146,8 @@ def check_agreement(frame: bytes, codebooks: reference.Known | None = None, base
 
 
 def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
-    """``encode`` writes the same bytes into a buffer of the caller's, be it ever so tight, and nothing behind them."""
+    """Check that ``encode`` writes the same bytes into a buffer of the caller's, be it ever so tight, and nothing
+    behind them."""
     dtype = reference.DTYPES[frame[5]].name
     for size in (gcodec.max_encoded_size(tuple(x.shape), dtype), len(frame), len(frame) + 1000):
         out = bytearray(b"\xA5" * (size + 8))
@@ -162,7 +163,7 @@ def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
 
 
 def check_decode_buffers(frame: bytes, base: Any = None) -> None:
-    """``decode`` reads any kind of buffer, ignores what follows the frame, and fills the caller's array."""
+    """Check that ``decode`` reads any kind of buffer, ignores what follows the frame, and fills the caller's array."""
     decoded = gcodec.decode(frame, base=base)
     bits = bits_of(decoded).reshape(tuple(decoded.shape))
     for data in (bytearray(frame), memoryview(frame), np.frombuffer(frame, np.uint8), frame + b"\xFF" * 13,
@@ -176,7 +177,7 @@ def check_decode_buffers(frame: bytes, base: Any = None) -> None:
 
 
 def check_threads(x: Any, frame: bytes, **options: Any) -> None:
-    """The number of threads changes no byte and no value."""
+    """Check that the number of threads changes no byte and no value."""
     base = options.get("base")
     decoded = bits_of(gcodec.decode(frame, base=base))
     for threads in (1, 2, 3):
@@ -185,7 +186,8 @@ def check_threads(x: Any, frame: bytes, **options: Any) -> None:
 
 
 def check_bound(dtype: str, before: Bits, after: Bits, mantissa_bits: int, rounding: str) -> None:
-    """With k mantissa bits, a normal value changes by 2**-(k+1) of itself at most, truncated by less than 2**-k.
+    """Check that, with k mantissa bits, a normal value changes by 2**-(k+1) of itself at most, truncated by less than
+    2**-k.
 
     What is too near the end of the range to be rounded up is truncated; denormals change by as much as the smallest
     normal value may; zeros, infinities and signs stay, NaNs stay NaNs.
@@ -213,7 +215,8 @@ def check_bound(dtype: str, before: Bits, after: Bits, mantissa_bits: int, round
 
 
 def check_no_expansion(shape: tuple[int, ...], dtype: str, frame: bytes) -> None:
-    """A frame is at most 0.1 % and 256 bytes longer than what it holds, and never longer than ``max_encoded_size``."""
+    """Check that a frame is at most 0.1 % and 256 bytes longer than what it holds, and at most ``max_encoded_size``
+    long."""
     size = KINDS[dtype].W // 8 * int(np.prod(shape, dtype=np.int64))
     assert len(frame) <= 1.001 * size + 256
     assert len(frame) <= gcodec.max_encoded_size(shape, dtype)
@@ -221,7 +224,7 @@ def check_no_expansion(shape: tuple[int, ...], dtype: str, frame: bytes) -> None
 
 
 def check_random_access(frame: bytes, rng: Random, base: Any = None) -> None:
-    """``decode_range`` returns that part of the values, flat."""
+    """Check that ``decode_range`` returns that part of the values, flat."""
     whole = bits_of(gcodec.decode(frame, base=base))
     n, block = len(whole), 1 << frame[9]
     edges = {0, 1, n - 1, n, block - 1, block, block + 1, 2 * block, *(rng.randint(0, n) for _ in range(4))}
@@ -240,7 +243,7 @@ def check_random_access(frame: bytes, rng: Random, base: Any = None) -> None:
 
 
 def with_refusal(kind: type[gcodec.GcodecError], call: Any) -> None:
-    """``call`` raises an error of this kind."""
+    """Check that ``call`` raises an error of this kind."""
     try:
         call()
     except kind:
@@ -249,7 +252,7 @@ def with_refusal(kind: type[gcodec.GcodecError], call: Any) -> None:
 
 
 def places_to_cut(size: int, rng: Random, at_most: int) -> Iterator[int]:
-    """Lengths below ``size``: all of them, or the first and last hundred and some between."""
+    """Return lengths below ``size``: all of them, or the first and last hundred and some between."""
     if size <= at_most:
         return iter(range(size))
     ends = {*range(min(100, size)), *range(size - 100, size)}
@@ -257,13 +260,13 @@ def places_to_cut(size: int, rng: Random, at_most: int) -> Iterator[int]:
 
 
 def check_truncation(frame: bytes, rng: Random, at_most: int = 600) -> None:
-    """A frame that ends early says so, wherever it ends."""
+    """Check that a frame that ends early is refused as such, wherever it ends."""
     for size in places_to_cut(len(frame), rng, at_most):
         with_refusal(gcodec.InsufficientData, lambda: gcodec.decode(frame[:size]))      # noqa: B023 - called here
 
 
 def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits | None = None) -> None:
-    """A flipped bit anywhere is noticed, and nothing but a GcodecError comes of it."""
+    """Check that a flipped bit anywhere is noticed, and that nothing but a GcodecError comes of it."""
     bits = range(8 * len(frame))
     for bit in bits if len(bits) <= at_most else sorted(rng.sample(bits, at_most)):
         spoilt = bytearray(frame)
@@ -276,7 +279,7 @@ def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits |
 
 
 def entropy_bound(dtype: str, bits: Bits, levels: Array | None = None, kept: tuple[int, ...] = ()) -> float:
-    """Bytes of the local order-0 bound of an array of values as they are after rounding.
+    """Return the bytes of the local order-0 bound of an array of values as they are after rounding.
 
     Per 2**14 values, n times the entropy of their symbols (zero; head; with ``levels`` the pair of both), and for each
     value but zeros its tail: T bits, or what its level keeps (``kept``, bits per level).

@@ -1,4 +1,4 @@
-"""Where things lie in a checkout."""
+"""The folders of a checkout that tests read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound of optimizer-aware truncation, against torch's own steps; and the reading of optimizers."""
+"""The laws of optimizer-aware truncation: its bound, against torch's own steps; and the reading of optimizers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BETA = st.sampled_from([0.9, 0.999, 0.5, 0.0])
 
 
 def options(**choices):
-    """A strategy for the hyperparameters of one optimizer."""
+    """Return a strategy for the hyperparameters of one optimizer."""
     return st.fixed_dictionaries({"lr": LR, "weight_decay": DECAY, "maximize": st.booleans()} | choices)
 
 
@@ -56,12 +56,13 @@ POLICIES = st.builds(Policy, st.sampled_from(LADDERS), st.booleans())
 
 
 def wild(rng, scale, n=N):
-    """float32 values of both signs, exponents anywhere within ``scale``, one in ten zero."""
+    """Draw float32 values of both signs, exponents anywhere within ``scale``, one in ten zero."""
     return (rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(*scale, n)) * (rng.random(n) > 0.1)).astype(np.float32)
 
 
 def prepared(name, hyper, theta, state, dtype):
-    """(parameter, optimizer) of torch in a given state (a dict of arrays and numbers, empty before the first step)."""
+    """Return (parameter, optimizer) of torch in a given state (a dict of arrays and numbers, empty before the first
+    step)."""
     param = torch.nn.Parameter(torch.tensor(theta, dtype=dtype))
     optimizer = getattr(torch.optim, name)([param], **hyper)
     for key, value in state.items():
@@ -71,7 +72,7 @@ def prepared(name, hyper, theta, state, dtype):
 
 
 def after(name, hyper, theta, state, grad, dtype=torch.float64):
-    """(theta, state) after torch's own step, as float64 arrays."""
+    """Return (theta, state) after torch's own step, as float64 arrays."""
     param, optimizer = prepared(name, hyper, theta, state, dtype)
     param.grad = torch.tensor(grad, dtype=dtype)
     optimizer.step()
@@ -80,7 +81,8 @@ def after(name, hyper, theta, state, grad, dtype=torch.float64):
 
 
 def gradient_term(name, hyper, state, grad):
-    """What the gradient contributes to theta in a step that left ``state``; N is theta after the step less this."""
+    """Return what the gradient contributes to theta in a step that left ``state``; N is theta after the step less this.
+    """
     sign = 1.0 if hyper["maximize"] else -1.0
     if name == "Adagrad":
         rate = hyper["lr"] / (1 + (state["step"] - 1) * hyper["lr_decay"])
@@ -94,7 +96,7 @@ def gradient_term(name, hyper, state, grad):
 
 
 def without_gradient(name, hyper, theta, state, grad, end, end_state):
-    """N: the parameter after the step but for the gradient's term."""
+    """Return N: the parameter after the step but for the gradient's term."""
     if name == "SGD":       # linear: that is a step with a gradient of zero
         return after(name, hyper, theta, state, np.zeros_like(grad))[0]
     return end - gradient_term(name, hyper, end_state, grad.astype(np.float64))
@@ -102,7 +104,7 @@ def without_gradient(name, hyper, theta, state, grad, end, end_state):
 
 @np.errstate(all="ignore")      # 0 / 0 where eps is 0, the same with every gradient
 def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46):
-    """A step with ``rounded`` ends within bound * |N| of one with ``exact``, in double precision."""
+    """Check that a step with ``rounded`` ends within bound * |N| of one with ``exact``, in double precision."""
     ends = [after(name, hyper, theta, state, grad) for grad in (exact, rounded)]
     n = without_gradient(name, hyper, theta, state, exact, *ends[0])
     start = np.abs(theta.astype(np.float64))
@@ -114,7 +116,8 @@ def check_step(name, hyper, theta, state, exact, rounded, bound, spare=2.0**-46)
 
 
 def situations(name, hyper, rng, scales, steps) -> Any:
-    """(theta, state before the step, gradient), float32: of consecutive steps, then of one from an arbitrary state."""
+    """Yield (theta, state before the step, gradient), float32: of consecutive steps, then of one from an arbitrary
+    state."""
     theta, state = wild(rng, scales[0]), {}
     if name == "Adagrad":
         state = {"step": 0.0, "sum": np.full(N, hyper["initial_accumulator_value"], np.float32)}
@@ -176,7 +179,7 @@ def test_the_bound_counts_the_smallest_second_moment_on_the_way(name, hyper, rou
 
 @every_rule
 def test_errors_of_workers_add_up_to_the_bound_of_one(name, choices):
-    """Each chooses levels for its own undivided gradient; the gather's second rounding costs as much again."""
+    """Each worker chooses levels for its own undivided gradient; the gather's second rounding costs as much again."""
 
     @settings(max_examples=20)
     @given(choices, SEEDS, SCALES, st.integers(2, 4), st.sampled_from(LADDERS), st.sampled_from([1.0, 8.0]))
@@ -216,7 +219,7 @@ def test_summed_gradients_need_the_number_of_workers_as_scale(name, choices):
 
 
 def parts_of_the_update(name, hyper, theta, state, grad, end_state):
-    """The sum of the sizes of all that torch adds up to the update: what its own rounding is relative to."""
+    """Return the sum of the sizes of all that torch adds up to the update: what its own rounding is relative to."""
     theta, inflow = np.abs(theta), np.abs(grad) + hyper["weight_decay"] * np.abs(theta)
     past = np.abs(state.get("momentum_buffer", 0.0))
     if name == "SGD":
@@ -315,7 +318,7 @@ def test_the_bound_holds_for_mixed_precisions(name, choices, param_type, grad_ty
 # Reading optimizers
 
 def stepped(kind, steps=2, dtype=torch.float32, shape=(4, 6), **hyper):
-    """(parameter, optimizer) after some steps, a new gradient in place."""
+    """Return (parameter, optimizer) after some steps, a new gradient in place."""
     torch.manual_seed(0)
     param = torch.nn.Parameter(torch.randn(shape).to(dtype))
     optimizer = kind([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 99.0}, {"params": [param]}],

@@ -1,4 +1,4 @@
-"""Laws of the ladder, of the choice of levels on plain arrays, and of the rounding."""
+"""The laws of the ladder, of the choice of levels on plain arrays, and of the rounding."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ FLOATS = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16, "
 
 
 def from_bits(dtype, bits):
-    """An array of type ``dtype`` with these bit patterns."""
+    """Return an array of type ``dtype`` with these bit patterns."""
     return np.array(bits, WORDS[dtype]).view(FLOATS[dtype])
 
 
 def f32(*numbers):
-    """A float32 array."""
+    """Return a float32 array."""
     return np.array(numbers, np.float32)
 
 
 def to_bits(x):
-    """The bit patterns of an array, as Python integers."""
+    """Return the bit patterns of an array, as Python integers."""
     return x.view(WORDS[dtype_name(x)]).tolist()
 
 
 def wild(rng, n, low=-30, high=10):
-    """float32 values of both signs with exponents anywhere from ``low`` to ``high``; one in ten is zero."""
+    """Draw float32 values of both signs with exponents anywhere from ``low`` to ``high``; one in ten is zero."""
     x = rng.choice([-1.0, 1.0], n) * np.exp2(rng.uniform(low, high, n)) * (rng.random(n) > 0.1)
     return x.astype(np.float32)
 
 
 def sgd_levels(param, grad, buf=None, *, policy=DEFAULT, out=None, **hyper):
-    """Levels by SGD's formula; without momentum, ``buf`` does not count."""
+    """Return levels by SGD's formula; without momentum, ``buf`` does not count."""
     buf = buf if hyper.get("momentum") else None
     formula = sgd_formula(**hyper, policy=policy, started=buf is not None)
     return run_formula(formula, (param, grad, buf), policy, out)
 
 
 def adagrad_levels(param, grad, square_sum, *, policy=DEFAULT, **hyper):
-    """Levels by AdaGrad's formula."""
+    """Return levels by AdaGrad's formula."""
     formula = adagrad_formula(**hyper, policy=policy, grad=dtype_name(grad))
     return run_formula(formula, (param, grad, square_sum), policy, None)
 
 
 def rmsprop_levels(param, grad, square_avg, buf=None, *, policy=DEFAULT, **hyper):
-    """Levels by RMSProp's formula."""
+    """Return levels by RMSProp's formula."""
     formula = rmsprop_formula(**hyper, policy=policy, grad=dtype_name(grad))
     return run_formula(formula, (param, grad, square_avg, buf if hyper.get("momentum") else None), policy, None)
 
 
 def adam_levels(param, grad, *state, policy=DEFAULT, **hyper):
-    """Levels by Adam's formula; ``state``: mean, square average and, with amsgrad, its maximum."""
+    """Return levels by Adam's formula; ``state``: mean, square average and, with amsgrad, its maximum."""
     return run_formula(adam_formula(**hyper, policy=policy, grad=dtype_name(grad)), (param, grad, *state), policy, None)
 
 
@@ -113,7 +113,7 @@ def test_a_ladder_drops_no_more_than_the_mantissa(name, drop):
 # The rule, against exact arithmetic
 
 def exact_level(ladder, shift, n, u, slack=Fraction(0)):
-    """The highest level that satisfies the rule, by definition."""
+    """Return the highest level that satisfies the rule, by definition."""
     fits = [level for level, drop in enumerate(ladder.drops) if Fraction(2) ** (drop + shift) * u * (1 + slack) <= n]
     return max(fits, default=0)
 
@@ -202,7 +202,7 @@ def test_a_ladder_of_sixteen_levels_refines_one_of_four():
 
 
 def all_rules(theta, g, s, m, *, policy=DEFAULT, lr=0.01):
-    """Levels by every rule, for state arrays s (squares) and m."""
+    """Return levels by every rule, for state arrays s (squares) and m."""
     return {
         "sgd": sgd_levels(theta, g, lr=lr, policy=policy),
         "momentum": sgd_levels(theta, g, m, lr=lr, momentum=0.9, policy=policy),
@@ -229,7 +229,7 @@ def test_levels_are_0_where_anything_is_not_finite(bad, in_group):
 @pytest.mark.parametrize("grad_type", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("param_type", ["float32", "bfloat16"])
 def test_gradients_that_are_not_finite_have_level_0_at_any_parameter(param_type, grad_type):
-    """However large it is: NaN of any payload and sign, signaling ones too, and infinity."""
+    """The parameter may be ever so large, the gradient NaN of any payload and sign, signaling too, or infinite."""
     sizes = 2.0 ** np.arange(-100, 128, 3)
     wide = np.append(sizes, np.finfo(np.float32).max).astype(np.float32)
     theta = (wide.view(np.uint32) >> 16).astype(np.uint16) if param_type == "bfloat16" else wide
@@ -331,7 +331,7 @@ def test_rmsprop_with_a_growing_average_has_no_rule():
 # Rounding
 
 def value_of(size, layout):
-    """The number that a magnitude's bits stand for."""
+    """Return the number that a magnitude's bits stand for."""
     exponent, mantissa = size >> layout.mantissa_bits, size & ((1 << layout.mantissa_bits) - 1)
     if exponent:
         mantissa += 1 << layout.mantissa_bits
@@ -339,7 +339,7 @@ def value_of(size, layout):
 
 
 def unit_of(size, drop, layout):
-    """The distance between the values with ``drop`` low bits zero, at this magnitude."""
+    """Return the distance between the values with ``drop`` low bits zero, at this magnitude."""
     return value_of(1, layout) * 2 ** (drop + max(size >> layout.mantissa_bits, 1) - 1)
 
 
@@ -433,7 +433,7 @@ EVEN = [FINE_LADDER["float32"], PAPER_LADDER["float32"], Ladder((0, 1, 2)), Ladd
 @pytest.mark.parametrize("ladder", EVEN, ids=str)
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
 def test_evenly_spaced_thresholds_are_counted_by_a_division(monkeypatch, ladder, rule):
-    """The levels are those of comparing threshold by threshold, at ties and at the ends of the range too."""
+    """Levels are those of comparing threshold by threshold, at ties and at the ends of the range too."""
     rng, policy = np.random.default_rng(11), Policy(ladder)
     odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 2.0**-126, 2.0**-100, 2.0**90, 1.0, -1.0, 2.0**-9, 3 * 2.0**-12]
     ends = f32(*[[a, b, c] for a in odd for b in odd for c in odd])
