@@ -40,8 +40,8 @@ def _summer(bits: int) -> Any:
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         kind = ir.VectorType(ir.IntType(bits), n)
-        none = Vector(builder, ir.Constant(kind, [0] * n))
-        slots = [cgutils.alloca_once_value(builder, none.value) for _ in range(2)]
+        zeros = Vector(builder, ir.Constant(kind, [0] * n))
+        slots = [cgutils.alloca_once_value(builder, zeros.value) for _ in range(2)]
         with cgutils.for_range(builder, args[2]) as loop:
             group = builder.gep(at(0, bits), [builder.mul(loop.index, ir.Constant(INDEX, 8 * bits))])
             for k in range(0, 8 * bits, 64):

@@ -16,6 +16,9 @@ So all items of a value lie in four bytes, one for each chunk, whatever its leve
 without a look-up of shifts, and with all four planes cut from the tail, or joined to it, at once.
 :func:`gcodec.format.tables.chunks_of` computes the numbers in ``chunks`` where planes are of this kind.
 :mod:`class_steps_ssse3` is for CPUs without AVX-512.
+
+Steps take pairs of array and index, and then numbers (:func:`intrinsics.intrinsic_step`): ``at(n, bits)`` is the
+address of argument n at the index that follows it, ``args[n]`` is argument n; the comment on a step lists them.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from ..core.simd import Vector, load, move, pick_bits, splat
 from ..core.simd_avx512 import deinterleave_bytes, extract_tails, look_up_bytes
 
 _INDEX = ir.IntType(64)
-WIDE = 4  #: the most wide planes there may be
+WIDE = 4  #: max number of wide planes
 #: Where numbers lie in ``chunks`` (int64[12]): how many wide planes there are; how far left in its chunk an item of the
 #: half plane lies, -1 without such a plane; two pairs of factors that join chunks; where chunks begin (uint8[64]).
 N_WIDE, HALF, FACTORS, PICKS = 0, 1, 2, 4
@@ -185,10 +188,11 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
     """
     chunks = _Chunks(builder, at(8, 64), at(2, 8), args[3], at(4, 8))
     marks, symbols = load(builder, at(10, 8), 8, 64), load(builder, at(6, 8), 8, 64)
-    none = symbols ^ symbols
+    zeros = symbols ^ symbols
     # A zero has no items, so that without a head all its bits are 0.
-    head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(12, 8), symbols) + args[14], none)
-    slot = cgutils.alloca_once_value(builder, none.value)
+    head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(12, 8), symbols) + args[14], zeros)
+    # Variables of a step lie in stack slots where a branch may change them; LLVM keeps them in registers.
+    slot = cgutils.alloca_once_value(builder, zeros.value)
     with builder.if_then(chunks.has_half):
         count_at, place = chunks.plane(chunks.n_wide)
         mask = _half_owners(chunks, marks)
@@ -205,13 +209,13 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
             builder.store(move("expand", load(builder, place, 8, 64), mask, halves).value, slot)
             chunks.advance(count_at, mask)
         parts.append(Vector(builder, builder.load(slot)))
-        halves = mask.choose(halves, none)
+        halves = mask.choose(halves, zeros)
     *parts, head = [part.seen_as(32).pick(_FOURS).seen_as(8) for part in (*parts, head)]
     uppers, lowers = (
         [pairs.multiply_pairs(splat(builder, chunks.number(FACTORS + k), 16, 32)) for pairs in _unpack(first, second)]
         for k, (first, second) in enumerate((parts[:2], parts[2:]))
     )
-    for k, (upper, lower, exponent) in enumerate(zip(uppers, lowers, _unpack(head, none), strict=True)):
+    for k, (upper, lower, exponent) in enumerate(zip(uppers, lowers, _unpack(head, zeros), strict=True)):
         low = (upper << 12) | lower
         high = ((upper << 4) & 0x8000) | (exponent.seen_as(16) << 7) | ((upper >> 4) & 0x7F)
         for m, words in enumerate(_unpack(low, high)):

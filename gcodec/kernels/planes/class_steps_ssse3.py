@@ -5,6 +5,9 @@ time. ``rows`` are rows of 64 bytes, a byte for each value:
 
     row 0 ... 3     digits 0 ... 3 of the tails, in the lowest six bits of each byte
     row 4           items of one plane
+
+Steps take pairs of array and index, and then numbers (:func:`intrinsics.intrinsic_step`): ``at(n, bits)`` is the
+address of argument n at the index that follows it, ``args[n]`` is argument n; the comment on a step lists them.
 """
 
 from __future__ import annotations
@@ -77,6 +80,7 @@ def _masks(builder: Any, owners: Any, classes: Any) -> list[Any]:
 
 
 def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that counts owners: four masks of 16 bits become one of 64, whose bits are counted at once."""
     a, b, c, d = (builder.zext(mask, _INDEX) for mask in _masks(builder, at(2, 8), at(0, 8)))
     left, right = (builder.or_(low, builder.shl(high, ir.Constant(_INDEX, 16))) for low, high in ((a, b), (c, d)))
     whole = builder.or_(left, builder.shl(right, ir.Constant(_INDEX, 32)))

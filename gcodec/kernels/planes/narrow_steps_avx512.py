@@ -9,6 +9,9 @@ Rows of ``items``, one for each plane, grow by what 64 values own:
     plane 1         k0             k3                    compressed: k0 k3, appended to row 1
 
 Their law is :mod:`general`, whose loops call :func:`scalar.tail_of` and :func:`scalar.value_of`.
+
+Steps take pairs of array and index, and then numbers (:func:`intrinsics.intrinsic_step`): ``at(n, bits)`` is the
+address of argument n at the index that follows it, ``args[n]`` is argument n; the comment on a step lists them.
 """
 
 from __future__ import annotations
@@ -93,10 +96,10 @@ def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Vector, symbo
     """
     _, _, shared = _plane(builder, args, at, plane)
     slot = cgutils.alloca_once(builder, ir.VectorType(ir.IntType(8), 64))
-    with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (same, differs):
-        with same:
+    with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (uniform, varying):
+        with uniform:
             builder.store((tail >> shared).to(8).value, slot)
-        with differs:
+        with varying:
             builder.store((tail >> _shifts(builder, at, plane, symbols).to(tail.bits)).to(8).value, slot)
     return Vector(builder, builder.load(slot))
 
@@ -172,20 +175,20 @@ def _merger(bits: int) -> Any:
 
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         symbols, marks = load(builder, at(6, 8), 8, 64), load(builder, at(12, 8), 8, 64)
-        none = symbols ^ symbols
+        zeros = symbols ^ symbols
         # A zero has no items, so that without a head all its bits are 0.
-        head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(14, 8), symbols) + args[16], none)
-        slot = cgutils.alloca_once(builder, none.to(bits).value.type)
-        builder.store(none.to(bits).value, slot)
+        head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(14, 8), symbols) + args[16], zeros)
+        slot = cgutils.alloca_once(builder, zeros.to(bits).value.type)
+        builder.store(zeros.to(bits).value, slot)
         with cgutils.for_range(builder, args[17]) as loop:
             count_at, items, shared = _plane(builder, args, at, loop.index)
             mask = _masked(marks, loop.index)
             item = move("expand", load(builder, items, 8, 64), mask).to(bits)
             tail = Vector(builder, builder.load(slot))
-            with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (same, differs):
-                with same:
+            with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (uniform, varying):
+                with uniform:
                     builder.store((tail | (item << shared)).value, slot)
-                with differs:
+                with varying:
                     shifts = _shifts(builder, at, loop.index, symbols).to(bits)
                     builder.store((tail | (item << shifts)).value, slot)
             _advance(builder, count_at, mask)

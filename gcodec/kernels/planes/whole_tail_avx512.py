@@ -22,11 +22,11 @@ _THREE = ir.Constant(_INDEX, 3)
 def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
     """Generate the step that writes tails of 24 bits, in four registers of 16 values.
 
-        lane           0                1                2
-        values         s eeeeeeee m..   0 00000000 0..   s eeeeeeee m..      symbols not 0: 1 0 1
-        tails          0 aaa            .                0 ccc               bytes of 32-bit lanes, highest first
-        compressed     0 aaa            0 ccc
-        out            aaa ccc ...                           64 bytes are stored, of which 3 * items matter
+        lane           0             1             2
+        values         s eeeeeeee m  0 00000000 0  s eeeeeeee m ...      symbols not 0: 1 0 1
+        tails           . a2 a1 a0    .  0  0  0    . c2 c1 c0           32-bit lanes, highest byte first
+        compressed      . a2 a1 a0    . c2 c1 c0
+        out            a0 a1 a2 c0 c1 c2 ...      in memory: 64 bytes are stored, of which 3 * items matter
 
     Each register is stored where the items of the one before end: what lies behind them is overwritten.
     """
@@ -49,11 +49,11 @@ split_24_64 = intrinsic_step(types.intp, 6, _generate_split_24)
 def _generate_merge_24(builder: Any, args: list[Any], at: Any) -> Any:
     """Generate the step that reads tails of 24 bits and joins them with heads, in four registers of 16 values.
 
-        lane           0                1                2                 symbols not 0: 1 0 1
-        data           aaa ccc ...                                         64 bytes, of which 3 * items are used
-        spaced         0 aaa            0 ccc            ...               32-bit lanes
-        expanded       0 aaa            0                0 ccc             zero where there is no item
-        values         s eeeeeeee m..   0                s eeeeeeee m..    head = symbol + origin
+        data           a0 a1 a2 c0 c1 c2 ...      in memory: 64 bytes are loaded, of which 3 * items are used
+        lane           0             1             2
+        spaced          0 a2 a1 a0    0 c2 c1 c0   ...                   32-bit lanes, highest byte first
+        expanded        0 a2 a1 a0    0  0  0  0    0 c2 c1 c0           symbols not 0: 1 0 1
+        values         s eeeeeeee m  0 00000000 0  s eeeeeeee m ...      head = symbol + origin
     """
     picks = [64 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
     symbols, data, total = load(builder, at(2, 8), 8, 64), at(0, 8), ir.Constant(_INDEX, 0)
