@@ -64,6 +64,7 @@ _sum = intrinsic_step(types.intp, 3, _generate_sum)
 
 
 def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that counts the bits that are set in a uint64 (popcnt)."""
     return call(builder, "llvm.ctpop.i64", INDEX, [builder.load(builder.bitcast(at(0, 64), INDEX.as_pointer()))])
 
 

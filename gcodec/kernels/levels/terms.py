@@ -38,7 +38,7 @@ class LinearConstants(NamedTuple):
 
     Attributes:
         keep: what weight decay leaves of the parameter.
-        carry: what momentum adds to the parameter, per unit.
+        carry: what momentum adds to the parameter, per unit of it.
         slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
     """
 
@@ -52,13 +52,14 @@ class AccumulatorConstants(NamedTuple):
     D = sqrt(old * square + new * h**2) + eps and h = sign * g + decay * theta.
 
     Attributes:
-        carry: what momentum adds to the parameter, per unit.
+        carry: what momentum adds to the parameter, per unit of it.
         drift: what coupled weight decay subtracts from it, per unit of the parameter and of 1 / D.
         slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
         sign: the gradient's gain, negative where the optimizer maximizes.
         decay: coupled weight decay.
         reach: how far rounding may move a gradient of 1.
-        old, new: shares of the old accumulator and of h**2 in the new one; ``new`` is 0 in a group.
+        old: share of the old accumulator in the new one.
+        new: share of h**2 in it; 0 in a group.
         eps: the optimizer's own.
     """
 
@@ -79,11 +80,16 @@ class AdamConstants(NamedTuple):
     Attributes:
         keep: what decoupled weight decay leaves of the parameter.
         carry: c * b1, what the old mean adds, per unit of it and of 1 / D.
-        drift, slope, sign, decay, reach: as of :class:`AccumulatorConstants`; ``slope`` is c times the gain.
+        drift: what coupled weight decay subtracts from the parameter, per unit of it and of 1 / D.
+        slope: c times the gradient's gain, inflated by ``U_MARGIN``.
         share: a = 1 - b1.
         spread: q * b1.
         quarter: 1 / (4 * a).
-        old, new: b2, and 1 - b2, or 0 in a group.
+        sign: the gradient's gain, negative where the optimizer maximizes.
+        decay: coupled weight decay.
+        reach: how far rounding may move a gradient of 1.
+        old: b2.
+        new: 1 - b2, or 0 in a group.
         unbias: 1 / sqrt(1 - b2**t).
         eps: the optimizer's own.
     """
@@ -115,7 +121,8 @@ class Limits(NamedTuple):
         faint: momentum below this counts as 0 in N.
         lost: how much of N that may be.
         margin: ``N_MARGIN``.
-        zero, one: of the working type.
+        zero: 0 of the working type.
+        one: 1 of the working type.
     """
 
     floor: float
@@ -137,7 +144,7 @@ N_LINEAR, N_ACCUMULATOR, N_ADAM = (
 
 @kernel
 def passed(u, n, t):
-    """Return how many thresholds u passes, as uint8."""
+    """Return how many of the thresholds ``t`` (a tuple) u passes: t * u <= n; as uint8."""
     level = np.uint8(0)
     for j in range(len(t)):
         level += np.uint8(times(t[j], u) <= n)
@@ -154,7 +161,8 @@ def _min_size(a, b):
 
 @kernel
 def _min_square(g, size, decay, sign, reach, margin, zero):
-    """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g."""
+    """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g, allowing for rounding by
+    ``margin``."""
     low = minus(abs(plus(times(sign, g), decay)), plus(times(reach, size), times(margin, abs(decay))))
     low = zero if low < zero else low
     return times(low, low)
@@ -162,7 +170,18 @@ def _min_square(g, size, decay, sign, reach, margin, zero):
 
 @kernel
 def linear_terms(theta, g, b, k):
-    """Return U = slope * |g| and N = keep * theta - carry * b, as of ``sgd_formula``."""
+    """Return U = slope * |g| and the size of N = keep * theta - carry * b, as of ``sgd_formula``.
+
+    Args:
+        theta: Parameter.
+        g: Gradient.
+        b: Momentum, or None.
+        k: :class:`LinearConstants` and :class:`Limits`, flat.
+
+    Returns:
+        U, inflated and at least ``floor``; and the size of N less what rounding may have added, which no threshold
+        passes where it is negative or NaN.
+    """
     keep, carry, slope, floor, min_grad, _, faint, lost, margin, zero, _ = k
     x = times(keep, theta)
     n = minus(abs(x), times(margin, abs(x)))
@@ -176,8 +195,20 @@ def linear_terms(theta, g, b, k):
 
 @kernel
 def accumulator_terms(theta, g, square, b, k):
-    """Return U = slope * |g| / D and N = theta - carry * b - drift * theta / D, both times D, as of
-    ``adagrad_formula``."""
+    """Return U = slope * |g| / D and the size of N = theta - carry * b - drift * theta / D, both times D, as of
+    ``adagrad_formula`` and ``rmsprop_formula``.
+
+    Args:
+        theta: Parameter.
+        g: Gradient.
+        square: Accumulator of squares.
+        b: Momentum, or None.
+        k: :class:`AccumulatorConstants` and :class:`Limits`, flat.
+
+    Returns:
+        As of :func:`linear_terms`; the size of N is the min over all D that are at least the smallest that rounding g
+        can lead to.
+    """
     carry, drift, slope, sign, decay, reach, old, new, eps, floor, min_grad, raised, faint, lost, margin, zero, _ = k
     a = abs(g)
     size = raised if a < min_grad else a
@@ -202,7 +233,21 @@ def accumulator_terms(theta, g, square, b, k):
 
 @kernel
 def adam_terms(theta, g, mean, square, max_square, k):
-    """Return U of ``adam_formula`` and N = keep * theta - (carry * m + drift * theta) / D, both times D**2."""
+    """Return U and the size of N = keep * theta - (carry * m + drift * theta) / D, both times D**2.
+
+    See ``adam_formula`` for U.
+
+    Args:
+        theta: Parameter.
+        g: Gradient.
+        mean: First moment m.
+        square: Second moment.
+        max_square: Amsgrad's max of second moments, or None.
+        k: :class:`AdamConstants` and :class:`Limits`, flat.
+
+    Returns:
+        As of :func:`accumulator_terms`.
+    """
     (
         keep, carry, drift, slope, share, spread, quarter, sign, decay, reach, old, new, unbias, eps,
         floor, min_grad, raised, faint, lost, margin, zero, one,
