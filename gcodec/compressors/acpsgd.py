@@ -12,8 +12,11 @@ from .lowrank import Alternating, orthonormal, thin_product
 
 @dataclass(frozen=True)
 class ACPSGD(Alternating):
-    """The factor that all know is orthogonalized, and the other is the gradient's product with it: P = M Q at one step,
-    Q = M^T P at the next."""
+    """Reduces one factor of PowerSGD per step: P = M Q at one step, Q = M^T P at the next.
+
+    The factor that all ranks know from the step before is orthogonalized first. Arguments are those of
+    :class:`Alternating`.
+    """
 
     memory_prefix: ClassVar[str] = "acpsgd"
 

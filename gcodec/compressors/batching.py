@@ -1,4 +1,4 @@
-"""Many conversations at once: their requests of a round become one request of each kind.
+"""Run many conversations at once: their requests of a round become one request of each kind.
 
 A model has a hundred tensors, and a message's latency is worth many kilobytes. So conversations advance in rounds; in
 each round all tensors to reduce are laid end to end, by dtype, and all payloads for a rank become one payload.
@@ -17,12 +17,12 @@ from .contract import AllGather, AllReduce, AllToAll, Conversation, Outcome, Req
 
 
 class Sent(NamedTuple):
-    """The end of a conversation.
+    """The result of a conversation, and what it sent.
 
     Attributes:
-        outcome: What it returned.
-        payload_bytes: Bytes that this rank handed over in its course: of an all-reduce and an all-gather once, of an
-            all-to-all those for other ranks.
+        outcome: The outcome that it returned.
+        payload_bytes: Bytes that this rank handed over: those of an all-reduce or all-gather once, those of an
+            all-to-all for other ranks only.
     """
 
     outcome: Outcome
@@ -30,26 +30,34 @@ class Sent(NamedTuple):
 
 
 def batch_conversations(conversations: Sequence[Conversation], rank: int) -> Generator[Request, Any, list[Sent]]:
-    """Conversations side by side, as one: returns how each ended. Its rules are those of a conversation.
+    """Run conversations side by side as one conversation, whose rules hold for it too.
 
-    Raises Corruption where a payload does not hold one part for each that was asked for.
+    Args:
+        conversations: The conversations, in the same order on all ranks.
+        rank: This rank.
+
+    Returns:
+        The results, in the order of ``conversations``.
+
+    Raises:
+        Corruption: A payload does not hold one part for each conversation that asked for one.
     """
-    open_ones = dict(enumerate(conversations))
-    answers: dict[int, Any] = dict.fromkeys(open_ones)
+    running = dict(enumerate(conversations))
+    answers: dict[int, Any] = dict.fromkeys(running)
     n_bytes = [0] * len(conversations)
-    ended: dict[int, Outcome] = {}
-    while open_ones:
+    outcomes: dict[int, Outcome] = {}
+    while running:
         requests: dict[int, Request] = {}
-        for number, conversation in list(open_ones.items()):
+        for number, conversation in list(running.items()):
             try:
                 requests[number] = conversation.send(answers[number])
             except StopIteration as end:
-                ended[number] = end.value
-                del open_ones[number]
+                outcomes[number] = end.value
+                del running[number]
         for number, request in requests.items():
             n_bytes[number] += request_bytes(request, rank)
         answers = yield from _round(requests)
-    return [Sent(ended[number], n_bytes[number]) for number in range(len(conversations))]
+    return [Sent(outcomes[number], n_bytes[number]) for number in range(len(conversations))]
 
 
 def request_bytes(request: Request, rank: int) -> int:
@@ -64,8 +72,11 @@ def request_bytes(request: Request, rank: int) -> int:
 
 
 def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, Any]]:
-    """The answers to requests, by number; asked for in an order that follows from their kinds alone: payloads first,
-    which on real ranks also tell whether all is well."""
+    """Ask for the answers to requests, and return them by number.
+
+    The order of asking follows from the kinds of request alone. Payloads come first, for on real ranks they also tell
+    whether all is well.
+    """
     answers: dict[int, Any] = {}
     gathers = {number: request.payload for number, request in requests.items() if isinstance(request, AllGather)}
     if gathers:
@@ -89,7 +100,7 @@ def _round(requests: dict[int, Request]) -> Generator[Request, Any, dict[int, An
 
 
 def _reduced(requests: dict[int, AllReduce]) -> Generator[Request, Any, dict[int, torch.Tensor]]:
-    """Tensors of one dtype, reduced end to end."""
+    """Reduce tensors of one dtype, end to end."""
     if len(requests) == 1:
         ((number, request),) = requests.items()
         return {number: (yield request)}
@@ -101,20 +112,20 @@ def _reduced(requests: dict[int, AllReduce]) -> Generator[Request, Any, dict[int
 
 
 def join_payloads(parts: Sequence[bytes]) -> bytes:
-    """Payloads as one: their lengths, u32 each, then they themselves. A single one stays as it is."""
+    """Join payloads: their lengths, u32 each, then the payloads. A single one stays as it is."""
     if len(parts) == 1:
         return parts[0]
     return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
 def split_payloads(joined: bytes, count: int) -> list[bytes]:
-    """The inverse of :func:`join_payloads`. Raises Corruption."""
+    """Undo :func:`join_payloads` for ``count`` payloads. Raises Corruption unless there are as many."""
     if count == 1:
         return [joined]
     table = struct.Struct(f"<{count}I")
     lengths = table.unpack_from(joined) if len(joined) >= table.size else ()
     if table.size + sum(lengths) != len(joined) or len(lengths) != count:
-        raise Corruption(f"a message of {len(joined)} bytes does not hold {count} payloads")
+        raise Corruption(f"a message of {len(joined)} bytes must hold {count} payloads of the lengths that it states")
     parts, begin = [], table.size
     for length in lengths:
         parts.append(joined[begin : begin + length])

@@ -1,4 +1,4 @@
-"""Compressors that send all values: as they are (:class:`Dense`), or as narrower floats (:class:`Cast`)."""
+"""Compressors that send all values, as they are (:class:`Dense`) or as narrower floats (:class:`Cast`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from ..dtypes import DTYPES
-from ..errors import InvalidArgument
+from ..errors import check_choice
 from .contract import AllReduce, Compressor, Conversation, Memory, Outcome, Place, all_reduce_mean, check_gradient
 from .outcome import Narrow, Rounded
 
@@ -19,8 +19,10 @@ NARROW_DTYPES = {t.name: getattr(torch, t.name) for t in DTYPES if t.sums_in_flo
 
 @dataclass(frozen=True)
 class Dense(Compressor):
-    """Every value, added up in its own dtype; float16 and bfloat16 are divided by the number of ranks before, as DDP
-    does, the others after."""
+    """Sends every value and adds up in its dtype.
+
+    As in DDP, float16 and bfloat16 are divided by the number of ranks before they are added up; the others after.
+    """
 
     carries_nan: ClassVar[bool] = True
 
@@ -35,18 +37,20 @@ class Dense(Compressor):
 
 @dataclass(frozen=True)
 class Cast(Compressor):
-    """Divided by the number of ranks, rounded to a narrow type, and added up in it.
+    """Divides values by the number of ranks, rounds them to a narrow type, and adds up in it.
 
-    ``dtype``: "float16" or "bfloat16". The sum is rounded too, once, and no error feedback sees that. What exceeds the
-    narrow type's range becomes infinite.
+    The sum is rounded too, once, and no error feedback sees that. Values beyond the narrow type's range become
+    infinite.
+
+    Attributes:
+        dtype: The narrow type, "float16" or "bfloat16".
     """
 
     carries_nan: ClassVar[bool] = True
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        if self.dtype not in NARROW_DTYPES:
-            raise InvalidArgument(f"dtype={self.dtype!r}; one of {list(NARROW_DTYPES)}")
+        check_choice("dtype", self.dtype, NARROW_DTYPES)
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_gradient(gradient)

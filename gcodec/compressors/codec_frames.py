@@ -1,4 +1,4 @@
-"""gcodec's own codec as a compressor: frames to the owners of parts, sums in frames to all (GComp, Figure 8)."""
+"""The codec as a compressor: frames to the owners of parts, sums in frames to all (GComp, Figure 8)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,17 @@ from .payload import errors_of_rank
 
 @dataclass(frozen=True)
 class Frames(Compressor):
-    """Lossless; with ``bits``, that many mantissa bits of every value; with ``optimizer``, near-lossless by its rule.
+    """Sends frames: lossless ones, unless ``bits`` or ``optimizer`` is given.
 
-    ``optimizer``: the live torch optimizer that will take the step; tensors must come with their parameter. A value is
-    encoded twice, as a contribution and as a part of the average; the error of the second rounding counts as its
-    owner's, so that error feedback telescopes all the same. For training by DDP, ``gcodec.distributed.
-    CompressedAllreduce`` does the same faster: it overlaps codec and network, and shares codebooks.
+    A value is encoded twice, as a contribution and as a part of the average; the error of the second rounding counts as
+    its owner's, so that error feedback telescopes all the same. For training by DDP,
+    ``gcodec.distributed.CompressedAllreduce`` does the same faster: it overlaps codec and network, and shares
+    codebooks.
+
+    Attributes:
+        bits: Mantissa bits to keep of every value; None for all.
+        optimizer: The live torch optimizer that will take the step, for near-lossless encoding by its rule; tensors
+            must come with their parameter then.
     """
 
     knob: ClassVar[str | None] = "bits"
@@ -49,7 +54,7 @@ class Frames(Compressor):
         if self.bits is not None:
             check_whole("bits", self.bits)
             if self.optimizer is not None:
-                raise InvalidArgument("bits and optimizer exclude each other")
+                raise InvalidArgument("bits and optimizer cannot both be given")
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_gradient(gradient)
@@ -61,19 +66,19 @@ class Frames(Compressor):
         if self.bits is not None or self.optimizer is not None:
             contribution = torch.cat([_decode(frame, flat[part]) for frame, part in zip(sent, parts, strict=True)])
         received = yield AllToAll(sent)
-        mine = parts[place.rank]
-        total = torch.zeros_like(flat[mine], dtype=wide(flat.dtype))
+        owned = parts[place.rank]
+        total = torch.zeros_like(flat[owned], dtype=wide(flat.dtype))
         for rank, frame in enumerate(received):
             with errors_of_rank(rank):
-                total += _decode(frame, flat[mine])
+                total += _decode(frame, flat[owned])
         mean = torch.zeros_like(flat)
-        mean[mine] = exact = (total / place.size).to(flat.dtype)
-        results = yield AllGather(self._encode(exact, self._levels(mean, gradient, place), mine))
+        mean[owned] = exact = (total / place.size).to(flat.dtype)
+        results = yield AllGather(self._encode(exact, self._levels(mean, gradient, place), owned))
         for rank, (frame, part) in enumerate(zip(results, parts, strict=True)):
             with errors_of_rank(rank):
                 mean[part] = _decode(frame, flat[part])
-        if contribution is not flat:  # what the second rounding took from all is its owner's to make good
-            contribution[mine] += (mean[mine] - exact) * place.size
+        if contribution is not flat:  # the owner's residual makes good what the second rounding took from all ranks
+            contribution[owned] += (mean[owned] - exact) * place.size
         average, contribution = (x.view(gradient.shape).to(gradient.device) for x in (mean, contribution))
         return Outcome(average, contribution, sum(map(len, sent)) / 4)
 
@@ -81,7 +86,7 @@ class Frames(Compressor):
         if self.optimizer is None:
             return None
         if place.param is None:
-            raise InvalidArgument(f"near-lossless needs the parameter whose gradient {place.name!r} is")
+            raise InvalidArgument(f"place.param must be the parameter whose gradient {place.name!r} is, not None")
         levels = levels_for(self.optimizer, place.param, flat.view(gradient.shape))
         return np.asarray(levels).reshape(-1)
 
@@ -89,8 +94,8 @@ class Frames(Compressor):
         if levels is not None:
             frame = codec.encode(values, levels=levels[part], ladder=FINE_LADDER[_name(values)], threads=1)
         else:
-            most = round(-math.log2(torch.finfo(values.dtype).eps))
-            frame = codec.encode(values, mantissa_bits=self.bits and min(self.bits, most), threads=1)
+            max_bits = round(-math.log2(torch.finfo(values.dtype).eps))
+            frame = codec.encode(values, mantissa_bits=self.bits and min(self.bits, max_bits), threads=1)
         return bytes(frame)
 
     def floats(self, shape: Sequence[int]) -> float:

@@ -178,14 +178,14 @@ class Compressor(ABC):
             InvalidArgument: For a compressor without a knob, or a value that the knob cannot have.
         """
         if self.knob is None:
-            raise InvalidArgument(f"{self!r} has no density, rank or bits to set")
+            raise InvalidArgument(f"{self!r} has no knob to set: no density, rank or bits")
         return replace(self, **{self.knob: value})  # type: ignore[type-var]
 
     @property
     def value(self) -> float:
         """The current value of the knob. Raises InvalidArgument for a compressor without one."""
         if self.knob is None:
-            raise InvalidArgument(f"{self!r} has no density, rank or bits")
+            raise InvalidArgument(f"{self!r} has no knob: no density, rank or bits")
         return float(getattr(self, self.knob))
 
     def decompressed(self, tensor: torch.Tensor, steps: int = 1, memory: Memory | None = None) -> Outcome:
@@ -282,7 +282,8 @@ def check_gradient(gradient: torch.Tensor) -> None:
     """Raise InvalidArgument for anything but a dense tensor of floats."""
     if gradient.layout != torch.strided or gradient.dtype not in TYPES:
         raise InvalidArgument(
-            f"cannot compress a {gradient.layout} tensor of {gradient.dtype}: it must be dense, of one of {TYPES}"
+            f"gradient must be a dense tensor of one of {', '.join(map(str, TYPES))}, not a {gradient.layout} tensor "
+            f"of {gradient.dtype}"
         )
 
 

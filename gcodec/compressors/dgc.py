@@ -19,10 +19,16 @@ from .sparse import Sparsifier
 class DGC(Sparsifier):
     """Top-k by a threshold from a strided sample, adjusted until about k values exceed it; never more than k are sent.
 
-    ``sample``: the share of values in the sample, from a random start, or as many as leave ``least`` above the
-    threshold. A threshold that fewer than ``lower`` * k values exceed is multiplied by ``lower``; where more than
-    ``upper`` * k do, the k largest of these are chosen (``reselect``), or the threshold is multiplied by ``upper``. At
-    most ``rounds`` times; the numbers are those of the authors' code. ``seed`` of where samples begin.
+    Defaults are those of the authors' code.
+
+    Attributes:
+        sample: Share of values in the sample; more where fewer than ``least`` of it would be above the threshold.
+        lower: A threshold that fewer than ``lower`` * k values exceed is multiplied by this.
+        upper: More than ``upper`` * k values above the threshold are too many.
+        rounds: The threshold is adjusted at most so many times.
+        reselect: Of too many values, choose the k largest; otherwise multiply the threshold by ``upper``.
+        least: Values of the sample that are to be above the threshold, at least.
+        seed: Seed of where samples begin.
     """
 
     sample: float = 0.01

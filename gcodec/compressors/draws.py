@@ -1,5 +1,8 @@
-"""Random numbers in kernels: a number of a sequence is a function of its place and of a key, so that no state is kept,
-loops run in any order, and every rank that has the key has the numbers. Integers only: no rank's libm matters."""
+"""Random numbers in kernels, each a function of its place in the sequence and of a key.
+
+So no state is kept, loops run in any order, and every rank that has the key has the numbers. Integers only: no rank's
+libm matters.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @inlined
 def draw32(place: Any, key: Any, other: Any) -> Any:
-    """A uint32 that looks random, by place and two keys, all uint32: two of murmur3's steps, a key before each."""
+    """Return a uint32 that looks random, by place and two keys, all uint32.
+
+    It takes two of murmur3's steps, with a key before each.
+    """
     h = _U32(place + key)
     h = _U32(_U32(h ^ _U32(h >> _U32(16))) * _U32(0x85EBCA6B))
     h = _U32(_U32(h ^ _U32(h >> _U32(13))) + other)
@@ -26,8 +32,10 @@ def draw32(place: Any, key: Any, other: Any) -> Any:
 
 @kernel
 def draw64(place: Any, key: Any) -> Any:
-    """A uint64 that looks random, by place and key, both uint64: splitmix64's output function (Steele et al., OOPSLA
-    2014)."""
+    """Return a uint64 that looks random, by place and key, both uint64.
+
+    It is splitmix64's output function (Steele et al., OOPSLA 2014).
+    """
     h = _U64(key + _U64(place * _U64(_GOLDEN)))
     h = _U64(_U64(h ^ _U64(h >> _U64(30))) * _U64(0xBF58476D1CE4E5B9))
     h = _U64(_U64(h ^ _U64(h >> _U64(27))) * _U64(0x94D049BB133111EB))
@@ -36,8 +44,10 @@ def draw64(place: Any, key: Any) -> Any:
 
 @kernel
 def below(drawn: Any, n: Any) -> Any:
-    """A number below n, uint64 and less than 2**32, from a uint64: the high word of their product, which prefers no
-    number by more than n / 2**64."""
+    """Return a number below ``n``, uint64 and less than 2**32, from a random uint64.
+
+    It is the high word of their product, which prefers no number by more than n / 2**64.
+    """
     low = _U64(_U64(drawn & _U64(0xFFFFFFFF)) * n)
     high = _U64(_U64(drawn >> _U64(32)) * n)
     return _U64(_U64(high + _U64(low >> _U64(32))) >> _U64(32))

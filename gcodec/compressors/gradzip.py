@@ -1,5 +1,7 @@
-"""GradZip: alternating matrix factorization (Cho et al., NeurIPS 2019 workshop, equation 1 and Figure 2 c), and GradNA,
-its comparison without alternation."""
+"""GradZip: alternating matrix factorization, and GradNA, its comparison without alternation.
+
+Cho et al., NeurIPS 2019 workshop, equation 1 and Figure 2 c.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,21 @@ from ..kernels.core.jit import allocating
 from .contract import Memory
 from .lowrank import Alternating, thin_product
 
-_FLOOR = 1e-12  #: of the mean eigenvalue: what keeps a singular system solvable
-_FEW = 1 << 14  #: products of the fitting that take less than a dozen calls of torch
+_FLOOR = 1e-12  #: added to the diagonal, in units of the mean eigenvalue, so that singular systems can be solved
+_MAX_KERNEL_PRODUCTS = 1 << 14  #: up to so many multiplications the kernel takes less time than a dozen calls of torch
 
 
 @dataclass(frozen=True)
 class GradZip(Alternating):
-    """With V fixed, U = G V^T (V V^T + lambda I)^-1 is fitted on every rank and reduced; at the next step V, with U
-    fixed.
+    """Fits U = G V^T (V V^T + lambda I)^-1 to a fixed V on every rank and reduces it; at the next step V, with U fixed.
 
-    ``regularization``: lambda; ``relative``: in units of the mean eigenvalue of V V^T, so that the scale of gradients
-    does not matter. ``average``: what is fixed is a moving average of the factors, in which the one before weighs this
-    much: 0 for the last one alone. The paper leaves open what V starts from: orthonormal rows, random by ``seed``.
+    The paper leaves open what V starts from; here it starts from random orthonormal rows.
+
+    Attributes:
+        regularization: The paper's lambda, at least 0.
+        relative: Take lambda in units of the mean eigenvalue of V V^T, so that the scale of gradients does not matter.
+        average: Weight of the earlier ones in a moving average of factors, in [0, 1), which is what is fixed; 0 for the
+            last factor alone.
     """
 
     memory_prefix: ClassVar[str] = "gradzip"
@@ -36,8 +41,10 @@ class GradZip(Alternating):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.regularization < math.inf or not 0 <= self.average < 1:
-            raise InvalidArgument(f"regularization={self.regularization} < 0, or average={self.average} not in [0, 1)")
+        if not 0 <= self.regularization < math.inf:
+            raise InvalidArgument(f"regularization must be finite and at least 0, not {self.regularization}")
+        if not 0 <= self.average < 1:
+            raise InvalidArgument(f"average must be at least 0 and below 1, not {self.average}")
 
     def fixed(self, factor: torch.Tensor) -> torch.Tensor:
         return factor
@@ -46,9 +53,9 @@ class GradZip(Alternating):
         return thin_product(matrix, self._solved(fixed))
 
     def _solved(self, fixed: torch.Tensor) -> torch.Tensor:
-        """V^T (V V^T + lambda I)^-1 [n, rank], from V^T."""
+        """Return V^T (V V^T + lambda I)^-1, of shape [n, rank], from V^T."""
         n, rank = fixed.shape
-        if fixed.is_cpu and fixed.is_contiguous() and n * rank * rank <= _FEW:
+        if fixed.is_cpu and fixed.is_contiguous() and n * rank * rank <= _MAX_KERNEL_PRODUCTS:
             solved = torch.empty_like(fixed)
             _solve(fixed.numpy(), self.regularization, self.relative, solved.numpy())
             return solved
@@ -69,7 +76,7 @@ class GradZip(Alternating):
 
 @dataclass(frozen=True)
 class GradNA(GradZip):
-    """GradZip without alternation: V stays what it was at the start, and only U is ever fitted."""
+    """GradZip without alternation: V stays as it was at the start, and only U is ever fitted."""
 
     memory_prefix: ClassVar[str] = "gradna"
     alternate: ClassVar[bool] = False
@@ -77,7 +84,10 @@ class GradNA(GradZip):
 
 @allocating
 def _solve(fixed: Any, regularization: Any, relative: Any, solved: Any) -> None:
-    """``GradZip._solved`` of a small matrix, in double precision: Cholesky's root, then both triangles row by row."""
+    """Do what ``GradZip._solved`` does for a small matrix, in double precision.
+
+    It finds the Cholesky factor, then solves for both triangles row by row.
+    """
     n, rank = fixed.shape
     root, row = np.zeros((rank, rank)), np.empty(rank)
     for i in range(n):

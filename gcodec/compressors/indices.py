@@ -10,7 +10,7 @@ layers whose large values come in clusters.
          .  bit stream, in words of 32 bits, least significant first; the last word is filled up with zeros
 
 A gap g, the number of indices left out before one, is g >> parameter zeros, a one, and the low ``parameter`` bits of g.
-Where all of the n there may be are there, nothing follows the number.
+Where all indices below n are there, nothing follows the number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ MAX_PARAMETER = 40
 
 
 def encode_indices(indices: np.ndarray, n_values: int) -> bytes:
-    """Bytes for int64[k] of strictly ascending indices below ``n_values``, as selection makes them (not checked)."""
+    """Encode ascending indices.
+
+    Args:
+        indices: int64[k], strictly ascending and below ``n_values``, as selection makes them (not checked).
+        n_values: Number of values that they are indices into.
+    """
     k = len(indices)
     count = k.to_bytes(4, "little")
     if k in (0, n_values):
@@ -43,25 +48,34 @@ def encode_indices(indices: np.ndarray, n_values: int) -> bytes:
 
 
 def decode_indices(data: Any, n_values: int) -> tuple[np.ndarray, int]:
-    """The indices, int64[k], at the start of ``data`` (bytes-like), and how many bytes they take.
+    """Decode the indices at the start of ``data``.
 
-    Raises InsufficientData; Corruption for indices that are not below ``n_values``, or a code that no encoder writes.
+    Args:
+        data: Bytes-like; more may follow the indices.
+        n_values: Number of values that they are indices into.
+
+    Returns:
+        The indices, int64[k], and how many bytes they take.
+
+    Raises:
+        InsufficientData: The data end before the indices do.
+        Corruption: An index is not below ``n_values``, or the code is one that no encoder writes.
     """
     view = memoryview(data)
     if len(view) < 4:
-        raise InsufficientData("indices end before their number")
+        raise InsufficientData(f"indices begin with 4 bytes, their number, but there are {len(view)}")
     k = int.from_bytes(view[:4], "little")
     if k > n_values:
-        raise Corruption(f"{k} indices into {n_values} values")
+        raise Corruption(f"there must be at most {n_values} indices into as many values, not {k}")
     if k in (0, n_values):
         return np.arange(k, dtype=np.int64), 4
     n_blocks = -(-k // BLOCK)
     begin = 4 + (n_blocks + 3 & ~3)
     if len(view) < begin:
-        raise InsufficientData(f"{k} indices end before their parameters")
+        raise InsufficientData(f"{k} indices begin with {begin} bytes of parameters, but there are {len(view)} bytes")
     parameters = np.frombuffer(view[4:begin], np.uint8)
     if parameters[:n_blocks].max() > MAX_PARAMETER or parameters[n_blocks:].any():
-        raise Corruption("a parameter of the indices is out of range")
+        raise Corruption(f"a Rice parameter of the indices is above {MAX_PARAMETER}, or the padding is not zero")
     words = np.frombuffer(view[begin : begin + (len(view) - begin & ~3)], np.uint32)
     indices = np.empty(k, np.int64)
     used = int(_read(kernel_view(words), kernel_view(parameters), n_values, indices))
@@ -71,27 +85,30 @@ def decode_indices(data: Any, n_values: int) -> tuple[np.ndarray, int]:
 
 
 def bits_per_index(density: float) -> float:
-    """About how many bits an index takes: the entropy of a gap, and what Rice codes lose, at most 3 %."""
+    """Estimate the bits that an index takes: the entropy of a gap, and what Rice codes lose, at most 3 %."""
     if density >= 1:
         return 0.0
-    rest = 1 - density
-    return -(density * np.log2(density) + rest * np.log2(rest)) / density * 1.02 + 8 / BLOCK
+    omitted = 1 - density
+    return -(density * np.log2(density) + omitted * np.log2(omitted)) / density * 1.02 + 8 / BLOCK
 
 
-def _ends() -> Exception:
-    return InsufficientData("indices end before the last of them")
+def _ends_early() -> Exception:
+    return InsufficientData("the bit stream of the indices ends before the last index")
 
 
-def _beyond() -> Exception:
-    return Corruption("an index beyond the values, or bits after the last one")
+def _out_of_range() -> Exception:
+    return Corruption("an index is not below the number of values, or bits after the last index are not zero")
 
 
-_FAULTS = {-1: _ends, -2: _beyond}
+_FAULTS = {-1: _ends_early, -2: _out_of_range}
 
 
 @kernel
 def _plan(indices: Any, parameters: Any) -> Any:
-    """Choose every block's parameter; the bits of all codes."""
+    """Choose every block's parameter, and return the bits of all codes.
+
+    The best parameter is near the logarithm of the mean gap, so three of them are tried.
+    """
     total, before = 0, -1
     for begin in range(0, len(indices), BLOCK):
         end = min(begin + BLOCK, len(indices))
@@ -116,7 +133,7 @@ def _plan(indices: Any, parameters: Any) -> Any:
 
 @kernel
 def _write(indices: Any, parameters: Any, words: Any) -> None:
-    """The codes, into words that are zero."""
+    """Write all codes into words that are zero: of gap 5 with parameter 1, for example, 0 0 1 1 (first bit left)."""
     at, before = 0, -1
     for i in range(len(indices)):
         parameter = np.int64(parameters[i // BLOCK])
@@ -126,19 +143,19 @@ def _write(indices: Any, parameters: Any, words: Any) -> None:
         words[at >> 5] |= np.uint32(1) << np.uint32(at & 31)
         at += 1
         low = gap & ((1 << parameter) - 1)
-        left = parameter
-        while left > 0:
+        n_left = parameter
+        while n_left > 0:
             shift = at & 31
             words[at >> 5] |= np.uint32((low << shift) & 0xFFFFFFFF)
-            taken = min(32 - shift, left)
-            low >>= taken
-            at += taken
-            left -= taken
+            n_bits = min(32 - shift, n_left)
+            low >>= n_bits
+            at += n_bits
+            n_left -= n_bits
 
 
 @kernel
 def _read(words: Any, parameters: Any, n_values: Any, indices: Any) -> Any:
-    """The indices; returns the words used, or -1 where these end too soon, -2 for what no encoder writes."""
+    """Fill the indices, and return the words read; -1 where these end too soon, -2 for what no encoder writes."""
     at: Any = 0
     before: Any = -1
     end = 32 * len(words)
@@ -166,10 +183,10 @@ def _read(words: Any, parameters: Any, n_values: Any, indices: Any) -> Any:
             return -1
         while done < parameter:
             shift = at & 31
-            taken = min(32 - shift, parameter - done)
-            low |= ((np.int64(words[at >> 5]) >> shift) & ((1 << taken) - 1)) << done
-            at += taken
-            done += taken
+            n_bits = min(32 - shift, parameter - done)
+            low |= ((np.int64(words[at >> 5]) >> shift) & ((1 << n_bits) - 1)) << done
+            at += n_bits
+            done += n_bits
         before += (high << parameter) + low + 1
         if before >= n_values:
             return -2

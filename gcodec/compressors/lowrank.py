@@ -1,7 +1,7 @@
-"""The common part of low-rank compressors: a tensor as a matrix, factors that start from those of the step before, and
-the alternation of sides.
+"""The common part of low-rank compressors.
 
-A gradient of shape (d, ...) counts as a matrix of d rows. All ranks must compute the same factors from the same
+That is a tensor as a matrix, factors that start from those of the step before, and the alternation of sides. A gradient
+of shape (d, ...) counts as a matrix of d rows. All ranks must compute the same factors from the same
 numbers, bit for bit, so they need the same BLAS with the same number of threads; nothing else here depends on it.
 """
 
@@ -36,8 +36,13 @@ from .outcome import Product
 
 @dataclass(frozen=True)
 class LowRank(Compressor):
-    """``rank`` of the approximation, at most a matrix's own. ``always``: even where the factors are no smaller than the
-    matrix, which is sent dense otherwise. ``seed`` of what factors start from."""
+    """Sends a matrix as two factors.
+
+    Attributes:
+        rank: Rank of the approximation; a matrix of fewer rows or columns has theirs.
+        always: Send factors even where they are no smaller than the matrix, which is sent dense otherwise.
+        seed: Seed of what factors start from.
+    """
 
     knob: ClassVar[str | None] = "rank"
     carries_nan: ClassVar[bool] = True  # a value that is not finite leaves none in its row's products
@@ -50,15 +55,15 @@ class LowRank(Compressor):
 
     @abstractmethod
     def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        """The conversation about a matrix, float32 or float64[m, n], neither m nor n zero."""
+        """Return the conversation about a matrix, float32 or float64[m, n], neither m nor n zero."""
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         check_gradient(gradient)
         if not self.factored(gradient.shape):
             return (yield from Dense().compress(gradient, memory, place))
         matrix = gradient.detach().reshape(matrix_shape(gradient.shape)).to(wide(gradient.dtype))
-        found = yield from self.factorize(matrix, memory, place)
-        return Outcome(found.mean, found.sent, found.floats, gradient.shape, gradient.dtype, found.bound)
+        outcome = yield from self.factorize(matrix, memory, place)
+        return Outcome(outcome.mean, outcome.sent, outcome.floats, gradient.shape, gradient.dtype, outcome.bound)
 
     def factored(self, shape: Sequence[int]) -> bool:
         """Tell whether a tensor of this shape is sent as factors."""
@@ -66,7 +71,7 @@ class LowRank(Compressor):
         return m * n > 0 and (self.always or self.rank_of(shape) * (m + n) < m * n)
 
     def rank_of(self, shape: Sequence[int]) -> int:
-        """The rank of the approximation of a tensor of this shape."""
+        """Return the rank of the approximation of a tensor of this shape."""
         return min(self.rank, *matrix_shape(shape))
 
     def floats(self, shape: Sequence[int]) -> float:
@@ -74,16 +79,27 @@ class LowRank(Compressor):
         return self.rank_of(shape) * (m + n) if self.factored(shape) else m * n
 
     def start(self, key: str, rows: int, rank: int, like: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
-        """A factor [rows, rank] to start from: the one in memory, cut or filled up with random columns where the rank
-        has changed; without one, random orthonormal columns, the same on all ranks."""
-        known = memory.get(key)
-        if known is not None and len(known) == rows and known.shape[1] == rank:
-            return known.to(like)
+        """Return the factor to start from.
+
+        It is the one in memory, cut or filled up with random columns where the rank has changed; without one, random
+        orthonormal columns, the same on all ranks.
+
+        Args:
+            key: Name of the factor in memory.
+            rows: Rows of the factor.
+            rank: Columns of the factor.
+            like: A tensor of the dtype and on the device that it is to have.
+            memory: The memory of the tensor.
+            place: The rank and the tensor's name.
+        """
+        previous = memory.get(key)
+        if previous is not None and len(previous) == rows and previous.shape[1] == rank:
+            return previous.to(like)
         random = torch.randn(rows, rank, generator=random_of("low-rank", self.seed, place.name, key))
         random = orthonormal(random.to(like))
-        if known is None or len(known) != rows:
+        if previous is None or len(previous) != rows:
             return random
-        kept = known[:, :rank].to(like)
+        kept = previous[:, :rank].to(like)
         scale = torch.linalg.vector_norm(kept, dim=0).mean()
         return torch.cat([kept, random[:, kept.shape[1] :] * scale], 1)
 
@@ -94,7 +110,9 @@ class Alternating(LowRank):
 
     The fitted one is reduced, and at the next step they change roles.
 
-    ``dtype``: "float16" or "bfloat16": the type in which factors are sent and added up; None: their own.
+    Attributes:
+        dtype: Type in which factors are sent and added up, "float16" or "bfloat16"; None for their own.
+        alternate: False if the factors never change roles.
     """
 
     memory_prefix: ClassVar[str]  #: of its keys in a memory: checkpoints and random starts depend on it
@@ -112,7 +130,7 @@ class Alternating(LowRank):
 
     @abstractmethod
     def fit(self, matrix: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
-        """The best other factor [m, rank], so that ``fit @ fixed.T`` is close to the matrix [m, n]."""
+        """Return the best other factor [m, rank], so that ``fit @ fixed.T`` is close to the matrix [m, n]."""
 
     def remember(self, mean: torch.Tensor, side: int, memory: Memory) -> None:
         """Keep an all-reduced factor for the next step: the one of columns (``side`` 0) or rows (1)."""
@@ -120,29 +138,29 @@ class Alternating(LowRank):
 
     def factorize(self, matrix: torch.Tensor, memory: Memory, place: Place) -> Conversation:
         rank, side = min(self.rank, *matrix.shape), int(memory.get(self._key("side"), 0))
-        seen = matrix.T if side else matrix
-        factor = self.start(self._key(1 - side), seen.shape[1], rank, matrix, memory, place)
+        oriented = matrix.T if side else matrix  # rows are those of the factor to fit
+        factor = self.start(self._key(1 - side), oriented.shape[1], rank, matrix, memory, place)
         fixed = self.fixed(factor)
-        fitted = self.fit(seen, fixed)
-        mean, own = yield from self._mean(fitted, place.size)
+        fitted = self.fit(oriented, fixed)
+        mean, term = yield from self._mean(fitted, place.size)
         norm = norm_of(mean)
         if self.alternate and usable(norm):
             self.remember(mean, side, memory)
             memory[self._key("side")] = 1 - side
         floats, bound = mean.numel() * (0.5 if self.dtype else 1.0), norm * norm_of(fixed)
         if side:
-            return Outcome(Product(fixed, mean), Product(fixed, own), floats, bound=bound)
-        return Outcome(Product(mean, fixed), Product(own, fixed), floats, bound=bound)
+            return Outcome(Product(fixed, mean), Product(fixed, term), floats, bound=bound)
+        return Outcome(Product(mean, fixed), Product(term, fixed), floats, bound=bound)
 
     def _mean(self, fitted: torch.Tensor, size: int) -> Generator[Request, Any, tuple[torch.Tensor, torch.Tensor]]:
-        """The mean of a factor, and what this rank's part of it is."""
+        """Return the mean of a factor over ranks, and this rank's term of it as it was sent."""
         if self.dtype is None:
             mean = yield from all_reduce_mean(fitted, size, preserve=True)
             return mean, fitted
         narrow = (fitted / size).to(getattr(torch, self.dtype))
-        own = narrow.to(fitted.dtype) * size
+        term = narrow.to(fitted.dtype) * size
         mean = yield AllReduce(narrow)
-        return mean.to(fitted.dtype), own
+        return mean.to(fitted.dtype), term
 
     def _key(self, name: str | int) -> str:
         return f"{self.memory_prefix}.{name}"
@@ -161,26 +179,30 @@ class Alternating(LowRank):
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a tensor seen as a matrix."""
+    """Return the rows and columns of a tensor as a matrix."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
 def thin_product(matrix: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """A matrix [m, n], or the transposed view of one, times a factor [n, k]: thin products of a view take twice as long
-    as those of its memory."""
+    """Return a matrix [m, n], or the transposed view of one, times a factor [n, k].
+
+    Thin products of a transposed view take twice as long as those of its memory.
+    """
     if matrix.is_contiguous():
         return matrix @ factor
     return (factor.T @ matrix.T).T.contiguous()
 
 
 def orthonormal(matrix: torch.Tensor) -> torch.Tensor:
-    """Orthonormal columns that span those of a matrix [m, k], k <= m; whatever its rank, there are k of them."""
+    """Return k orthonormal columns that span those of a matrix [m, k], k <= m, whatever its rank."""
     return torch.linalg.qr(matrix).Q
 
 
 def norm_of(factor: torch.Tensor) -> float:
-    """The L1 norm, which neither overflows nor vanishes early. No value of a product of factors is greater than the
-    product of their norms."""
+    """Return the L1 norm, which neither overflows nor vanishes early.
+
+    No value of a product of factors is greater than the product of their norms.
+    """
     return float(torch.linalg.vector_norm(factor, 1))
 
 

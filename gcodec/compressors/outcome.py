@@ -1,6 +1,6 @@
-"""Results of conversations: the average, and what a rank's messages amount to, in the form in which they are known.
+"""The results of conversations: the average, and what a rank's messages amount to.
 
-A tensor is made only where somebody wants one.
+They are kept in the form in which they are known; a tensor is made only where one is needed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,20 @@ class SparseValues(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """The sum of what ranks have sent of a tensor, in their order and in ``dtype``, divided by ``size``."""
+    """The mean of what ranks have sent of a tensor.
+
+    Attributes:
+        parts: What each rank has sent, in the order of ranks, in which it is added up.
+        size: The number that the sum is divided by.
+        dtype: The dtype in which it is added up.
+    """
 
     parts: Sequence[SparseValues]
     size: int
     dtype: torch.dtype
 
     def put_into(self, flat: torch.Tensor) -> None:
-        """Write it into a flat tensor of that dtype."""
+        """Write the mean into a flat tensor of its dtype."""
         flat.zero_()
         for indices, values in self.parts:
             flat[indices] += values.to(self.dtype)
@@ -42,12 +48,17 @@ class Summed(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """No value is greater than this; infinity or NaN where one is that."""
+        """An upper bound of the magnitudes of the mean; infinity or NaN where a value is that."""
         return sum(float(values.abs().max()) for _, values in self.parts if values.numel())
 
 
 class Product(NamedTuple):
-    """A matrix of low rank: ``left`` [m, k] times the transpose of ``right`` [n, k]."""
+    """A matrix of low rank, ``left`` times the transpose of ``right``.
+
+    Attributes:
+        left: Floats[m, k].
+        right: Floats[n, k].
+    """
 
     left: torch.Tensor
     right: torch.Tensor
@@ -60,8 +71,15 @@ class Narrow(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """``size`` times what a ``size``-th of ``values`` is in the narrower ``dtype``. Where that is not ``known``, it is
-    rounded anew whenever it is wanted, a ``_RUN`` at a time, which takes less than keeping a large one."""
+    """What a rank contributes by sending a ``size``-th of its values in a narrower dtype: ``size`` times that.
+
+    Attributes:
+        values: The values before they were divided and rounded.
+        dtype: The narrower dtype.
+        size: The number of ranks.
+        known: The values as sent. None if they are to be rounded anew whenever they are needed, a ``_RUN`` at a time,
+            which takes less time than keeping a large tensor does.
+    """
 
     values: torch.Tensor
     dtype: torch.dtype
@@ -69,8 +87,8 @@ class Rounded(NamedTuple):
     known: torch.Tensor | None = None
 
     def cached(self) -> Rounded:
-        """With the narrow values where they are few enough to stay in a cache."""
-        return self if self.values.numel() > _KEPT else self._replace(known=self.narrow())
+        """Return this with the narrow values, where they are few enough to stay in a cache."""
+        return self if self.values.numel() > _MAX_CACHED else self._replace(known=self.narrow())
 
     def narrow(self) -> torch.Tensor:
         """Return a ``size``-th of the values in the narrower dtype."""
@@ -78,42 +96,47 @@ class Rounded(NamedTuple):
             return self.known
         if self.size == 1:
             return self.values.to(self.dtype)
-        found = torch.empty_like(self.values, dtype=self.dtype, memory_format=torch.contiguous_format)
-        room, flat, out = self._room(self.values.dtype), self.values.reshape(-1), found.view(-1)
+        result = torch.empty_like(self.values, dtype=self.dtype, memory_format=torch.contiguous_format)
+        buffer, flat, out = self._buffer(self.values.dtype), self.values.reshape(-1), result.view(-1)
         for begin in range(0, flat.numel(), _RUN):
             part = flat[begin : begin + _RUN]
-            out[begin : begin + _RUN].copy_(torch.div(part, self.size, out=room[: part.numel()]))
-        return found
+            out[begin : begin + _RUN].copy_(torch.div(part, self.size, out=buffer[: part.numel()]))
+        return result
 
     def taken_from(self, flat: torch.Tensor, out: torch.Tensor) -> None:
-        """``flat`` less this, both flat, into ``out``, which may be ``flat``."""
+        """Subtract this from ``flat`` and write the difference to ``out``, which may be ``flat``; both are flat."""
         if self.known is not None:
             torch.sub(flat, self.known.view(-1), alpha=self.size, out=out)
             return
-        values, room, narrow = self.values.reshape(-1), self._room(self.values.dtype), self._room(self.dtype)
+        values, buffer, narrow = self.values.reshape(-1), self._buffer(self.values.dtype), self._buffer(self.dtype)
         for begin in range(0, flat.numel(), _RUN):
             part = values[begin : begin + _RUN]
-            wide, small = room[: part.numel()], narrow[: part.numel()]
+            wide, small = buffer[: part.numel()], narrow[: part.numel()]
             small.copy_(part if self.size == 1 else torch.div(part, self.size, out=wide))
-            whole, rest = flat[begin : begin + _RUN], out[begin : begin + _RUN]
-            torch.sub(whole, wide.copy_(small), alpha=self.size, out=rest)
+            whole, difference = flat[begin : begin + _RUN], out[begin : begin + _RUN]
+            torch.sub(whole, wide.copy_(small), alpha=self.size, out=difference)
 
-    def _room(self, dtype: torch.dtype) -> torch.Tensor:
+    def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
         return self.values.new_empty(min(_RUN, self.values.numel()), dtype=dtype)
 
 
 _RUN = 1 << 16  #: values that stay in the nearest caches while they are rounded
-_KEPT = 1 << 18  #: values whose rounded ones are kept
+_MAX_CACHED = 1 << 18  #: up to so many values are kept as they were rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """The result of a conversation.
 
-    ``mean``: the estimate of the mean over ranks, the same on all of them: a tensor of the gradient's shape and dtype,
-    or what makes one, and then ``shape`` and ``dtype`` are those. ``sent``: what this rank's messages amount to: a
-    tensor, or what makes one. ``floats``: what this rank sent, counted as papers do: values, without their indices; a
-    value of b bits is b / 32 of one. ``bound``: no value of the mean is greater, where the compressor knows.
+    Attributes:
+        mean: The estimate of the mean over ranks, the same on all of them: a tensor of the gradient's shape and dtype,
+            or what makes one.
+        sent: What this rank's messages amount to: a tensor, or what makes one.
+        floats: The floats that this rank sent, counted as papers do: values, without their indices; a value of b bits
+            is b / 32 of one.
+        shape: Shape of the gradient, where ``mean`` or ``sent`` is no tensor.
+        dtype: The gradient's dtype.
+        bound: An upper bound of the mean's magnitudes, where the compressor knows one.
     """
 
     mean: torch.Tensor | Summed | Product | Narrow
@@ -153,7 +176,7 @@ class Outcome:
 
     @cached_property
     def finite(self) -> bool:
-        """No value of the average is NaN or infinite."""
+        """True if no value of the average is NaN or infinite."""
         bound = self.mean.bound if isinstance(self.mean, Summed) else self.bound
         if bound < torch.finfo(self.dtype).max / 2:
             return True
@@ -161,7 +184,7 @@ class Outcome:
 
     @property
     def indices(self) -> torch.Tensor | None:
-        """int64[k], where the contribution may differ from zero; None: anywhere."""
+        """The indices where the contribution may differ from zero, int64[k]; None for anywhere."""
         return self.sent.indices if isinstance(self.sent, SparseValues) else None
 
     @cached_property
@@ -183,21 +206,25 @@ class Outcome:
         return (product.left @ product.right.T).to(self.dtype).view(tuple(self.shape))
 
     def rest(self, corrected: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """``corrected`` less the contribution, without making one where that is not needed. ``out``: where to, of the
-        same shape, dtype and strides; it may be ``corrected`` itself."""
+        """Return ``corrected`` less the contribution, which is made a tensor only where that is needed.
+
+        Args:
+            corrected: The tensor that was compressed.
+            out: Tensor for the result, of the same shape, dtype and strides; it may be ``corrected`` itself.
+        """
         if isinstance(self.sent, torch.Tensor) or not corrected.is_contiguous():
             return torch.sub(corrected, self.contribution, out=out)
-        left = torch.empty_like(corrected) if out is None else out
+        result = torch.empty_like(corrected) if out is None else out
         if isinstance(self.sent, SparseValues):
-            if left is not corrected:
-                left.copy_(corrected)
-            left.view(-1)[self.sent.indices] -= self.sent.values.to(left.dtype)
+            if result is not corrected:
+                result.copy_(corrected)
+            result.view(-1)[self.sent.indices] -= self.sent.values.to(result.dtype)
         elif isinstance(self.sent, Rounded):
-            self.sent.taken_from(corrected.view(-1), left.view(-1))
+            self.sent.taken_from(corrected.view(-1), result.view(-1))
         else:
             factors = self.sent.left.to(corrected.dtype), self.sent.right.T.to(corrected.dtype)
-            torch.addmm(corrected.view(len(factors[0]), -1), *factors, alpha=-1, out=left.view(len(factors[0]), -1))
-        return left
+            torch.addmm(corrected.view(len(factors[0]), -1), *factors, alpha=-1, out=result.view(len(factors[0]), -1))
+        return result
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

@@ -1,11 +1,11 @@
-"""The envelope of every payload: what it is, for how many values, and a checksum over all of it.
+"""The envelope of every payload: its kind, its number of values, and a checksum over all of it.
 
     byte 0  kind, u8       4  checksum, u32, the low half of XXH3 of all other bytes     16  sections, end to end
          1  dtype, u8      8  values of the tensor, u64
          2  zero, u16
 
-Numbers are little-endian. How long sections are follows from the values of what they hold, or stands in a section of
-its own; a payload is read by one who knows the tensor it is for.
+Numbers are little-endian. The lengths of sections follow from what they hold, or stand in a section of their own; the
+reader of a payload knows the tensor that it is for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def unseal(payload: bytes, kind: int, dtype: torch.dtype, n_values: int) -> memo
     Args:
         payload: What :func:`seal` returned on some rank.
         kind: One of this module's kinds.
-        dtype: The tensor's.
+        dtype: Dtype of the tensor.
         n_values: Values of the tensor.
 
     Raises:
@@ -48,16 +48,16 @@ def unseal(payload: bytes, kind: int, dtype: torch.dtype, n_values: int) -> memo
         Corruption: For another kind, dtype, number of values or checksum.
     """
     if len(payload) < ENVELOPE:
-        raise InsufficientData(f"a payload of {len(payload)} bytes; its envelope alone takes {ENVELOPE}")
+        raise InsufficientData(f"a payload has at least {ENVELOPE} bytes, its envelope, not {len(payload)}")
     *identity, zero, checksum, n_stated = _FIELDS.unpack_from(payload)
     body = memoryview(payload)[ENVELOPE:]
     head = _FIELDS.pack(*identity, zero, 0, n_stated)
     if checksum != _checksum(head, body):
-        raise Corruption("a payload's checksum differs")
+        raise Corruption("the payload's checksum is wrong")
     if (*identity, zero, n_stated) != (kind, DTYPE_CODES[dtype], 0, n_values):
         raise Corruption(
-            f"a payload of kind, dtype, values {(*identity, n_stated)} instead of "
-            f"{(kind, DTYPE_CODES[dtype], n_values)}"
+            f"the payload's kind, dtype code, reserved field and number of values must be "
+            f"{(kind, DTYPE_CODES[dtype], 0, n_values)}, not {(*identity, zero, n_stated)}"
         )
     return body
 

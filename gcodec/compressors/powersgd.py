@@ -16,10 +16,11 @@ _KEY = "powersgd.q"
 
 @dataclass(frozen=True)
 class PowerSGD(LowRank):
-    """P = M Q, all-reduced and orthogonalized; then Q = M^T P, all-reduced; P Q^T is the approximation.
+    """Approximates M by P Q^T: P = M Q, all-reduced and orthogonalized, then Q = M^T P, all-reduced.
 
-    Q starts from the last step's, however often the rank changes (``warm_start=False``: from random columns).
-    ``iterations`` of both halves per step, each of which sends both factors.
+    Attributes:
+        warm_start: Start from the last step's Q, however often the rank changes; otherwise from random columns.
+        iterations: Iterations of both halves per step, each of which sends both factors.
     """
 
     warm_start: bool = True
@@ -38,13 +39,13 @@ class PowerSGD(LowRank):
         for _ in range(self.iterations):
             mean = yield from all_reduce_mean(thin_product(matrix, q), place.size)
             p = orthonormal(mean)
-            own = thin_product(matrix.T, p)
-            q = yield from all_reduce_mean(own, place.size, preserve=True)
+            q_term = thin_product(matrix.T, p)
+            q = yield from all_reduce_mean(q_term, place.size, preserve=True)
         norm = norm_of(q)
         if usable(norm):
             memory[_KEY] = q
         floats = self.iterations * rank * (m + n)
-        return Outcome(Product(p, q), Product(p, own), floats, bound=2 * norm)  # norms of p's rows are at most 1
+        return Outcome(Product(p, q), Product(p, q_term), floats, bound=2 * norm)  # norms of p's rows are at most 1
 
     def floats(self, shape: Sequence[int]) -> float:
         return super().floats(shape) * (self.iterations if self.factored(shape) else 1)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..errors import Corruption, InvalidArgument
+from ..errors import Corruption, check_choice
 from ..tensors import kernel_view
 from .bit_packing import packed_size
 from .contract import (
@@ -34,14 +34,16 @@ NORMS = ("max", "l2")
 
 @dataclass(frozen=True)
 class QSGD(Compressor):
-    """Every value becomes sign * norm * l / s, l one of 0 ... s, drawn so that its expectation is the value.
-
-    ``bits`` per value, 2 ... 8, one of them the sign: s = 2**(bits - 1) - 1 levels. ``bucket``: values that share a
-    norm, which is sent as a float32; ``norm``: "max", the greatest size in a bucket, or "l2", as in the paper's
-    theory. ``seed``: with rank, tensor and step it determines the draws; ``stochastic=False`` rounds to the nearest
-    level.
+    """Quantizes every value to sign * norm * l / s, l one of 0 ... s, drawn so that its expectation is the value.
 
     All ranks get all payloads, so no sum is quantized a second time.
+
+    Attributes:
+        bits: Bits per value, 2 ... 8, one of them the sign: s = 2**(bits - 1) - 1 levels.
+        bucket: Number of values that share a norm, which is sent as a float32.
+        norm: Norm of a bucket, "max" or "l2"; the paper's theory has the latter.
+        stochastic: Draw one of the two levels nearest to a value; otherwise take the nearer one.
+        seed: Seed that determines the draws, together with rank, tensor and step.
     """
 
     knob: ClassVar[str | None] = "bits"
@@ -54,12 +56,11 @@ class QSGD(Compressor):
     def __post_init__(self) -> None:
         check_whole("bits", self.bits, 2, 8)
         check_whole("bucket", self.bucket)
-        if self.norm not in NORMS:
-            raise InvalidArgument(f"norm={self.norm!r}; one of {NORMS}")
+        check_choice("norm", self.norm, NORMS)
 
     @property
     def levels(self) -> int:
-        """s: the greatest level."""
+        """The greatest level, the paper's s."""
         return (1 << self.bits - 1) - 1
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
@@ -67,19 +68,23 @@ class QSGD(Compressor):
         flat = gradient.reshape(-1)
         key = key_of("qsgd", self.seed, place.name, place.rank, tick(memory))
         payloads = yield AllGather(self.pack(flat, key))
-        total, own = torch.zeros_like(flat, dtype=wide(flat.dtype)), flat
+        total, sent = torch.zeros_like(flat, dtype=wide(flat.dtype)), flat
         for rank, payload in enumerate(payloads):
             with errors_of_rank(rank):
                 values = self.unpack(payload, flat)
             total += values
             if rank == place.rank:
-                own = values.to(flat.dtype)
+                sent = values.to(flat.dtype)
         average = total.div_(place.size).to(flat.dtype)
-        return Outcome(average.view(gradient.shape), own.view(gradient.shape), self.floats(gradient.shape))
+        return Outcome(average.view(gradient.shape), sent.view(gradient.shape), self.floats(gradient.shape))
 
     def pack(self, flat: torch.Tensor, key: int) -> bytes:
-        """The payload of a flat tensor: norms, float32 each, then codes of ``bits``: the level, and above it the
-        sign. ``key``, 64 bits, of the draws."""
+        """Return the payload of a flat tensor: norms, float32 each, then codes, each a level and above it the sign.
+
+        Args:
+            flat: The tensor, flat.
+            key: Key of the draws, 64 bits.
+        """
         values = kernel_view(flat.detach().cpu().float().contiguous().numpy())
         norms = norms_of(values, self.bucket, self.norm == "max")
         packed = quantize(values, norms, self.bucket, self.bits, key if self.stochastic else None)
@@ -88,12 +93,17 @@ class QSGD(Compressor):
     def unpack(self, payload: bytes, like: torch.Tensor) -> torch.Tensor:
         """Return the payload's values on the device of ``like``, in the dtype in which they are added up.
 
-        Raises Corruption, InsufficientData.
+        Raises:
+            InsufficientData, Corruption: As :func:`~gcodec.compressors.payload.unseal` does; Corruption also where the
+                payload has another length than its values take.
         """
         body, n = unseal(payload, QUANTIZED, like.dtype, like.numel()), like.numel()
         n_norms = -(-n // self.bucket)
-        if len(body) != 4 * n_norms + packed_size(n, self.bits):
-            raise Corruption(f"{len(body)} bytes for {n} values of {self.bits} bits in buckets of {self.bucket}")
+        n_bytes = 4 * n_norms + packed_size(n, self.bits)
+        if len(body) != n_bytes:
+            raise Corruption(
+                f"{n} values of {self.bits} bits in buckets of {self.bucket} must take {n_bytes} bytes, not {len(body)}"
+            )
         norms = np.frombuffer(body[: 4 * n_norms], np.float32).copy()
         values = dequantize(body[4 * n_norms :], norms, self.bucket, self.bits, n)
         return torch.from_numpy(values).to(like.device, wide(like.dtype))

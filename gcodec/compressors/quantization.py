@@ -1,4 +1,4 @@
-"""QSGD's arithmetic: values to packed levels and back, in runs that stay in cache; float32 on the CPU."""
+"""QSGD's arithmetic, from values to packed levels and back, in runs that stay in cache; float32 on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Draws(NamedTuple):
     """The choice between the two levels nearest to a value: by a random number, or the nearer one.
 
     Attributes:
-        bits: Of a code, the sign included.
+        bits: Bits of a code, the sign included.
         key: Low half of the key of the random numbers, uint32.
         other: High half, uint32.
         offset: Added to the number, float32: 0, or the border of what is rounded up to the nearest.
@@ -58,9 +58,9 @@ def quantize(values: np.ndarray, norms: np.ndarray, bucket: int, bits: int, key:
 
     Args:
         values: float32[n].
-        norms: Of each bucket, :func:`norms_of`.
+        norms: float32, the norm of each bucket by :func:`norms_of`.
         bucket: Values in a bucket.
-        bits: Of a code, 2 ... 8, the sign included.
+        bits: Bits of a code, 2 ... 8, the sign included.
         key: 64 bits that decide between the two nearest levels; None for the nearer one.
     """
     packed = np.empty(packed_size(len(values), bits), np.uint8)
@@ -81,10 +81,10 @@ def dequantize(packed: Any, norms: np.ndarray, bucket: int, bits: int, n_values:
 def _greatest(bits: Any, bucket: Any, norms: Any) -> None:
     """Find the bits of each bucket's max magnitude. Magnitudes are in the order of their bits, NaN last."""
     for number in range(len(norms)):
-        most = _U32(0)
+        max_bits = _U32(0)
         for i in range(number * bucket, min((number + 1) * bucket, len(bits))):
-            most = max(most, _U32(bits[i] & _U32(0x7FFFFFFF)))
-        norms[number] = most
+            max_bits = max(max_bits, _U32(bits[i] & _U32(0x7FFFFFFF)))
+        norms[number] = max_bits
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Random-k: some values, no matter which (Stich et al., NeurIPS 2018)."""
+"""Random-k keeps a random subset of values (Stich et al., NeurIPS 2018)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from .contract import (
 from .draws import below, draw64
 from .outcome import SparseValues
 
-#: Its six highest bits are others for each power of two that it is multiplied by.
+#: A de Bruijn sequence: its product with 2**i has other six highest bits for each i ...
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_PLACES = np.zeros(64, np.int64)  #: which power that is
+_PLACES = np.zeros(64, np.int64)  #: ... and this is i for each of them
 _PLACES[[(int(_DE_BRUIJN) << place) % (1 << 64) >> 58 for place in range(64)]] = np.arange(64)
 
 
@@ -38,9 +38,11 @@ _PLACES[[(int(_DE_BRUIJN) << place) % (1 << 64) >> 58 for place in range(64)]] =
 class RandomK(Compressor):
     """Keeps a uniformly random subset, the same on all ranks: so no index is sent, and values are reduced densely.
 
-    ``density``: the share that is kept, at least one value; ``unbiased``: multiply what is kept by n / k, so that its
-    expectation is the gradient: without error feedback; with it, leave that. ``seed``: with tensor and step it
-    determines the subset.
+    Attributes:
+        density: Share of values that is kept, in (0, 1], at least one value.
+        unbiased: Multiply kept values by n / k, so that their expectation is the gradient. That is for use without
+            error feedback.
+        seed: Seed that determines the subset, together with tensor and step.
     """
 
     knob: ClassVar[str | None] = "density"
@@ -56,11 +58,11 @@ class RandomK(Compressor):
         flat, n = gradient.reshape(-1), gradient.numel()
         k = n_kept(n, self.density) if n else 0
         indices = random_subset(n, k, key_of("random-k", self.seed, place.name, tick(memory))).to(flat.device)
-        own = flat[indices] * (n / k) if self.unbiased and k else flat[indices]
-        mean = yield from all_reduce_mean(own.clone(), place.size)
+        values = flat[indices] * (n / k) if self.unbiased and k else flat[indices]
+        mean = yield from all_reduce_mean(values.clone(), place.size)
         average = torch.zeros_like(flat)
         average[indices] = mean
-        return Outcome(average.view(gradient.shape), SparseValues(indices, own), k)
+        return Outcome(average.view(gradient.shape), SparseValues(indices, values), k)
 
     def floats(self, shape: Sequence[int]) -> float:
         n = math.prod(shape)
@@ -68,14 +70,24 @@ class RandomK(Compressor):
 
 
 def random_subset(n: int, k: int, key: int) -> torch.Tensor:
-    """A uniformly random subset of k of the numbers below n, by a key of 64 bits: int64[k], ascending.
+    """Return a uniformly random subset of the numbers below ``n``.
 
-    Numbers are drawn until k different ones are there, or as many as are left out where those are fewer, in a bitmap:
-    time in proportion to k, and to n / 64 words. No step prefers a number, so neither does the result. Raises
-    InvalidArgument for n of 2**32 and more.
+    Numbers are drawn into a bitmap until there are k different ones, or n - k to leave out where those are fewer. That
+    takes time in proportion to k and to n / 64 words. No step prefers a number, so neither does the result.
+
+    Args:
+        n: Number of values, below 2**32.
+        k: Size of the subset.
+        key: 64 bits that determine it.
+
+    Returns:
+        int64[k], ascending.
+
+    Raises:
+        InvalidArgument: ``n`` is too large.
     """
     if n >= 1 << 32:
-        raise InvalidArgument(f"{n} values in one tensor: at most {(1 << 32) - 1}")
+        raise InvalidArgument(f"a tensor must have at most {(1 << 32) - 1} values for random-k, not {n}")
     bitmap, indices = np.zeros(-(-n // 64), np.uint64), np.empty(k, np.int64)
     inverse = 2 * k > n
     _mark(bitmap, n, n - k if inverse else k, np.uint64(key))
@@ -85,6 +97,7 @@ def random_subset(n: int, k: int, key: int) -> torch.Tensor:
 
 @kernel
 def _mark(bitmap: Any, n: Any, k: Any, key: Any) -> None:
+    """Mark k different numbers below n, in a bitmap that is zero."""
     place = np.uint64(0)
     while k > 0:
         number = np.int64(below(draw64(place, key), np.uint64(n)))
@@ -97,14 +110,14 @@ def _mark(bitmap: Any, n: Any, k: Any, key: Any) -> None:
 
 @kernel
 def _list(bitmap: Any, n: Any, inverse: Any, indices: Any) -> None:
-    """The numbers that are marked, or those that are not."""
+    """List the numbers that are marked, or those that are not."""
     at = 0
     for word in range(len(bitmap)):
-        left = ~bitmap[word] if inverse else bitmap[word]
+        marks = ~bitmap[word] if inverse else bitmap[word]
         if word == len(bitmap) - 1 and n & 63:
-            left &= (np.uint64(1) << np.uint64(n & 63)) - np.uint64(1)
-        while left:
-            lowest = left & (~left + np.uint64(1))
+            marks &= (np.uint64(1) << np.uint64(n & 63)) - np.uint64(1)
+        while marks:
+            lowest = marks & (~marks + np.uint64(1))
             indices[at] = 64 * word + _PLACES[np.uint64(lowest * _DE_BRUIJN) >> np.uint64(58)]
             at += 1
-            left ^= lowest
+            marks ^= lowest

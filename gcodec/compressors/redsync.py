@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import Corruption, InvalidArgument
+from ..errors import Corruption, InvalidArgument, check_choice
 from .contract import Memory, Place, n_kept, tick
 from .indices import bits_per_index, decode_indices, encode_indices
 from .magnitudes import Magnitudes, magnitudes_in
@@ -20,13 +20,17 @@ METHODS = ("auto", "trimmed", "bisection")
 
 @dataclass(frozen=True)
 class RedSync(Sparsifier):
-    """Searches a threshold between the mean and the maximum of sizes.
+    """Searches for a threshold between the mean and the max of magnitudes.
 
-    ``method``: "trimmed" top-k: lower the threshold from the maximum in steps of ``step`` of that distance until k
-    values exceed it, then choose the k largest of these; "bisection": halve until k ... 2k values exceed it, or the
-    interval is ``tolerance`` of the distance, and send these, 2k at most; "auto": bisection from ``large`` values on
-    (the paper's 4 MB). ``same_sign``: choose among positive and among negative values in turns, and send one number,
-    the mean of those chosen, beside the indices (the paper's quantization).
+    Attributes:
+        method: "trimmed" lowers the threshold from the max until k values reach it, and keeps the k largest of these.
+            "bisection" halves the interval until k ... 2k values reach the threshold, and keeps these, 2k at most.
+            "auto" is bisection for tensors of ``large`` values and more, trimmed for others.
+        large: Number of values from which "auto" bisects; the default is the paper's 4 MB.
+        step: Step of "trimmed", as a share of the distance between mean and max, in (0, 1).
+        tolerance: Width of the interval at which bisection ends, as a share of that distance, in (0, 1).
+        same_sign: Choose among positive and among negative values in turns, and send one number, the mean of those
+            chosen, beside the indices (the paper's quantization).
     """
 
     method: str = "auto"
@@ -37,12 +41,12 @@ class RedSync(Sparsifier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.method not in METHODS:
-            raise InvalidArgument(f"method={self.method!r}; one of {METHODS}")
-        if not (0 < self.step < 1 and 0 < self.tolerance < 1):
-            raise InvalidArgument(f"step={self.step}, tolerance={self.tolerance}: not in (0, 1)")
+        check_choice("method", self.method, METHODS)
+        for name in ("step", "tolerance"):
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidArgument(f"{name} must be above 0 and below 1, not {getattr(self, name)!r}")
         if self.same_sign and self.mantissa_bits is not None:
-            raise InvalidArgument("one mean is sent as it is: mantissa_bits has no meaning with same_sign")
+            raise InvalidArgument("mantissa_bits must be None with same_sign, which sends one mean as it is")
 
     def chosen(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         if self.same_sign and flat.numel():
@@ -58,35 +62,35 @@ class RedSync(Sparsifier):
         return indices[one_sided[indices] > 0]
 
     def _largest(self, flat: torch.Tensor, k: int) -> torch.Tensor:
-        sizes = magnitudes_in(flat)
-        mean, most = sizes.mean, sizes.most
-        if not most < torch.inf:
+        """Return the indices of about the k largest values, int64, ascending."""
+        magnitudes = magnitudes_in(flat)
+        if not magnitudes.max < torch.inf:
             return largest(flat, k)
-        by_halves = self.method == "bisection" or (self.method == "auto" and flat.numel() >= self.large)
-        limit = 2 * k if by_halves else k
-        find = self._by_halves if by_halves else self._by_steps
-        threshold = find(sizes, k, mean, most - mean)
-        indices = above(flat, threshold, sizes.most_above(threshold))
+        bisect = self.method == "bisection" or (self.method == "auto" and flat.numel() >= self.large)
+        limit = 2 * k if bisect else k
+        find = self._bisected if bisect else self._trimmed
+        threshold = find(magnitudes, k, magnitudes.mean, magnitudes.max - magnitudes.mean)
+        indices = above(flat, threshold, magnitudes.max_above(threshold))
         return indices if indices.numel() <= limit else indices[largest(flat[indices], limit)]
 
-    def _by_steps(self, sizes: Magnitudes, k: int, mean: float, distance: float) -> float:
-        """A threshold that at least k values reach: below the mean too, where the density asks for that."""
+    def _trimmed(self, magnitudes: Magnitudes, k: int, mean: float, distance: float) -> float:
+        """Return a threshold that at least k values reach: below the mean too, where the density asks for that."""
         share = 1 - self.step
-        while (threshold := mean + share * distance) > 0 and not sizes.reached(threshold, k):
+        while (threshold := mean + share * distance) > 0 and not magnitudes.reached(threshold, k):
             if not distance:
                 return 0.0
             share -= self.step
         return max(threshold, 0.0)
 
-    def _by_halves(self, sizes: Magnitudes, k: int, mean: float, distance: float) -> float:
+    def _bisected(self, magnitudes: Magnitudes, k: int, mean: float, distance: float) -> float:
         """Return a threshold that k ... 2k values reach, or the one below which the search ended."""
-        low = mean if sizes.reached(mean, k) else 0.0
+        low = mean if magnitudes.reached(mean, k) else 0.0
         high = mean + distance
         while high - low > self.tolerance * distance:
             threshold = low + (high - low) / 2
-            if not sizes.reached(threshold, k):
+            if not magnitudes.reached(threshold, k):
                 high = threshold
-            elif sizes.reached(threshold, 2 * k + 1):
+            elif magnitudes.reached(threshold, 2 * k + 1):
                 low = threshold
             else:
                 return threshold
@@ -105,7 +109,7 @@ class RedSync(Sparsifier):
         body = unseal(payload, SPARSE, like.dtype, like.numel())
         where, used = decode_indices(body, like.numel())
         if len(body) - used != like.element_size():
-            raise Corruption(f"{len(body) - used} bytes of values instead of a single mean")
+            raise Corruption(f"one mean of {like.element_size()} bytes must follow the indices, not {len(body) - used}")
         mean = torch.frombuffer(bytearray(body[used:]), dtype=like.dtype)
         return torch.from_numpy(where).to(like.device), mean.to(like.device)
 

@@ -1,7 +1,7 @@
-"""Large values: counting and selecting by a threshold, and thresholds from samples.
+"""Count and select large values by a threshold, and find thresholds from samples.
 
 On the CPU, float32 goes through kernels that make one pass and write nothing but the indices; all else through torch.
-The size of NaN counts as greater than every other.
+The magnitude of NaN counts as greater than every other.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import torch
 from ..kernels.core.jit import kernel
 from ..tensors import kernel_view
 
-_RUN = 16  #: values that are looked at together
-_DENSE = 16  #: where one value of so many is chosen, marking them all takes less than sorting the chosen
+_RUN = 16  #: values that are compared at once
+_DENSE = 16  #: where one value of so many is chosen, a mask takes less time than sorting the chosen indices
 
 
 def magnitudes_of(values: torch.Tensor) -> torch.Tensor:
-    """|values|, with infinity for NaN."""
+    """Return |values|, with infinity for NaN."""
     return values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Return where the k values of max magnitude are: int64[k], ascending. Of equal ones torch.topk chooses."""
-    found = torch.topk(magnitudes_of(values), k, sorted=False).indices
+    """Return where the k values of max magnitude are: int64[k], ascending. Ties are broken by torch.topk."""
+    indices = torch.topk(magnitudes_of(values), k, sorted=False).indices
     if _DENSE * k < values.numel():
-        return found.sort().values
+        return indices.sort().values
     chosen = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
-    chosen[found] = True
+    chosen[indices] = True
     return chosen.nonzero().view(-1)
 
 
@@ -42,12 +42,12 @@ def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Te
     bits = magnitude_bits(values)
     if bits is None:
         return torch.nonzero(magnitudes_of(values) >= threshold).view(-1)
-    least = threshold_bits(threshold)
+    min_bits = threshold_bits(threshold)
     indices = np.empty(expected + _RUN, np.int64)
-    count = int(_select(bits, least, indices)) if expected else -1
+    count = int(_select(bits, min_bits, indices)) if expected else -1
     if count < 0:
-        indices = np.empty(int(_count(bits, least)) + _RUN, np.int64)
-        count = int(_select(bits, least, indices))
+        indices = np.empty(int(_count(bits, min_bits)) + _RUN, np.int64)
+        count = int(_select(bits, min_bits, indices))
     return torch.from_numpy(indices[:count])
 
 
@@ -60,8 +60,16 @@ def count_above(values: torch.Tensor, threshold: float) -> int:
 
 
 def strided_sample(values: torch.Tensor, share: float, least: int, random: torch.Generator) -> torch.Tensor:
-    """About ``share`` of the values, but ``least`` if there are so many, at equal distances from a random start: their
-    sizes. The distance is odd: rows of even length do not always give the same column."""
+    """Return the magnitudes of a sample, taken at equal distances from a random start.
+
+    The distance is odd, so that rows of even length do not always give the same column.
+
+    Args:
+        values: Flat tensor.
+        share: Share of the values to take, about.
+        least: Take at least so many, if there are so many.
+        random: Chooses the start.
+    """
     n = values.numel()
     stride = max(min(int(1 / share), n // max(least, 1)), 1)
     stride -= 1 - stride % 2 if stride > 1 else 0
@@ -70,20 +78,20 @@ def strided_sample(values: torch.Tensor, share: float, least: int, random: torch
 
 
 def sampled_threshold(sample: torch.Tensor, density: float) -> float:
-    """The size that a share ``density`` of a sample reaches: that of its ceil(density * n)-th largest."""
+    """Return the magnitude that a share ``density`` of a sample reaches: its ceil(density * n)-th largest."""
     k = min(max(math.ceil(sample.numel() * density), 1), sample.numel())
     return float(torch.topk(sample, k, sorted=False).values.min())
 
 
 def magnitude_bits(values: torch.Tensor) -> np.ndarray | None:
-    """uint32 bits for the kernels, where these are of use."""
+    """Return the bits of values for the kernels, uint32[n], or None where the kernels cannot be used."""
     if values.dtype != torch.float32 or not values.is_cpu:
         return None
     return kernel_view(values.detach().contiguous().numpy().view(np.uint32))
 
 
 def threshold_bits(threshold: float) -> np.uint32:
-    """The bits of a threshold that is not negative. Among such numbers bits are in the order of values."""
+    """Return the bits of a threshold that is not negative: such numbers are in the order of their bits."""
     return np.float32(threshold).view(np.uint32)
 
 
@@ -100,7 +108,7 @@ def _count(bits: Any, threshold: Any) -> Any:
 def _select(bits: Any, threshold: Any, indices: Any) -> Any:
     """Write where values reach a threshold, and return how many do; -1 if ``indices`` lacks room for ``_RUN`` more.
 
-    It goes by runs, many of which hold none.
+    A run of ``_RUN`` values is counted first, for many runs hold none.
     """
     at, n, last = 0, len(bits), len(indices) - _RUN
     whole = n - n % _RUN

@@ -28,11 +28,15 @@ from .sparse import Sparsifier, pack_sparse, unpack_sparse
 
 @dataclass(frozen=True)
 class SparCML(Compressor):
-    """Any sparsifier's choice, added up part by part by an owner, which sends the sum to all.
+    """Sends a sparsifier's values to the owner of each part, which adds them up and sends the sum to all ranks.
 
-    ``sparsifier`` chooses; ``switch``: the density of a sum from which on it is sent without indices (the paper's
-    delta: one half, where an index takes as many bytes as a value). What a rank sends hardly grows with the number of
-    ranks once sums are dense, where gathering everything grows in proportion. Nothing is rounded on the way.
+    What a rank sends hardly grows with the number of ranks once sums are dense, where gathering everything grows in
+    proportion. Nothing is rounded on the way.
+
+    Attributes:
+        sparsifier: Chooses the values.
+        switch: Density from which a sum is sent without indices, in (0, 1] (the paper's delta: one half, where an index
+            takes as many bytes as a value).
     """
 
     knob: ClassVar[str | None] = "density"
@@ -72,19 +76,19 @@ class SparCML(Compressor):
             average[part] = total.div_(place.size).to(flat.dtype)
         return Outcome(average.view(gradient.shape), SparseValues(indices, flat[indices]), indices.numel())
 
-    def _sum(self, payloads: Sequence[bytes], own: torch.Tensor) -> bytes:
-        """The payload of the sum of what all ranks have for one's own part."""
-        total = torch.zeros_like(own, dtype=wide(own.dtype))
-        touched = torch.zeros_like(own, dtype=torch.bool)
+    def _sum(self, payloads: Sequence[bytes], like: torch.Tensor) -> bytes:
+        """Return the payload of the sum of what all ranks have sent for this rank's part, a tensor like ``like``."""
+        total = torch.zeros_like(like, dtype=wide(like.dtype))
+        touched = torch.zeros_like(like, dtype=torch.bool)
         for rank, payload in enumerate(payloads):
             with errors_of_rank(rank):
-                where, values = unpack_sparse(payload, own)
+                where, values = unpack_sparse(payload, like)
             total[where] += values.to(total.dtype)
             touched[where] = True
-        found = torch.nonzero(touched).view(-1)
-        if found.numel() >= self.switch * own.numel():
-            found = torch.arange(own.numel(), device=own.device)
-        return pack_sparse(total, found)
+        indices = torch.nonzero(touched).view(-1)
+        if indices.numel() >= self.switch * like.numel():
+            indices = torch.arange(like.numel(), device=like.device)
+        return pack_sparse(total, indices)
 
     def floats(self, shape: Sequence[int]) -> float:
         return self.sparsifier.floats(shape)

@@ -1,4 +1,4 @@
-"""Sparsifiers: few values and where they were. What they have in common is all but the choice."""
+"""Sparsifiers, which send few values and their indices: everything but the choice of values."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from .outcome import SparseValues, Summed
 from .payload import ENVELOPE, SPARSE, errors_of_rank, seal, unseal
 
 _RAW, _FRAMED = b"\0", b"\1"  #: how values are coded: a byte ahead of them
-_LEAST = 64  #: values below which a frame's own header is not worth trying
+_MIN_FRAMED = 64  #: fewer values are not tried as a frame, whose header alone takes 48 bytes
 
 
 @dataclass(frozen=True)
 class Sparsifier(Compressor):
     """Every rank chooses some of its values, and all ranks get all choices.
 
-    ``density``: the share of values that is kept, 0 ... 1, at least one value. ``mantissa_bits``: of the values that
-    are sent; None: all.
+    The payload is an envelope (``payload``), the indices (``indices``), and the values: as a frame, or as they are
+    where that is shorter. Those that arrive are added up in the order of ranks, in float32 or wider.
 
-    The payload is an envelope (``payload``), the indices (``indices``), and the values: a frame, or as they are where
-    that is shorter. Those that arrive are added up in the order of ranks, in float32 or wider.
+    Attributes:
+        density: Share of values that is kept, in (0, 1], at least one value.
+        mantissa_bits: Mantissa bits that are sent of each value; None for all.
     """
 
     knob: ClassVar[str | None] = "density"
@@ -78,7 +79,13 @@ class Sparsifier(Compressor):
         return self.select(flat, memory, place)
 
     def send(self, gradient: torch.Tensor, indices: torch.Tensor, place: Place) -> Conversation:
-        """The conversation once indices are chosen."""
+        """Return the conversation about values that have been chosen.
+
+        Args:
+            gradient: The whole gradient.
+            indices: int64[k], ascending, of the chosen values of the flat gradient.
+            place: The rank and the tensor's name.
+        """
         flat = gradient.reshape(-1)
         payloads = yield AllGather(self.pack(flat, indices))
         parts = []
@@ -89,11 +96,14 @@ class Sparsifier(Compressor):
         return Outcome(mean, sent, sent.values.numel(), gradient.shape, gradient.dtype)
 
     def pack(self, flat: torch.Tensor, indices: torch.Tensor) -> bytes:
-        """The payload of chosen values."""
+        """Return the payload of the chosen values of a flat tensor; ``indices``: int64[k], ascending."""
         return pack_sparse(flat, indices, self.mantissa_bits)
 
     def unpack(self, payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Indices and values, which are one for each index or one for all. Raises Corruption, InsufficientData."""
+        """Return indices and values of a payload; there is one value for each index, or one for all.
+
+        Arguments and errors are those of :func:`unpack_sparse`.
+        """
         return unpack_sparse(payload, like)
 
     def floats(self, shape: Sequence[int]) -> float:
@@ -109,29 +119,44 @@ class Sparsifier(Compressor):
 
 
 def pack_sparse(flat: torch.Tensor, indices: torch.Tensor, mantissa_bits: int | None = None) -> bytes:
-    """The payload of some values of a flat tensor; ``indices``: int64[k], ascending."""
+    """Return the payload of some values of a flat tensor.
+
+    Args:
+        flat: The tensor, flat.
+        indices: int64[k], ascending, of the values to send.
+        mantissa_bits: Mantissa bits to send of each value; None for all.
+    """
     where = encode_indices(indices.cpu().numpy(), flat.numel())
     values = flat.detach()[indices].cpu()
     frame = b""
-    if mantissa_bits is not None or len(values) >= _LEAST:
-        frame = codec.encode(values, mantissa_bits=_least(values, mantissa_bits), threads=1)
+    if mantissa_bits is not None or len(values) >= _MIN_FRAMED:
+        frame = codec.encode(values, mantissa_bits=_limited_bits(values, mantissa_bits), threads=1)
     if mantissa_bits is None and (not frame or len(frame) >= values.nbytes):
         frame = values.view(torch.uint8).numpy().tobytes()
         return seal(SPARSE, flat.dtype, flat.numel(), where, _RAW, frame)
     return seal(SPARSE, flat.dtype, flat.numel(), where, _FRAMED, frame)
 
 
-def _least(values: torch.Tensor, mantissa_bits: int | None) -> int | None:
-    """No type keeps more bits than it has."""
+def _limited_bits(values: torch.Tensor, mantissa_bits: int | None) -> int | None:
+    """Return ``mantissa_bits``, or all that the values' dtype has if those are fewer."""
     if mantissa_bits is None:
         return None
     return min(mantissa_bits, round(-math.log2(torch.finfo(values.dtype).eps)))
 
 
 def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices, int64[k], and values of a payload for a flat tensor like ``like``, on its device.
+    """Return what a payload of :func:`pack_sparse` holds.
 
-    Raises Corruption, InsufficientData.
+    Args:
+        payload: The payload.
+        like: A flat tensor of the size and dtype that the payload is for, and on the device for the result.
+
+    Returns:
+        Indices, int64[k], and k values.
+
+    Raises:
+        InsufficientData: The payload ends early.
+        Corruption: The payload is damaged, or for another size or dtype.
     """
     body = unseal(payload, SPARSE, like.dtype, like.numel())
     where, used = decode_indices(body, like.numel())
@@ -142,5 +167,8 @@ def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, tor
     elif coding == _RAW and len(rest) == values.nbytes:
         values.view(torch.uint8).numpy()[:] = np.frombuffer(rest, np.uint8)
     else:
-        raise Corruption(f"{len(rest)} bytes for {len(values)} values, coded as {coding!r}")
+        raise Corruption(
+            f"{len(values)} values must follow as a frame (coding 1) or as {values.nbytes} bytes (coding 0), not as "
+            f"{len(rest)} bytes with coding {coding!r}"
+        )
     return torch.from_numpy(where).to(like.device), values.to(like.device)

@@ -1,4 +1,4 @@
-"""Top-k: the values of greatest size (Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018)."""
+"""Top-k keeps the values of max magnitude (Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from .sparse import Sparsifier
 
 @dataclass(frozen=True)
 class TopK(Sparsifier):
-    """Keeps the ``density`` of greatest size: exactly that many (``sample=None``), or those above a threshold that a
-    sample of this share of the values suggests: many times faster, and as many only about.
+    """Keeps the values of max magnitude.
 
-    ``least``: the sample has at least as many values as leave this many above the threshold, so that their number
-    scatters by about 1 / sqrt(least). ``seed`` of where samples begin. No more than ``most`` times as many are sent as
-    the density asks for.
+    Attributes:
+        sample: None to keep exactly as many values as the density asks for. Otherwise the share of values, in (0, 1],
+            in a sample that gives a threshold: many times faster, but the number of values is met only approximately.
+        least: The sample is at least so large that this many of it are above the threshold; so the number of values
+            scatters by about 1 / sqrt(least).
+        most: At most so many times as many values are sent as the density asks for.
+        seed: Seed of where samples begin.
     """
 
     sample: float | None = None

@@ -319,15 +319,15 @@ def test_binned_magnitudes_agree_with_counting():
     assert not isinstance(magnitudes_in(flat[:1000]), BinnedMagnitudes)
     counted, binned = Magnitudes(flat), BinnedMagnitudes(flat, bits)
     assert binned.mean == pytest.approx(counted.mean, rel=1e-5)
-    assert binned.most == counted.most
-    for threshold in (0.0, 1e-42, 1e-3, 0.5, 0.5009765625, 3.5, 3.5 + 1e-6, counted.most, 1e30):
+    assert binned.max == counted.max
+    for threshold in (0.0, 1e-42, 1e-3, 0.5, 0.5009765625, 3.5, 3.5 + 1e-6, counted.max, 1e30):
         count = count_above(flat, threshold)
-        assert binned.most_above(threshold) >= count
+        assert binned.max_above(threshold) >= count
         for k in (1, count - 1, count, count + 1, count + 50, len(flat)):
             assert binned.reached(threshold, k) == (count >= k)
     for bad in (math.nan, -math.inf):
         flat[7] = bad
-        assert BinnedMagnitudes(flat, bits).most == math.inf
+        assert BinnedMagnitudes(flat, bits).max == math.inf
 
 
 @pytest.mark.parametrize("method", ["trimmed", "bisection"])
