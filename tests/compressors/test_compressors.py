@@ -42,7 +42,7 @@ from gcodec.compressors.outcome import SparseValues
 from gcodec.compressors.randomk import random_subset
 from gcodec.compressors.selection import count_above, magnitude_bits
 from gcodec.errors import InvalidArgument, PeerError
-from tests.support import elsewhere
+from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,10 +71,10 @@ def test_gradients_on_a_device_are_averaged_on_that_device(name):
     simulation, host = Simulation(2, PROMISES[name].setting), Simulation(2, PROMISES[name].setting)
     for step in range(2):
         wanted, gradients = one_step(host, step), gradients_at(step, 2)
-        with elsewhere.Devices():
-            found = simulation.average([{key: elsewhere.elsewhere(x) for key, x in own.items()} for own in gradients])
+        with fake_gpu.FakeGpuMode():
+            found = simulation.average([{key: fake_gpu.to_fake_gpu(x) for key, x in own.items()} for own in gradients])
         for own in found:
-            assert all(isinstance(x, elsewhere.Elsewhere) and same(elsewhere.back(x), wanted[key])
+            assert all(isinstance(x, fake_gpu.FakeGpuTensor) and same(fake_gpu.to_host(x), wanted[key])
                        for key, x in own.items())
 
 

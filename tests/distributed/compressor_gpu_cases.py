@@ -23,7 +23,7 @@ from gcodec.distributed.ddp import controller_state
 from gcodec.distributed.reduction import gpu_jobs
 from tests.distributed.allreduce_cases import crc, rank
 from tests.distributed.compressor_cases import Given, gradients_of
-from tests.support import elsewhere
+from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, same
 
 BUCKETS = ((5, 6, 7), (3, 4), (0, 1, 2))     # numbers of parameters, in the order in which they come
@@ -37,8 +37,8 @@ class Bucket:
 
     def __init__(self, number: int, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         self._number, self._params = number, params
-        self._buffer = elsewhere.elsewhere(torch.cat([one.reshape(-1) for one in gradients]))
-        with elsewhere.Devices():
+        self._buffer = fake_gpu.to_fake_gpu(torch.cat([one.reshape(-1) for one in gradients]))
+        with fake_gpu.FakeGpuMode():
             parts = self._buffer.split([one.numel() for one in gradients])
             self._gradients = [part.view(one.shape) for part, one in zip(parts, gradients, strict=True)]
 
@@ -69,11 +69,11 @@ class Side:
         return self.marks
 
     def current(self) -> contextlib.AbstractContextManager[Any]:
-        return elsewhere.Devices()
+        return fake_gpu.FakeGpuMode()
 
     def after(self, mark: int, *tensors: torch.Tensor) -> None:
         assert mark == self.waited + 1      # every job waits for its own
-        assert all(isinstance(one, elsewhere.Elsewhere) for one in tensors)
+        assert all(isinstance(one, fake_gpu.FakeGpuTensor) for one in tensors)
         self.waited = mark
 
 
@@ -96,8 +96,8 @@ def averages_there(state: Any, model: Given, step: int, growth: float = 1.0) -> 
     futures = [state.reduce(bucket) for bucket in buckets]
     found: dict[str, torch.Tensor] = {}
     for future, bucket, some in zip(futures, buckets, BUCKETS, strict=True):
-        assert isinstance(future.wait(), elsewhere.Elsewhere)
-        found |= {f"parts.{i}": elsewhere.back(one) for i, one in zip(some, bucket.gradients(), strict=True)}
+        assert isinstance(future.wait(), fake_gpu.FakeGpuTensor)
+        found |= {f"parts.{i}": fake_gpu.to_host(one) for i, one in zip(some, bucket.gradients(), strict=True)}
     return found
 
 
@@ -109,11 +109,11 @@ def follows_there(group: dist.ProcessGroup, name: str) -> None:
     with there() as side:
         for step in range(4):
             if step == 2:
-                with elsewhere.Devices():
+                with fake_gpu.FakeGpuMode():
                     saved = states[0].state_dict()
                 states[1].load_state_dict(saved)
                 for tensor, memory in states[1].averager.memories.items():  # where parameters are: on the host, here
-                    states[1].averager.memories[tensor] = {key: elsewhere.elsewhere(x) for key, x in memory.items()}
+                    states[1].averager.memories[tensor] = {key: fake_gpu.to_fake_gpu(x) for key, x in memory.items()}
             wanted = simulation.average([gradients_of(step, who) for who in range(group.size())])[0]
             for tensor, average in averages_there(states[step // 2], model, step).items():
                 assert same(average, wanted[tensor]), (step, tensor)
@@ -140,8 +140,8 @@ def decides_there(group: dist.ProcessGroup, name: str) -> list[Any]:
 @contextlib.contextmanager
 def on_the_host() -> Iterator[None]:
     """Check that buckets really lie on the host."""
-    with mock.patch.object(elsewhere, "elsewhere", lambda one: one), \
-            mock.patch.object(elsewhere, "Elsewhere", torch.Tensor):
+    with mock.patch.object(fake_gpu, "to_fake_gpu", lambda one: one), \
+            mock.patch.object(fake_gpu, "FakeGpuTensor", torch.Tensor):
         yield
 
 

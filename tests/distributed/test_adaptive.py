@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from tests.distributed import adaptive_cases as cases
 from tests.distributed.adaptive_cases import CONTROLLERS
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Members, Ranks, one_of
+from tests.support.ranks import Members, Ranks, agreed
 
 WITHIN = ["gravac", "gravac random-k", "gravac bits"]     # a step
 BETWEEN = [name for name in CONTROLLERS if name not in WITHIN]
@@ -39,34 +39,34 @@ def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
 @pytest.mark.parametrize("name", ["gravac", "gravac random-k", "lgreco", "accordion"])
 def test_controllers_on_real_ranks_decide_as_on_simulated_ranks(pair, name):
     found = pair.run(cases.follows, name=name)
-    _, changes = one_of([one[:2] for one in found])
+    _, changes = agreed([one[:2] for one in found])
     assert changes > 1
     assert all(sent > 0 for *_, sent in found)
 
 
 def test_an_adaptive_optimizer_trains_replicas_that_stay_the_same(pair):
     found = pair.run(cases.trains)
-    one_of([crc for crc, *_ in found])
+    agreed([crc for crc, *_ in found])
     assert all(last < 0.2 * first for _, first, last in found)
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_a_distributed_checkpoint_restores_an_adaptive_optimizer(others, name, tmp_path):
-    one_of(others.run(cases.optimizer_checkpoint, name=name, folder=str(tmp_path)))
+    agreed(others.run(cases.optimizer_checkpoint, name=name, folder=str(tmp_path)))
 
 
 # Under DDP
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_the_hook_decides_as_simulated_ranks_do(pair, name):
-    _, changes, buckets = one_of(pair.run(cases.under_ddp, name=name))
+    _, changes, buckets = agreed(pair.run(cases.under_ddp, name=name))
     assert changes > 1
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_the_hook_on_three_and_four_ranks_decides_as_simulated_ranks_do(others, name):
-    _, changes, buckets = one_of(others.run(cases.under_ddp, name=name))
+    _, changes, buckets = agreed(others.run(cases.under_ddp, name=name))
     assert changes > 1
     assert buckets >= 3
 
@@ -78,12 +78,12 @@ def test_held_buckets_are_averaged_as_overlapped_ones(pair, name):
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_a_resumed_run_with_a_controller_is_the_uninterrupted_run(pair, name):
-    one_of(pair.run(cases.resume, name=name, first=3, second=4))
+    agreed(pair.run(cases.resume, name=name, first=3, second=4))
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
 def test_a_resumed_run_with_other_buckets_is_the_uninterrupted_run(others, name):
-    one_of(others.run(cases.resume, name=name, first=3, second=3))
+    agreed(others.run(cases.resume, name=name, first=3, second=3))
 
 
 @pytest.mark.parametrize("name", ["gravac", "lgreco"])
@@ -95,13 +95,13 @@ def test_a_distributed_checkpoint_restores_every_ranks_controller(pair, name, tm
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_controllers_train_in_every_form_of_ddp(pair, name, form):
     found = pair.run(cases.train, name=name, **FORMS[form])
-    one_of([same for same, *_ in found])
+    agreed([same for same, *_ in found])
     assert all(last < first for _, first, last in found)
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])
 def test_controllers_work_under_join(pair, name):
-    one_of(pair.run(cases.join, name=name))
+    agreed(pair.run(cases.join, name=name))
 
 
 @pytest.mark.parametrize("name", ["gravac", "accordion"])

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from tests.distributed import allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import one_of
+from tests.support.ranks import agreed
 
 SIZES = (1, 2, 3, 4)
 ranks = ranks_of(*SIZES)
@@ -44,7 +44,7 @@ def test_tensors_of_any_layout_are_reduced_several_at_a_time(ranks):
 
 
 def test_jobs_of_a_lane_go_on_oldest_first(pair):
-    log, ends = one_of(pair.run(cases.under_way, n_jobs=5, n_parts=3))
+    log, ends = agreed(pair.run(cases.under_way, n_jobs=5, n_parts=3))
     done = [log.index(f"{name}2") for name in "ab"]
     begun = [log.index(f"{name} begins") for name in "abc"]
     assert begun[2] < done[0] < done[1]     # up to three at a time

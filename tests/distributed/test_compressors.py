@@ -14,7 +14,7 @@ import torch
 from tests.distributed import compressor_cases as cases
 from tests.distributed import compressor_gpu_cases as gpu_cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Members, Ranks, one_of
+from tests.support.ranks import Members, Ranks, agreed
 
 PAIR = ["dense", "float16", "topk", "topk sampled", "random-k", "dgc warming up", "redsync bisection",
         "redsync same sign", "qsgd", "powersgd", "acp-sgd", "gradzip float16", "sparcml", "frames of 6 bits"]
@@ -51,19 +51,19 @@ def others(ranks: Ranks, request: pytest.FixtureRequest) -> Members:
 
 @pytest.mark.parametrize("name", PAIR)
 def test_compressors_on_real_ranks_average_as_on_simulated_ranks(pair, name):
-    _, buckets = one_of(pair.run(cases.follows, name=name))
+    _, buckets = agreed(pair.run(cases.follows, name=name))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_compressors_on_three_and_four_ranks_average_as_on_simulated_ranks(others, name):
-    _, buckets = one_of(others.run(cases.follows, name=name))
+    _, buckets = agreed(others.run(cases.follows, name=name))
     assert buckets >= 3
 
 
 @pytest.mark.parametrize("name", ["float16", "powersgd"])
 def test_compressors_average_as_simulated_where_two_ranks_leave_sums_to_gloo(pair, name):
-    _, buckets = one_of(pair.run(cases.follows, name=name, paired=0))
+    _, buckets = agreed(pair.run(cases.follows, name=name, paired=0))
     assert buckets >= 3
 
 
@@ -75,7 +75,7 @@ def test_buckets_on_a_device_are_averaged_on_that_device(on_devices, name):
 
 @pytest.mark.parametrize("name", ["gravac", "l-greco", "accordion"])
 def test_controllers_of_buckets_on_a_device_decide_as_on_the_host(on_devices, name):
-    found = one_of(on_devices.run(gpu_cases.decides_there, name=name))
+    found = agreed(on_devices.run(gpu_cases.decides_there, name=name))
     assert any(floats != found[0] for floats in found)      # it has decided something
 
 
@@ -85,7 +85,7 @@ def test_types_that_are_not_averaged_on_a_device_are_refused(on_devices):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_replicas_under_dgc_stay_the_same_in_every_form_of_ddp(pair, form):
-    _, first, last, _ = one_of([(crc, 0, 0, 0) for crc, *_ in pair.run(cases.train, plan_name="dgc", **FORMS[form])])
+    _, first, last, _ = agreed([(crc, 0, 0, 0) for crc, *_ in pair.run(cases.train, plan_name="dgc", **FORMS[form])])
     assert first == last
 
 
@@ -112,7 +112,7 @@ def test_training_with_compressors_lowers_the_loss(pair, name):
 @pytest.mark.parametrize("name", ["dgc", "gradzip", "random-k"])
 def test_nan_reaches_all_ranks_and_leaves_residuals_alone(pair, name):
     found = pair.run(cases.train, plan_name=name, poison=True)
-    one_of([crc for crc, *_ in found])
+    agreed([crc for crc, *_ in found])
     assert all(dropped > 0 for *_, dropped in found)
 
 
@@ -133,7 +133,7 @@ def test_a_distributed_checkpoint_restores_every_ranks_residuals(pair, name, tmp
 
 @pytest.mark.parametrize("name", ["topk", "powersgd"])
 def test_compressors_work_under_join(pair, name):
-    one_of(pair.run(cases.join, name=name))
+    agreed(pair.run(cases.join, name=name))
 
 
 @pytest.mark.parametrize("paired", [0, 1 << 20])

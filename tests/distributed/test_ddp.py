@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from tests.distributed import allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Ranks, one_of
+from tests.support.ranks import Ranks, agreed
 
 #: Options of DDP and of the training loop. Each has at least three buckets.
 FORMS: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ others = ranks_of(1, 3, 4)
 
 
 def trained(ranks: Ranks, mode: str | None, **options) -> int:
-    return one_of([checksum for checksum, _ in ranks.run(cases.train, mode=mode, **options)])
+    return agreed([checksum for checksum, _ in ranks.run(cases.train, mode=mode, **options)])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -71,14 +71,14 @@ def test_loss_scaling_does_not_change_the_levels(pair):
 
 
 def test_sparse_gradients_are_reduced_by_gloo(pair):
-    one_of(pair.run(cases.sparse))
+    agreed(pair.run(cases.sparse))
 
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])
 def test_the_hook_works_under_join(pair, mode):
-    found = one_of(pair.run(cases.join, mode=mode))
+    found = agreed(pair.run(cases.join, mode=mode))
     if mode == "lossless":
-        assert found == one_of(pair.run(cases.join, mode=None))
+        assert found == agreed(pair.run(cases.join, mode=None))
 
 
 @pytest.mark.parametrize(("mode", "first"), [("near", 3), ("lossless", 5), ("near", 6)])
@@ -102,7 +102,7 @@ def test_every_byte_that_the_hook_sends_is_counted(pair):
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
-    *counts, buckets, _ = one_of(pair.run(cases.bypass, slow=slow))
+    *counts, buckets, _ = agreed(pair.run(cases.bypass, slow=slow))
     always = counts[0]      # below 64 KiB, or so
     assert buckets >= 3
     assert [count > always for count in counts[3:9]] == [False, True, True] * 2     # a trial
@@ -114,7 +114,7 @@ def test_the_hook_leaves_compression_of_buckets_where_it_is_slower(pair, slow):
 
 def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
     traces = others.run(cases.refresh, steps=14, interval=5, change_at=None)
-    used = one_of([[digest for digest, *_ in trace] for trace in traces])
+    used = agreed([[digest for digest, *_ in trace] for trace in traces])
     if others.size > 1:
         changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
         assert changes == [2, 7, 12]
@@ -122,7 +122,7 @@ def test_a_refresh_takes_effect_at_the_same_step_everywhere(others):
 
 def test_stale_codebooks_are_renewed_early_and_bytes_fall(pair):
     traces = pair.run(cases.refresh, steps=30, interval=20, change_at=10, trigger=0.05)
-    used = one_of([[digest for digest, *_ in trace] for trace in traces])
+    used = agreed([[digest for digest, *_ in trace] for trace in traces])
     changes = [step for step, (before, after) in enumerate(pairwise(used), 1) if before != after]
     assert len(changes) == 2
     assert 10 < changes[1] < 16       # not 22, when the interval ends

@@ -14,20 +14,20 @@ pytest.importorskip("torch")
 from examples import federated
 from tests.distributed import diloco_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import one_of
+from tests.support.ranks import agreed
 
 EXAMPLES = ROOT / "examples"
 ranks = ranks_of(1, 2, 3)
 
 
 def test_an_outer_step_of_diloco_is_that_of_the_outer_optimizer(ranks):
-    one_of(ranks.run(cases.law))
+    agreed(ranks.run(cases.law))
 
 
 @pytest.mark.parametrize(("mode", "narrow"), [("lossless", False), ("fixed", False), ("near", False), ("near", True)])
 def test_replicas_under_diloco_learn_and_stay_the_same(ranks, mode, narrow):
     found = ranks.run(cases.train, mode=mode, narrow=narrow)
-    one_of([checksum for checksum, *_ in found])
+    agreed([checksum for checksum, *_ in found])
     for _, first, last, ratio in found:
         assert last < 0.8 * first
         assert ratio > 1 or ranks.size == 1

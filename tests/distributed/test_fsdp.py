@@ -10,7 +10,7 @@ pytest.importorskip("torch.distributed.fsdp")
 
 from tests.distributed import fsdp_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Ranks, one_of
+from tests.support.ranks import Ranks, agreed
 
 pair = ranks_of(2)
 four = ranks_of(4)
@@ -55,7 +55,7 @@ def test_hsdp_averages_replicas_compressed(four, how, mode):
 
 @pytest.mark.parametrize("slow", ["dense", "coded"])
 def test_fsdp_leaves_compression_where_it_is_slower(pair, slow):
-    dense, _ = one_of(pair.run(cases.bypass, slow=slow))
+    dense, _ = agreed(pair.run(cases.bypass, slow=slow))
     assert sum(dense[:13]) == 0     # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27       # a trial
     assert dense[22:28] == [3 * (slow == "coded")] * 6

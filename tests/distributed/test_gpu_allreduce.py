@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from tests.distributed import allreduce_cases
 from tests.distributed import gpu_allreduce_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import one_of
+from tests.support.ranks import agreed
 
 CULPRIT = 1
 ranks = ranks_of(2, 3)
@@ -18,28 +18,28 @@ ranks = ranks_of(2, 3)
 
 @pytest.mark.parametrize(("by", "dtype"), [("staged", "float32"), ("group", "bfloat16")])
 def test_a_lossless_allreduce_on_devices_is_the_sum_in_the_order_of_ranks(ranks, by, dtype):
-    one_of(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(1, 2, 70_001),
+    agreed(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(1, 2, 70_001),
                      kinds=("sparse", "special"), smallest=0))
 
 
 def test_float64_and_small_tensors_on_devices_are_reduced_uncompressed(ranks):
     if ranks.size == 2:     # a sum of two has one order
         for by, dtype, smallest in (("staged", "float64", 0), ("group", "float32", 1 << 30)):
-            one_of(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(0, 999),
+            agreed(ranks.run(cases.on_devices, what=allreduce_cases.exact, by=by, dtype=dtype, sizes=(0, 999),
                              kinds=("normal",), smallest=smallest))
 
 
 def test_tensors_on_devices_of_any_layout_are_reduced_several_at_a_time(ranks):
-    one_of(ranks.run(cases.on_devices, what=allreduce_cases.layouts, by="staged"))
+    agreed(ranks.run(cases.on_devices, what=allreduce_cases.layouts, by="staged"))
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("near", "float32"), ("near", "bfloat16"), ("fixed", "float32")])
 def test_terms_and_result_on_devices_are_rounded_as_encode_does(ranks, mode, dtype):
-    one_of(ranks.run(cases.on_devices, what=allreduce_cases.lossy_law, by="group", mode=mode, dtype=dtype))
+    agreed(ranks.run(cases.on_devices, what=allreduce_cases.lossy_law, by="group", mode=mode, dtype=dtype))
 
 
 def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
-    found = one_of(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
+    found = agreed(ranks.run(cases.on_devices, what=allreduce_cases.near_bound, by="staged", op="sum", scale=1.0))
     assert found[1] > 0.01       # it does round
 
 
@@ -51,7 +51,7 @@ def test_a_near_lossless_allreduce_on_devices_keeps_its_bound(ranks):
 def test_training_on_devices_has_the_bits_of_training_on_the_host(ranks, mode, options):
     found = ranks.run(cases.on_devices, what=allreduce_cases.train, by="group", mode=mode, steps=4, **options)
     plain = ranks.run(cases.on_host, what=allreduce_cases.train, mode=mode, steps=4, **options)
-    assert one_of([checksum for checksum, _ in found]) == one_of([checksum for checksum, _ in plain])
+    assert agreed([checksum for checksum, _ in found]) == agreed([checksum for checksum, _ in plain])
     for _, numbers in found:
         assert len(numbers["buckets"]) >= 3
         assert 0 < numbers["sent_bytes"] < numbers["dense_bytes"]

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from tests.distributed import group_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Ranks, one_of
+from tests.support.ranks import Ranks, agreed
 
 ranks = ranks_of(1, 2, 3, backend="gcodec")
 
@@ -20,7 +20,7 @@ ranks = ranks_of(1, 2, 3, backend="gcodec")
     cases.overlapping, cases.named_backend, cases.device_mesh,
 ], ids=lambda case: case.__name__)
 def test_collectives_of_the_group_give_what_gloo_gives(ranks, case):
-    one_of(ranks.run(case))
+    agreed(ranks.run(case))
 
 
 def test_reduce_scatter_sums_in_the_order_of_ranks(ranks):
@@ -32,7 +32,7 @@ def test_shared_codebooks_are_renewed_and_change_no_bit(ranks):
 
 
 def test_compressed_and_plain_collectives_interleave(ranks):
-    one_of(ranks.run(cases.interleaved, rounds=8))
+    agreed(ranks.run(cases.interleaved, rounds=8))
 
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
@@ -40,7 +40,7 @@ def test_compressed_and_plain_collectives_interleave(ranks):
                          ids=lambda options: next(iter(options), "plain"))
 def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
     ours, gloos = ranks.run(cases.train_ddp, gloo=False, **options), ranks.run(cases.train_ddp, gloo=True, **options)
-    checksum, sums = one_of(ours)
+    checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
     if ranks.size <= 2 and not options.get("narrow"):   # a sum of two has one order, but Gloo rounds bfloat16 otherwise
         assert checksum == gloos[0][0]
@@ -48,7 +48,7 @@ def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
 
 def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
     ours, gloos = ranks.run(cases.train_ddp, gloo=False, bits=8), ranks.run(cases.train_ddp, gloo=True)
-    checksum, sums = one_of(ours)
+    checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-2)
     assert (checksum == gloos[0][0]) == (ranks.size == 1)
 
@@ -57,7 +57,7 @@ def test_ddp_over_the_group_with_fixed_bits_trains_within_rounding(ranks):
 def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
     if ranks.size != 3:
         pytest.skip("three ranks stand for all")
-    dense, calls, _ = one_of(ranks.run(cases.bypass, slow=slow))
+    dense, calls, _ = agreed(ranks.run(cases.bypass, slow=slow))
     assert calls[1:] == [3] * 35
     assert sum(dense[:13]) == 0     # while it learns what a step is
     assert 0 < sum(dense[13:22]) < 27       # a trial
@@ -68,7 +68,7 @@ def test_the_group_leaves_compression_where_it_is_slower(ranks, slow):
 def test_the_group_tries_compression_anew_when_the_step_changes(ranks):
     if ranks.size != 2:
         pytest.skip("two ranks stand for all")
-    before, after, _ = one_of(ranks.run(cases.changing))
+    before, after, _ = agreed(ranks.run(cases.changing))
     assert any(before)      # a trial had begun
     assert not any(after[2:9])
     assert after[-3:] == [True] * 3

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from tests.distributed import misuse_cases as cases
 from tests.support.rank_fixtures import ranks_of
-from tests.support.ranks import Ranks, one_of
+from tests.support.ranks import Ranks, agreed
 
 CULPRIT = 1
 ranks = ranks_of(3)
@@ -18,7 +18,7 @@ ranks = ranks_of(3)
 
 @pytest.mark.parametrize("state", ["near", "top"])
 def test_training_goes_on_after_lanes_are_closed(ranks, state):
-    assert one_of(ranks.run(cases.closed, state=state))
+    assert agreed(ranks.run(cases.closed, state=state))
 
 
 def test_a_broken_lane_stays_broken_when_it_is_closed(ranks):
@@ -40,7 +40,7 @@ def test_lanes_of_destroyed_groups_are_closed(ranks):
 
 
 def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
-    assert one_of(ranks.run(cases.between))
+    assert agreed(ranks.run(cases.between))
 
 
 # Options that differ
@@ -55,18 +55,18 @@ def test_a_blocking_job_begins_after_jobs_that_have_begun(ranks):
     ("loaded", "loaded state: (0, -1, "),
 ])
 def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
-    assert f"ranks differ in {text}" in one_of(ranks.run(cases.differing, what=what, culprit=CULPRIT))
+    assert f"ranks differ in {text}" in agreed(ranks.run(cases.differing, what=what, culprit=CULPRIT))
 
 
 @pytest.mark.parametrize("other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}],
                          ids=lambda other: next(iter(other)))
 def test_an_option_of_a_process_group_that_differs_is_named_on_every_rank(ranks, other):
-    heard = one_of(ranks.run(cases.differing_groups, culprit=CULPRIT, **other))
+    heard = agreed(ranks.run(cases.differing_groups, culprit=CULPRIT, **other))
     assert f"ranks differ in {next(iter(other))}: " in heard
 
 
 def test_an_option_of_diloco_that_differs_is_named_on_every_rank(ranks):
-    heard = one_of(ranks.run(cases.differing_diloco, culprit=CULPRIT))
+    heard = agreed(ranks.run(cases.differing_diloco, culprit=CULPRIT))
     assert "ranks differ in every: 2 on rank 0, 3 on rank 1" in heard
 
 
@@ -85,7 +85,7 @@ def test_ranks_that_loaded_states_of_different_steps_raise_PeerError(ranks):
 
 @pytest.mark.parametrize("held", [0, 2, 8])
 def test_buckets_that_no_optimizer_holds_are_warned_of_once(ranks, held):
-    warned = one_of(ranks.run(cases.strangers, held=held))
+    warned = agreed(ranks.run(cases.strangers, held=held))
     assert len(warned) == (held < 8)
     assert all("no optimizer of the mode holds a parameter of bucket" in text for text in warned)
 

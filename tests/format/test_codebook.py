@@ -67,7 +67,7 @@ def test_limited_code_lengths_are_the_best_of_all(counts, limit):
 def test_lengths_make_a_complete_code_within_the_limit(counts, limit):
     used = np.count_nonzero(counts)
     if not 2 <= used <= 1 << limit:
-        laws.with_refusal(InvalidArgument, lambda: limited_lengths(counts, limit))
+        laws.check_refused(InvalidArgument, lambda: limited_lengths(counts, limit))
         return
     lengths = limited_lengths(counts, limit)
     assert lengths.dtype == np.uint8
@@ -146,9 +146,9 @@ def test_records_of_codebooks_are_read_as_they_were_written(pair, around):
     assert read == codebook
     assert end == len(around) + len(record)
     assert read.n_symbols == sum(count for _, count in codebook.ranges) <= MAX_SYMBOLS
-    laws.with_refusal(Corruption, lambda: read_inline(record, 0, len(codebook.ranges) + 1, codebook.head_bits))
+    laws.check_refused(Corruption, lambda: read_inline(record, 0, len(codebook.ranges) + 1, codebook.head_bits))
     for size in {0, 1, 3, 4, len(record) - 1, len(record) // 2}:
-        laws.with_refusal(Corruption, lambda: read_inline(record[:size], 0, len(codebook.ranges),    # noqa: B023
+        laws.check_refused(Corruption, lambda: read_inline(record[:size], 0, len(codebook.ranges),    # noqa: B023
                                                           codebook.head_bits))
 
 
@@ -365,7 +365,7 @@ def test_the_cycle_of_codebooks_refuses_steps_that_go_back():
     cycle.advance(6)
     for call in (lambda: cycle.advance(5), lambda: cycle.schedule(histogram, 5),
                  lambda: CodebookCycle(8, 1, interval=0), lambda: CodebookCycle(8, 1, trigger=0.0)):
-        laws.with_refusal(InvalidArgument, call)
+        laws.check_refused(InvalidArgument, call)
 
 
 # Codebooks that come with gcodec

@@ -260,7 +260,7 @@ def test_types_without_tail_have_one_bit_layout(dtype):
     check_levels(kind, (), (Level(0, 0),))
     assert modes.lossless(kind).widths == ()
     for call in (lambda: modes.fixed(kind, 1), lambda: modes.ladder(kind, gcodec.Ladder((0,)))):
-        laws.with_refusal(errors.InvalidArgument, call)
+        laws.check_refused(errors.InvalidArgument, call)
 
 
 # Writing and reading
@@ -304,7 +304,7 @@ def test_preludes_are_read_as_they_were_written(prelude, seed):
     if held is not None:
         held[: len(data)] = frame[: len(data)]
         assert fmt.prelude_size(held) == (start, total)
-        laws.with_refusal(errors.InsufficientData, lambda: fmt.prelude_size(held[:-1]))
+        laws.check_refused(errors.InsufficientData, lambda: fmt.prelude_size(held[:-1]))
 
 
 def test_geometry_beyond_32_bits_does_not_overflow():

@@ -242,7 +242,7 @@ def levels_that_do_not_exist(memory: HostMemory, quick: bool) -> None:
     source = encoder.GpuSource(bits, 300, (300,), levels)
     shared = encoder.fit_codebook(memory, [source], dtype, bit_layout, CODING)
     batch = encoder.encode(memory, [source], dtype, bit_layout, True, shared, 0)
-    laws.with_refusal(gcodec.InvalidArgument, lambda: batch.sizes)
+    laws.check_refused(gcodec.InvalidArgument, lambda: batch.sizes)
     assert laws.outcome(bytes(batch.target.view(np.uint8))) == "corruption"
 
 
@@ -313,11 +313,11 @@ def levels_by_the_rules(memory: HostMemory, quick: bool) -> None:
                     assert np.array_equal(own, expected), (title, grad_type, param_type, ladder)
     far = view_from_dump("SGD", {"lr": 1e-40}, {})
     x = np.ones(3, np.float32)
-    laws.with_refusal(gcodec.Unsupported, lambda: levels.choose(memory, [levels.LevelRequest(x, x, far)], Policy()))
+    laws.check_refused(gcodec.Unsupported, lambda: levels.choose(memory, [levels.LevelRequest(x, x, far)], Policy()))
     known = view_from_dump("SGD", {"lr": 0.1}, {})
     for wrong in (x[:2], x.astype(np.float64)):
         kind = gcodec.InvalidArgument if wrong.size == 2 else gcodec.Unsupported
-        laws.with_refusal(kind, lambda: levels.choose(memory, [levels.LevelRequest(x, wrong, known)], Policy()))  # noqa: B023
+        laws.check_refused(kind, lambda: levels.choose(memory, [levels.LevelRequest(x, wrong, known)], Policy()))  # noqa: B023
 
 
 @law
@@ -478,7 +478,7 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
             out = torch.zeros(gpu.max_frame_bytes(x) + 16, dtype=torch.uint8)
             assert gcodec.encode(x, out=out) is out
             assert bytes(out[: len(data)].numpy()) == data
-            laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=out[: len(data)]))  # noqa: B023
+            laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=out[: len(data)]))  # noqa: B023
             rounded = gcodec.encode(x, mantissa_bits=4, device="cpu")
             same(gcodec.decode(rounded), gcodec.decode(gcodec.encode(plain, mantissa_bits=4)))
             ladder = FINE_LADDER[str(kind)[6:]]
@@ -507,20 +507,20 @@ def public_functions(memory: HostMemory, quick: bool) -> None:
             wanted = levels_for(optimizer, params[0], grads[0])
             same(gcodec.decode(near), gcodec.decode(gcodec.encode(grads[0].as_subclass(torch.Tensor), levels=wanted)))
         x = pretending(torch.ones(5, dtype=torch.float64))
-        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(x))
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(x))
         wide = gcodec.encode(torch.arange(5000, dtype=torch.float64))
         same(gcodec.decode(wide, device="cuda"), torch.arange(5000, dtype=torch.float64))
         y = pretending(torch.ones(500))
-        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, base=y))
-        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, optimizer=object()))
-        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=torch.optim.Rprop([y]), param=y))
-        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
-        laws.with_refusal(gcodec.LimitExceeded, lambda: gcodec.decode(
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(y, base=y))
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, optimizer=object()))
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.encode(y, optimizer=torch.optim.Rprop([y]), param=y))
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(y, levels=torch.zeros(3, dtype=torch.uint8)))
+        laws.check_refused(gcodec.LimitExceeded, lambda: gcodec.decode(
             gcodec.encode(torch.ones(500)), device="cuda", max_output_bytes=100))
     for device in ("cuda:x", "meta"):
-        laws.with_refusal(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
+        laws.check_refused(gcodec.InvalidArgument, lambda: gcodec.decode(wide, device=device))  # noqa: B023
     if not torch.cuda.is_available():
-        laws.with_refusal(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
+        laws.check_refused(gcodec.Unsupported, lambda: gcodec.decode(wide, device="cuda"))
 
 
 @law

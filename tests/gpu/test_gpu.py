@@ -26,7 +26,7 @@ from tests.gpu.cuda_cases import RULES, as_type, floats_of_all_kinds
 from tests.support import laws
 from tests.support.cases import CASES, LARGE, Bits, Case, levels_at_random
 from tests.support.paths import GOLDEN
-from tests.support.ranks import Ranks, one_of
+from tests.support.ranks import Ranks, agreed
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -183,7 +183,7 @@ def test_allreduces_of_the_device_have_the_hosts_bits(size):
 
     ranks = Ranks(size)
     try:
-        one_of(ranks.run(gpu_allreduce_cases.on_cuda))
+        agreed(ranks.run(gpu_allreduce_cases.on_cuda))
     finally:
         ranks.close()
 

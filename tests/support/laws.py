@@ -159,7 +159,7 @@ def check_encode_buffers(x: Any, frame: bytes, **options: Any) -> None:
     array = np.full(len(frame), 0xA5, np.uint8)
     assert np.shares_memory(np.asarray(gcodec.encode(x, out=array, **options)), array)
     assert array.tobytes() == frame
-    with_refusal(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=bytearray(len(frame) - 1), **options))
+    check_refused(gcodec.InvalidArgument, lambda: gcodec.encode(x, out=bytearray(len(frame) - 1), **options))
 
 
 def check_decode_buffers(frame: bytes, base: Any = None) -> None:
@@ -236,13 +236,13 @@ def check_random_access(frame: bytes, rng: Random, base: Any = None) -> None:
                 assert part.ndim == 1
                 assert_same_bits(part, whole[start:stop])
     for start, stop in ((-1, 0), (0, n + 1), (1, 0), (n + 1, n + 1)):
-        with_refusal(gcodec.InvalidArgument, lambda: gcodec.decode_range(frame, start, stop, base=base))  # noqa: B023
+        check_refused(gcodec.InvalidArgument, lambda: gcodec.decode_range(frame, start, stop, base=base))  # noqa: B023
 
 
 # ------------------------------------------------------------------------------------------- Laws of broken frames
 
 
-def with_refusal(kind: type[gcodec.GcodecError], call: Any) -> None:
+def check_refused(kind: type[gcodec.GcodecError], call: Any) -> None:
     """Check that ``call`` raises an error of this kind."""
     try:
         call()
@@ -262,7 +262,7 @@ def places_to_cut(size: int, rng: Random, at_most: int) -> Iterator[int]:
 def check_truncation(frame: bytes, rng: Random, at_most: int = 600) -> None:
     """Check that a frame that ends early is refused as such, wherever it ends."""
     for size in places_to_cut(len(frame), rng, at_most):
-        with_refusal(gcodec.InsufficientData, lambda: gcodec.decode(frame[:size]))      # noqa: B023 - called here
+        check_refused(gcodec.InsufficientData, lambda: gcodec.decode(frame[:size]))      # noqa: B023 - called here
 
 
 def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits | None = None) -> None:

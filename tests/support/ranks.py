@@ -1,5 +1,5 @@
 """Real ranks for tests: a group of Gloo processes that run cases together. They are copies of one process, in which
-torch has been imported and the kernels loaded (:mod:`tests.support.resting_rank`).
+torch has been imported and the kernels loaded (:mod:`tests.support.rank_template`).
 
 A case is a function of a module that ranks can import: it is pickled, which sends its module and name.
 """
@@ -21,10 +21,13 @@ PATIENCE = 300  #: seconds after which a case counts as hanging
 
 
 @cache
-def copies() -> Any:
-    """Starts processes as copies of one that imports and compiles, once, what every rank needs: seconds for each."""
+def rank_context() -> Any:
+    """Return a context that starts processes as copies of one that has imported and compiled what every rank needs.
+
+    Doing so in every rank would take seconds for each.
+    """
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.resting_rank"])
+    context.set_forkserver_preload(["tests.support.rank_template"])
     return context
 
 
@@ -37,7 +40,7 @@ class Ranks:
         self._store = Path()
 
     def _start(self) -> None:
-        context = copies()
+        context = rank_context()
         store = Path(tempfile.gettempdir()) / f"gcodec-test-{os.getpid()}-{os.urandom(4).hex()}"
         self._store = store
         for rank in range(self.size):
@@ -49,7 +52,10 @@ class Ranks:
             self._members.append((process, ours))
 
     def run(self, case: Case, **arguments: Any) -> list[Any]:
-        """Results by rank. Fails with the traceback of the first rank that raised, or names those that hang."""
+        """Run a case on all ranks and return the results by rank.
+
+        Fails with the traceback of the first rank that raised, or names those that hang.
+        """
         if not self._members:
             self._start()
         for _, pipe in self._members:
@@ -98,16 +104,16 @@ class Members:
         self.ranks, self.size = ranks, size
 
     def run(self, case: Case, **arguments: Any) -> list[Any]:
-        """Results by rank."""
-        return self.ranks.run(among, case_of_members=case, members=self.size, **arguments)[: self.size]
+        """Run a case on the members and return the results by rank."""
+        return self.ranks.run(run_members, case_of_members=case, members=self.size, **arguments)[: self.size]
 
 
 _groups: dict[int, Any] = {}
 
 
-def among(case_of_members: Case, members: int, **arguments: Any) -> Any:
-    """Return what a case returns on this rank, run by the first ``members`` ranks, in a group of their own; None on
-    others."""
+def run_members(case_of_members: Case, members: int, **arguments: Any) -> Any:
+    """Return what a case returns on this rank, run by the first ``members`` ranks in a group of their own, else None.
+    """
     import torch.distributed as dist
 
     if members not in _groups:
@@ -117,14 +123,17 @@ def among(case_of_members: Case, members: int, **arguments: Any) -> Any:
     return case_of_members(_groups[members], **arguments)
 
 
-def one_of(values: list[Any]) -> Any:
-    """What all ranks found."""
+def agreed(values: list[Any]) -> Any:
+    """Return the value that all ranks found."""
     assert all(value == values[0] for value in values), values
     return values[0]
 
 
 def _serve(pipe: Any, backend: str, rank: int, size: int, store: str) -> None:
-    """A rank's life: it leaves without the interpreter's teardown, in which Gloo's threads may still run."""
+    """Run cases on one rank until the pipe closes.
+
+    The process leaves without the interpreter's teardown, in which Gloo's threads may still run.
+    """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed as dist

@@ -1,6 +1,8 @@
-"""What a process has done that ranks are copied from (:class:`tests.support.ranks.Ranks`): it has imported what they
-import, and run what they will run, so that none waits for another's compiler. Torch has begun no threads in it: a copy
-would not have them."""
+"""The state of the process that ranks are copied from (:class:`tests.support.ranks.Ranks`).
+
+It has imported what they import, and run what they will run, so that none waits for another's compiler. Torch has begun
+no threads in it: a copy would not have them.
+"""
 
 from __future__ import annotations
 
