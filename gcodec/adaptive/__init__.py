@@ -1,4 +1,4 @@
-"""Controllers: how much of which tensor is sent, decided in the course of training from what gradients look like.
+"""Controllers decide in the course of training how much of which tensor is sent.
 
     from gcodec.adaptive import Adaptive, GraVAC
 

@@ -1,4 +1,4 @@
-"""Accordion: two settings, the mild one in critical regimes (Agarwal et al., MLSys 2021)."""
+"""Accordion sends tensors by a mild setting in critical regimes, else by a harsh one (Agarwal et al., MLSys 2021)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,24 @@ from .losses import square
 
 @dataclass
 class Accordion(Planner):
-    """Each tensor is sent by ``mild`` in critical regimes and by ``harsh`` outside.
+    """Each tensor is sent by one of two settings: the mild one in critical regimes, the harsh one outside.
 
-    ``period``: steps between decisions (the paper's epochs). A regime is critical where the norm of the gradients added
-    up over a period differs from that of the period before by a share of ``threshold`` or more, and everywhere: before
-    the first comparison, and from a step at which the learning rate falls by more than the share ``drop`` to the end of
-    its period. With a rate that falls at every step the default never leaves the mild setting, as published.
-    ``source``: see :class:`~gcodec.adaptive.contract.Planner`.
+    A tensor is in a critical regime if the norm of its gradients, added up over a period, differs from that of the
+    period before by a share of ``threshold`` or more. All tensors are before the first comparison, and from a step at
+    which the learning rate falls by more than the share ``drop`` to the end of its period. With a rate that falls at
+    every step the default never leaves the mild setting, as published.
+
+    Attributes:
+        mild: Setting for critical regimes.
+        harsh: Setting for all else.
+        period: Steps between decisions (the paper's epochs).
+        threshold: Relative change of norms that is critical, above 0 (the paper's eta).
+        drop: Relative fall of the learning rate that is not critical yet, in [0, 1).
+        source: Gradients to decide from, see :class:`~gcodec.adaptive.contract.Planner`.
+        norms: Norm of each tensor in the period before.
+        critical: Whether each tensor is in a critical regime now.
+        rate: Learning rate of the last step.
+        dropped: True if the rate has fallen in this period.
     """
 
     kind: ClassVar[str] = "Accordion"
@@ -34,16 +45,18 @@ class Accordion(Planner):
     drop: float = 0.0
     source: str = "average"
     changing: ClassVar[tuple[str, ...]] = ("norms", "critical", "rate", "dropped")
-    norms: dict[str, float] = field(default_factory=dict, init=False, repr=False)  #: of the period before
-    critical: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  #: by name, as of now
-    rate: float = field(default=math.nan, init=False, repr=False)  #: of the last step
-    dropped: bool = field(default=False, init=False, repr=False)  #: the rate, in this period
+    norms: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    critical: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
+    rate: float = field(default=math.nan, init=False, repr=False)
+    dropped: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("period", self.period)
         check_source(self.source)
-        if not self.threshold > 0 or not 0 <= self.drop < 1:
-            raise InvalidArgument(f"threshold={self.threshold} is not positive, or drop={self.drop} not in [0, 1)")
+        if not self.threshold > 0:
+            raise InvalidArgument(f"threshold must be above 0, not {self.threshold}")
+        if not 0 <= self.drop < 1:
+            raise InvalidArgument(f"drop must be at least 0 and below 1, not {self.drop}")
 
     def start(self, shapes: Shapes, size: int) -> None:
         super().start(shapes, size)
@@ -61,7 +74,7 @@ class Accordion(Planner):
         return len(self.shapes)
 
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
-        """Norms of the period, tensor by tensor."""
+        """Return the norms of the period, tensor by tensor."""
         return [math.sqrt(square(means[name])) for name in self.shapes]
 
     def apply(self, numbers: Sequence[float]) -> None:
@@ -71,8 +84,8 @@ class Accordion(Planner):
 
     def regimes(self, numbers: Sequence[float]) -> dict[str, bool]:
         """Return which tensors are in a critical regime by these norms and the last period's. Changes nothing."""
-        found = {}
+        critical = {}
         for name, norm in zip(self.shapes, numbers, strict=True):
             before = self.norms.get(name)
-            found[name] = before is None or not abs(before - norm) < self.threshold * before
-        return found
+            critical[name] = before is None or not abs(before - norm) < self.threshold * before
+        return critical

@@ -1,4 +1,4 @@
-"""The contract of controllers: sums over ranks in, settings out.
+"""The contract of controllers, which turn sums over ranks into settings.
 
 A controller decides how much is sent of which tensor. It sees nothing but numbers that are the same on all ranks, so
 every rank comes to the same settings at the same step, whichever rank it is; it knows neither how ranks are connected
@@ -21,17 +21,24 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ..compressors.contract import Compressor
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_choice
 
 Settings = dict[str, Compressor]  #: what compresses each tensor, by name
 Shapes = Mapping[str, tuple[int, ...]]  #: of the tensors that are to be compressed, in one order on all ranks
 
 
 class Controller(ABC):
-    """Knobs, as a dataclass whose repr is the call, and what changes in training: the attributes ``changing``, which
-    are tensors, numbers, strings, or lists and dicts of these."""
+    """A dataclass of knobs, whose repr is the call, and of what changes in training.
 
-    kind: ClassVar[str]  #: this controller's name in saved states, which must not change; by default the class's name
+    Attributes:
+        kind: Name of the controller in saved states, which must not change; by default the class's name.
+        changing: Names of the attributes that change in training: tensors, numbers, strings, or lists and dicts of
+            these.
+        shapes: Shape of each tensor, once started.
+        size: Number of ranks, once started.
+    """
+
+    kind: ClassVar[str]
     changing: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -40,7 +47,12 @@ class Controller(ABC):
             cls.kind = cls.__name__
 
     def start(self, shapes: Shapes, size: int) -> None:
-        """Called once, before the first step or :meth:`load_state_dict`, with the number of ranks."""
+        """Start training; called once, before the first step or :meth:`load_state_dict`.
+
+        Args:
+            shapes: Shapes of the tensors that are to be compressed, by name.
+            size: Number of ranks.
+        """
         self.shapes = dict(shapes)
         self.size = size
 
@@ -60,22 +72,34 @@ class Controller(ABC):
         return {"kind": self.kind, **{name: copy.deepcopy(getattr(self, name)) for name in self.changing}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, with the same decisions from the same numbers. Raises InvalidArgument for another
-        controller's."""
+        """Go on from a state, with the same decisions from the same numbers.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        Raises:
+            InvalidArgument: The state is another controller's.
+        """
+        if state.get("kind") != self.kind:
+            raise InvalidArgument(f"the state must be one of {self.kind}, not of {state.get('kind')}")
         missing = [name for name in self.changing if name not in state]
-        if state.get("kind") != self.kind or missing:
-            raise InvalidArgument(f"a state of {state.get('kind')} without {missing} for {self.kind}")
+        if missing:
+            raise InvalidArgument(f"the state of {self.kind} lacks {', '.join(missing)}")
         for name in self.changing:
             setattr(self, name, copy.deepcopy(state[name]))
 
 
 class Measured(NamedTuple):
-    """Measurements of a step: sums over ranks and tensors of squared L2 norms, and times.
+    """Measurements of a step: sums over ranks and tensors of squared L2 norms, and times of the step before.
 
-    ``raw``: of gradients; ``fed``: of gradients with error feedback, as they are compressed; ``kept``: of what each
-    probe leaves of these: |fed|^2 - |fed - compressed|^2, which for a choice of values is |compressed|^2. ``seconds``:
-    what the step *before* took, the mean over ranks, and ``measuring`` the part of it that went into probes; 0 where
-    unknown. ``samples``: in that step, on all ranks.
+    Attributes:
+        raw: Squared norm of the gradients.
+        fed: Squared norm of the gradients with error feedback, as they are compressed.
+        kept: Squared norm of what each probe keeps of these: |fed|^2 - |fed - compressed|^2, which for a choice of
+            values is |compressed|^2.
+        seconds: Seconds that the step *before* took, the mean over ranks; 0 where unknown.
+        measuring: Seconds of these that went into probes; 0 where unknown.
+        samples: Samples of that step, on all ranks; 0 where unknown.
     """
 
     raw: float
@@ -87,16 +111,20 @@ class Measured(NamedTuple):
 
 
 class Selector(Controller):
-    """Decides within a step."""
+    """A controller that decides within a step.
 
-    nested: bool = True  #: each probe compresses what the one before it has left, rather than the gradient anew
+    Attributes:
+        nested: Each probe compresses what the one before it has kept, rather than the gradient anew.
+    """
+
+    nested: bool = True
 
     def settings(self, step: int, rate: float | None) -> Settings:
         return {}
 
     @abstractmethod
     def probes(self) -> Sequence[Settings]:
-        """Settings to try on the step's gradients, from mild to harsh."""
+        """Return the settings to try on the step's gradients, from mild to harsh."""
 
     @abstractmethod
     def choose(self, measured: Measured) -> int | None:
@@ -115,11 +143,13 @@ SOURCES = ("average", "own", "reduced")
 
 
 class Planner(Controller):
-    """Decides at the end of every ``period`` steps.
+    """A controller that decides at the end of every period.
 
-    ``source`` of the gradients that are added up meanwhile: "average": the averages as they come back, compressed;
-    "own": the deciding rank's gradients before compression, and without error feedback; "reduced": these of all ranks,
-    for one dense all-reduce per period.
+    Attributes:
+        period: Steps between decisions.
+        source: Gradients that are added up meanwhile. "average": the averages as they come back, compressed; "own": the
+            deciding rank's gradients before compression and without error feedback; "reduced": these of all ranks, at
+            the price of one dense all-reduce per period.
     """
 
     period: int
@@ -144,5 +174,4 @@ class Planner(Controller):
 
 def check_source(source: str) -> None:
     """Raise InvalidArgument for anything but one of ``SOURCES``."""
-    if source not in SOURCES:
-        raise InvalidArgument(f"source must be one of {SOURCES}, not {source!r}")
+    check_choice("source", source, SOURCES)

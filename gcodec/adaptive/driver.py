@@ -1,9 +1,9 @@
-"""A controller at work: one rank's averaging of gradients, and the small sums that its decisions are made from.
+"""Drive a controller: one rank's averaging of gradients, and the small sums that decisions are made from.
 
 Like the averaging itself this is a conversation, so that it runs in one process as well as on real ranks:
 
     ranks = adaptive.ranks(4, TopK(0.01), GraVAC(TopK(0.01)))
-    averages = run_conversations([rank.average(own) for rank, own in zip(ranks, gradients)])
+    averages = run_conversations([rank.average(gradients[r]) for r, rank in enumerate(ranks)])
 """
 
 from __future__ import annotations
@@ -25,25 +25,32 @@ from .contract import Controller, Measured, Planner, Selector, Shapes
 from .losses import square
 from .multilevel import ProbeResult, probe_settings
 
-_DECIDES = 0  #: the rank that looks at a planner's tensors
-_ENTRIES = {"averager", "tensors", "adaptive", "sums"}  #: of a packed state
+_DECIDING_RANK = 0  #: the rank that reads a planner's tensors
+_ENTRIES = {"averager", "tensors", "adaptive", "sums"}  #: keys of a packed state
 
 
 class Adaptive:
     """Averages the gradients of a model on one rank, with settings that a controller chooses.
 
-    ``averager``: what does it; ``controller``: this rank's own, which no other rank's shares. ``clock`` counts seconds.
-    All gradients of a step come in one call of :meth:`average`, the same names at every step; or, where that is
-    allowed, in parts: :meth:`begin`, :meth:`part` as often as needed, :meth:`end`.
+    All gradients of a step come in one call of :meth:`average`, the same names at every step; or, where
+    :attr:`in_parts` allows it, in parts: :meth:`begin`, :meth:`part` as often as needed, :meth:`end`.
+
+    Args:
+        averager: Averages the gradients.
+        controller: Chooses the settings; every rank has a controller of its own.
+        clock: Returns seconds.
+
+    Attributes:
+        step: Number of steps that have ended.
     """
 
     def __init__(
         self, averager: Averager, controller: Controller, clock: Callable[[], float] = perf_counter
     ) -> None:
         self.averager, self.controller, self.clock = averager, controller, clock
-        self.step = 0  #: steps ended
+        self.step = 0
         self._shapes: Shapes | None = None
-        self._missing: set[str] = set()  #: of a step in parts: what is still to come
+        self._missing: set[str] = set()  #: tensors of a step in parts that are still to come
         self._sums: dict[str, torch.Tensor] = {}
         self._n_summed = 0
         self._ended: float | None = None
@@ -59,11 +66,20 @@ class Adaptive:
         samples: float = 1.0,
         in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
-        """The conversation about a step's gradients: returns their averages.
+        """Return the conversation about a step's gradients.
 
-        ``params`` and ``in_place`` as for :meth:`Averager.average`; ``rate``: the learning rate of this step, for
-        controllers that look at it; ``samples`` that this rank's gradients are from. Raises InvalidArgument where names
-        or shapes change.
+        Args:
+            gradients: This rank's gradients, by name.
+            params: Parameters by name, as for :meth:`Averager.average`.
+            rate: Learning rate of this step, for controllers that need it.
+            samples: Samples that this rank's gradients are from.
+            in_place: As for :meth:`Averager.average`.
+
+        Returns:
+            A generator that returns the averages, by name.
+
+        Raises:
+            InvalidArgument: Names or shapes have changed since the first step.
         """
         shapes = self._compressed(gradients)
         if self._shapes is None:
@@ -78,13 +94,19 @@ class Adaptive:
 
     @property
     def in_parts(self) -> bool:
-        """The next step's gradients may come in parts: not the first one's, from which the controller learns
-        what there is, and not those of a controller that decides within the step, from all of them."""
+        """True if the next step's gradients may come in parts.
+
+        Those of the first step may not, for the controller learns names and shapes from them; nor may those of a
+        controller that decides within the step, from all of them.
+        """
         return self._shapes is not None and not isinstance(self.controller, Selector)
 
     def begin(self, rate: float | None = None) -> None:
-        """The settings of a step, whose gradients come in parts. One that was begun before and not ended does not
-        count."""
+        """Begin a step whose gradients come in parts. A step that was begun before and not ended does not count.
+
+        Args:
+            rate: Learning rate of this step, for controllers that need it.
+        """
         self._missing = set(self._shapes or {})
         self.averager.compressors.update(self.controller.settings(self.step, rate))
 
@@ -94,10 +116,13 @@ class Adaptive:
         params: Mapping[str, torch.Tensor] | None = None,
         in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
-        """The conversation about some of a step's gradients: returns their averages. Raises InvalidArgument for names
-        or shapes that are not those of other steps, or that were there before in this one."""
-        known, shapes = self._shapes or {}, self._compressed(gradients)
-        wrong = [name for name, shape in shapes.items() if name not in self._missing or shape != known[name]]
+        """Return the conversation about some of a step's gradients; arguments and result as for :meth:`average`.
+
+        Raises:
+            InvalidArgument: Names or shapes are not those of earlier steps, or were there before in this one.
+        """
+        expected, shapes = self._shapes or {}, self._compressed(gradients)
+        wrong = [name for name, shape in shapes.items() if name not in self._missing or shape != expected[name]]
         if wrong:
             raise _change(wrong)
         self._missing -= shapes.keys()
@@ -112,8 +137,14 @@ class Adaptive:
         return averages
 
     def end(self, samples: float = 1.0) -> Generator[Request, Any, None]:
-        """The conversation in which what needs all of a step is decided, once all parts are there. Raises
-        InvalidArgument where some are not."""
+        """Return the conversation that ends a step in parts, in which the controller decides.
+
+        Args:
+            samples: Samples that this rank's gradients are from.
+
+        Raises:
+            InvalidArgument: Some parts are missing.
+        """
         if self._missing:
             raise _change(self._missing)
         if isinstance(self.controller, Planner) and self._shapes:
@@ -123,11 +154,11 @@ class Adaptive:
         self._probed = 0.0
 
     def skip(self) -> None:
-        """Whatever has passed since the last step, such as an evaluation, was no part of the next one."""
+        """Leave out of the next step's time whatever has passed since the last step, such as an evaluation."""
         self._ended = self.clock()
 
     def _compressed(self, gradients: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-        """The shapes of those that are compressed."""
+        """Return the shapes of the gradients that are compressed, by name."""
         return {name: tuple(x.shape) for name, x in gradients.items() if self.averager.plan.compresses(x)}
 
     # within a step
@@ -137,42 +168,43 @@ class Adaptive:
     ) -> Generator[Request, Any, float]:
         """Try the controller's probes, and let the one it chooses be sent. Returns the seconds it took."""
         begun, probes = self.clock(), controller.probes()
-        sums, tried = torch.zeros(5 + len(probes), dtype=torch.float64), dict[str, list[ProbeResult]]()
+        sums, results = torch.zeros(5 + len(probes), dtype=torch.float64), dict[str, list[ProbeResult]]()
         for name in self._shapes or {}:
             gradient, place = gradients[name].detach(), self._place(name, params)
             fed, memory = self._fed(gradient, place), self.averager.memories.setdefault(name, {})
-            tried[name] = probe_settings(fed, [probe[name] for probe in probes], memory, place, controller.nested)
-            kept = [level.kept for level in tried[name]]
+            results[name] = probe_settings(fed, [probe[name] for probe in probes], memory, place, controller.nested)
+            kept = [result.kept for result in results[name]]
             sums += torch.tensor([square(gradient), square(fed), 0, 0, 0, *kept], dtype=torch.float64)
-        took = self.clock() - begun
+        probed_seconds = self.clock() - begun
         size = self.averager.size
         sums[2:5] = torch.tensor([self._seconds / size, self._measuring / size, self._samples])
-        raw, whole, seconds, measuring, samples, *left = (yield AllReduce(sums)).tolist()
-        choice = controller.choose(Measured(raw, whole, tuple(left), seconds, measuring, samples))
-        for name, found in tried.items():
-            self.averager.compressors[name] = controller.fallback if choice is None else found[choice].compressor
-        return took
+        raw, fed_square, seconds, measuring, samples, *kept = (yield AllReduce(sums)).tolist()
+        choice = controller.choose(Measured(raw, fed_square, tuple(kept), seconds, measuring, samples))
+        for name, probed in results.items():
+            self.averager.compressors[name] = controller.fallback if choice is None else probed[choice].compressor
+        return probed_seconds
 
     def _place(self, name: str, params: Mapping[str, torch.Tensor]) -> Place:
         return Place(self.averager.rank, self.averager.size, name, params.get(name))
 
     def _fed(self, gradient: torch.Tensor, place: Place) -> torch.Tensor:
-        """Return what is compressed in a gradient's place: with error feedback, if there is any."""
+        """Return the gradient with error feedback, if there is any, as it will be compressed."""
         feedback, memory = self.averager.feedback_of(gradient), self.averager.memories.setdefault(place.name, {})
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place)
         return carried.corrected.to(gradient.dtype)
 
     def _time(self, measuring: float, samples: float) -> None:
+        """Record how long the step has taken, where the end of the one before is known."""
         now = self.clock()
-        known = self._ended is not None
+        is_timed = self._ended is not None
         self._seconds = now - self._ended if self._ended is not None else 0.0
-        self._measuring, self._samples = (measuring, samples) if known else (0.0, 0.0)
+        self._measuring, self._samples = (measuring, samples) if is_timed else (0.0, 0.0)
         self._ended = now
 
     # between steps
 
     def _plan(self, controller: Planner) -> Generator[Request, Any, None]:
-        """At the end of a period decide, on one rank, and tell all."""
+        """Decide at the end of a period, on one rank, and tell all ranks."""
         self._n_summed += 1
         if (self.step + 1) % controller.period:
             return
@@ -182,15 +214,15 @@ class Adaptive:
                 total = yield AllReduce(sums[name])
                 sums[name] = total / self.averager.size
         numbers = torch.zeros(controller.n_numbers, dtype=torch.float64)
-        if self.averager.rank == _DECIDES:
+        if self.averager.rank == _DECIDING_RANK:
             numbers += torch.tensor(controller.decide({name: x / n_steps for name, x in sums.items()}))
-        told = yield AllReduce(numbers)
-        controller.apply(told.tolist())
+        decision = yield AllReduce(numbers)  # the other ranks' numbers are zero
+        controller.apply(decision.tolist())
         self._sums, self._n_summed = {}, 0
 
     def _add(self, tensors: Mapping[str, torch.Tensor], names: Iterable[str], controller: Planner) -> None:
-        """Some of one more step's gradients, unless they are not finite; only where they are looked at."""
-        if controller.source != "reduced" and self.averager.rank != _DECIDES:
+        """Add gradients to the period's sums, zeros for those that are not finite; only on ranks that need them."""
+        if controller.source != "reduced" and self.averager.rank != _DECIDING_RANK:
             return
         for name in names:
             tensor = tensors[name].detach()
@@ -218,10 +250,16 @@ class Adaptive:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, bit for bit but for times. Raises InvalidArgument for another version's, rank's or
-        controller's."""
+        """Go on from a state, bit for bit but for times.
+
+        Args:
+            state: What :meth:`state_dict` returned on the same rank.
+
+        Raises:
+            InvalidArgument: The state is of another version, rank or controller.
+        """
         if state.get("version") != 1:
-            raise InvalidArgument(f"a state of version {state.get('version')}; this is version 1")
+            raise InvalidArgument(f"the state must be of version 1, not {state.get('version')}")
         self.averager.load_state_dict(state["averager"])
         if state["step"]:
             self._shapes = {name: tuple(shape) for name, shape in state["shapes"].items()}
@@ -234,14 +272,23 @@ class Adaptive:
 
 
 def _change(names: Iterable[str]) -> InvalidArgument:
-    return InvalidArgument(f"gradients that are compressed change from step to step: {sorted(names)}")
+    """Return the error for gradients that differ from those of earlier steps."""
+    return InvalidArgument(
+        f"the same tensors must be compressed once in each step, in the same shapes; these were not: {sorted(names)}"
+    )
 
 
 def ranks(
     size: int, plan: CompressionPlan | Compressor, controller: Controller, clock: Callable[[], float] = perf_counter
 ) -> list[Adaptive]:
-    """Return ``size`` ranks in one process, each with a controller of its own, for
-    :func:`~gcodec.averaging.simulate.run_conversations`."""
+    """Return ranks in one process for :func:`~gcodec.averaging.simulate.run_conversations`.
+
+    Args:
+        size: Number of ranks.
+        plan: Plan of all ranks, or its compressor.
+        controller: Controller, of which each rank gets a copy.
+        clock: Returns seconds.
+    """
     plan = plan if isinstance(plan, CompressionPlan) else CompressionPlan(plan)
     return [Adaptive(Averager(plan, rank, size), copy.deepcopy(controller), clock) for rank in range(size)]
 
@@ -276,10 +323,10 @@ def load_packed_state(
         InvalidArgument: For a state of something else, or of another rank or controller.
     """
     if not state.keys() >= _ENTRIES:
-        raise InvalidArgument(f"a state without a controller's {sorted(_ENTRIES - state.keys())}")
+        raise InvalidArgument(f"the state lacks {sorted(_ENTRIES - state.keys())}; it must be one of packed_state()")
     devices = {name: param.device for name, param in params.items()}
     tensors = {name: unpack_state(text, devices.get(name)) for name, text in state["tensors"].items()}
     sums = {name: unpack_state(text, devices.get(name)) for name, text in state["sums"].items()}
-    sums = {name: found for name, found in sums.items() if found is not None}
+    sums = {name: total for name, total in sums.items() if total is not None}
     averager = {**unpack_state(state["averager"]), "tensors": tensors}
     adaptive.load_state_dict({**unpack_state(state["adaptive"]), "averager": averager, "sums": sums})

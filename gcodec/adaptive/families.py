@@ -1,4 +1,4 @@
-"""The settings of a family of compressors that are worth considering for a tensor, and what each of them loses.
+"""List the settings of a family of compressors that are worth considering for a tensor, and compute their errors.
 
 A family is given by its reference setting. Errors are squared L2 norms, of a setting on its own: without error feedback
 or warm start.
@@ -18,19 +18,27 @@ from ..compressors import QSGD, Compressor, Frames, RandomK
 from ..compressors.contract import check_whole, n_kept, random_of, wide
 from ..compressors.lowrank import LowRank, matrix_shape, orthonormal
 from ..compressors.sparse import Sparsifier
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_choice
 from .losses import cut, flat_values, left_out, loss, quantized, square, whole_values
 from .thresholds import HardThreshold
 
 METHODS = ("auto", "svd", "power")
-_SVD_PASSES = 8  #: multiplications that singular values take, in units of m * n * min(m, n): about
+_SVD_PASSES = 8  #: multiplications that singular values take, about, in units of m * n * min(m, n)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Values of a knob, from the reference's D (section 5.1 of the paper): whole ones from D / ``below`` to D *
-    ``above`` in steps of 1; densities from D / ``share`` to D * ``share`` in steps of D / ``share``. ``least`` and
-    ``most``, if given, take the place of either end.
+    """A range of a knob's values around the reference's value D (section 5.1 of L-GreCo's paper).
+
+    Whole numbers go from D / ``below`` to D * ``above`` in steps of 1; densities from D / ``share`` to D * ``share`` in
+    steps of D / ``share``.
+
+    Attributes:
+        below: Factor down to the lowest whole number, at least 1.
+        above: Factor up to the highest whole number, at least 1.
+        share: Factor down to the lowest density and up to the highest one, a whole number.
+        least: Lowest value, in place of the rule's.
+        most: Highest value, in place of the rule's.
     """
 
     below: float = 2.0
@@ -41,57 +49,68 @@ class Range:
 
     def __post_init__(self) -> None:
         check_whole("share", self.share)
-        if not (self.below >= 1 and self.above >= 1):
-            raise InvalidArgument(f"below={self.below}, above={self.above}: the reference is not in between")
+        for name in ("below", "above"):
+            if not getattr(self, name) >= 1:
+                raise InvalidArgument(f"{name} must be at least 1, not {getattr(self, name)}")
 
     def settings(self, reference: Compressor, shape: Sequence[int]) -> list[Compressor]:
-        """The settings for a tensor, in order of their knob; the reference is one of them."""
+        """Return the settings for a tensor of this shape, in order of their knob; the reference is one of them."""
         middle = reference.value
         if reference.knob == "density":
-            least, most = self._ends(middle / self.share, middle * self.share)
+            low, high = self._ends(middle / self.share, middle * self.share)
             unit = middle / self.share
             values = [n * unit for n in range(1, self.share**2 + 1) if n != self.share]
-            values = [middle, *(value for value in values if least * 0.999999 <= value <= min(most * 1.000001, 1))]
+            values = [middle, *(value for value in values if low * 0.999999 <= value <= min(high * 1.000001, 1))]
         else:
-            least, most = self._ends(math.ceil(middle / self.below), middle * self.above)
-            whole = whole_values(reference, shape, math.ceil(least), int(most))
-            values = [int(middle), *(value for value in whole if value <= most and value != middle)]
+            low, high = self._ends(math.ceil(middle / self.below), middle * self.above)
+            whole = whole_values(reference, shape, math.ceil(low), int(high))
+            values = [int(middle), *(value for value in whole if value <= high and value != middle)]
         return [reference if value == middle else reference.at(value) for value in sorted(values)]
 
-    def _ends(self, least: float, most: float) -> tuple[float, float]:
-        return least if self.least is None else self.least, most if self.most is None else self.most
+    def _ends(self, low: float, high: float) -> tuple[float, float]:
+        return low if self.least is None else self.least, high if self.most is None else self.most
 
 
 def errors_of(
     settings: Sequence[Compressor], tensor: torch.Tensor, method: str = "auto", steps: int = 5
 ) -> np.ndarray:
-    """The squared L2 norm of what each setting loses of a tensor: float64, in the order of settings.
+    """Return the squared L2 norm of what each setting loses of a tensor.
 
-    Sparsifiers of a density count as exact top-k; random choices and draws as they are expected. Low-rank
-    approximations count as the best there is, by singular values ("svd"), or what ``steps`` steps of power iteration
-    find ("power"); "auto" takes what is cheaper.
+    Sparsifiers of a density count as exact top-k; random choices and draws count by their expectation.
+
+    Args:
+        settings: The settings.
+        tensor: The tensor, of any shape.
+        method: How errors of low-rank approximations are found: those of the best ones by singular values ("svd"),
+            those of power iteration ("power"), or the cheaper of the two ("auto").
+        steps: Steps of power iteration.
+
+    Returns:
+        float64[n_settings].
+
+    Raises:
+        InvalidArgument: The method is unknown.
     """
-    if method not in METHODS:
-        raise InvalidArgument(f"method={method!r}; one of {METHODS}")
+    check_choice("method", method, METHODS)
     tensor = tensor.detach().to(wide(tensor.dtype))
-    found = np.empty(len(settings))
+    errors = np.empty(len(settings))
     groups: dict[str, list[int]] = {}
     for number, setting in enumerate(settings):
         groups.setdefault(_group(setting, tensor), []).append(number)
     for group, numbers in groups.items():
-        alike: list[Any] = [settings[number] for number in numbers]
+        members: list[Any] = [settings[number] for number in numbers]
         if group == "sparse":
             n = tensor.numel()
-            found[numbers] = left_out(flat_values(tensor), [n_kept(n, setting.value) for setting in alike])
+            errors[numbers] = left_out(flat_values(tensor), [n_kept(n, setting.value) for setting in members])
         elif group == "ranks":
-            found[numbers] = _ranks_left_out(alike, tensor, method, steps)
+            errors[numbers] = _ranks_left_out(members, tensor, method, steps)
         elif group.startswith("QSGD"):
-            found[numbers] = quantized(flat_values(tensor), alike)
+            errors[numbers] = quantized(flat_values(tensor), members)
         elif group == "bits":
-            found[numbers] = cut(flat_values(tensor), [setting.bits for setting in alike])
+            errors[numbers] = cut(flat_values(tensor), [setting.bits for setting in members])
         else:
-            found[numbers] = [_single(setting, tensor) for setting in alike]
-    return found
+            errors[numbers] = [_single(setting, tensor) for setting in members]
+    return errors
 
 
 def _group(setting: Compressor, tensor: torch.Tensor) -> str:
@@ -120,14 +139,17 @@ def _single(setting: Compressor, tensor: torch.Tensor) -> float:
 
 
 def _ranks_left_out(settings: Sequence[Compressor], tensor: torch.Tensor, method: str, steps: int) -> np.ndarray:
-    """By singular values, all of them or those of the subspace that power iteration with the greatest rank has found:
-    its best approximations of lower rank come with it."""
+    """Return the errors of low-rank settings, by singular values.
+
+    They are those of the matrix, or of the subspace that power iteration with the greatest rank finds: its best
+    approximations of lower rank come with it.
+    """
     matrix = tensor.reshape(matrix_shape(tensor.shape))
     if not bool(torch.isfinite(matrix).all()):
         return np.full(len(settings), math.nan)
-    least = min(matrix.shape)
-    ranks = [min(int(setting.value), least) for setting in settings]
-    if method == "svd" or (method == "auto" and _SVD_PASSES * least <= 4 * steps * max(ranks)):
+    full_rank = min(matrix.shape)
+    ranks = [min(int(setting.value), full_rank) for setting in settings]
+    if method == "svd" or (method == "auto" and _SVD_PASSES * full_rank <= 4 * steps * max(ranks)):
         values = torch.linalg.svdvals(matrix)
     else:
         q = torch.randn(matrix.shape[1], max(ranks), generator=random_of("errors", *matrix.shape)).to(matrix)

@@ -1,5 +1,7 @@
-"""GraVAC: the compression factor that the loss of information allows and that throughput rewards (Tyagi and Swany,
-IEEE CLOUD 2023, Algorithm 1)."""
+"""GraVAC finds the compression factor that the loss of information allows and that throughput rewards.
+
+Tyagi and Swany, IEEE CLOUD 2023, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import ClassVar
 from ..compressors import Frames
 from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_share, check_whole
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_choice
 from .contract import Measured, Selector, Settings, Shapes
 from .losses import at_factor
 from .policies import Exponential, Listed, ScalingPolicy
@@ -22,21 +24,37 @@ METRICS = ("squared", "plain")
 
 @dataclass
 class GraVAC(Selector):
-    """Each step tries two compression factors (values over floats sent), the least and a candidate, and sends the
-    harshest that keeps enough; gradients as they are where neither does. Now and then the candidate rises.
+    """Each step tries two compression factors, theta_min and a candidate, and sends the harsher one that keeps enough.
 
-    ``compressor``: any with a knob; one that chooses values is refined rather than run twice (``nested``). ``least``
-    and ``most``: theta_min and theta_max. ``epsilon``: the least gain at which a factor is sent, the gain being the
-    share of squared norms that is kept, over all ranks and tensors. ``window``: steps between checks, at which the
-    candidate rises. ``omega``: what counts as equal, as a share: of gains, where theta_min rises to the candidate; of
-    throughputs, where exploration ends. ``policy``: the candidates. ``weight`` of a new gain in its moving average;
-    None: W / 100 for W ranks. ``denominator`` of the gain: "fed", gradients with error feedback, as in the text, or
-    "raw", without, where a gain may exceed 1. ``metric``: of "squared" norms, as in the text, or of "plain" ones, the
-    root of that, as in the published code. ``dense``: what is sent at a factor of 1. ``settle``: once all candidates
-    have been tried, go on with the best of those that keep enough, where the paper stays with the last one: unless that
-    keeps enough, theta_min is then all that is sent.
+    A factor is values over floats sent. Its gain is the share of squared norms that it keeps, over all ranks and
+    tensors. Where neither factor reaches ``epsilon``, gradients are sent dense. At every check the candidate rises.
+    A step's time is known, and counted for its factor's throughput, one step later: see
+    :class:`~gcodec.adaptive.contract.Measured`.
 
-    Times reach a step late those whose throughput they are: see :class:`~gcodec.adaptive.contract.Measured`.
+    Attributes:
+        compressor: Any compressor with a knob; one that chooses values is refined rather than run twice (``nested``).
+        least: Lowest factor, theta_min at the start; at least 1.
+        most: Highest factor, theta_max.
+        epsilon: Min gain at which a factor is sent, in (0, 1].
+        window: Steps between checks.
+        omega: Relative difference that counts as none: of gains, where theta_min rises to the candidate; of
+            throughputs, where exploration ends.
+        policy: Gives the candidates.
+        weight: Weight of a new gain in its moving average, in (0, 1]; None for W / 100 with W ranks.
+        denominator: Denominator of the gain: "fed", gradients with error feedback, as in the text; or "raw", without,
+            where a gain may exceed 1.
+        metric: Gain of "squared" norms, as in the text, or of "plain" ones, its root, as in the published code.
+        nested: Let each probe choose among the values that the one before has chosen; otherwise among all.
+        dense: Setting that is sent at a factor of 1.
+        settle: Go on with the best of the candidates that keep enough, once all have been tried. The paper stays with
+            the last one: unless that keeps enough, theta_min is then all that is sent.
+        floor: Current theta_min.
+        candidate: Current candidate, theta_s * theta_min.
+        step: Steps so far.
+        ideal: theta_ideal; 0 while exploring.
+        gains: Moving average of each factor's gains.
+        throughputs: T_compress of each factor, samples per second times gain.
+        log: Factor of every step.
     """
 
     kind: ClassVar[str] = "GraVAC"
@@ -54,23 +72,23 @@ class GraVAC(Selector):
     dense: Compressor = Dense()  # noqa: RUF009 - frozen
     settle: bool = False
     changing: ClassVar[tuple[str, ...]] = ("floor", "candidate", "step", "ideal", "gains", "throughputs", "log")
-    floor: float = field(default=0.0, init=False, repr=False)  #: theta_min, as of now
-    candidate: float = field(default=0.0, init=False, repr=False)  #: theta_s * theta_min
+    floor: float = field(default=0.0, init=False, repr=False)
+    candidate: float = field(default=0.0, init=False, repr=False)
     step: int = field(default=0, init=False, repr=False)
-    ideal: float = field(default=0.0, init=False, repr=False)  #: theta_ideal; 0: still exploring
-    gains: dict[float, float] = field(default_factory=dict, init=False, repr=False)  #: moving averages, by factor
-    throughputs: dict[float, float] = field(default_factory=dict, init=False, repr=False)  #: T_compress, by factor
-    log: list[float] = field(default_factory=list, init=False, repr=False)  #: the factor of every step
+    ideal: float = field(default=0.0, init=False, repr=False)
+    gains: dict[float, float] = field(default_factory=dict, init=False, repr=False)
+    throughputs: dict[float, float] = field(default_factory=dict, init=False, repr=False)
+    log: list[float] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("window", self.window)
         check_share("epsilon", self.epsilon)
-        if not 1 <= self.least <= self.most or not self.omega >= 0:
-            raise InvalidArgument(f"least={self.least}, most={self.most}: not in order from 1, or omega={self.omega}")
-        if self.denominator not in DENOMINATORS or self.metric not in METRICS:
-            raise InvalidArgument(
-                f"denominator={self.denominator!r}, metric={self.metric!r}; of {DENOMINATORS}, {METRICS}"
-            )
+        if not 1 <= self.least <= self.most:
+            raise InvalidArgument(f"1 <= least <= most must hold, not least={self.least}, most={self.most}")
+        if not self.omega >= 0:
+            raise InvalidArgument(f"omega must be at least 0, not {self.omega}")
+        check_choice("denominator", self.denominator, DENOMINATORS)
+        check_choice("metric", self.metric, METRICS)
         if self.weight is not None:
             check_share("weight", self.weight)
         self.floor, self.candidate = self.least, self.policy.candidates(self.least, self.most)[0]
@@ -85,7 +103,7 @@ class GraVAC(Selector):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """The factors that a step tries: theta_min and the candidate, or one if they are the same."""
+        """The factors that a step tries: theta_min and the candidate, or a single one if they are the same."""
         return (self.floor,) if self.candidate == self.floor else (self.floor, self.candidate)
 
     def probes(self) -> Sequence[Settings]:
@@ -114,7 +132,7 @@ class GraVAC(Selector):
         return self._by_factor[factor]
 
     def _update_gain(self, factor: float, kept: float, whole: float) -> None:
-        """EWMA of the gain, a factor's own: it begins with the first gain that the factor has."""
+        """Update the moving average (EWMA) of a factor's gain, which begins with the factor's first gain."""
         if not 0 < whole < float("inf"):
             return
         weight = min(self.size / 100, 1.0) if self.weight is None else self.weight
@@ -122,7 +140,7 @@ class GraVAC(Selector):
         self.gains[factor] = gain + (1 - weight) * (self.gains.get(factor, gain) - gain)
 
     def _update_throughput(self, measured: Measured) -> None:
-        """UpdateStep, for the step before: samples per second times gain."""
+        """Update the throughput of the step before, samples per second times gain (the paper's UpdateStep)."""
         if not self.log or not measured.seconds > 0:
             return
         factor = self.log[-1]
@@ -132,8 +150,11 @@ class GraVAC(Selector):
             self.throughputs[factor] = measured.samples / seconds * gain
 
     def _check(self) -> None:
-        """CheckGraVAC: theta_min rises to the candidate just tried, where that keeps enough and has lost hardly more;
-        then the two highest throughputs end the exploration, if they are equal, or the next candidate follows."""
+        """Move theta_min and the candidate (the paper's CheckGraVAC).
+
+        theta_min rises to the candidate just tried, where that keeps enough and has lost hardly more. Then the two
+        highest throughputs end the exploration, if they are equal, or the next candidate follows.
+        """
         evaluated = self.candidate
         mild, harsh = self.gains.get(self.floor, 0.0), self.gains.get(evaluated, 0.0)
         if mild > 0 and harsh >= self.epsilon and abs(mild - harsh) <= self.omega * mild:
@@ -145,15 +166,17 @@ class GraVAC(Selector):
                 self.ideal = self.candidate = min(best)
                 self.floor = min(self.floor, self.ideal)
                 return
-        later = [factor for factor in self.policy.candidates(self.least, self.most) if factor > evaluated]
+        higher = [factor for factor in self.policy.candidates(self.least, self.most) if factor > evaluated]
         if self.settle and self.most in self.gains:
             self.candidate = self._settled(evaluated)
         else:
-            self.candidate = later[0] if later else evaluated
+            self.candidate = higher[0] if higher else evaluated
 
     def _settled(self, evaluated: float) -> float:
-        """The factor of the highest throughput, from theta_min on, among those that kept enough when last tried; if
-        none did, the candidate as it is."""
+        """Return the factor of the highest throughput, from theta_min on, among those that kept enough when last tried.
+
+        If none did, it is the candidate as it is.
+        """
         enough = [factor for factor, gain in self.gains.items() if gain >= self.epsilon and factor >= self.floor]
         return max(enough, key=lambda factor: (self.throughputs.get(factor, 0.0), factor), default=evaluated)
 
@@ -161,15 +184,23 @@ class GraVAC(Selector):
 def gravac_bits(
     bits: Sequence[int] = (16, 12, 9, 7, 5, 4, 3, 2, 1), epsilon: float = 0.9999, window: int = 500, omega: float = 0.01
 ) -> GraVAC:
-    """GraVAC over gcodec's own frames: mantissa bits in place of densities, and lossless frames in place of dense
+    """Return GraVAC over gcodec's own frames: mantissa bits in place of densities, lossless frames in place of dense
     gradients.
 
-    ``bits``: the mildest setting, then the candidates, falling. The gain of k bits is about 1 - 4^-k / 23, so
-    ``epsilon`` is close to 1: 0.9999 asks for 5 bits, 0.99 for 1 or 2. Factors in the log are nominal, 32 / (k + 9):
-    what frames really save shows in the throughput. Raises InvalidArgument.
+    Factors in the log are nominal, 32 / (k + 9) for k bits: what frames really save shows in the throughput.
+
+    Args:
+        bits: The mildest setting, then the candidates, falling.
+        epsilon: Min gain at which a setting is sent. That of k bits is about 1 - 4^-k / 23, so epsilon is close to 1:
+            0.9999 asks for 5 bits, 0.99 for 1 or 2.
+        window: Steps between checks.
+        omega: Relative difference that counts as none, as for :class:`GraVAC`.
+
+    Raises:
+        InvalidArgument: ``bits`` do not fall.
     """
     if len(bits) < 2 or sorted(set(bits), reverse=True) != list(bits):
-        raise InvalidArgument(f"bits={bits!r} do not fall")
+        raise InvalidArgument(f"bits must be two or more falling numbers, not {bits!r}")
     factors = [32 / (k + 9) for k in bits]
     policy = Listed(tuple(factors[1:]))
     return GraVAC(Frames(bits[0]), factors[0], factors[-1], epsilon, window, omega, policy, dense=Frames())

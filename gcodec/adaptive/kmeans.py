@@ -1,5 +1,7 @@
-"""CGX's adaptation: layers in clusters by size and error, and a setting for each cluster (Markov et al., Middleware
-2022; as L-GreCo's paper describes it, section 5.3)."""
+"""CGX's adaptation puts layers in clusters by size and error, and chooses a setting for each cluster.
+
+Markov et al., Middleware 2022; as L-GreCo's paper describes it, section 5.3.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,18 @@ _ROUNDS = 100
 
 @dataclass
 class KMeans(Planner):
-    """At the end of every ``period`` steps: tensors as points (log of their number of values, log of the share of their
-    squared norm that ``reference`` loses), both scaled to variance 1; as many clusters as there are ``ranked``
-    settings, from mild to harsh; and the cluster whose center has the largest tensors of least error gets the harshest.
+    """Clusters tensors at the end of every period, and gives each cluster a setting.
 
-    Nothing bounds the error: this is for comparison. Until the first decision ``reference`` is everybody's setting.
+    A tensor is a point: the log of its number of values, and the log of the share of its squared norm that
+    ``reference`` loses, both scaled to variance 1. There are as many clusters as settings. The cluster of large tensors
+    with small errors, by its center, gets the harshest setting. Nothing bounds the error: this is for comparison.
+
+    Attributes:
+        reference: Setting of all tensors until the first decision.
+        ranked: Settings to choose from, from mild to harsh.
+        period: Steps between decisions.
+        source: Gradients to decide from, see :class:`~gcodec.adaptive.contract.Planner`.
+        choices: Number of each tensor's setting; empty before the first decision.
     """
 
     kind: ClassVar[str] = "KMeans"
@@ -35,13 +44,13 @@ class KMeans(Planner):
     period: int = 500
     source: str = "average"
     changing: ClassVar[tuple[str, ...]] = ("choices",)
-    choices: list[int] = field(default_factory=list, init=False, repr=False)  #: of each tensor's settings; [] so far
+    choices: list[int] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("period", self.period)
         check_source(self.source)
         if not self.ranked:
-            raise InvalidArgument("no settings to choose from")
+            raise InvalidArgument("ranked must have at least one setting to choose from, but is empty")
 
     def settings(self, step: int, rate: float | None) -> Settings:
         if not self.choices:
@@ -61,7 +70,7 @@ class KMeans(Planner):
         clusters, centers = k_means(points, len(self.ranked))
         order = np.argsort(centers[:, 0] - centers[:, 1], kind="stable")  # small and lossy first
         place = np.empty(len(centers), np.int64)
-        # fewer clusters than settings, where tensors are few: spread over all settings, the mildest included
+        # Where there are fewer clusters than settings, they are spread over all settings, the mildest included.
         place[order] = np.round(np.linspace(0, len(self.ranked) - 1, len(centers)))
         return [float(place[cluster]) for cluster in clusters]
 
@@ -75,9 +84,18 @@ class KMeans(Planner):
 
 
 def k_means(points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lloyd's algorithm: the cluster of each point, int64[n], and the centers, float64[at most k, d]; the same for the
-    same points always. Centers start far apart: each at the point that is farthest from those before it, the first at
-    the one farthest from the mean. There are no more of them than different points."""
+    """Cluster points by Lloyd's algorithm, deterministically.
+
+    Centers start far apart: the first at the point farthest from the mean, each other at the point farthest from the
+    centers before it. There are no more of them than different points.
+
+    Args:
+        points: float64[n, d].
+        k: Max number of clusters.
+
+    Returns:
+        The cluster of each point, int64[n], and the centers, float64[n_clusters, d].
+    """
     first = int(((points - points.mean(0)) ** 2).sum(1).argmax())
     centers = points[[first]]
     while len(centers) < k:
@@ -88,9 +106,9 @@ def k_means(points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     clusters = _squares(points, centers).argmin(1)
     for _ in range(_ROUNDS):
         for number in range(len(centers)):
-            own = points[clusters == number]
-            if len(own):
-                centers[number] = own.mean(0)
+            members = points[clusters == number]
+            if len(members):
+                centers[number] = members.mean(0)
         new = _squares(points, centers).argmin(1)
         if (new == clusters).all():
             break
@@ -99,6 +117,6 @@ def k_means(points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _squares(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Squared distances, [points, centers]."""
-    found: np.ndarray = ((points[:, None, :] - centers[None, :, :]) ** 2).sum(2)
-    return found
+    """Return the squared distances, float64[n_points, n_centers]."""
+    squares: np.ndarray = ((points[:, None, :] - centers[None, :, :]) ** 2).sum(2)
+    return squares

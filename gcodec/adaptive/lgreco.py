@@ -1,5 +1,7 @@
-"""L-GreCo: the least to send, layer by layer, for the error of a uniform setting (Alimohammadi et al., MLSys 2024,
-Algorithm 1)."""
+"""L-GreCo chooses settings layer by layer, at min cost for the error of a uniform setting.
+
+Alimohammadi et al., MLSys 2024, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch
 
 from ..compressors.casts import Dense
 from ..compressors.contract import Compressor, check_whole
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_choice
 from .accordion import Accordion
 from .contract import Planner, Settings, Shapes, check_source
 from .families import METHODS, Range, errors_of
@@ -25,17 +27,26 @@ METRICS = ("squared", "plain")
 
 @dataclass
 class LGreCo(Planner):
-    """At the end of every ``period`` steps each tensor gets the setting that makes the sum of costs least, while the
-    errors on accumulated gradients sum up to no more than those of the reference settings.
+    """Minimizes the sum of costs at the end of every period, with errors that sum up to no more than the references'.
 
-    ``reference``: a setting that is known to train well; before the first decision it is everybody's. ``range`` of
-    settings around it. ``others``: further families, by a setting of each, with ranges of their own around it: every
-    tensor then gets the best of all (the paper's future work). ``cost`` of a setting. ``bins``: D. ``metric``:
-    "squared" L2 errors, for which the paper has a theorem, or "plain" ones, as in its code. ``method`` and ``steps``
-    for low ranks: see :func:`~gcodec.adaptive.families.errors_of`. ``warmup``: steps at the start in which gradients
-    are sent dense. ``accordion``: decides between two settings of the same family as the reference, tensor by tensor,
-    which then are the reference settings (section 5.3); its own period has no meaning here. ``source``: see
-    :class:`~gcodec.adaptive.contract.Planner`.
+    Errors are those on gradients accumulated over the period.
+
+    Attributes:
+        reference: A setting that is known to train well; all tensors have it before the first decision.
+        range: Range of settings around the reference.
+        others: Further families, given by a setting of each, with the same range around it: every tensor then gets the
+            best of all (the paper's future work).
+        cost: Cost of a setting.
+        period: Steps between decisions.
+        bins: Number of bins of the budget, the paper's D.
+        metric: "squared" L2 errors, for which the paper has a theorem, or "plain" ones, as in its code.
+        method: How errors of low ranks are found, see :func:`~gcodec.adaptive.families.errors_of`.
+        steps: Steps of power iteration for that.
+        warmup: Steps at the start in which gradients are sent dense.
+        accordion: Decides tensor by tensor between two settings of the reference's family, which then are the
+            references (section 5.3); its own period has no meaning here.
+        source: Gradients to decide from, see :class:`~gcodec.adaptive.contract.Planner`.
+        choices: Number of each tensor's setting among its options; empty before the first decision.
     """
 
     kind: ClassVar[str] = "LGreCo"
@@ -52,20 +63,23 @@ class LGreCo(Planner):
     accordion: Accordion | None = None
     source: str = "average"
     changing: ClassVar[tuple[str, ...]] = ("choices",)
-    choices: list[int] = field(default_factory=list, init=False, repr=False)  #: of each tensor's settings; [] so far
+    choices: list[int] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("period", 1), ("bins", 1), ("steps", 1), ("warmup", 0)):
-            check_whole(name, getattr(self, name), least)
+        for name, minimum in (("period", 1), ("bins", 1), ("steps", 1), ("warmup", 0)):
+            check_whole(name, getattr(self, name), minimum)
         check_source(self.source)
-        if self.metric not in METRICS or self.method not in METHODS:
-            raise InvalidArgument(f"metric={self.metric!r}, method={self.method!r}; of {METRICS}, {METHODS}")
+        check_choice("metric", self.metric, METRICS)
+        check_choice("method", self.method, METHODS)
         for family in (self.reference, *self.others):
             _ = family.value  # raises where there is no knob
         if self.accordion is not None:
             for setting in (self.accordion.mild, self.accordion.harsh):
                 if setting != self.reference.at(_number(setting)):
-                    raise InvalidArgument(f"{setting!r} is not a setting of {self.reference!r}'s family")
+                    raise InvalidArgument(
+                        f"accordion's settings must differ from reference={self.reference!r} in the knob alone, "
+                        f"unlike {setting!r}"
+                    )
 
     def start(self, shapes: Shapes, size: int) -> None:
         super().start(shapes, size)
@@ -74,13 +88,13 @@ class LGreCo(Planner):
         self.options = {name: self._options(shape) for name, shape in shapes.items()}
 
     def _options(self, shape: Sequence[int]) -> list[Compressor]:
-        """The settings of one tensor, the reference's family first."""
-        found = self.range.settings(self.reference, shape)
+        """Return the settings that a tensor can have, the reference's family first."""
+        options = self.range.settings(self.reference, shape)
         if self.accordion is not None:
-            found += [setting for setting in (self.accordion.mild, self.accordion.harsh) if setting not in found]
+            options += [setting for setting in (self.accordion.mild, self.accordion.harsh) if setting not in options]
         for other in self.others:
-            found += [setting for setting in self.range.settings(other, shape) if setting not in found]
-        return found
+            options += [setting for setting in self.range.settings(other, shape) if setting not in options]
+        return options
 
     def settings(self, step: int, rate: float | None) -> Settings:
         references = self._references() if self.accordion is None else self.accordion.settings(step, rate)
@@ -100,8 +114,10 @@ class LGreCo(Planner):
         return len(self.shapes) * (1 if self.accordion is None else 2)
 
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
-        """The number of each tensor's setting among its options, and before these, with Accordion, its norms. Where a
-        mean is not finite, the settings stay as they are."""
+        """Return the number of each tensor's setting among its options; with Accordion its norms come first.
+
+        Where a mean is not finite, the settings stay as they are.
+        """
         references, norms = self._references(), list[float]()
         if self.accordion is not None:
             norms = self.accordion.decide(means)
@@ -139,8 +155,8 @@ class LGreCo(Planner):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         super().load_state_dict(state)
         if self.accordion is not None:
-            own = state.get("accordion")
-            self.accordion.load_state_dict(own if isinstance(own, dict) else {})
+            accordion_state = state.get("accordion")
+            self.accordion.load_state_dict(accordion_state if isinstance(accordion_state, dict) else {})
 
 
 def _number(setting: Compressor) -> float:

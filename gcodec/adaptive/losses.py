@@ -1,4 +1,4 @@
-"""Losses of settings on a tensor, as squared L2 norms, and settings by the compression factor they come to."""
+"""Compute what settings lose of a tensor, as squared L2 norms, and find settings by their compression factor."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ from ..kernels.core.jit import kernel
 from ..tensors import kernel_view
 
 _SLACK = 1 + 1e-9
-_SHIFT = 15  #: sizes that share a bin of the histogram agree in exponent and 8 mantissa bits: to 0.4 %
+_SHIFT = 15  #: magnitudes of a bin of the histogram agree in exponent and 8 mantissa bits: to 0.4 %
 _BINS = 1 << 31 - _SHIFT
-_ULPS = np.append(2.0 ** (np.maximum(np.arange(255), 1) - 150.0), np.nan)  #: the last is of infinity and NaN
+#: Value of the mantissa's last bit by exponent field; the last one, of infinity and NaN, is NaN.
+_ULPS = np.append(2.0 ** (np.maximum(np.arange(255), 1) - 150.0), np.nan)
 
 
 def square(tensor: torch.Tensor) -> float:
-    """The squared L2 norm, added up in float64."""
+    """Return the squared L2 norm, added up in float64."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
 
 
 def loss(setting: Compressor, tensor: torch.Tensor, memory: Memory | None = None) -> float:
-    """The squared L2 norm of what a setting loses of a tensor on a single rank. ``memory``: what its factors start
-    from; stays as it is."""
+    """Return the squared L2 norm of what a setting loses of a tensor on a single rank.
+
+    Args:
+        setting: The setting.
+        tensor: The tensor.
+        memory: What its factors start from; it is not changed.
+    """
     if isinstance(setting, Frames) and setting.optimizer is None:
         if setting.bits is None:
             return 0.0
@@ -41,8 +47,10 @@ def loss(setting: Compressor, tensor: torch.Tensor, memory: Memory | None = None
 
 
 def rounded_to_bits(tensor: torch.Tensor, bits: int) -> torch.Tensor:
-    """A tensor with ``bits`` mantissa bits of each value, to nearest, ties to even: what :class:`Frames` sends, but for
-    denormals and a second rounding of the average."""
+    """Round the values of a tensor to ``bits`` mantissa bits, to nearest, ties to even.
+
+    That is what :class:`Frames` sends, but for denormals and a second rounding of the average.
+    """
     mantissa, exponent = torch.frexp(tensor.to(wide(tensor.dtype)))
     unit = 2.0 ** (bits + 1)  # frexp's mantissa is in [0.5, 1): the leading bit is one of these
     return torch.ldexp(torch.round(mantissa * unit) / unit, exponent).to(tensor.dtype)
@@ -51,11 +59,18 @@ def rounded_to_bits(tensor: torch.Tensor, bits: int) -> torch.Tensor:
 def at_factor(
     compressor: Compressor, factor: float, shape: Sequence[int], dense: Compressor | None = None
 ) -> Compressor:
-    """The setting of a compressor that sends 1 / ``factor`` of a tensor's floats; ``dense``: what that is for a factor
-    of 1 or less.
+    """Return the setting of a compressor that sends 1 / ``factor`` of a tensor's floats.
 
-    A density is exactly that; of whole-numbered knobs it is the greatest that sends no more, or the least there is.
-    Raises InvalidArgument for a compressor without a knob.
+    A density is exactly that; a whole-numbered knob gets its greatest value that sends no more, or its lowest one.
+
+    Args:
+        compressor: A compressor with a knob.
+        factor: The compression factor.
+        shape: Shape of the tensor.
+        dense: Setting for a factor of 1 or less; None for :class:`Dense`.
+
+    Raises:
+        InvalidArgument: The compressor has no knob.
     """
     if factor <= 1:
         return Dense() if dense is None else dense
@@ -69,62 +84,70 @@ def at_factor(
         else:
             break
     if best is None:
-        raise InvalidArgument(f"{compressor!r} has no setting for a factor of {factor}")
+        raise InvalidArgument(f"{compressor!r} has no setting for a tensor of shape {tuple(shape)}, at any factor")
     return best
 
 
-def whole_values(compressor: Compressor, shape: Sequence[int], least: int = 1, most: int = 64) -> list[int]:
-    """The values that a whole-numbered knob can have, from ``least`` to ``most`` (or a matrix's own rank)."""
+def whole_values(compressor: Compressor, shape: Sequence[int], low: int = 1, high: int = 64) -> list[int]:
+    """Return the values that a whole-numbered knob can have, from ``low`` to ``high`` (a rank: to the matrix's own)."""
     if compressor.knob == "rank":
         rows = shape[0] if shape else 1
-        most = max(min(rows, math.prod(shape[1:])), 1)
-    found = []
-    for value in range(max(least, 1), most + 1):
+        high = max(min(rows, math.prod(shape[1:])), 1)
+    values = []
+    for value in range(max(low, 1), high + 1):
         try:
             compressor.at(value)
         except InvalidArgument:
             continue
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
-# What many settings of one family lose, from a single pass over a tensor; float32 on the CPU.
+# Errors of many settings of one family, from a single pass over a tensor; float32 on the CPU.
 
 def flat_values(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's values as the kernels take them, float32[n]."""
+    """Return a tensor's values as the kernels take them, float32[n]."""
     return kernel_view(tensor.detach().cpu().float().contiguous().reshape(-1).numpy())
 
 
 def left_out(values: np.ndarray, kept: Sequence[int]) -> np.ndarray:
-    """The sum of squares of all but the k greatest values, for each k: float64. Values of the bin in which a k ends
-    count as equal, so that the sum may be too great, by 0.8 % of that bin's share. NaN for values that are not
-    finite."""
+    """Return the sum of squares of all but the k values of max magnitude, for each k.
+
+    Values of the bin in which a k ends count as equal, so the sum may be too great, by 0.8 % of that bin's share.
+
+    Args:
+        values: float32[n].
+        kept: The numbers k.
+
+    Returns:
+        float64[len(kept)]; NaN where a value is not finite.
+    """
     counts, squares = np.zeros(_BINS, np.int64), np.zeros(_BINS)
     _histogram(values.view(np.uint32), values, counts, squares)
     if not np.isfinite(squares).all():
         return np.full(len(kept), np.nan)
-    counts_below, squares_below = (np.concatenate([[0], one.cumsum()]) for one in (counts, squares))
-    left = len(values) - np.asarray(kept)
-    at = np.minimum(np.searchsorted(counts_below, left, side="right") - 1, _BINS - 1)
+    counts_below, squares_below = (np.concatenate([[0], bins.cumsum()]) for bins in (counts, squares))
+    n_left_out = len(values) - np.asarray(kept)
+    at = np.minimum(np.searchsorted(counts_below, n_left_out, side="right") - 1, _BINS - 1)
     mean = squares[at] / np.maximum(counts[at], 1)
-    found: np.ndarray = squares_below[at] + (left - counts_below[at]) * mean
-    return found
+    sums: np.ndarray = squares_below[at] + (n_left_out - counts_below[at]) * mean
+    return sums
 
 
 def quantized(values: np.ndarray, settings: Sequence[QSGD]) -> np.ndarray:
-    """The expectation of what each of some settings loses, which differ in bits only: float64."""
-    found, first = np.zeros(len(settings)), settings[0]
+    """Return the expected errors of settings that differ in bits only, float64[n_settings]."""
+    errors, first = np.zeros(len(settings)), settings[0]
     levels = np.array([setting.levels for setting in settings], np.float64)
-    _quantize(values, np.int64(first.bucket), first.norm == "max", first.stochastic, levels, found)
-    return found
+    _quantize(values, np.int64(first.bucket), first.norm == "max", first.stochastic, levels, errors)
+    return errors
 
 
 def cut(values: np.ndarray, bits: Sequence[int]) -> np.ndarray:
-    """Return what rounding to each number of mantissa bits loses: float64."""
-    drops = np.array([23 - min(one, 23) for one in bits], np.uint32)
-    found = np.zeros(len(drops))
-    _round(values.view(np.uint32), _ULPS, drops, found)
-    return found
+    """Return the error of rounding to each number of mantissa bits, float64[len(bits)]."""
+    drops = np.array([23 - min(n_bits, 23) for n_bits in bits], np.uint32)
+    errors = np.zeros(len(drops))
+    _round(values.view(np.uint32), _ULPS, drops, errors)
+    return errors
 
 
 @kernel
@@ -136,9 +159,12 @@ def _histogram(bits: Any, values: Any, counts: Any, squares: Any) -> None:
 
 
 @kernel
-def _quantize(values: Any, bucket: Any, by_max: Any, stochastic: Any, levels: Any, found: Any) -> None:
-    """A value between two levels, a share f of the distance above the lower one, loses f (1 - f) of the squared
-    distance in expectation; to the nearest level, the square of what is less of f and 1 - f."""
+def _quantize(values: Any, bucket: Any, by_max: Any, stochastic: Any, levels: Any, errors: Any) -> None:
+    """Add up the expected squared errors of QSGD, for each number of levels.
+
+    A value between two levels, a share f of the distance above the lower one, loses f (1 - f) of the squared distance
+    in expectation; rounded to the nearest level, min(f, 1 - f)^2 of it.
+    """
     n = len(values)
     for begin in range(0, n, bucket):
         end = min(begin + bucket, n)
@@ -156,13 +182,15 @@ def _quantize(values: Any, bucket: Any, by_max: Any, stochastic: Any, levels: An
                 share = place - np.floor(place)
                 rest = 1 - share
                 total += share * rest if stochastic else min(share, rest) * min(share, rest)
-            found[j] += total / (scale * scale)
+            errors[j] += total / (scale * scale)
 
 
 @kernel
-def _round(bits: Any, ulps: Any, drops: Any, found: Any) -> None:
-    """The nearest multiple of a unit is as far as the nearer end of the interval between two; in runs that stay in
-    cache. ``ulps``: the size of a mantissa's last place, by exponent field."""
+def _round(bits: Any, ulps: Any, drops: Any, errors: Any) -> None:
+    """Add up the squared errors of rounding, for each number of dropped bits, in runs that stay in cache.
+
+    A mantissa whose dropped bits are r is r or 2**drop - r units from the next multiples, of which the nearer counts.
+    """
     n = len(bits)
     for begin in range(0, n, 1024):
         end = min(begin + 1024, n)
@@ -173,4 +201,4 @@ def _round(bits: Any, ulps: Any, drops: Any, found: Any) -> None:
                 ulp = ulps[(bits[i] >> np.uint32(23)) & np.uint32(0xFF)]
                 lost = np.float64(min(rest, np.uint32(unit - rest))) * ulp
                 total += lost * lost
-            found[j] += total
+            errors[j] += total

@@ -1,9 +1,8 @@
-"""Several settings tried on one tensor, each on what the one before it has left: GraVAC's multi-level compression
-(section IV-C).
+"""Try several settings on one tensor, each on what the one before it has kept (GraVAC, section IV-C).
 
-A choice of values is made once and refined: the second setting looks at the values that the first has chosen, a tenth
-or a hundredth of all, and what is sent in the end needs no third choice. Compressors that choose no values are tried on
-the tensor as it is, and compress it again when it is sent.
+A choice of values is made once and refined: the second setting reads the values that the first has chosen, a tenth or a
+hundredth of all, and what is sent in the end needs no third choice. Compressors that choose no values are tried on the
+tensor as it is, and compress it again when it is sent.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class ProbeResult(NamedTuple):
     """A setting that was tried on a tensor.
 
     Attributes:
-        compressor: What sends it, should it be chosen.
-        kept: The squared norm of what it leaves (``contract.Measured``).
+        compressor: Sends the tensor, should this setting be chosen.
+        kept: The squared norm of what the setting keeps (``contract.Measured``).
     """
 
     compressor: Compressor
@@ -36,8 +35,12 @@ class ProbeResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chosen(Compressor):
-    """Sends the values at ``indices``, int64[k], ascending, as ``setting`` would if it had chosen them. For a single
-    step."""
+    """Sends chosen values as a setting would if it had chosen them; for a single step.
+
+    Attributes:
+        setting: The setting.
+        indices: int64[k], ascending, the chosen values.
+    """
 
     setting: Sparsifier | RandomK
     indices: torch.Tensor
@@ -46,11 +49,11 @@ class Chosen(Compressor):
         if isinstance(self.setting, Sparsifier):
             return (yield from self.setting.send(gradient, self.indices, place))
         flat = gradient.reshape(-1)
-        own = flat[self.indices]
-        mean = yield from all_reduce_mean(own.clone(), place.size)
+        values = flat[self.indices]
+        mean = yield from all_reduce_mean(values.clone(), place.size)
         average = torch.zeros_like(flat)
         average[self.indices] = mean
-        return Outcome(average.view(gradient.shape), SparseValues(self.indices, own), own.numel())
+        return Outcome(average.view(gradient.shape), SparseValues(self.indices, values), values.numel())
 
     def floats(self, shape: Sequence[int]) -> float:
         return self.setting.floats(shape)
@@ -59,7 +62,7 @@ class Chosen(Compressor):
 def probe_settings(
     fed: torch.Tensor, settings: Sequence[Compressor], memory: Memory, place: Place, nested: bool = True
 ) -> list[ProbeResult]:
-    """Try settings on a tensor, from mild to harsh, and return what each leaves of it.
+    """Try settings on a tensor, from mild to harsh, and return what each keeps of it.
 
     Args:
         fed: The tensor, with error feedback.
@@ -68,20 +71,20 @@ def probe_settings(
         place: The rank and the tensor's name.
         nested: Let each setting choose among the values that the one before has chosen; otherwise among all.
     """
-    found: list[ProbeResult] = []
+    results: list[ProbeResult] = []
     chosen: SparseValues | None = None
     flat = fed.reshape(-1)
     for setting in settings:
         if isinstance(setting, Dense):
-            found.append(ProbeResult(setting, square(fed)))
+            results.append(ProbeResult(setting, square(fed)))
         elif isinstance(setting, Sparsifier | RandomK) and chooses(setting):
             chosen = _choice(setting, flat, chosen if nested else None, memory, place)
-            found.append(ProbeResult(Chosen(setting, chosen.indices), square(chosen.values)))
+            results.append(ProbeResult(Chosen(setting, chosen.indices), square(chosen.values)))
         else:
             whole = square(fed)
             lost = loss(setting, fed, memory)
-            found.append(ProbeResult(setting, whole - lost if lost < whole or math.isnan(lost) else 0.0))
-    return found
+            results.append(ProbeResult(setting, whole - lost if lost < whole or math.isnan(lost) else 0.0))
+    return results
 
 
 def chooses(setting: Sparsifier | RandomK) -> bool:
@@ -92,8 +95,7 @@ def chooses(setting: Sparsifier | RandomK) -> bool:
 def _choice(
     setting: Sparsifier | RandomK, flat: torch.Tensor, among: SparseValues | None, memory: Memory, place: Place
 ) -> SparseValues:
-    """The values that a setting keeps, ``among`` those of a milder one, or of all: a later choice among these reads
-    nothing of the tensor."""
+    """Return the values that a setting keeps, among those of a milder one, or among all values of the tensor."""
     if isinstance(setting, Sparsifier) and among is not None:
         return setting.refine(among, flat.numel(), memory, place)
     if isinstance(setting, Sparsifier):

@@ -1,5 +1,7 @@
-"""An optimizer around an optimizer, which averages gradients before each step: the paper's GravacOptimizer
-(section III), for any controller."""
+"""An optimizer around an optimizer, which averages gradients before each step.
+
+It is GraVAC's GravacOptimizer (section III of the paper), for any controller.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,27 @@ Communicate = Callable[[Generator[Request, Any, Any]], Any]
 
 
 class AdaptiveOptimizer(torch.optim.Optimizer):
-    """Averages the gradients over ranks, compressed as the controller of ``adaptive`` says, and steps ``optimizer``.
+    """Averages the gradients over ranks, compressed as a controller says, and steps the optimizer inside.
 
         adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1)), rank, size), GraVAC(TopK(0.1)))
         optimizer = AdaptiveOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
                                       adaptive, communicate)
 
-    The model is not under DDP: its gradients are this rank's own until the step. ``communicate``: has a conversation
-    with the other ranks, and returns what it comes to (``compressors.alone`` where there are none). Learning-rate
-    schedulers and the rest take this in the place of ``optimizer``: parameter groups and state are the same objects.
+    The model is not under DDP: its gradients are this rank's own until the step. Learning-rate schedulers and the rest
+    take this in place of the optimizer: parameter groups and state are the same objects. The controller is told the
+    learning rate of the first parameter group.
 
-    The controller hears the learning rate of the first parameter group, and ``samples`` per step and rank. Raises
-    InvalidArgument for a parameter of the optimizer without a name, or for a momentum that the plan must not be
-    combined with.
+    Args:
+        optimizer: The optimizer inside.
+        named_parameters: Parameters with their names, all of the optimizer's among them.
+        adaptive: Averages the gradients.
+        communicate: Has a conversation with the other ranks, and returns its result (``compressors.alone`` where there
+            are none).
+        samples: Samples per step and rank.
+
+    Raises:
+        InvalidArgument: A parameter of the optimizer has no name, or the plan's feedback must not be combined with the
+            optimizer's momentum.
     """
 
     def __init__(
@@ -43,20 +53,33 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         self.optimizer, self.adaptive, self.communicate = optimizer, adaptive, communicate
         self.samples = samples
         self._params = dict(named_parameters)
-        known = {id(param) for param in self._params.values()}
-        if any(id(param) not in known for group in optimizer.param_groups for param in group["params"]):
-            raise InvalidArgument("the optimizer has parameters that are not in named_parameters")
+        named = {id(param) for param in self._params.values()}
+        unnamed = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in named]
+        if unnamed:
+            raise InvalidArgument(
+                f"named_parameters must have all parameters of the optimizer; {len(unnamed)} are missing, the first of "
+                f"shape {tuple(unnamed[0].shape)}"
+            )
         feedback = adaptive.averager.plan.feedback
         if feedback is not None:
             feedback.check(optimizer)
 
     def step(self, closure: Any = None) -> Any:
-        """Average, then step. A parameter without gradient counts as one of zeros, for others may have one.
+        """Average the gradients, then step.
 
-        Raises InvalidArgument for a closure, whose gradients would not be averaged.
+        A parameter without a gradient counts as one of zeros, for other ranks may have a gradient of it.
+
+        Args:
+            closure: None.
+
+        Returns:
+            What the optimizer's ``step`` returns.
+
+        Raises:
+            InvalidArgument: There is a closure, whose gradients would not be averaged.
         """
         if closure is not None:
-            raise InvalidArgument("a closure computes gradients that nobody averages")
+            raise InvalidArgument("closure must be None: its gradients would not be averaged")
         params = {name: param for name, param in self._params.items() if param.requires_grad}
         gradients = {
             name: torch.zeros_like(param) if param.grad is None else param.grad for name, param in params.items()
@@ -82,43 +105,50 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         inner = self.optimizer.state_dict()
         state = {name: pack_state(inner["state"].get(number)) for number, name in enumerate(self._stepped)}
         whole = {"groups": pack_state(inner["param_groups"]), "state": state}
-        return {"version": 1, "optimizer": whole, self._own: packed_state(self.adaptive, self._params)}
+        return {"version": 1, "optimizer": whole, self._rank_key: packed_state(self.adaptive, self._params)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict` of the same rank, bit for bit. Raises InvalidArgument for another version's,
-        rank's, controller's or model's."""
-        own, inner = state_dict.get(self._own), state_dict.get("optimizer", {})
+        """Go on from a state, bit for bit.
+
+        Args:
+            state_dict: What :meth:`state_dict` returned on the same rank.
+
+        Raises:
+            InvalidArgument: The state is of another version, rank, controller or model.
+        """
+        rank_state, inner = state_dict.get(self._rank_key), state_dict.get("optimizer", {})
         names = list(inner.get("state", {}))
-        if state_dict.get("version") != 1 or own is None or sorted(names) != sorted(self._stepped):
+        if state_dict.get("version") != 1 or rank_state is None or sorted(names) != sorted(self._stepped):
             raise InvalidArgument(
-                f"a state of version {state_dict.get('version')} with {list(state_dict)}, of {names}: "
-                f"this is version 1, {self._own}, of {self._stepped}"
+                f"the state must be of version 1 with {self._rank_key!r}, for parameters {self._stepped}, not of "
+                f"version {state_dict.get('version')} with {list(state_dict)}, for {names}"
             )
         groups = unpack_state(inner["groups"])
-        for group, now in zip(groups, self.optimizer.param_groups, strict=False):
-            group |= {key: tuple(group[key]) for key, one in now.items() if isinstance(one, tuple) and key in group}
-        known = {number: unpack_state(inner["state"][name]) for number, name in enumerate(self._stepped)}
-        load_packed_state(self.adaptive, own, self._params)
+        for group, current in zip(groups, self.optimizer.param_groups, strict=False):
+            group |= {key: tuple(group[key]) for key, x in current.items() if isinstance(x, tuple) and key in group}
+        states = {number: unpack_state(inner["state"][name]) for number, name in enumerate(self._stepped)}
+        load_packed_state(self.adaptive, rank_state, self._params)
         self.optimizer.load_state_dict(
-            {"state": {number: one for number, one in known.items() if one is not None}, "param_groups": groups}
+            {"state": {number: state for number, state in states.items() if state is not None}, "param_groups": groups}
         )
 
     @property
-    def _own(self) -> str:
+    def _rank_key(self) -> str:
+        """The key of this rank's entry in a state."""
         return f"rank{self.adaptive.averager.rank}"
 
     @property
     def _stepped(self) -> list[str]:
-        """Names of the optimizer's parameters, in the order in which its state numbers them."""
+        """The names of the optimizer's parameters, in the order in which its state numbers them."""
         names = {id(param): name for name, param in self._params.items()}
         return [names[id(param)] for group in self.optimizer.param_groups for param in group["params"]]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raises InvalidArgument: names are known from the start."""
-        raise InvalidArgument("a new parameter group has no names: make a new AdaptiveOptimizer")
+        """Raise InvalidArgument: parameters of a new group would have no names."""
+        raise InvalidArgument("parameter groups cannot be added, for their parameters have no names: make a new one")
 
     def __getattr__(self, name: str) -> Any:
-        """Parameter groups, state and defaults are the inner optimizer's."""
+        """Return the inner optimizer's parameter groups, state and defaults."""
         if name == "optimizer":  # not made yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)

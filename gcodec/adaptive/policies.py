@@ -13,7 +13,7 @@ class ScalingPolicy(ABC):
 
     @abstractmethod
     def factors(self, least: float, most: float) -> list[float]:
-        """Rising factors above ``least``, at least up to ``most``, if the rule goes as far."""
+        """Return rising factors above ``least``, at least up to ``most``, if the rule goes as far."""
 
     def candidates(self, least: float, most: float) -> list[float]:
         """Return the factors below ``most``, and ``most`` itself."""
@@ -22,48 +22,60 @@ class ScalingPolicy(ABC):
 
 @dataclass(frozen=True)
 class Exponential(ScalingPolicy):
-    """``least`` times ``base`` to the power of 1, 2, 4, 8 ...: 10, 20, 40, 160, 1000."""
+    """Candidates are the lowest factor times powers of a base, of exponents 1, 2, 4, 8 ...: 10, 20, 40, 160, 1000.
+
+    Attributes:
+        base: The base, above 1.
+    """
 
     base: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.base > 1:
-            raise InvalidArgument(f"base={self.base} is not above 1")
+            raise InvalidArgument(f"base must be above 1, not {self.base}")
 
     def factors(self, least: float, most: float) -> list[float]:
-        found, power = [least * self.base], 2
-        while found[-1] < most:
-            found.append(least * self.base**power)
+        factors, power = [least * self.base], 2
+        while factors[-1] < most:
+            factors.append(least * self.base**power)
             power *= 2
-        return found
+        return factors
 
 
 @dataclass(frozen=True)
 class Geometric(ScalingPolicy):
-    """``least`` times powers of ``ratio``: 10, 20, 40, 80 ..."""
+    """Candidates are the lowest factor times powers of a ratio: 10, 20, 40, 80 ...
+
+    Attributes:
+        ratio: The ratio, above 1.
+    """
 
     ratio: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.ratio > 1:
-            raise InvalidArgument(f"ratio={self.ratio} is not above 1")
+            raise InvalidArgument(f"ratio must be above 1, not {self.ratio}")
 
     def factors(self, least: float, most: float) -> list[float]:
-        found = [least * self.ratio]
-        while found[-1] < most:
-            found.append(found[-1] * self.ratio)
-        return found
+        factors = [least * self.ratio]
+        while factors[-1] < most:
+            factors.append(factors[-1] * self.ratio)
+        return factors
 
 
 @dataclass(frozen=True)
 class Listed(ScalingPolicy):
-    """Candidates from a list of factors, which must rise."""
+    """Candidates are given.
+
+    Attributes:
+        values: The factors, rising.
+    """
 
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not self.values or sorted(set(self.values)) != list(self.values):
-            raise InvalidArgument(f"values={self.values} do not rise")
+            raise InvalidArgument(f"values must be one or more rising factors, not {self.values}")
 
     def factors(self, least: float, most: float) -> list[float]:
         return [factor for factor in self.values if factor > least]

@@ -14,16 +14,26 @@ from ..errors import InvalidArgument
 
 
 class Cost(ABC):
-    """A price, in any unit: only sums of them are compared. It must not depend on the rank."""
+    """A price, in any unit, of which only sums are compared. It must not depend on the rank."""
 
     @abstractmethod
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:
-        """The price of a setting for a tensor."""
+        """Return the price of a setting for a tensor.
+
+        Args:
+            name: Name of the tensor.
+            shape: Shape of the tensor.
+            setting: The setting.
+        """
 
 
 @dataclass(frozen=True)
 class Bytes(Cost):
-    """Payload bytes, indices and all, for tensors of ``dtype``."""
+    """Counts payload bytes, indices and all.
+
+    Attributes:
+        dtype: Dtype of the tensors.
+    """
 
     dtype: torch.dtype = torch.float32
 
@@ -33,7 +43,7 @@ class Bytes(Cost):
 
 @dataclass(frozen=True)
 class Floats(Cost):
-    """Floats as papers count them, without indices."""
+    """Counts floats as papers do, without indices."""
 
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:
         return setting.floats(shape)
@@ -41,8 +51,14 @@ class Floats(Cost):
 
 @dataclass(frozen=True)
 class Prioritized(Cost):
-    """``cost`` times the number of the bucket that a tensor is in, from 1, in the order of transmission: what is sent
-    last is waited for most (appendix B of L-GreCo's paper)."""
+    """Multiplies a cost by the number of the tensor's bucket, for the last bucket is waited for longest.
+
+    Appendix B of L-GreCo's paper.
+
+    Attributes:
+        cost: The cost.
+        buckets: Number of each tensor's bucket, from 1, in the order of transmission.
+    """
 
     cost: Cost
     buckets: Mapping[str, int]
@@ -53,8 +69,13 @@ class Prioritized(Cost):
 
 @dataclass(frozen=True)
 class Seconds(Cost):
-    """Transmission time: payload bytes times what a byte of the tensor's bucket takes, ``per_byte``, and what each
-    tensor takes beside its bytes, ``fixed`` (seconds both; the same numbers on all ranks)."""
+    """Estimates the time of transmission, from numbers that are the same on all ranks.
+
+    Attributes:
+        per_byte: Seconds that a byte of each tensor takes, by the tensor's name.
+        fixed: Seconds that each tensor takes beside its bytes.
+        dtype: Dtype of the tensors.
+    """
 
     per_byte: Mapping[str, float]
     fixed: float = 0.0
@@ -67,9 +88,21 @@ class Seconds(Cost):
     def measured(
         cls, buckets: Mapping[str, int], seconds: Mapping[int, float], sent_bytes: Mapping[int, float]
     ) -> Self:
-        """From what each bucket took: ``seconds`` that training waited for it, and ``sent_bytes``. A bucket that hides
-        behind the backward pass has few of the former, so its bytes are cheap. ``buckets``: of each tensor."""
-        wrong = [bucket for bucket in buckets.values() if not (seconds[bucket] >= 0 and sent_bytes[bucket] > 0)]
-        if wrong:
-            raise InvalidArgument(f"buckets {sorted(set(wrong))} took no bytes, or less than no time")
+        """Return the cost that follows from measurements of buckets.
+
+        Training hardly waits for a bucket that hides behind the backward pass, so its bytes are cheap.
+
+        Args:
+            buckets: Bucket of each tensor.
+            seconds: Seconds that training waited for each bucket, at least 0.
+            sent_bytes: Bytes that each bucket sent, above 0.
+
+        Raises:
+            InvalidArgument: A measurement is outside its range.
+        """
+        for bucket in buckets.values():
+            if not seconds[bucket] >= 0:
+                raise InvalidArgument(f"seconds of bucket {bucket} must be at least 0, not {seconds[bucket]}")
+            if not sent_bytes[bucket] > 0:
+                raise InvalidArgument(f"sent_bytes of bucket {bucket} must be above 0, not {sent_bytes[bucket]}")
         return cls({name: seconds[bucket] / sent_bytes[bucket] for name, bucket in buckets.items()})

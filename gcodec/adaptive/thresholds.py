@@ -1,4 +1,4 @@
-"""Rethink-GS: one hard threshold for all layers and steps (Sahu et al., NeurIPS 2021)."""
+"""Rethink-GS has one hard threshold for all layers and steps (Sahu et al., NeurIPS 2021)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from .contract import Planner, Settings, check_source
 
 @dataclass(frozen=True)
 class HardThreshold(Sparsifier):
-    """Sends the values of size ``threshold`` or more, be they many or none, and the largest one if none.
+    """Sends the values whose magnitude reaches a threshold, however many they are; the largest one if none does.
 
-    ``density``: about what share of values that is, for :meth:`floats`; nothing depends on it.
+    ``density``, of :class:`~gcodec.compressors.sparse.Sparsifier`, is an estimate for :meth:`floats` alone.
+
+    Attributes:
+        threshold: The threshold, at least 0.
     """
 
     threshold: float = 0.0
@@ -28,7 +31,7 @@ class HardThreshold(Sparsifier):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.threshold >= 0:
-            raise InvalidArgument(f"threshold={self.threshold} is negative")
+            raise InvalidArgument(f"threshold must be at least 0, not {self.threshold}")
 
     def chosen(self, flat: torch.Tensor, memory: Memory, place: Place) -> torch.Tensor:
         return self.select(flat, memory, place)
@@ -42,9 +45,14 @@ class HardThreshold(Sparsifier):
 class GlobalThreshold(Planner):
     """A hard threshold for all tensors of a model, which layers of large gradients exceed more often.
 
-    ``threshold``: lambda; None: after ``period`` steps the one that a share ``density`` of all values of the mean
-    gradient reaches, from then on for good; before, gradients are sent by it as if by Top-k, tensor by tensor
-    (``initial``).
+    Attributes:
+        initial: Sends tensors while there is no threshold; its density is the share of values that the threshold aims
+            at.
+        threshold: The paper's lambda, above 0. None to choose it after the first period, for good, so that the share
+            of all values of the mean gradient reaches it.
+        period: Steps after which the threshold is chosen.
+        source: Gradients to decide from, see :class:`~gcodec.adaptive.contract.Planner`.
+        found: The threshold in use; 0 while there is none. The name stands in saved states.
     """
 
     kind: ClassVar[str] = "GlobalThreshold"
@@ -53,7 +61,7 @@ class GlobalThreshold(Planner):
     period: int = 1
     source: str = "own"
     changing: ClassVar[tuple[str, ...]] = ("found",)
-    found: float = field(default=0.0, init=False, repr=False)  #: the threshold in use; 0: none so far
+    found: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("period", self.period)
@@ -61,7 +69,7 @@ class GlobalThreshold(Planner):
         check_share("density", self.initial.density)
         if self.threshold is not None:
             if not self.threshold > 0:
-                raise InvalidArgument(f"threshold={self.threshold} is not positive")
+                raise InvalidArgument(f"threshold must be above 0, not {self.threshold}")
             self.found = self.threshold
 
     @property
@@ -70,15 +78,15 @@ class GlobalThreshold(Planner):
         return self.initial.density
 
     def settings(self, step: int, rate: float | None) -> Settings:
-        found = HardThreshold(self.density, self.initial.mantissa_bits, self.found) if self.found else self.initial
-        return dict.fromkeys(self.shapes, found)
+        setting = HardThreshold(self.density, self.initial.mantissa_bits, self.found) if self.found else self.initial
+        return dict.fromkeys(self.shapes, setting)
 
     @property
     def n_numbers(self) -> int:
         return 1
 
     def decide(self, means: Mapping[str, torch.Tensor]) -> list[float]:
-        """The threshold in use, or the one that suits these gradients; 0 if they are not finite."""
+        """Return the threshold in use, or the one that suits these gradients; 0 if they are not finite."""
         if self.found:
             return [self.found]
         sizes = torch.cat([magnitudes_of(means[name].reshape(-1).float()) for name in self.shapes])
