@@ -64,13 +64,15 @@ class Recorder:
         self.every = every
         if not self.steps and every is None:
             raise InvalidArgument("nothing to record: give steps=(1, 20, 100) or every=50")
-        if any(step < 1 for step in self.steps) or (every is not None and every < 1):
-            raise InvalidArgument("steps count from 1: steps and every must be positive")
+        if any(step < 1 for step in self.steps):
+            raise InvalidArgument(f"steps must be at least 1, for they count from 1, not {min(self.steps)}")
+        if every is not None and every < 1:
+            raise InvalidArgument(f"every must be at least 1, not {every}")
         self.optimizer = optimizer
         self.folder = Path(folder)
         self.step = 0
-        wanted = _selection(names)
-        self._parameters = {n: p for n, p in _named_parameters(model).items() if wanted(n)}
+        is_selected = _selection(names)
+        self._parameters = {n: p for n, p in _named_parameters(model).items() if is_selected(n)}
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if not any(id(p) in optimized for p in self._parameters.values()):
             raise InvalidArgument("the optimizer holds none of the model's (selected) parameters")
@@ -105,7 +107,10 @@ class Recorder:
             tensors[f"{PARAM}/{name}"] = parameter
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if not isinstance(key, str) or "/" in key or key in (GRAD, PARAM):
-                    raise InvalidArgument(f"optimizer state {key!r} cannot be named in a dump")
+                    raise InvalidArgument(
+                        f"optimizer state {key!r} cannot be named in a dump: a key must be a string without /, other "
+                        f"than {GRAD!r} and {PARAM!r}"
+                    )
                 tensors[f"{key}/{name}"] = value
         return tensors
 
@@ -195,7 +200,7 @@ class Dump:
 
     def _require(self, key: str) -> None:
         if key not in self.keys:
-            raise InvalidArgument(f"{self.path} has no tensor {key!r}")
+            raise InvalidArgument(f"{self.path} has no tensor {key!r}; Dump.keys has all there are")
 
 
 def write_dump(
@@ -253,7 +258,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
     if not layout.startswith("gcodec-dump-"):
         raise InvalidArgument(f"{path} is not a gcodec dump (its metadata does not say so)")
     if layout != FORMAT:
-        raise Unsupported(f"{path} is a {layout!r}; this version reads {FORMAT!r}")
+        raise Unsupported(f"{path} is a dump of format {layout!r}; this version reads {FORMAT!r}")
     try:
         groups = tuple(json.loads(metadata["groups"]))
         grouped = [name for group in groups for name in group["params"]]
@@ -298,7 +303,7 @@ def _detached(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             continue
         tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
         if hasattr(tensor, "to_local"):
-            raise InvalidArgument(f"{key} is sharded over ranks (DTensor): record an unsharded model")
+            raise InvalidArgument(f"{key} is sharded over ranks (a DTensor); the recorded model must not be")
         tensor = (tensor.to_dense() if tensor.layout != torch.strided else tensor).cpu().contiguous()
         storage = tensor.untyped_storage().data_ptr()
         result[key] = tensor.clone() if storage in seen else tensor

@@ -78,7 +78,7 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
         return _torch_bytes(value)
     array = np.asarray(value)
     if array.dtype.hasobject:
-        raise InvalidArgument("arrays of Python objects cannot be saved")
+        raise InvalidArgument("an array must be of numbers to be saved, not of Python objects")
     name = reinterpreted(array.dtype, dtype) if dtype else name_of(array.dtype.newbyteorder("<"))
     little = array.astype(array.dtype.newbyteorder("<"), copy=False) if array.dtype.byteorder == ">" else array
     return name, array.shape, np.ascontiguousarray(little).reshape(-1).view(np.uint8)
@@ -88,6 +88,8 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
     import torch
 
     if value.layout != torch.strided or value.is_quantized:
-        raise InvalidArgument(f"a {value.layout} tensor of {value.dtype} cannot be saved; only dense ones")
+        raise InvalidArgument(
+            f"a tensor must be dense and not quantized to be saved, not a {value.layout} tensor of {value.dtype}"
+        )
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return str(value.dtype).removeprefix("torch."), tuple(value.shape), flat.view(torch.uint8).numpy()

@@ -129,7 +129,7 @@ def _plan(file: Path, source: FileSource, dtype: str | None, in_folder: bool) ->
         with suppress(InvalidArgument):  # a header says something else
             plan = plan_file(str(file), source, dtype=dtype)
     if not plan.tensors and not in_folder:
-        raise InvalidArgument(f"{file}: holds no tensors, so it is no base")
+        raise InvalidArgument(f"{file}: a base must hold tensors, but there are no tensors in this file")
     return plan
 
 

@@ -76,7 +76,7 @@ def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], By
     except GcodecError as error:
         raise type(error)(f"{where}: {error}") from error
     if part.size != chunk.size:
-        raise Corruption(f"{where}: a chunk of {part.size} bytes where {chunk.size} were expected")
+        raise Corruption(f"{where}: the chunk decodes to {part.size} bytes where {chunk.size} were expected")
     return part
 
 
@@ -108,7 +108,7 @@ def _packed_frame(
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
     stated = zstandard.frame_content_size(payload.data)
     if stated != chunk.size:
-        raise Corruption(f"a Zstandard frame of {stated} bytes where {chunk.size} were expected")
+        raise Corruption(f"its Zstandard frame decodes to {stated} bytes where {chunk.size} were expected")
     decompressor = zstandard.ZstdDecompressor()
     text = decompressor.decompress(payload.data, max_output_size=chunk.size, allow_extra_data=False)
     return np.frombuffer(text, np.uint8)
@@ -121,7 +121,7 @@ def _unpacked_frame(chunk: Chunk, payload: Bytes, base: Callable[[], Bytes] | No
 
     stated = stated_frame_bytes(payload)
     if stated != chunk.stored:
-        raise Corruption(f"a frame of {stated} bytes in a chunk of {chunk.stored}")
+        raise Corruption(f"its frame has {stated} bytes where {chunk.stored} are stored")
     frame, earlier = FrameReader(payload), None
     if base is not None and frame.prelude.refers_to_base:
         dtype = frame.prelude.dtype

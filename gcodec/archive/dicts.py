@@ -66,13 +66,13 @@ def save_file(
     elif mantissa_bits is not None:
         policy = MantissaBits(plan, mantissa_bits, encode_options)
     elif encode_options:
-        raise InvalidArgument(f"{', '.join(encode_options)}: of use only with levels or mantissa_bits")
+        raise InvalidArgument(f"{', '.join(encode_options)}: of use only with levels or mantissa_bits; give one")
     if base is not None and policy is not None:
-        raise InvalidArgument("a base goes with lossless mode, not with levels or mantissa_bits")
+        raise InvalidArgument(f"base is for lossless mode: leave out {'levels' if levels else 'mantissa_bits'}")
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(_bases(base, dtype))
         if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
-            raise InvalidArgument(f"{path}: is the base, and would be replaced")
+            raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
         archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True))
         archive.add(plan, policy, bases.find(plan.path) if bases is not None else None)
 

@@ -94,7 +94,7 @@ class GivenLevels:
         views = {view.name: view for view in plan.tensors}
         for name, indices in levels.items():
             if name not in views:
-                raise InvalidArgument(f"levels for {name!r}, but there is no such tensor")
+                raise InvalidArgument(f"levels has the key {name!r}, but there is no such tensor")
             self._levels[views[name].segment] = np.ascontiguousarray(indices).reshape(-1)
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:

@@ -40,20 +40,20 @@ def read_index(source: ByteSource) -> tuple[FileEntry, ...]:
     """
     check_header(source.read(0, min(source.size, HEADER.size)).tobytes())
     if source.size < HEADER.size + TRAILER.size:
-        raise InsufficientData(f"an archive has at least 40 bytes, this has {source.size}")
+        raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {source.size}")
     trailer = Trailer.read_from(source.read(source.size - TRAILER.size, source.size).tobytes())
     end = source.size - TRAILER.size
     start = end - trailer.index_bytes - padding(trailer.index_bytes)
     if start < HEADER.size:
-        raise Corruption(f"an index of {trailer.index_bytes} bytes in an archive of {source.size}")
+        raise Corruption(f"the index of {trailer.index_bytes} bytes does not fit into the archive of {source.size}")
     stored = source.read(start, end).tobytes()
     index = stored[: trailer.index_bytes]
     trailer.check(index)
     if any(stored[len(index) :]):
-        raise Corruption("padding that is not zero after the index")
+        raise Corruption("the padding after the index is not zero")
     files = index_from_json(_index_text(index, trailer))
     if place_blobs(files) != start:
-        raise Corruption(f"chunks end at byte {place_blobs(files)}, the index begins at {start}")
+        raise Corruption(f"chunks end at byte {place_blobs(files)}, but the index begins at byte {start}")
     return files
 
 
@@ -109,7 +109,7 @@ def _file_from_json(value: object, where: str) -> FileEntry:
     path, format_, exact, size, verbatim, segments, tensors, container, base = _fields(value, where, required, optional)
     where = f"file {path!r}"
     if type(exact) is not bool:
-        raise Corruption(f"{where}: 'exact' is not true or false")
+        raise Corruption(f"{where}: 'exact' must be true or false, not a {type(exact).__name__}")
     entry = FileEntry(
         _text(path, where),
         _text(format_, where),
@@ -129,7 +129,7 @@ def _check_file(entry: FileEntry, where: str) -> None:
     if entry.size != entry.verbatim.bytes + sum(segment.bytes for segment in entry.segments):
         raise Corruption(f"{where}: its parts do not sum to its size")
     if sum(segment.skip for segment in entry.segments) > entry.verbatim.bytes:
-        raise Corruption(f"{where}: segments skip more than the verbatim bytes")
+        raise Corruption(f"{where}: its segments skip more than its {entry.verbatim.bytes} verbatim bytes")
     if len({tensor.name for tensor in entry.tensors}) != len(entry.tensors):
         raise Corruption(f"{where}: two tensors of the same name")
     for tensor in entry.tensors:
@@ -138,14 +138,14 @@ def _check_file(entry: FileEntry, where: str) -> None:
 
 def _check_tensor(tensor: TensorView, segments: Sequence[SegmentEntry], where: str) -> None:
     if tensor.segment >= len(segments):
-        raise Corruption(f"{where}: there is no segment {tensor.segment}")
+        raise Corruption(f"{where}: there is no segment {tensor.segment}, only {len(segments)} segments")
     size = width(tensor.dtype)
     if size is None or 0 in tensor.shape:
         return
     steps = tensor.stride if tensor.stride is not None else row_major(tensor.shape)
     last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, steps, strict=True))
     if (last + 1) * size > segments[tensor.segment].bytes:
-        raise Corruption(f"{where}: does not fit its segment")
+        raise Corruption(f"{where}: it does not fit its segment of {segments[tensor.segment].bytes} bytes")
 
 
 def _blob_to_json(blob: Blob) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _segment_from_json(value: object, where: str) -> SegmentEntry:
     required, optional = ("bytes", "hash", "chunks"), ("skip", "dtype", "lossy", "base")
     size, hash_, chunks, skip, dtype, lossy, base = _fields(value, where, required, optional)
     if dtype not in (None, *FLOATS) or not isinstance(lossy, bool | None):
-        raise Corruption(f"{where}: a segment of dtype {dtype!r}, lossy {lossy!r}")
+        raise Corruption(f"{where}: a segment's dtype must be a type and 'lossy' true, not {dtype!r} and {lossy!r}")
     blob = _blob_fields(size, hash_, chunks, where)
     base = None if base is None else _hash(base, where)
     return SegmentEntry(*blob, skip=_number(skip or 0, where), dtype=dtype, lossy=bool(lossy), base=base)
@@ -176,27 +176,27 @@ def _segment_from_json(value: object, where: str) -> SegmentEntry:
 def _blob_fields(size: object, hash_: object, chunks: object, where: str) -> tuple[int, str, tuple[Chunk, ...]]:
     parts = tuple(_chunk_from_json(chunk, where) for chunk in _array(chunks, where))
     if _number(size, where) != sum(chunk.size for chunk in parts):
-        raise Corruption(f"{where}: chunks do not sum to their blob")
+        raise Corruption(f"{where}: the sizes of its chunks do not sum to {size}")
     return _number(size, where), _hash(hash_, where), parts
 
 
 def _hash(value: object, where: str) -> str:
     if not isinstance(value, str) or not HASH.fullmatch(value):
-        raise Corruption(f"{where}: a hash of the wrong form")
+        raise Corruption(f"{where}: a hash must be a string of 16 lower-case hexadecimal digits")
     return value
 
 
 def _chunk_from_json(value: object, where: str) -> Chunk:
     numbers = [_number(number, where) for number in _array(value, where)]
     if len(numbers) != 3:
-        raise Corruption(f"{where}: a chunk of {len(numbers)} numbers")
+        raise Corruption(f"{where}: a chunk must have 3 numbers, not {len(numbers)}")
     chunk = Chunk(*numbers)
     if chunk.codec >= len(CODECS):
-        raise Unsupported(f"{where}: chunk codec {chunk.codec}")
+        raise Unsupported(f"{where}: chunk codec {chunk.codec} is not known to this version")
     smallest = MIN_FRAME if chunk.codec == FRAME else 1
     fits = chunk.stored == chunk.size if chunk.codec == STORED else smallest <= chunk.stored < chunk.size
     if not 1 <= chunk.size <= MAX_PART or not fits:
-        raise Corruption(f"{where}: a chunk of {chunk.stored} bytes for {chunk.size}")
+        raise Corruption(f"{where}: a chunk with codec {chunk.codec} cannot store {chunk.size} bytes in {chunk.stored}")
     return chunk
 
 
@@ -224,19 +224,19 @@ def _tensor_from_json(value: object, where: str) -> TensorView:
 def _fields(value: object, where: str, required: Sequence[str], optional: Sequence[str] = ()) -> list[Any]:
     """The values of an object's keys, in the order asked for; None for an optional key that is absent."""
     if not isinstance(value, dict):
-        raise Corruption(f"{where}: not an object")
+        raise Corruption(f"{where}: must be an object, not a {type(value).__name__}")
     if missing := [key for key in required if key not in value]:
-        raise Corruption(f"{where}: no {missing[0]!r}")
+        raise Corruption(f"{where}: the key {missing[0]!r} is missing")
     if unknown := value.keys() - {*required, *optional}:
         raise Unsupported(f"{where}: reserved key {min(unknown)!r}")
     if any(value.get(key, 0) is None for key in optional):
-        raise Corruption(f"{where}: null")
+        raise Corruption(f"{where}: a key must be left out rather than null")
     return [value.get(key) for key in (*required, *optional)]
 
 
 def _array(value: object, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise Corruption(f"{where}: not an array")
+        raise Corruption(f"{where}: must be an array, not a {type(value).__name__}")
     return value
 
 
@@ -248,7 +248,7 @@ def _number(value: object, where: str) -> int:
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or len(value) > 1 << 16 or not well_formed(value) or len(value.encode()) > 1 << 16:
-        raise Corruption(f"{where}: not a string of at most 65536 bytes")
+        raise Corruption(f"{where}: must be a string of at most 65536 bytes")
     return value
 
 

@@ -36,9 +36,9 @@ def check_header(data: bytes) -> None:
     if not data.startswith(MAGIC):
         if MAGIC.startswith(data[:4]):
             raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {len(data)}")
-        raise Corruption("not a gcodec archive")
+        raise Corruption(f"not a gcodec archive: it begins with {data[:4]!r} instead of {MAGIC!r}")
     if len(data) > 4 and data[4] != VERSION:
-        raise Unsupported(f"an archive of version {data[4]}; this reads version {VERSION}")
+        raise Unsupported(f"the archive is of version {data[4]}; this gcodec reads version {VERSION}")
     if len(data) < HEADER.size:
         raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {len(data)}")
     if any(data[5:8]):
@@ -71,9 +71,11 @@ class Trailer:
             raise InsufficientData("the archive is cut off: it does not end in a trailer")
         size, raw, hash_, codec, reserved, _ = TRAILER.unpack(data[-TRAILER.size :])
         if codec not in (STORED, ZSTD):
-            raise Unsupported(f"codec {codec} for the index")
+            raise Unsupported(f"the index has codec {codec}, which is not known to this version")
         if any(reserved) or raw > min(MAX_INDEX, (1 << 20) + 100 * size) or (codec == STORED and raw != size):
-            raise Corruption("the trailer holds illegal values")
+            raise Corruption(
+                f"the trailer holds illegal values: an index of {raw} bytes, stored in {size} with codec {codec}"
+            )
         return cls(size, raw, codec, hash_)
 
     def check(self, index: bytes) -> None:

@@ -104,7 +104,7 @@ def naming(path: Path | None) -> Iterator[None]:
 def check_free(path: Path, *, force: bool) -> None:
     """Raises InvalidArgument if ``path`` is a folder, or a file that must not be replaced."""
     if path.is_dir():
-        raise InvalidArgument(f"{path}: is a folder")
+        raise InvalidArgument(f"{path}: must be a file, but is a folder")
     if path.is_file() and not force:
         raise GcodecError(f"{path}: exists already; use force (-f) to replace it")
 

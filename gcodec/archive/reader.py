@@ -97,7 +97,7 @@ class ArchiveReader:
             raise InvalidArgument(f"{self.name}: no tensor is called {name!r}")
         if len(found) > 1:
             files = ", ".join(f"{f.path}:{t.name}" for f, t in found[:3])
-            raise InvalidArgument(f"{self.name}: several tensors are called {name!r}: {files} ...")
+            raise InvalidArgument(f"{self.name}: several tensors are called {name!r}; say which: {files} ...")
         return found[0]
 
     def read(self, name: str, *, like: str | None = None) -> Any:
@@ -245,7 +245,7 @@ class ArchiveReader:
         at, start, chunk, where, base = item
         stored = self._source.read(at, at + chunk.stored + padding(chunk.stored))
         if stored[chunk.stored :].any():
-            raise Corruption(f"{where}: padding that is not zero, at byte {at + chunk.stored}")
+            raise Corruption(f"{where}: the padding at byte {at + chunk.stored} is not zero")
         read = (lambda: base.read(start, start + chunk.size)) if base else None
         return unpack_chunk(chunk, stored[: chunk.stored], f"{where}: chunk at byte {at}", read)
 
@@ -297,7 +297,7 @@ def _room_for(size: int, what: str) -> Bytes:
     try:
         return np.empty(size, np.uint8)
     except (MemoryError, ValueError, OverflowError):
-        raise LimitExceeded(f"{what}: no memory for {size} bytes") from None
+        raise LimitExceeded(f"{what}: there is no memory for {size} bytes") from None
 
 
 def _is_source(value: object) -> bool:

@@ -85,7 +85,7 @@ class ArchiveWriter:
             GcodecError, OSError: the source or the base cannot be read, or the archive not written.
         """
         if policy is not None and base is not None:
-            raise InvalidArgument(f"{plan.path}: a base goes with lossless mode only")
+            raise InvalidArgument(f"{plan.path}: a base is for lossless mode: leave out the policy")
         try:
             self._paths.add(plan.path)
         except GcodecError as error:
@@ -108,7 +108,7 @@ class ArchiveWriter:
         if not fits_index(len(index), len(raw)):
             index, codec = raw, STORED
         if len(raw) > MAX_INDEX:
-            raise InvalidArgument(f"an index of {len(raw)} bytes is above {MAX_INDEX}: use several archives")
+            raise InvalidArgument(f"an index of {len(raw)} bytes is above the limit, {MAX_INDEX}: use several archives")
         self._write(index + bytes(padding(len(index))))
         self._write(Trailer(len(index), len(raw), codec).write_to(index))
         self._flush()

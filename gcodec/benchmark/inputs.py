@@ -144,7 +144,7 @@ def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input
     kinds = (PARAM,) if group == PARAMETERS else tuple(kind for kind in dump.state_kinds if kind != "step")
     keys = [key for kind in kinds for key in (f"{kind}/{name}" for name in dump.names) if key in dump.keys]
     if not keys:
-        raise InvalidArgument(f"{dump.path} holds no {group}")
+        raise InvalidArgument(f"{dump.path} must hold tensors of the group {group!r}, but has none")
     arrays = {key: np.asarray(dump.tensor(key), dtype=np.float32) for key in keys}
     scales = dict.fromkeys(kinds, 1.0)
     if group == STATE and dtype == "float16":
@@ -162,7 +162,8 @@ def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
     Levels are kept if all have them. 0 bytes means all of it, once.
     """
     if len({part.dtype for part in parts}) != 1:
-        raise InvalidArgument("inputs to join must be of one type, and at least one")
+        types = sorted({part.dtype for part in parts})
+        raise InvalidArgument(f"inputs to join must be at least one, and of one dtype, not of {types}")
     count = joined_count(parts, at_least)
     ladders = set.intersection(*(set(part.levels) for part in parts))
     levels = {ladder: gather([part.levels[ladder] for part in parts], count) for ladder in ladders}

@@ -55,7 +55,7 @@ class CodecTask:
     def check(self, decoded: Any) -> None:
         """Raises RoundTripError if ``decoded`` is not what it must be."""
         if not same_bytes(decoded, self.result):
-            raise RoundTripError(f"decoding does not give the {self.result.nbytes} bytes that it must")
+            raise RoundTripError(f"decoding does not give the expected {self.result.nbytes} bytes")
 
 
 @dataclass

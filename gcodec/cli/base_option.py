@@ -27,7 +27,7 @@ def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
         UsageError: standard input, which cannot be read twice.
     """
     if STDIO in (paths or ()):
-        raise UsageError("--base must be a file or a folder")
+        raise UsageError("--base must be a file or a folder, not standard input (-)")
     with ExitStack() as stack:
         bases = None
         for path in reversed(paths or ()):

@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
     """Measures; 1 if a round trip failed."""
     from ..benchmark import csv_tables, measure, sources
 
-    if min(args.threads, args.rounds, args.limit) < 1:
-        raise UsageError("--threads, --rounds and --limit must be at least 1")
+    for name in ("threads", "rounds", "limit"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name} must be at least 1, not {getattr(args, name)}")
     peers, missing = _peers(args.peers)
     at_least = 0 if args.sizes else 32 * measure.MEGA
     threads = (args.threads,) if args.threads > 1 else ()
@@ -70,22 +71,23 @@ def run(args: argparse.Namespace) -> int:
 def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
     from ..benchmark.peers import PEERS, available
 
-    wanted = [name.strip().lower() for name in (names or "").split(",") if name.strip()]
-    chosen = [peer for peer in PEERS if not wanted or any(name in peer.name.lower() for name in wanted)]
-    if wanted and not chosen and wanted != ["none"]:
-        raise UsageError(f"--peers {names}: no such codec; there are {', '.join(peer.name for peer in PEERS)}")
+    patterns = [name.strip().lower() for name in (names or "").split(",") if name.strip()]
+    chosen = [peer for peer in PEERS if not patterns or any(name in peer.name.lower() for name in patterns)]
+    if patterns and not chosen and patterns != ["none"]:
+        raise UsageError(f"--peers must name one of {', '.join(peer.name for peer in PEERS)}, or be none, not {names}")
     return available(chosen)
 
 
 def _settings(data: Input, kept: int | None) -> list[Setting]:
     from ..benchmark.settings import fixed_bits_setting, settings_for
 
-    found = settings_for(data)
+    settings = settings_for(data)
     if kept is None or not data.type.tail_bits:
-        return found
+        return settings
     if not 1 <= kept < data.type.mantissa_bits:
-        raise UsageError(f"--mantissa-bits {kept}: {data.dtype} can keep 1 to {data.type.mantissa_bits - 1}")
-    return [setting for setting in found if "mantissa_bits" not in setting.options] + [fixed_bits_setting(data, kept)]
+        raise UsageError(f"--mantissa-bits must be 1 to {data.type.mantissa_bits - 1} for {data.dtype}, not {kept}")
+    others = [setting for setting in settings if "mantissa_bits" not in setting.options]
+    return [*others, fixed_bits_setting(data, kept)]
 
 
 def _show(result: Result, missing: list[str], plan: MeasurementPlan, as_json: bool) -> None:

@@ -68,7 +68,7 @@ def _check_structure(entry: FileEntry, plan: FilePlan, original: Path) -> None:
     if entry.format != plan.format or entry.tensors != plan.tensors:
         raise GcodecError(f"{entry.path}: {original} holds other tensors, or of other types and shapes")
     if [segment.bytes for segment in entry.segments] != [segment.stop - segment.start for segment in plan.segments]:
-        raise GcodecError(f"{entry.path}: {original} is laid out in another way")
+        raise GcodecError(f"{entry.path}: {original} holds the same tensors in another layout")
 
 
 def _compare_segment(

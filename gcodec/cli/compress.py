@@ -81,24 +81,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
-    """Raises UsageError for options that exclude each other."""
+    """Raises UsageError for options that have no meaning, or cannot be given together."""
     if args.threads is not None and args.threads < 1:
-        raise UsageError("--threads must be positive")
+        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     streams = [job for job in jobs if job.target is None]
     if streams and args.json:
         raise UsageError("--json and an archive cannot both go to standard output")
     if streams and len(jobs) > 1:
-        raise UsageError("only one archive can go to standard output; give -o")
+        raise UsageError(f"only one archive can go to standard output, not {len(jobs)}; give -o")
     targets = [job.target for job in jobs if job.target is not None]
     if len(set(targets)) != len(targets):
-        raise UsageError("two inputs would become the same archive; give -o FILE for one archive of both")
+        repeated = next(target for target in targets if targets.count(target) > 1)
+        raise UsageError(f"two inputs would become the archive {repeated}; give -o FILE for one archive of both")
     members = [member for job in jobs for member in job.members]
     if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)):
-        raise UsageError("--rm goes with files compressed losslessly, not with folders, streams or lossy modes")
+        raise UsageError("--rm needs files that are compressed losslessly, not folders, streams or lossy modes")
     if args.dtype and width(args.dtype) is None:
-        raise UsageError(f"--dtype {args.dtype}: no such type; float32, bfloat16, float8_e4m3fn ...")
+        raise UsageError(f"--dtype must be a type such as float32, bfloat16 or float8_e4m3fn, not {args.dtype}")
     if args.dtype and not all(member.named for member in members):
-        raise UsageError("--dtype is for files, not for folders")
+        raise UsageError("--dtype needs files, not folders")
 
 
 def _check_bases(args: argparse.Namespace, jobs: list[ArchiveJob], bases: Bases | None) -> None:
@@ -119,26 +120,26 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     """Return the function that makes the policy of each file, by the options.
 
     Raises:
-        UsageError: options that exclude each other.
+        UsageError: options that cannot be given together.
     """
     if args.mode != "gcomp" and (args.ladder or args.literal):
-        raise UsageError("--ladder and --literal go with --mode gcomp")
+        raise UsageError(f"{'--ladder' if args.ladder else '--literal'} needs --mode gcomp")
     if args.base and make_lossy(args):
         lossy = "--mantissa-bits" if args.mantissa_bits is not None else "--mode gcomp"
-        raise UsageError(f"--base goes with lossless mode, not with {lossy}")
+        raise UsageError(f"--base needs lossless mode, not {lossy}")
     if args.rounding and not make_lossy(args):
-        raise UsageError("--rounding goes with --mode gcomp or --mantissa-bits")
+        raise UsageError("--rounding needs --mode gcomp or --mantissa-bits")
     if args.mantissa_bits is not None:
         if args.mode is not None:
-            raise UsageError("--mantissa-bits is a mode of its own: leave out --mode")
+            raise UsageError(f"--mantissa-bits is a mode of its own: leave out --mode {args.mode}")
         if not 0 <= args.mantissa_bits <= 52:
-            raise UsageError("--mantissa-bits must be 0 to 52")
-        more = {"rounding": args.rounding} if args.rounding else {}
-        return lambda plan: MantissaBits(plan, args.mantissa_bits, more)
+            raise UsageError(f"--mantissa-bits must be 0 to 52, not {args.mantissa_bits}")
+        options = {"rounding": args.rounding} if args.rounding else {}
+        return lambda plan: MantissaBits(plan, args.mantissa_bits, options)
     if args.mode != "gcomp":
         return lambda plan: None
     if args.literal and (args.ladder or args.rounding):
-        raise UsageError("--literal sets the ladder and the rounding itself")
+        raise UsageError(f"--literal sets the {'ladder' if args.ladder else 'rounding'} itself: leave the option out")
     from .gcomp import DumpPolicy
 
     return lambda plan: DumpPolicy.for_plan(plan, args.ladder or "fine", args.rounding or "nearest", args.literal)

@@ -67,17 +67,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     if args.threads is not None and args.threads < 1:
-        raise UsageError("--threads must be positive")
+        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.archives.count(STDIO) > 1:
         raise UsageError("standard input (-) can be read only once")
     if args.list and (args.only or args.output):
-        raise UsageError("--list goes with neither --only nor -o")
+        raise UsageError(f"--list restores nothing: leave out {'--only' if args.only else '-o'}")
     if args.json and args.output == STDIO:
         raise UsageError("--json and data cannot both go to standard output")
     if args.rm and (args.list or args.only or STDIO in (*args.archives, args.output)):
-        raise UsageError("--rm goes with restoring archives to files")
+        raise UsageError("--rm needs archives that are restored whole, from files to files")
     if len(args.archives) > 1 and args.output is not None and not _is_folder(args.output):
-        raise UsageError("with several archives -o must be a folder that exists, or end in /")
+        raise UsageError(f"-o must be a folder that exists, or end in /, with several archives, not {args.output}")
 
 
 def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[str, Any]:

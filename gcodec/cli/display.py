@@ -46,7 +46,7 @@ def parse_size(text: str) -> int:
     try:
         return int(float(number.removesuffix(unit)) * SUFFIXES[unit])
     except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"not a size: {text!r} (try 500MB or 2GiB)") from None
+        raise ValueError(f"a size must be like 500MB or 2GiB, not {text!r}") from None
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:

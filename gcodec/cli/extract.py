@@ -45,7 +45,7 @@ def extract(archive: ArchiveReader, args: argparse.Namespace) -> list[dict[str, 
         _check_single(found)
     targets = [Path(args.output or ".", _file_name(tensor)) if folder else Path(args.output) for _, tensor in found]
     if len(set(targets)) != len(targets):
-        raise UsageError("tensors of the same name in several files: take them out one by one, as FILE:NAME")
+        raise UsageError("several files have tensors of the same name: take them out one by one, as FILE:NAME")
     for target in targets:
         check_free(target, force=args.force)
     with Staging(force=args.force) as staging:
@@ -75,7 +75,7 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
 
 def _check_single(found: list[Found]) -> None:
     if len(found) > 1:
-        raise UsageError(f"{len(found)} tensors for one output; give -o a folder (ending in /)")
+        raise UsageError(f"-o must be a folder (ending in /) for {len(found)} tensors, not a file")
 
 
 def _file_name(tensor: TensorView) -> str:
@@ -103,7 +103,7 @@ def _npy(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterat
 def _safetensors(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:
     dtype = numpy_dtype(tensor.dtype)
     if dtype is None or tensor.dtype not in CODES:
-        raise Unsupported(f"{entry.path}:{tensor.name}: .safetensors has no type {tensor.dtype}")
+        raise Unsupported(f"{entry.path}:{tensor.name}: .safetensors cannot hold values of type {tensor.dtype}")
     size = math.prod(tensor.shape) * dtype.itemsize
     yield safetensors_header({tensor.name: (tensor.dtype, tensor.shape, size)}, None)
     yield from (part.data for part in _row_major(archive, entry, tensor))

@@ -109,7 +109,7 @@ class DumpPolicy:
 def _values(data: Bytes, dtype: str) -> np.ndarray:
     found = numpy_dtype(dtype)
     if found is None:
-        raise Unsupported(f"values of type {dtype}")
+        raise Unsupported(f"gradients must be of a type with truncation rules, not {dtype}")
     return data.view(found)
 
 
@@ -119,11 +119,11 @@ def _dump_metadata(plan: FilePlan) -> tuple[str, list[dict[str, Any]]]:
     if not layout.startswith("gcodec-dump-"):
         raise InvalidArgument(f"{plan.path}: {NEEDS_DUMP}")
     if layout != FORMAT:
-        raise Unsupported(f"{plan.path}: is a {layout!r}; this version reads {FORMAT!r}")
+        raise Unsupported(f"{plan.path}: is a dump of format {layout!r}; this version reads {FORMAT!r}")
     try:
         groups = json.loads(plan.metadata["groups"])
         if not all(isinstance(name, str) for group in groups for name in group["params"]):
-            raise TypeError("a parameter's name is no string")
+            raise TypeError("a parameter's name is not a string")
         return plan.metadata["optimizer"], groups
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corruption(f"{plan.path}: malformed dump metadata: {error}") from error

@@ -58,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the guide, the snippet or the list; the exit code."""
     if args.every is not None and args.every < 1:
-        raise UsageError("--every must be positive")
+        raise UsageError(f"--every must be at least 1, not {args.every}")
     if args.dumps:
         _list([path for name in args.dumps for path in _dump_files(Path(name))], args)
         return 0
     if args.json:
-        raise UsageError("--json goes with a list of dumps: name a dump or a folder")
+        raise UsageError("--json lists dumps: name a dump or a folder of dumps")
     snippet = SNIPPET.format(folder=args.folder, when=_when(args.steps, args.every))
     print(snippet if args.snippet else GUIDE.format(snippet=_indented(snippet), folder=args.folder), end="")
     return 0
@@ -140,5 +140,5 @@ def _steps(text: str) -> tuple[int, ...]:
     except ValueError:
         steps = ()
     if not steps or min(steps) < 1:
-        raise argparse.ArgumentTypeError(f"not a list of iterations from 1 on: {text!r}")
+        raise argparse.ArgumentTypeError(f"must be iterations from 1 on, as in 1,20,100, not {text!r}")
     return steps

@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verifies all archives, going on after a bad one; 1 if any was bad."""
     if args.threads is not None and args.threads < 1:
-        raise UsageError("--threads must be positive")
+        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.against is not None and len(args.archives) > 1:
-        raise UsageError("--against goes with one archive")
+        raise UsageError(f"--against needs a single archive, not {len(args.archives)}")
     with open_bases(args.base) as bases:
         results = [_verify(name, args, bases) for name in args.archives]
     if args.json:
@@ -81,7 +81,7 @@ def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
     places = (against / PurePosixPath(entry.path), against.absolute().parent / PurePosixPath(entry.path))
     found = next((place for place in places if place.is_file()), None)
     if found is None or not against.is_dir():
-        raise GcodecError(f"{against}: " + (f"has no file {entry.path}" if against.is_dir() else "is no folder"))
+        raise GcodecError(f"{against}: " + (f"has no file {entry.path}" if against.is_dir() else "is not a folder"))
     return found
 
 

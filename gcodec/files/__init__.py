@@ -59,7 +59,7 @@ def plan_file(path: str, source: ByteSource, *, dtype: str | None = None) -> Fil
         raise InvalidArgument(f"{path}: is a gcodec archive already")
     promised = PROMISES.get(PurePosixPath(path).suffix.lower(), kind)
     if promised != kind and not dtype:
-        raise Corruption(f"{path}: is named {PurePosixPath(path).suffix} but its content is not")
+        raise Corruption(f"{path}: is named {PurePosixPath(path).suffix} but its content is not of that format")
     if kind == "npy":
         return plan_npy(path, source, name, dtype)
     if dtype:

@@ -35,7 +35,7 @@ class NpyHeader:
         """
         head = source.read(0, min(12, source.size)).tobytes()
         if head[:6] != MAGIC or len(head) < 12 or head[6] not in (1, 2, 3) or head[7] != 0:
-            raise Corruption(f"{path}: not a .npy file, or of an unknown version")
+            raise Corruption(f"{path}: is not a .npy file of version 1, 2 or 3")
         start = 10 if head[6] == 1 else 12
         stop = start + int.from_bytes(head[8:start], "little")
         if stop - start > MAX_HEADER or stop > source.size:
@@ -101,12 +101,14 @@ def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
 def _fields(text: str) -> tuple[np.dtype, tuple[int, ...], bool]:
     fields = ast.literal_eval(text.strip())
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise ValueError("not the three fields of a header")
+        raise ValueError("it must have the fields descr, fortran_order and shape")
     shape, fortran = fields["shape"], fields["fortran_order"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"shape {shape!r}")
-    if not isinstance(fortran, bool) or len(shape) > 64:
-        raise ValueError("fortran_order, or too many dimensions")
+        raise ValueError(f"shape must be a tuple of sizes, not {shape!r}")
+    if not isinstance(fortran, bool):
+        raise ValueError(f"fortran_order must be True or False, not {fortran!r}")
+    if len(shape) > 64:
+        raise ValueError(f"shape must have at most 64 dimensions, not {len(shape)}")
     return np.lib.format.descr_to_dtype(fields["descr"]), shape, fortran
 
 

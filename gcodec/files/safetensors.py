@@ -67,7 +67,9 @@ def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
         raise InsufficientData(f"{path}: a .safetensors file has at least 8 bytes, this has {source.size}")
     start = 8 + int.from_bytes(source.read(0, 8).tobytes(), "little")
     if start > min(source.size, 8 + MAX_HEADER):
-        raise Corruption(f"{path}: a header of {start - 8} bytes in a file of {source.size}")
+        raise Corruption(
+            f"{path}: the header has {start - 8} bytes; there is room for {min(source.size - 8, MAX_HEADER)}"
+        )
     try:
         header = json.loads(source.read(8, start).tobytes().decode(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
@@ -91,7 +93,10 @@ def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], met
     at = 0
     for name, (dtype, shape, size) in tensors.items():
         if dtype not in CODES or name == "__metadata__":
-            raise InvalidArgument(f"tensor {name!r} of type {dtype} cannot be named in a .safetensors header")
+            raise InvalidArgument(
+                f"tensor {name!r} of type {dtype} cannot be named in a .safetensors header: the name is reserved, or "
+                "the format lacks the type"
+            )
         header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
@@ -105,7 +110,7 @@ def _piece(path: str, name: str, entry: object, start: int) -> SegmentViews:
     try:
         code, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[index]
         if not all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, first, last)):
-            raise ValueError("a size that is not a count")
+            raise ValueError("sizes and offsets must be integers of at least 0")
         bits = PACKED_BITS.get(code) or 8 * _width(code)
     except (KeyError, TypeError, ValueError) as error:
         raise Corruption(f"{path}: malformed entry for tensor {name!r}: {error}") from error
@@ -128,10 +133,10 @@ def _check_complete(path: str, start: int, pieces: list[SegmentViews], size: int
     at = start
     for piece in sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop)):
         if piece.segment.start != at:
-            raise Corruption(f"{path}: {piece.segment.start - at} bytes that belong to no tensor, at byte {at}")
+            raise Corruption(f"{path}: {piece.segment.start - at} bytes at byte {at} belong to no tensor")
         at = piece.segment.stop
     if at != size:
-        raise Corruption(f"{path}: {size - at} bytes after the last tensor")
+        raise Corruption(f"{path}: {size - at} bytes after the last tensor belong to none")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -29,11 +29,11 @@ def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePl
     """
     pickle = _pickle_member(archive)
     if pickle is None or archive.compressed or pickle.stop - pickle.start > MAX_PICKLE:
-        raise Unsupported(f"{path}: a .pt file as torch.save does not write it")
+        raise Unsupported(f"{path}: is not laid out as torch.save writes a .pt file")
     prefix = pickle.name.removesuffix(PICKLE)
     members = {member.name.removeprefix(prefix): member for member in archive.members}
     if (order := members.get("byteorder")) and source.read(order.start, order.stop).tobytes() != b"little":
-        raise Unsupported(f"{path}: a .pt file of a big-endian machine")
+        raise Unsupported(f"{path}: the .pt file is big-endian; only little-endian ones can be read")
     try:
         root = read_pickle(source.read(pickle.start, pickle.stop).tobytes())
         tensors = _by_storage(root, name)

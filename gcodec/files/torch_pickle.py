@@ -125,7 +125,7 @@ def named_tensors(root: object, default: str) -> Iterator[tuple[str, Tensor]]:
         if isinstance(value, Tensor):
             count += 1
             if count > MAX_TENSORS:
-                raise ValueError(f"more than {MAX_TENSORS} tensors")
+                raise ValueError(f"there are more than {MAX_TENSORS} tensors")
             yield path or default, value
         elif id(value) not in seen and (children := list(_children(value))):
             seen.add(id(value))
@@ -150,9 +150,9 @@ def _check_opcodes(data: bytes) -> None:
     for opcode, argument, _ in pickletools.genops(data):
         memo = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
         if memo and not 0 <= int(str(argument)) <= len(data):
-            raise ValueError(f"memo slot {argument}")
+            raise ValueError(f"memo slot {argument} is out of range")
         if opcode.name in ("EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "INST", "OBJ"):
-            raise ValueError(f"opcode {opcode.name}")
+            raise ValueError(f"opcode {opcode.name} is not allowed")
 
 
 class _Reader(pickle.Unpickler):
@@ -162,7 +162,7 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Storage:
         kind, type_, key = pid[0], pid[1], pid[2]
         if kind != "storage" or not isinstance(type_, type) or not isinstance(key, str):
-            raise ValueError(f"persistent id of kind {kind!r}")
+            raise ValueError(f"a persistent id must be of kind 'storage', not {kind!r}")
         return Storage(key, STORAGES.get(type_.__name__))
 
 
@@ -181,9 +181,9 @@ def _rebuild_tensor_v3(
 def _tensor(storage: object, dtype: str, offset: int, size: Any, stride: Any) -> Tensor:
     numbers = (offset, *size, *stride)
     if not isinstance(storage, Storage) or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
-        raise ValueError("a tensor's geometry")
+        raise ValueError("a tensor's offset, sizes and strides must be integers of at least 0")
     if len(size) != len(stride) or len(size) > 64 or width(dtype) is None:
-        raise ValueError(f"a tensor of type {dtype} with {len(size)} dimensions")
+        raise ValueError(f"a tensor of type {dtype} with {len(size)} sizes and {len(stride)} strides cannot be read")
     return Tensor(storage, dtype, tuple(size), offset, tuple(stride))
 
 
