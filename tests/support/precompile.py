@@ -1,25 +1,87 @@
-"""Compile the codec's kernels before tests start: ``python -m tests.support.precompile [TYPE,TYPE ...]``.
+"""Compile the kernels that tests run, before tests start: ``python -m tests.support.precompile [TYPE ...]``.
 
-Each argument is compiled by a process of its own. Test processes would otherwise all compile the same kernels at the
-same time: what one compiles, another finds on disk only if it comes later.
+Test processes would otherwise compile the same kernels at the same time: what one compiles, another finds on disk only
+if it comes later. Here as many processes as there are cores share the work by tasks that have hardly a kernel in
+common: encoding against decoding, and one width of values against another.
 """
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing as mp
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-#: Of about equal work; the 16-bit types share most of their kernels.
-GROUPS = ("float32,float64", "bfloat16,float16,float8_e4m3fn,float8_e5m2")
+import numpy as np
+
+import gcodec
+from tests.support import laws
+from tests.support.cases import KINDS, MULTIPLES, PAIRS, Case, from_floats, modes, typed
+from tests.support.make_golden import as_base, as_known, read_manifest
+from tests.support.paths import GOLDEN
+
+Types = tuple[str, ...]
+#: Types of one width, whose kernels are the same.
+WIDTHS: tuple[Types, ...] = (
+    ("float32",), ("bfloat16", "float16"), ("float64",), ("float8_e4m3fn", "float8_e5m2"))
+
+
+def encode_in_all_modes(types: Types) -> None:
+    """Encode arrays of several blocks in every mode, and values that have a wide head."""
+    for dtype in types:
+        for name in ("three blocks and a bit", "scale by row"):
+            for mode in modes(dtype):
+                case = Case(dtype, name)
+                gcodec.encode(case.array(), **mode.arguments(case))
+        uniform = from_floats(KINDS[dtype], np.random.default_rng(0).uniform(-0.75, 0.75, 5000))
+        gcodec.encode(typed(dtype, uniform), dtype=dtype)
+
+
+def encode_predicted(types: Types) -> None:
+    """Encode rows that are multiples of one another, and arrays against a base."""
+    for case in MULTIPLES:
+        if case.dtype in types:
+            gcodec.encode(case.array(), **case.options)
+    for pair in PAIRS:
+        if pair.dtype in types:
+            gcodec.encode(pair.array(), base=pair.earlier(), dtype=pair.dtype)
+
+
+def decode_golden_frames(types: Types) -> None:
+    """Decode the golden frames, which hold every kind of block in every layout of planes."""
+    for name, described in read_manifest(GOLDEN).items():
+        if described["dtype"] in types:
+            frame = (GOLDEN / f"{name}.frame").read_bytes()
+            laws.decode_known(frame, as_known(described.get("codebooks", [])), base=as_base(GOLDEN, described))
+
+
+Task = tuple[Callable[[Types], None], Types]
+
+
+def tasks_for(widths: Sequence[Types]) -> Iterator[Task]:
+    """Yield tasks such that of any that run at the same time, no two compile the same kernel."""
+    first, *others = widths
+    yield encode_in_all_modes, first    # also compiles what types share, while others decode
+    yield from ((decode_golden_frames, types) for types in widths)
+    for before, types in zip(widths, others, strict=False):
+        yield encode_in_all_modes, types
+        yield encode_predicted, before  # of a width that has been encoded in all modes
+    yield encode_predicted, widths[-1]
+
+
+def run_task(task: Task) -> None:
+    """Run a task in a process of the pool."""
+    function, types = task
+    function(types)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile each group of value types; 1 if that fails."""
-    program = "import sys, gcodec; gcodec.warmup(sys.argv[1].split(','))"
-    running = [subprocess.Popen([sys.executable, "-c", program, group]) for group in arguments or GROUPS]
-    codes = [process.wait() for process in running]
-    return int(any(codes))
+    """Compile the kernels of some value types; of all if none are named."""
+    widths = [tuple(dtype for dtype in types if not arguments or dtype in arguments) for types in WIDTHS]
+    with mp.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for _ in pool.imap_unordered(run_task, tasks_for([types for types in widths if types])):
+            pass
+    return 0
 
 
 if __name__ == "__main__":
