@@ -1,14 +1,26 @@
-"""What every test gets: a hypothesis profile."""
+"""The hypothesis profiles of all tests, their order, and fixtures that several rooms share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 # Products of matrices have the same bits in all processes only then: otherwise they depend on where arrays lie.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
+#: Files that take longest, the longest first. Processes are given files in this order (``make test``): one that begins
+#: last would leave the other cores without work.
+LONGEST = (
+    "codec/test_codec.py", "gpu/test_cuda_one_thread.py", "codec/test_corruption.py", "gpu/test_cuda_simulator.py",
+    "compressors/test_compressors.py", "bench/test_bench.py", "format/test_reference.py", "kernels/test_kernels.py",
+    "plan/test_prediction.py", "bench/test_experiments.py", "archive/test_bases.py", "cli/test_cli.py",
+    "distributed/test_group.py", "distributed/test_compressors.py", "distributed/test_adaptive.py",
+    "distributed/test_ddp.py", "distributed/test_misuse.py", "distributed/test_allreduce.py",
+    "distributed/test_gpu_allreduce.py", "distributed/test_diloco.py",
+)
 
 pytest.register_assert_rewrite("tests.support.laws")     # shared assertions explain a failure as a test's own do
 
@@ -23,6 +35,13 @@ else:
     settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
     settings.register_profile("thorough", settings.get_profile("local"), max_examples=2000)
     settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest."""
+    places = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    assert all(map(Path.exists, places)), "LONGEST names a file that does not exist"
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture

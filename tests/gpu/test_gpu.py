@@ -1,5 +1,5 @@
-"""The laws of the CUDA path on a device: there all of it runs, of which :mod:`tests.gpu.test_cuda` runs the kernels on
-the host.
+"""The laws of the CUDA path on a device: there all of it runs, of which :mod:`tests.gpu.cuda_cases` runs the kernels
+on the host.
 
 Run by ``make test-gpu``; skipped where there is no device.
 """
