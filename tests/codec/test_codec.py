@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcodec
@@ -314,8 +314,15 @@ def arrays_of(dtype):
     return repeats.map(lambda parts: np.array([bit for some, n in parts for bit in some * n], kind.container))
 
 
-@given(st.data(), st.sampled_from(sorted(KINDS)))
-def test_any_values_in_any_mode_are_decoded(data, dtype):
+def share_of_examples(n_types):
+    """Return settings for a test that runs once for each of some types: together as many examples as others have."""
+    return settings(max_examples=-(-settings().max_examples // n_types))
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@share_of_examples(len(KINDS))
+@given(st.data())
+def test_any_values_in_any_mode_are_decoded(dtype, data):
     bits = data.draw(arrays_of(dtype))
     mode = data.draw(st.sampled_from(modes(dtype)))
     arguments = mode.options | {"dtype": dtype}
@@ -342,8 +349,10 @@ def test_any_encoder_options_give_frames_that_decode(
     assert frame[11] <= max_codebooks
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16", "float64"]), st.data())
-def test_levels_of_any_ladder_are_decoded(seed, dtype, data):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@share_of_examples(3)
+@given(st.integers(0, 2**32 - 1), st.data())
+def test_levels_of_any_ladder_are_decoded(dtype, seed, data):
     kind, rng = KINDS[dtype], np.random.default_rng(seed)
     drops = data.draw(st.lists(st.integers(0, kind.M), min_size=1, max_size=7, unique=True).map(sorted))
     ladder, bits = Ladder(tuple(drops)), np.concatenate([specials(kind), gaussian(kind, rng, 500, zeros=0.2)])
@@ -447,10 +456,11 @@ def test_streams_refresh_their_codebook():
     assert len(carrying) == 2
 
 
-def test_streams_may_change_type_and_mode():
+@pytest.mark.parametrize("types", [("float32", "bfloat16", "float32"), ("float64", "float32")], ids=", ".join)
+def test_streams_may_change_type_and_mode(types):
     encoder, decoder = gcodec.Encoder(), gcodec.Decoder()
     rng = np.random.default_rng(2)
-    for dtype in ("float32", "bfloat16", "float32", "float64"):
+    for dtype in types:
         kind = KINDS[dtype]
         bits = gaussian(kind, rng, 2000)
         for arguments in ({}, {"mantissa_bits": 3}, {"levels": levels_at_random(bits, 8)}, {}):
