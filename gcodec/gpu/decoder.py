@@ -14,7 +14,7 @@ from ..format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
 from ..frame.decode import check_status, read_start
 from ..kernels.block import header
 from ..kernels.cuda.decode import decode_blocks
-from ..kernels.cuda.launch_tables import MOST_BLOCK_LOG2
+from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2, EncodedFrames
 from .gpu_memory import Memory
 from .kernel_tables import NAMES, decode_tables, value_coding_of
 
@@ -40,7 +40,7 @@ class Parsed(NamedTuple):
     def decodable(self) -> bool:
         """Return True if the kernels can decode the frame: type and size of blocks are known, and there is no base."""
         prelude = self.prelude
-        known = prelude.dtype.name in NAMES and prelude.block_log2 <= MOST_BLOCK_LOG2
+        known = prelude.dtype.name in NAMES and prelude.block_log2 <= MAX_BLOCK_LOG2
         return known and not prelude.refers_to_base
 
 
@@ -140,17 +140,11 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
         books += own.codebooks
         columns += own.columns
     statuses = memory.send(np.full(max(first, 1), -1, np.int32))
-    memory.launch(
-        decode_blocks,
-        first,
-        words,
-        memory.send(rows),
-        memory.send(np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])),
-        memory.send(np.concatenate([frame.offsets for frame in frames])),
-        memory.send(np.concatenate([frame.sizes for frame in frames])),
-        value_coding_of(dtype, len(prelude.levels), len(prelude.widths), None, False),
-        decode_tables(memory, dtype, prelude.widths, prelude.levels, books, columns),
-        out,
-        statuses,
-    )
+    owner = np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])
+    offsets = np.concatenate([frame.offsets for frame in frames])
+    sizes = np.concatenate([frame.sizes for frame in frames])
+    encoded = EncodedFrames(words, memory.send(rows), memory.send(owner), memory.send(offsets), memory.send(sizes))
+    value_coding = value_coding_of(dtype, len(prelude.levels), len(prelude.widths), None, False)
+    tables = decode_tables(memory, dtype, prelude.widths, prelude.levels, books, columns)
+    memory.launch(decode_blocks, first, encoded, value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)

@@ -17,8 +17,8 @@ from ..format.prelude import Prelude
 from ..frame.sizes import raw_bytes
 from ..kernels.cuda.assemble import move_blocks, seal_frames
 from ..kernels.cuda.encode import encode_blocks
-from ..kernels.cuda.histogram import MOST_BINS, count_symbols
-from ..kernels.cuda.launch_tables import Output
+from ..kernels.cuda.histogram import MAX_BINS, count_symbols
+from ..kernels.cuda.launch_tables import Output, Tensors
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
@@ -136,25 +136,10 @@ def _prelude(
     )
 
 
-class _Inputs(NamedTuple):
-    """The arguments that all launches over a batch share, arrays on the device.
-
-    Attributes:
-        values: Array of the tensors' bits, from the lowest address on.
-        levels: Array of the levels; of no meaning where there are none.
-        frames: Table of the frames, int64[n_frames, 8].
-        owner: Number of the frame that each block belongs to, int32[n_blocks].
-        n_blocks: Number of blocks of all frames.
-    """
-
-    values: Any
-    levels: Any
-    frames: Any
-    owner: Any
-    n_blocks: int
-
-
-def _inputs(memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: SharedCodebook | None) -> _Inputs:
+def tensors_of(
+    memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: SharedCodebook | None
+) -> tuple[Tensors, int]:
+    """Return a batch as all launches over it take it, on the device, and the number of its blocks."""
     check_type(dtype)
     counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
     some = [source for source in sources if source.n]
@@ -170,7 +155,7 @@ def _inputs(memory: Memory, sources: Sequence[GpuSource], dtype: DType, shared: 
         row[:] = here, there, source.n, first, 0 if shared else -1, STREAM_LOG2, references, first * slot_words
         first += count
     owner = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
-    return _Inputs(values, levels, memory.send(rows), memory.send(owner), first)
+    return Tensors(values, levels, memory.send(rows), memory.send(owner)), first
 
 
 def fit_codebook(
@@ -180,16 +165,16 @@ def fit_codebook(
 
     Waits for the device once, for the histogram.
     """
-    inputs = _inputs(memory, sources, dtype, None)
+    tensors, n_blocks = tensors_of(memory, sources, dtype, None)
     n_levels = len(bit_layout.levels)
     window, center = window_of(n_levels)
     n_bins = 2 + n_levels * window
-    assert n_bins <= MOST_BINS
+    assert n_bins <= MAX_BINS
     counts = memory.send(np.zeros((len(sources), n_bins), np.uint32))
     value_coding = value_coding_of(dtype, n_levels, len(bit_layout.widths), None, False)
     drops = memory.send(drops_of(bit_layout))
     bounds = np.uint32(window), np.uint32(center)
-    memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], value_coding, drops, *bounds, counts)
+    memory.launch(count_symbols, n_blocks, tensors, value_coding, drops, *bounds, counts)
     histogram = memory.fetch(counts).sum(axis=0, dtype=np.uint64)
     if not histogram[1:].any():
         return None
@@ -228,8 +213,8 @@ def encode(
         target: Memory for the frame of a batch of one: a contiguous tensor of bytes on the device that begins at a
             multiple of 8; or None.
     """
-    inputs = _inputs(memory, sources, dtype, shared)
-    n, n_blocks = len(sources), inputs.n_blocks
+    tensors, n_blocks = tensors_of(memory, sources, dtype, shared)
+    n = len(sources)
     value_coding = value_coding_of(dtype, len(bit_layout.levels), len(bit_layout.widths), bit_layout, nearest)
     tables = encode_tables(memory, dtype, bit_layout, (shared.codebook,) if shared else ())
     parts, starts, places, size = _assembly(sources, dtype, bit_layout, shared, container)
@@ -248,11 +233,11 @@ def encode(
         memory.send(np.zeros(n, np.uint32)),
     )
     block_places, results = memory.empty(n_blocks, "int64"), memory.send(np.zeros((n, 2), np.int64))
-    memory.launch(encode_blocks, n_blocks, *inputs[:4], value_coding, tables, out)
+    memory.launch(encode_blocks, n_blocks, tensors, value_coding, tables, out)
     memory.launch(
         seal_frames,
         n,
-        inputs.frames,
+        tensors.rows,
         memory.send(parts),
         value_coding,
         out,
@@ -261,7 +246,7 @@ def encode(
         results,
         frames,
     )
-    memory.launch(move_blocks, n_blocks, *inputs[:4], value_coding, tables, out, block_places, results, frames)
+    memory.launch(move_blocks, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
     return Batch(memory, goal, places, results, out.faults)
 
 

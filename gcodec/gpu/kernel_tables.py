@@ -87,14 +87,14 @@ def decode_tables(
 ) -> DecodeTables:
     """Return the tables of some frames' codebooks and column references, on the device."""
     lookups = np.zeros((max(len(books), 1), TABLE_SIZE), np.uint16)
-    most = np.array([book.n_symbols for book in books] or [0], np.uint32)
+    n_symbols = np.array([book.n_symbols for book in books] or [0], np.uint32)
     for k, book in enumerate(books):
         codes = book.codes
         for symbol, length in enumerate(book.lengths):
             if length:
                 lookups[k, int(codes[symbol]) :: 1 << length] = symbol | length << 8
     spans, heads = for_kernels(tuple(columns))
-    arrays = (*_shared(dtype, widths, levels, books), lookups, most, spans.reshape(-1, 5), heads)
+    arrays = (*_shared(dtype, widths, levels, books), lookups, n_symbols, spans.reshape(-1, 5), heads)
     return DecodeTables(*[memory.send(a if a.size else np.zeros((1, *a.shape[1:]), a.dtype)) for a in arrays])
 
 

@@ -12,7 +12,7 @@ from ..dtypes import DTYPES
 from ..errors import InvalidArgument, Unsupported
 from ..kernels.core.floats import WIDE
 from ..kernels.cuda import level_rules as kernels
-from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds
+from ..kernels.cuda.level_rules import THRESHOLDS, FloatKinds, RuleArrays
 from ..kernels.cuda.values import BLOCK_LOG2
 from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
 from ..truncation.optimizers import OptimizerView, arrays_of, counted, formula_for, held_by, hyper_from
@@ -160,7 +160,7 @@ def _launch(
     owner = np.repeat(np.arange(len(seen), dtype=np.int32), counts)
     tables = (memory.send(array) for array in (rows, owner, constants, thresholds))
     kinds = FloatKinds(*(np.uint32(_KINDS[name]) for name in types))
-    memory.launch(_KERNELS[rule], len(owner), *arrays, kinds, *tables, out)
+    memory.launch(_KERNELS[rule], len(owner), RuleArrays(*arrays), kinds, *tables, out)
 
 
 def _tables(terms: Sequence[Terms | None], n_constants: int) -> tuple[np.ndarray, np.ndarray, list[int]]:

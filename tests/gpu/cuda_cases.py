@@ -218,11 +218,11 @@ def histograms(memory: HostMemory, quick: bool) -> None:
         for bit_layout, n in ((bit_layouts.lossless(dtype), 1), (bit_layouts.ladder(dtype, ladder), len(ladder.drops))):
             levels = levels_at_random(bits, n) if n > 1 else None
             source = encoder.GpuSource(bits, bits.size, bits.shape, levels)
-            inputs = encoder._inputs(memory, [source], dtype, None)
+            tensors, n_blocks = encoder.tensors_of(memory, [source], dtype, None)
             window, center = window_of(n)
             counts = np.zeros((1, 2 + n * window), np.uint32)
             form = forms.value_coding_of(dtype, n, len(bit_layout.widths), None, False)
-            memory.launch(count_symbols, inputs.n_blocks, *inputs[:4], form, forms.drops_of(bit_layout),
+            memory.launch(count_symbols, n_blocks, tensors, form, forms.drops_of(bit_layout),
                           np.uint32(window), np.uint32(center), counts)
             if bits.size:
                 graded = np.zeros(0, np.uint8) if levels is None else levels
@@ -405,7 +405,7 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     from gcodec.kernels.block.header import OK
     from gcodec.kernels.cuda.decode import decode_blocks
     from gcodec.kernels.cuda.encode import encode_blocks
-    from gcodec.kernels.cuda.launch_tables import Output
+    from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 
     dtype, n, first, words = BY_NAME["bfloat16"], 20_000, -(far >> 14), 4 + (1 << 13)
     bit_layout, own = bit_layouts.lossless(dtype), room[far : far + n]
@@ -417,14 +417,14 @@ def check_far_blocks(memory: HostMemory, room: np.ndarray, far: int) -> None:
     out = Output(np.zeros(2 * words, np.uint32), np.zeros(2, np.uint32), np.zeros(2, np.uint8), np.zeros(1, np.uint32))
     rows = np.array([[0, 0, far + n, first, 0, 8, 1, first * words]], np.int64)
     tables = forms.encode_tables(memory, dtype, bit_layout, [shared.codebook])
-    memory.launch(encode_blocks, 2, room, np.zeros(1, np.uint8), rows, owner, form, tables, out)
+    memory.launch(encode_blocks, 2, Tensors(room, np.zeros(1, np.uint8), rows, owner), form, tables, out)
     assert (out.kinds == 2).all() and (out.sizes < 4 * words).all()
     own[:] = 0
     rows = np.array([[0, 0, far + n, first, 14, 8, 0, 1, 0, 0]], np.int64)
     lookups = forms.decode_tables(memory, dtype, bit_layout.widths, bit_layout.levels, [shared.codebook], [])
     statuses = np.full(2, -1, np.int32)
-    memory.launch(decode_blocks, 2, out.slots, rows, owner, np.array([0, 4 * words]), out.sizes.astype(np.int64), form,
-                  lookups, room, statuses)
+    frames = EncodedFrames(out.slots, rows, owner, np.array([0, 4 * words]), out.sizes.astype(np.int64))
+    memory.launch(decode_blocks, 2, frames, form, lookups, room, statuses)
     assert (statuses == OK).all() and np.array_equal(own, wanted)
 
 

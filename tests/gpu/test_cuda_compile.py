@@ -39,17 +39,18 @@ def signatures(values: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     lookups = bundle(launch_tables.DecodeTables, array(u4), array(u8), array(u4, 2), array(u2, 2), array(u4),
                      array(i8, 2), array(i1))
     out = bundle(launch_tables.Output, array(u4), array(u4), array(u1), array(u4))
-    inputs = array(values), array(u1), array(i8, 2), array(i4), coding
+    tensors = bundle(launch_tables.Tensors, array(values), array(u1), array(i8, 2), array(i4))
+    frames = bundle(launch_tables.EncodedFrames, array(u4), array(i8, 2), array(i4), array(i8), array(i8))
     places = array(i8), array(i8, 2), array(u4)
-    rule = (*(array(values),) * 2, *(array(u4),) * 3, bundle(level_rules.FloatKinds, *[u4] * 5), array(i8, 2),
-            array(i4), array(types.float32, 2), array(types.float32, 2), array(u1))
+    rule = (bundle(level_rules.RuleArrays, *(array(values),) * 2, *(array(u4),) * 3),
+            bundle(level_rules.FloatKinds, *[u4] * 5), array(i8, 2), array(i4), array(types.float32, 2),
+            array(types.float32, 2), array(u1))
     return {
-        "encode_blocks": (encode.encode_blocks, (*inputs, table, out)),
+        "encode_blocks": (encode.encode_blocks, (tensors, coding, table, out)),
         "seal_frames": (assemble.seal_frames, (array(i8, 2), array(i8, 2), coding, out, array(u4), *places)),
-        "move_blocks": (assemble.move_blocks, (*inputs, table, out, *places)),
-        "count_symbols": (histogram.count_symbols, (*inputs, array(u4), u4, u4, array(u4, 2))),
-        "decode_blocks": (decode.decode_blocks, (array(u4), array(i8, 2), array(i4), array(i8), array(i8), coding,
-                                                 lookups, array(values), array(i4))),
+        "move_blocks": (assemble.move_blocks, (tensors, coding, table, out, *places)),
+        "count_symbols": (histogram.count_symbols, (tensors, coding, array(u4), u4, u4, array(u4, 2))),
+        "decode_blocks": (decode.decode_blocks, (frames, coding, lookups, array(values), array(i4))),
         "choose_linear": (level_rules.choose_linear, rule),
         "choose_accumulator": (level_rules.choose_accumulator, rule),
         "choose_adam": (level_rules.choose_adam, rule),

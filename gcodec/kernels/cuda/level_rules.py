@@ -1,17 +1,19 @@
 """Levels by the optimizers' rules: the drivers over :mod:`gcodec.kernels.levels.terms`.
 
 A block of the grid does :data:`values.BLOCK` values of one tensor; a table has a row for each tensor, so that a launch
-does many. No thread waits for another.
+does many. Thread i takes values i, i + 128, ...: neighbors read neighbors. No thread waits for another.
 
-All three kernels take: ``grads``, ``params`` and the state arrays ``first``, ``second``, ``third``, from which all
-tensors' are reached, uint16 or uint32, as :class:`FloatKinds` says; ``rows``: int64[n, 10], columns below; ``owner``:
-int32[n_blocks], the row of each block; ``constants``: float32[m, ...], as ``k`` of the terms; ``thresholds``:
-float32[m, 15], padded with infinity; ``out``: uint8, result.
+All three kernels take the same arguments:
+
+* ``arrays``: :class:`RuleArrays`, and ``kinds``: the :class:`FloatKinds` that they hold;
+* ``rows``: int64[n, 10], columns below, and ``owner``: int32[n_blocks], the row of each block;
+* ``constants``: float32[m, ...], as ``k`` of the terms; ``thresholds``: float32[m, 15], padded with infinity;
+* ``out``: uint8, results.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -28,8 +30,34 @@ THRESHOLDS = 15
 GRAD, PARAM, FIRST, SECOND, THIRD, COUNT, BLOCK_AT, WHICH, OUT, TOP = range(10)
 
 
+class RuleArrays(NamedTuple):
+    """The arrays that rules read, from which all tensors' are reached: uint16 or uint32, as :class:`FloatKinds` says.
+
+    Attributes:
+        grads: Gradients.
+        params: Parameters.
+        first: State: momentum (SGD), squares (AdaGrad, RMSProp), or mean (Adam).
+        second: State: momentum (RMSProp), or squares (Adam).
+        third: State: the squares' maximum (Adam).
+    """
+
+    grads: Any
+    params: Any
+    first: Any
+    second: Any
+    third: Any
+
+
 class FloatKinds(NamedTuple):
-    """Kinds of floats that the arrays hold, as :func:`floats.widened` numbers them; all of them uint32."""
+    """Kinds of floats that the :class:`RuleArrays` hold, as :func:`floats.widened` numbers them; all uint32.
+
+    Attributes:
+        grads: Kind of the gradients.
+        params: Kind of the parameters.
+        first: Kind of the first state array.
+        second: Kind of the second state array.
+        third: Kind of the third state array.
+    """
 
     grads: np.uint32
     params: np.uint32
@@ -40,13 +68,13 @@ class FloatKinds(NamedTuple):
 
 @gpu_function
 def number(array, place, kind):
-    """An element as a float32."""
+    """Return an element as a float32."""
     return np.float32(widened(U32(array[place]), kind))
 
 
 @gpu_function
 def bounds(t, i):
-    """A row of thresholds."""
+    """Return a row of thresholds as a tuple, which stays in registers."""
     return (t[i, 0], t[i, 1], t[i, 2], t[i, 3], t[i, 4], t[i, 5], t[i, 6], t[i, 7], t[i, 8], t[i, 9], t[i, 10],
             t[i, 11], t[i, 12], t[i, 13], t[i, 14])
 
@@ -61,60 +89,65 @@ def part_of(rows, owner):
 
 
 @gpu_kernel
-def choose_linear(grads, params, first, second, third, kinds, rows, owner, constants, thresholds, out):
-    """Levels by :func:`terms.linear_terms`; ``first``: momentum."""
+def choose_linear(arrays, kinds, rows, owner, constants, thresholds, out):
+    """Choose levels by :func:`terms.linear_terms`; the first state is momentum, which may be missing."""
     f, start, n = part_of(rows, owner)
     c, i = constants, rows[f, WHICH]
     k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10])
     t, top = bounds(thresholds, i), U8(rows[f, TOP])
-    grad, param, own = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start, U64(rows[f, FIRST]) + start
+    grad, param, first = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start, U64(rows[f, FIRST]) + start
     for j in range(I32(cuda.threadIdx.x), n, N):
-        g, theta = number(grads, grad + U64(j), kinds.grads), number(params, param + U64(j), kinds.params)
+        g = number(arrays.grads, grad + U64(j), kinds.grads)
+        theta = number(arrays.params, param + U64(j), kinds.params)
         if rows[f, FIRST] < 0:
             u, size = linear_terms(theta, g, None, k)
         else:
-            u, size = linear_terms(theta, g, number(first, own + U64(j), kinds.first), k)
+            u, size = linear_terms(theta, g, number(arrays.first, first + U64(j), kinds.first), k)
         level = passed(np.float32(u), np.float32(size), t)
         out[U64(rows[f, OUT]) + start + U64(j)] = top if g == 0 else level
 
 
 @gpu_kernel
-def choose_accumulator(grads, params, first, second, third, kinds, rows, owner, constants, thresholds, out):
-    """Levels by :func:`terms.accumulator_terms`; ``first``: squares, ``second``: momentum."""
+def choose_accumulator(arrays, kinds, rows, owner, constants, thresholds, out):
+    """Choose levels by :func:`terms.accumulator_terms`; the states are squares, and momentum, which may be missing."""
     f, start, n = part_of(rows, owner)
     c, i = constants, rows[f, WHICH]
     k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10], c[i, 11],
          c[i, 12], c[i, 13], c[i, 14], c[i, 15], c[i, 16])
     t, top = bounds(thresholds, i), U8(rows[f, TOP])
     grad, param = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start
-    own, other = U64(rows[f, FIRST]) + start, U64(rows[f, SECOND]) + start
+    first, second = U64(rows[f, FIRST]) + start, U64(rows[f, SECOND]) + start
     for j in range(I32(cuda.threadIdx.x), n, N):
-        g, theta = number(grads, grad + U64(j), kinds.grads), number(params, param + U64(j), kinds.params)
-        square = number(first, own + U64(j), kinds.first)
+        g = number(arrays.grads, grad + U64(j), kinds.grads)
+        theta = number(arrays.params, param + U64(j), kinds.params)
+        square = number(arrays.first, first + U64(j), kinds.first)
         if rows[f, SECOND] < 0:
             u, size = accumulator_terms(theta, g, square, None, k)
         else:
-            u, size = accumulator_terms(theta, g, square, number(second, other + U64(j), kinds.second), k)
+            u, size = accumulator_terms(theta, g, square, number(arrays.second, second + U64(j), kinds.second), k)
         level = passed(np.float32(u), np.float32(size), t)
         out[U64(rows[f, OUT]) + start + U64(j)] = top if g == 0 else level
 
 
 @gpu_kernel
-def choose_adam(grads, params, first, second, third, kinds, rows, owner, constants, thresholds, out):
-    """Levels by :func:`terms.adam_terms`; ``first``: mean, ``second``: squares, ``third``: their maximum."""
+def choose_adam(arrays, kinds, rows, owner, constants, thresholds, out):
+    """Choose levels by :func:`terms.adam_terms`; the states are mean, squares, and their maximum, which may be
+    missing."""
     f, start, n = part_of(rows, owner)
     c, i = constants, rows[f, WHICH]
     k = (c[i, 0], c[i, 1], c[i, 2], c[i, 3], c[i, 4], c[i, 5], c[i, 6], c[i, 7], c[i, 8], c[i, 9], c[i, 10], c[i, 11],
          c[i, 12], c[i, 13], c[i, 14], c[i, 15], c[i, 16], c[i, 17], c[i, 18], c[i, 19], c[i, 20], c[i, 21])
     t, top = bounds(thresholds, i), U8(rows[f, TOP])
     grad, param = U64(rows[f, GRAD]) + start, U64(rows[f, PARAM]) + start
-    own, other, last = U64(rows[f, FIRST]) + start, U64(rows[f, SECOND]) + start, U64(rows[f, THIRD]) + start
+    first, second, third = U64(rows[f, FIRST]) + start, U64(rows[f, SECOND]) + start, U64(rows[f, THIRD]) + start
     for j in range(I32(cuda.threadIdx.x), n, N):
-        g, theta = number(grads, grad + U64(j), kinds.grads), number(params, param + U64(j), kinds.params)
-        mean, square = number(first, own + U64(j), kinds.first), number(second, other + U64(j), kinds.second)
+        g = number(arrays.grads, grad + U64(j), kinds.grads)
+        theta = number(arrays.params, param + U64(j), kinds.params)
+        mean = number(arrays.first, first + U64(j), kinds.first)
+        square = number(arrays.second, second + U64(j), kinds.second)
         if rows[f, THIRD] < 0:
             u, size = adam_terms(theta, g, mean, square, None, k)
         else:
-            u, size = adam_terms(theta, g, mean, square, number(third, last + U64(j), kinds.third), k)
+            u, size = adam_terms(theta, g, mean, square, number(arrays.third, third + U64(j), kinds.third), k)
         level = passed(np.float32(u), np.float32(size), t)
         out[U64(rows[f, OUT]) + start + U64(j)] = top if g == 0 else level
