@@ -46,7 +46,8 @@ def kernel_view(array: np.ndarray) -> np.ndarray:
 
 
 class _Pointer:
-    """Memory by address, for :func:`kernel_view`; numpy keeps this object, and it the array, alive."""
+    """Memory by address, for :func:`kernel_view`, through the ``__array_interface__`` that numpy documents. numpy keeps
+    this object, and it the array, alive."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array

@@ -46,7 +46,7 @@ def test_small_launches_raise_no_warning():
     with ThreadPoolExecutor(8) as threads:
         for made in threads.map(lambda blocks: launch.configured(assemble.seal_frames, blocks, 0), range(1, 128)):
             assert made.griddim[0] < 128
-    assert launch.settings().CUDA_LOW_OCCUPANCY_WARNINGS == 1
+    assert launch.cuda_settings().CUDA_LOW_OCCUPANCY_WARNINGS == 1
     assert launch.stream_of(0) == 0
 
 

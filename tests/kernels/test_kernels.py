@@ -9,7 +9,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -401,46 +400,3 @@ def corners(frame: bytes, mode: Mode) -> set[str]:
             if escaped:
                 seen |= {"escape", "escape with levels"} if "ladder" in mode.options else {"escape"}
     return seen
-
-
-def house_of_kernels(folder):
-    """Make an empty package ``house`` with the rooms ``core``, which has jit.py, and ``room``. Return a function that
-    runs a program in a process of its own and returns the integer it prints."""
-    for name in ("", "core", "room"):
-        (folder / "house" / name).mkdir()
-        (folder / "house" / name / "__init__.py").write_text("")
-    source = Path(gcodec.__file__).parent / "kernels" / "core" / "jit.py"
-    (folder / "house" / "core" / "jit.py").write_text(source.read_text(encoding="utf-8"))
-
-    def printed(program):
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, check=True,
-                              capture_output=True, text=True, timeout=120)
-        return int(done.stdout)
-
-    return printed
-
-
-def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path):
-    """The kernel cache on disk must not outlive the source of a function that a kernel calls from another folder."""
-    printed, folder = house_of_kernels(tmp_path), tmp_path / "house"
-    (folder / "caller.py").write_text(
-        "from .core.jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
-    )
-    answers = []
-    for value in (1, 2):
-        (folder / "room" / "callee.py").write_text(
-            f"from ..core.jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
-        answers.append(printed("from house.caller import call; print(call())"))
-    assert answers == [1, 2]
-
-
-def test_kernels_cached_for_a_bundle_that_has_been_renamed_are_not_read(tmp_path):
-    """The cache of an earlier release, which lies where the package lies, may name types that no longer exist."""
-    printed, folder = house_of_kernels(tmp_path), tmp_path / "house"
-    (folder / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef call(b):\n    return b.x\n")
-    for name in ("Before", "After"):
-        (folder / "room" / "bundles.py").write_text(f"from typing import NamedTuple\n\n\nclass {name}(NamedTuple):\n"
-                                                    "    x: int\n")
-        assert printed(f"from house import caller; from house.room.bundles import {name} as B; "
-                       "print(caller.call(B(5)))") == 5

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 
 from .intrinsics import intrinsic_step
 from .jit import kernel
 from .scalar import U64, word_multiplier
-from .simd import INDEX, Vector, load
+from .simd import INDEX, Vector, for_range, load, slot_for
 from .unaligned import load_u32
 
 _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
@@ -19,13 +19,11 @@ _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
 def _generate(builder: Any, args: list[Any], at: Any) -> Any:
     kinds = ir.VectorType(ir.IntType(32), 16), ir.VectorType(INDEX, 8)
     first = ir.Constant(kinds[0], [(i + 1) * _STEP & _LOW for i in range(16)])
-    slots = [cgutils.alloca_once(builder, kind) for kind in (kinds[0], kinds[1], kinds[1])]
-    builder.store(first, slots[0])
-    for slot in slots[1:]:
-        builder.store(ir.Constant(kinds[1], [0] * 8), slot)
+    zeros = ir.Constant(kinds[1], [0] * 8)
+    slots = [slot_for(builder, value) for value in (first, zeros, zeros)]
     start = at(0, 8)
-    with cgutils.for_range(builder, args[2]) as loop:
-        words = load(builder, builder.gep(start, [builder.mul(loop.index, ir.Constant(INDEX, 64))]), 32, 16).seen_as(64)
+    with for_range(builder, args[2]) as index:
+        words = load(builder, builder.gep(start, [builder.mul(index, ir.Constant(INDEX, 64))]), 32, 16).seen_as(64)
         product, even, odd = (Vector(builder, builder.load(slot)) for slot in slots)
         factors = (product | 1).seen_as(64)
         builder.store((product + 16 * _STEP).value, slots[0])

@@ -7,9 +7,10 @@ from typing import Any
 
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from numba.core import config, types
+from numba import types
 from numba.extending import intrinsic
 
+from .numba_private import named_cpu
 from .unaligned import pointer
 
 _INDEX = ir.IntType(64)
@@ -17,7 +18,7 @@ _INDEX = ir.IntType(64)
 
 def _has(*features: str) -> bool:
     """Return whether the CPU that kernels are compiled for has these features: the host, or NUMBA_CPU_FEATURES."""
-    named = getattr(config, "CPU_FEATURES", None)
+    named = named_cpu().features
     if named is not None:
         return all(f"+{feature}" in named.split(",") for feature in features)
     host = get_host_cpu_features()
@@ -27,7 +28,7 @@ def _has(*features: str) -> bool:
 #: Masked compress and expand of bytes and words, and byte permutes over two registers.
 HAS_AVX512 = _has("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2")
 #: Byte permutes of 16 bytes and a count of bits: every x86-64 since 2009.
-HAS_SSSE3 = _has("ssse3", "popcnt") or getattr(config, "CPU_NAME", None) in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+HAS_SSSE3 = _has("ssse3", "popcnt") or named_cpu().name in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 #: Several planes by classes of symbols (:mod:`classes_ssse3`).
 BY_CLASSES = HAS_SSSE3 and not HAS_AVX512

@@ -10,9 +10,14 @@ from typing import Any
 
 from numba import njit
 
-# numba's cache on disk notices a change in a kernel's own file only, not in the files of the functions it calls.
-# Stamping every kernel with the sources of all of them, those in subfolders too, makes an edit, or an upgrade of the
-# package, recompile what depends on it.
+from ...errors import GcodecError
+from .numba_private import UNCOUNTED, config, with_stamp
+
+if config.DISABLE_JIT:
+    # Kernels call intrinsics, LLVM's own instructions, which Python cannot.
+    raise GcodecError("gcodec's kernels run only compiled: unset NUMBA_DISABLE_JIT (disable_jit in .numba_config.yaml)")
+
+# All that a kernel may be compiled from: an edit, or an upgrade of the package, recompiles what depends on it.
 _SHARED = sorted(Path(__file__).parents[1].rglob("*.py"))
 
 
@@ -24,9 +29,8 @@ def _stamp(path: str) -> str:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile with the GIL released, cached on disk, without fast-math (integers decide bytes), and without counting
-    references, for which numba has no public option: kernels allocate nothing, and counting, by atomic instructions for
-    every array of every call that is not inlined, takes as long as small kernels do."""
-    return _compiled(function, _nrt=False)
+    references: kernels allocate nothing."""
+    return _compiled(function, **UNCOUNTED)
 
 
 def allocating(function: Callable[..., Any]) -> Any:
@@ -36,13 +40,12 @@ def allocating(function: Callable[..., Any]) -> Any:
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile a step of one other kernel into that kernel, which saves compiling all that it calls twice."""
-    return _compiled(function, _nrt=False, inline="always")
+    return _compiled(function, inline="always", **UNCOUNTED)
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    dispatcher = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy", **options)(function)
-    if hasattr(dispatcher, "_cache"):  # absent under NUMBA_DISABLE_JIT
-        # In numba's version, not in its stamp of the source: an index of another version is not unpickled, and one that
-        # names a bundle that has been renamed since cannot be.
-        dispatcher._cache._cache_file._version += _stamp(function.__code__.co_filename)
-    return dispatcher
+    def decorate(cached: bool) -> Any:
+        return njit(nogil=True, cache=cached, boundscheck=False, error_model="numpy", **options)(function)
+
+    path = function.__code__.co_filename
+    return with_stamp(decorate, _stamp(path), Path(path).parent)

@@ -7,6 +7,8 @@ instruction. LLVM fits any n to the registers that the CPU has.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
@@ -185,3 +187,37 @@ def pick_bits(picks: Vector, source: Vector) -> Vector:
     """Eight bits of every 64, from those of these numbers on, to each byte of them."""
     name = "llvm.x86.avx512.pmultishift.qb.512"
     return Vector(source.builder, call(source.builder, name, picks.value.type, [picks.value, source.value]))
+
+
+def slot_for(builder: Any, value: Any) -> Any:
+    """Return the address of a slot on the stack that holds a value, for what a loop or a branch replaces. LLVM keeps it
+    in a register."""
+    with builder.goto_entry_block():
+        slot = builder.alloca(value.type)
+    builder.store(value, slot)
+    return slot
+
+
+@contextmanager
+def for_range(builder: Any, stop: Any, start: int = 0) -> Iterator[Any]:
+    """Emit the body of this ``with`` as a loop, and yield its index, ``start ... stop - 1``.
+
+        before:    branch to condition
+        condition: index = start, from before | next, from the body;    index < stop ? body : after
+        body:      ... next = index + 1;                                branch to condition
+        after:     ...
+    """
+    condition, body, after = (builder.append_basic_block(f"for.{name}") for name in ("condition", "body", "after"))
+    before = builder.basic_block
+    builder.branch(condition)
+    with builder.goto_block(condition):
+        index = builder.phi(stop.type)
+        builder.cbranch(builder.icmp_signed("<", index, stop), body, after)
+    with builder.goto_block(body):
+        yield index
+        following = builder.add(index, ir.Constant(stop.type, 1), flags=["nsw"])
+        body = builder.basic_block  # the last one, if there were branches
+        builder.branch(condition)
+    index.add_incoming(ir.Constant(stop.type, start), before)
+    index.add_incoming(following, body)
+    builder.position_at_end(after)

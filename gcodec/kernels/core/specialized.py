@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from numba import typeof, types
+from .numba_private import entry_point
 
 
 class Specialized:
@@ -21,17 +21,13 @@ class Specialized:
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(self, key: Hashable, *args: Any) -> Any:
-        """Call it. ``key`` stands for the types of ``args``: the same key means the same types."""
+        """Call the kernel.
+
+        Args:
+            key: Stands for the types of ``args``: the same key means the same types.
+            args: The kernel's arguments.
+        """
         call = self._compiled.get(key)
         if call is None:
-            call = self._compiled[key] = self._compile(args)
+            call = self._compiled[key] = entry_point(self._kernel, args)
         return call(*args)
-
-    def _compile(self, args: tuple[Any, ...]) -> Callable[..., Any]:
-        if not hasattr(self._kernel, "compile"):  # under NUMBA_DISABLE_JIT
-            return self._kernel
-        return self._kernel.compile(tuple(_writable(typeof(arg)) for arg in args))
-
-
-def _writable(kind: Any) -> Any:
-    return kind.copy(readonly=False) if isinstance(kind, types.Array) else kind

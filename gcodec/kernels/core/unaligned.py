@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba import types
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from .jit import kernel
+from .numba_private import address_of, array_over
+
+_BYTE = ir.IntType(8)
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
     """LLVM: the address ``offset`` bytes into an array's data."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [offset])
+    data = builder.bitcast(address_of(context, builder, array_type, array), _BYTE.as_pointer())
+    return builder.gep(data, [offset])
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, bits: int) -> Any:
@@ -64,16 +66,7 @@ def _view(array: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         item_bytes = ir.Constant(ir.IntType(64), array.dtype.bitwidth // 8)
         at = pointer(context, builder, signature.args[0], args[0], builder.mul(args[1], item_bytes))
-        result = context.make_array(kind)(context, builder)
-        populate_array(
-            result,
-            data=builder.bitcast(at, result.data.type),
-            shape=[args[2]],
-            strides=[item_bytes],
-            itemsize=item_bytes,
-            meminfo=None,
-        )
-        return result._getvalue()
+        return array_over(context, builder, kind, at, args[2])
 
     return kind(array, types.intp, types.intp), generate
 
@@ -101,20 +94,25 @@ def floats_at(typingctx: Any, address: Any, start: Any, count: Any) -> Any:
     kind = types.Array(types.float32, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        item_bytes = ir.Constant(ir.IntType(64), 4)
-        at = builder.add(args[0], builder.mul(args[1], item_bytes))
-        result = context.make_array(kind)(context, builder)
-        populate_array(
-            result,
-            data=builder.inttoptr(at, result.data.type),
-            shape=[args[2]],
-            strides=[item_bytes],
-            itemsize=item_bytes,
-            meminfo=None,
-        )
-        return result._getvalue()
+        at = builder.add(args[0], builder.mul(args[1], ir.Constant(ir.IntType(64), 4)))
+        return array_over(context, builder, kind, builder.inttoptr(at, _BYTE.as_pointer()), args[2])
 
     return kind(types.int64, types.intp, types.intp), generate
+
+
+@intrinsic
+def load_tuple(typingctx: Any, array: Any, count: Any) -> Any:
+    """Return the first ``count`` values of a contiguous array, a literal number, as a tuple."""
+    if not isinstance(count, types.IntegerLiteral):
+        return None  # numba asks again with the literal
+    kind = types.UniTuple(array.dtype, count.literal_value)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = address_of(context, builder, array, args[0])
+        values = (builder.load(builder.gep(data, [ir.Constant(ir.IntType(64), i)])) for i in range(kind.count))
+        return context.make_tuple(builder, kind, tuple(values))
+
+    return kind(array, count), generate
 
 
 @intrinsic

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba import types
 
 from .intrinsics import HAS_AVX512, HAS_SSSE3, intrinsic_step
 from .jit import kernel

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from threading import Lock
 from typing import Any
 
 from numba import cuda
 
 from ...errors import Unsupported
+from ..core.numba_private import cuda_settings
 from . import grid
 
 _WARNINGS = "CUDA_LOW_OCCUPANCY_WARNINGS"
@@ -26,15 +26,10 @@ def check_gpu() -> None:
         cuda.current_context()
     except Exception as error:  # of many kinds, by the library that is missing
         raise Unsupported(f"numba cannot use the CUDA device: {error}") from error
-    if getattr(settings(), "CUDA_PER_THREAD_DEFAULT_STREAM", 0):
+    if getattr(cuda_settings(), "CUDA_PER_THREAD_DEFAULT_STREAM", 0):
         raise Unsupported(
             "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM must be unset: numba's default stream must be torch's"
         )
-
-
-def settings() -> Any:
-    """Return numba's settings of launches; the package numba-cuda, which takes the name ``numba.cuda``, has its own."""
-    return import_module("numba.cuda.dispatcher").config
 
 
 def stream_of(handle: int) -> Any:
@@ -48,7 +43,7 @@ def configured(gpu_kernel: Any, blocks: int, stream: Any) -> Any:
     Without numba's warning about few blocks: small tensors are no mistake. The switch is everybody's, and a lane's
     thread launches as well as training's: one at a time.
     """
-    config = settings()
+    config = cuda_settings()
     with _quiet:
         before = getattr(config, _WARNINGS, 1)
         setattr(config, _WARNINGS, 0)

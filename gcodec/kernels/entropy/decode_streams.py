@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 from numba.extending import intrinsic
 
 from ..core.jit import inlined, kernel
 from ..core.scalar import U64
+from ..core.simd import slot_for
 from ..core.unaligned import fetch, load_u64, pointer, subarray
 from .encode_streams import STREAM_PAD
 from .prefix_code import ESCAPE
@@ -63,7 +64,7 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
         bytes_, entries, state, symbols_at = base(0, _BYTE), base(1, _INT), base(2, _INT), base(3, _BYTE)
         ends = [builder.load(place) for place in row(END)]
         places = [*row(PLACE), *row(BIT), *row(FETCH)[:2]]
-        slots = [cgutils.alloca_once_value(builder, builder.load(place)) for place in places]
+        slots = [slot_for(builder, builder.load(place)) for place in places]
         fetched = ((slots[-2], bytes_, value_bytes // 2 or 1), (slots[-1], base(4, _BYTE), value_bytes))
         loop, after = builder.append_basic_block("round"), builder.append_basic_block("after")
         builder.branch(loop)

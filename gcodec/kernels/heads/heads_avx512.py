@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import ESCAPE, U8, U32, U64, head_of
-from ..core.simd import INDEX, Vector, call, load, mask_from, splat
+from ..core.simd import INDEX, Vector, call, for_range, load, mask_from, slot_for, splat
 from ..core.simd_avx512 import extract_heads, look_up_bytes
 from ..core.vector import look_up_64
 from ..entropy.encode_streams import STREAM_PAD
@@ -51,9 +51,9 @@ def _generate_sum(builder: Any, args: list[Any], at: Any) -> Any:
         eights     sum       | sum        | ...      eight sums of 64 bits, which are accumulated over groups
     """
     sums = ir.VectorType(INDEX, 8)
-    slot = cgutils.alloca_once_value(builder, ir.Constant(sums, [0] * 8))
-    with cgutils.for_range(builder, args[2]) as loop:
-        heads = load(builder, builder.gep(at(0, 8), [builder.mul(loop.index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
+    slot = slot_for(builder, ir.Constant(sums, [0] * 8))
+    with for_range(builder, args[2]) as index:
+        heads = load(builder, builder.gep(at(0, 8), [builder.mul(index, ir.Constant(INDEX, GROUP))]), 8, GROUP)
         eights = call(builder, "llvm.x86.avx512.psad.bw.512", sums, [heads.value, (heads ^ heads).value])
         builder.store(builder.add(builder.load(slot), eights), slot)
     return Vector(builder, builder.load(slot)).total()

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 
 from ..core.intrinsics import HAS_SSSE3, intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U32, U64, head_of
-from ..core.simd import INDEX, Vector, load
+from ..core.simd import INDEX, Vector, for_range, load, slot_for
 from ..core.unaligned import width_of
 
 #: How many values a vector step sums up: heads of at most 9 bits, so that their sum takes at most 20 bits, and at most
@@ -41,9 +41,9 @@ def _summer(bits: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         kind = ir.VectorType(ir.IntType(bits), n)
         zeros = Vector(builder, ir.Constant(kind, [0] * n))
-        slots = [cgutils.alloca_once_value(builder, zeros.value) for _ in range(2)]
-        with cgutils.for_range(builder, args[2]) as loop:
-            group = builder.gep(at(0, bits), [builder.mul(loop.index, ir.Constant(INDEX, 8 * bits))])
+        slots = [slot_for(builder, zeros.value) for _ in range(2)]
+        with for_range(builder, args[2]) as index:
+            group = builder.gep(at(0, bits), [builder.mul(index, ir.Constant(INDEX, 8 * bits))])
             for k in range(0, 8 * bits, 64):
                 values = load(builder, builder.gep(group, [ir.Constant(INDEX, k)]), bits, n)
                 heads, nonzero = (Vector(builder, builder.load(slot)) for slot in slots)

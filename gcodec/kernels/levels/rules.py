@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from ..core.jit import kernel
 from ..core.scalar import U32
-from ..core.unaligned import bits_of_float, floats_at, subarray
+from ..core.unaligned import bits_of_float, floats_at, load_tuple, subarray
 from .terms import N_ACCUMULATOR, N_ADAM, N_LINEAR, accumulator_terms, adam_terms, linear_terms, passed
 
 PASS = 7  #: thresholds that are compared with at a time
@@ -171,7 +170,7 @@ def linear_of_many(out, grad, begin, table, constants, even, top):
         row = table[i]
         skip, at, n = _part(row, begin, begin + len(grad))
         if n > 0:
-            k = to_fixed_tuple(constants[row[WHICH]], N_LINEAR)
+            k = load_tuple(constants[row[WHICH]], N_LINEAR)
             theta = floats_at(row[PARAM], skip, n)
             if row[FIRST]:
                 buf = floats_at(row[FIRST], skip, n)
@@ -189,7 +188,7 @@ def accumulator_of_many(out, grad, begin, table, constants, even, top):
         row = table[i]
         skip, at, n = _part(row, begin, begin + len(grad))
         if n > 0:
-            k = to_fixed_tuple(constants[row[WHICH]], N_ACCUMULATOR)
+            k = load_tuple(constants[row[WHICH]], N_ACCUMULATOR)
             theta, square = floats_at(row[PARAM], skip, n), floats_at(row[FIRST], skip, n)
             if row[SECOND]:
                 buf = floats_at(row[SECOND], skip, n)
@@ -207,7 +206,7 @@ def adam_of_many(out, grad, begin, table, constants, even, top):
         row = table[i]
         skip, at, n = _part(row, begin, begin + len(grad))
         if n > 0:
-            k = to_fixed_tuple(constants[row[WHICH]], N_ADAM)
+            k = load_tuple(constants[row[WHICH]], N_ADAM)
             theta, mean, square = (
                 floats_at(row[PARAM], skip, n),
                 floats_at(row[FIRST], skip, n),

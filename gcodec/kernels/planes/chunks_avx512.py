@@ -26,10 +26,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 
 from ..core.intrinsics import intrinsic_step
-from ..core.simd import Vector, load, move, pick_bits, splat
+from ..core.simd import Vector, load, move, pick_bits, slot_for, splat
 from ..core.simd_avx512 import deinterleave_bytes, extract_tails, look_up_bytes
 
 _INDEX = ir.IntType(64)
@@ -192,7 +192,7 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
     # A zero has no items, so that without a head all its bits are 0.
     head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(12, 8), symbols) + args[14], zeros)
     # Variables of a step lie in stack slots where a branch may change them; LLVM keeps them in registers.
-    slot = cgutils.alloca_once_value(builder, zeros.value)
+    slot = slot_for(builder, zeros.value)
     with builder.if_then(chunks.has_half):
         count_at, place = chunks.plane(chunks.n_wide)
         mask = _half_owners(chunks, marks)
@@ -203,7 +203,7 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
     for k, mask in enumerate(_owners(chunks, marks)):
         # A half item is the upper part of the first chunk that the value has no wide item of: it fills the lanes that
         # expanding leaves, and is gone from them for all further chunks.
-        slot = cgutils.alloca_once_value(builder, halves.value)
+        slot = slot_for(builder, halves.value)
         with builder.if_then(builder.icmp_signed("<", _number(k), chunks.n_wide)):
             count_at, place = chunks.plane(_number(k))
             builder.store(move("expand", load(builder, place, 8, 64), mask, halves).value, slot)

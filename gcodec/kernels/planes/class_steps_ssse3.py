@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 
 from ..core.intrinsics import intrinsic_step
-from ..core.simd import Vector, call, load, splat
+from ..core.simd import Vector, call, for_range, load, slot_for, splat
 from ..core.vector_ssse3 import move_8, shuffle, sums
 from .class_tables import HEADS, STARTS
 
@@ -51,10 +51,10 @@ def _generate_classes(builder: Any, args: list[Any], at: Any) -> None:
         - sum           0    1    1    1    2    2    2
     """
     symbols = [part ^ 128 for part in _four(builder, at(0, 8))]  # ordered as signed numbers, as the tables are
-    slots = [cgutils.alloca_once_value(builder, (part ^ part).value) for part in symbols]
+    slots = [slot_for(builder, (part ^ part).value) for part in symbols]
     starts = _address(builder, at(2, 8), STARTS)
-    with cgutils.for_range(builder, builder.sub(args[6], ir.Constant(_INDEX, 1))) as loop:
-        start = load(builder, builder.gep(starts, [builder.shl(loop.index, ir.Constant(_INDEX, 4))]), 8, 16)
+    with for_range(builder, builder.sub(args[6], ir.Constant(_INDEX, 1))) as index:
+        start = load(builder, builder.gep(starts, [builder.shl(index, ir.Constant(_INDEX, 4))]), 8, 16)
         for part, slot in zip(symbols, slots, strict=True):
             classes = Vector(builder, builder.load(slot))
             builder.store((classes - part.above(start).widened(8)).value, slot)

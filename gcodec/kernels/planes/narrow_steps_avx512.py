@@ -19,12 +19,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
 from ..core.scalar import U8
-from ..core.simd import Vector, load, move, pick_bits
+from ..core.simd import Vector, for_range, load, move, pick_bits, slot_for
 from ..core.simd_avx512 import deinterleave_bytes, extract_tails, join_values, look_up_bytes
 
 _INDEX = ir.IntType(64)
@@ -95,7 +95,7 @@ def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Vector, symbo
         item           ??iiiiii            cut to a byte
     """
     _, _, shared = _plane(builder, args, at, plane)
-    slot = cgutils.alloca_once(builder, ir.VectorType(ir.IntType(8), 64))
+    slot = slot_for(builder, ir.Constant(ir.VectorType(ir.IntType(8), 64), None))
     with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (uniform, varying):
         with uniform:
             builder.store((tail >> shared).to(8).value, slot)
@@ -129,13 +129,12 @@ def _splitter(bits: int) -> Any:
             for k, items in enumerate(deinterleave_bytes(quarters)):
                 plane = _number(k)
                 with builder.if_then(builder.icmp_signed("<", plane, args[14])):
-                    slot = cgutils.alloca_once(builder, items.value.type)
-                    builder.store(items.value, slot)
+                    slot = slot_for(builder, items.value)
                     _, _, shared = _plane(builder, args, at, plane)
                     with builder.if_then(builder.icmp_signed("<", shared, _number(0)), likely=False):
                         builder.store(_cut(builder, args, at, plane, tail, symbols).value, slot)
                     _split_plane(builder, args, at, plane, Vector(builder, builder.load(slot)), marks)
-        with cgutils.for_range_slice(builder, _number(first), args[14], _number(1), inc=True) as (plane, _):
+        with for_range(builder, args[14], first) as plane:
             _split_plane(builder, args, at, plane, _cut(builder, args, at, plane, tail, symbols), marks)
 
     return intrinsic_step(types.void, 17, generate)
@@ -178,18 +177,17 @@ def _merger(bits: int) -> Any:
         zeros = symbols ^ symbols
         # A zero has no items, so that without a head all its bits are 0.
         head = symbols.compare("!=", 0).choose(look_up_bytes(builder, at(14, 8), symbols) + args[16], zeros)
-        slot = cgutils.alloca_once(builder, zeros.to(bits).value.type)
-        builder.store(zeros.to(bits).value, slot)
-        with cgutils.for_range(builder, args[17]) as loop:
-            count_at, items, shared = _plane(builder, args, at, loop.index)
-            mask = _masked(marks, loop.index)
+        slot = slot_for(builder, zeros.to(bits).value)
+        with for_range(builder, args[17]) as index:
+            count_at, items, shared = _plane(builder, args, at, index)
+            mask = _masked(marks, index)
             item = move("expand", load(builder, items, 8, 64), mask).to(bits)
             tail = Vector(builder, builder.load(slot))
             with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (uniform, varying):
                 with uniform:
                     builder.store((tail | (item << shared)).value, slot)
                 with varying:
-                    shifts = _shifts(builder, at, loop.index, symbols).to(bits)
+                    shifts = _shifts(builder, at, index, symbols).to(bits)
                     builder.store((tail | (item << shifts)).value, slot)
             _advance(builder, count_at, mask)
         join_values(head.to(bits), Vector(builder, builder.load(slot)), bits).store(at(0, bits))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.simd import load, move

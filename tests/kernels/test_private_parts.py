@@ -1,0 +1,239 @@
+"""The private parts of numba and CPython: each taken away in turn, gcodec goes on, and caches never lie."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba import njit
+
+import gcodec
+from gcodec import memory
+from gcodec.kernels.core import jit, numba_private
+from gcodec.kernels.core.specialized import Specialized
+from gcodec.kernels.core.unaligned import floats_at, load_tuple, subarray, subarray_if_any
+from gcodec.memory import BytesBuilder
+from tests.support.cases import CASES
+from tests.support.paths import ROOT
+
+PACKAGE = Path(gcodec.__file__).parent
+#: What of numba is private, as numba's source names it.
+PARTS = ("_nrt", "_version", "_cache_file", "CPU_NAME", "CPU_FEATURES")
+#: numba's modules that anybody may import.
+PUBLIC = {"numba", "numba.cuda", "numba.extending"}
+
+
+def run(program: str, missing: str = "", folder: Path = ROOT, **environment: str) -> list[str]:
+    """Run a program in a process of its own, with numba without these parts; return the words it prints."""
+    command = [sys.executable, "-m", "tests.support.numba_without", missing, program]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **environment}
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+# Where they are, and with which versions they were tried
+
+def test_the_versions_of_numba_that_were_tried():
+    pinned = re.search(r"^numba==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    floor = re.search(r'"numba>=(.*?)"', (ROOT / "pyproject.toml").read_text())
+    assert pinned is not None
+    assert floor is not None
+    assert pinned[1] in numba_private.TRIED
+    assert any(version.startswith(floor[1]) for version in numba_private.TRIED)
+    if numba.__version__ not in numba_private.TRIED:
+        pytest.skip(f"numba {numba.__version__} is not among those that gcodec was tried with: {numba_private.TRIED}")
+
+
+def test_private_parts_stand_in_one_place_each():
+    outside = []
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [str(node.module)]
+            else:
+                continue
+            for module in modules:
+                of_numba = module.split(".")[0] == "numba" and module not in PUBLIC
+                if (of_numba and name != "kernels/core/numba_private.py") or (
+                    module == "ctypes" and name != "memory.py"
+                ):
+                    outside.append((name, module))
+    assert outside == []
+
+
+# Counting of references, entry points
+
+def test_kernels_count_references_where_numba_has_no_such_option(tmp_path):
+    program = ("from gcodec.kernels.core import numba_private as p, scalar; "
+               "print(p.UNCOUNTED, scalar.lesser(3, 2))")
+    assert run(program, NUMBA_CACHE_DIR=str(tmp_path)) == ["{'_nrt':", "False}", "2"]
+    assert run(program, "_nrt", NUMBA_CACHE_DIR=str(tmp_path)) == ["{}", "2"]
+
+
+def test_a_kernel_without_entry_points_is_called_itself():
+    def plain(a):
+        return a + 1
+
+    assert Specialized(plain)("key", 1) == 2
+    plain.compile = lambda kinds: None      # type: ignore[attr-defined]
+    assert Specialized(plain)("key", 1) == 2
+
+
+def test_disable_jit_is_named_by_the_error():
+    program = "import gcodec\ntry:\n    gcodec.encode\nexcept Exception as e:\n    print(type(e).__name__, e)"
+    kind, *words = run(program, NUMBA_DISABLE_JIT="1")
+    assert kind == "GcodecError"
+    assert "NUMBA_DISABLE_JIT" in words
+
+
+# The cache on disk
+
+def house_of_kernels(folder):
+    """Make a package ``house`` of what decorators of kernels need, and return its folder of kernels."""
+    for name in ("kernels/core", "kernels/room"):
+        (folder / "house" / name).mkdir(parents=True)
+    for name in ("", "kernels", "kernels/core", "kernels/room"):
+        (folder / "house" / name / "__init__.py").write_text("")
+    for name in ("errors.py", "kernels/core/jit.py", "kernels/core/numba_private.py"):
+        (folder / "house" / name).write_text((PACKAGE / name).read_text(encoding="utf-8"))
+    return folder / "house" / "kernels"
+
+
+@pytest.mark.parametrize("missing", ["", "_version"])
+def test_a_changed_callee_in_a_subfolder_is_compiled_anew(tmp_path, missing):
+    """The kernel cache on disk must not outlive the source of a function that a kernel calls from another folder."""
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text(
+        "from .core.jit import kernel\nfrom .room.callee import number\n\n\n@kernel\ndef call():\n    return number()\n"
+    )
+    program = ("from house.kernels.caller import call; "
+               "print(call(), sum(call.stats.cache_hits.values()), sum(call.stats.cache_misses.values()))")
+    for value, hits, misses in ((1, 0, 1), (2, 0, 1), (2, 1, 0)):
+        (house / "room" / "callee.py").write_text(
+            f"from ..core.jit import kernel\n\n\n@kernel\ndef number():\n    return {value}\n")
+        printed = run(program, missing, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
+        assert [int(word) for word in printed] == [value, hits, misses]
+
+
+def test_kernels_cached_for_a_bundle_that_has_been_renamed_are_not_read(tmp_path):
+    """The cache of an earlier release, which lies where the package lies, may name types that no longer exist."""
+    house = house_of_kernels(tmp_path)
+    (house / "caller.py").write_text("from .core.jit import kernel\n\n\n@kernel\ndef call(b):\n    return b.x\n")
+    for name in ("Before", "After"):
+        (house / "room" / "bundles.py").write_text(f"from typing import NamedTuple\n\n\nclass {name}(NamedTuple):\n"
+                                                   "    x: int\n")
+        program = (f"from house.kernels import caller; from house.kernels.room.bundles import {name} as B; "
+                   "print(caller.call(B(5)))")
+        assert run(program, "", tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"),
+                   PYTHONDONTWRITEBYTECODE="1") == ["5"]
+
+
+def test_without_a_folder_for_the_cache_kernels_are_compiled(tmp_path, monkeypatch):
+    asked = []
+
+    def decorate(cached):
+        asked.append((cached, numba_private.config.CACHE_DIR))
+        return SimpleNamespace()
+
+    before = numba_private.config.CACHE_DIR
+    (tmp_path / "file").write_text("")
+    for folder, cached in ((tmp_path / "cache", True), (tmp_path / "file", False)):
+        asked.clear()
+        monkeypatch.setattr(numba_private.config, "CACHE_DIR", str(folder))
+        numba_private.with_stamp(decorate, "5" * 64, tmp_path)
+        assert str(folder) == numba_private.config.CACHE_DIR
+        assert asked[-1] == (cached, str(folder / ("gcodec-" + 32 * "5")) if cached else str(folder))
+    monkeypatch.setattr(numba_private.config, "CACHE_DIR", before)
+    assert len(jit._stamp(jit.__file__)) == 64
+
+
+# The CPU, and arrays
+
+@pytest.mark.skipif(not hasattr(os, "uname") or os.uname().machine != "x86_64", reason="names CPUs of x86-64")
+def test_the_cpu_that_was_asked_for():
+    program = "from gcodec.kernels.core.intrinsics import HAS_AVX512, HAS_SSSE3; print(HAS_AVX512, HAS_SSSE3)"
+    for missing in ("", "CPU_NAME CPU_FEATURES"):
+        assert run(program, missing, NUMBA_CPU_NAME="x86-64-v2", NUMBA_CPU_FEATURES="") == ["False", "True"]
+
+
+def test_views_and_tuples_of_arrays():
+    @njit
+    def views(array, address):
+        none: Any = subarray_if_any(None, 0, 3)  # type: ignore[call-arg]  # numba adds typingctx
+        three: Any = subarray_if_any(array, 2, np.uint64(3))
+        total = 0 if none is None else 1000
+        for part in (subarray(array, np.uint32(1), 2), three):
+            part[0] += 10
+            for x in part:
+                total += x
+        return total, three.size, three.itemsize, floats_at(address, np.uint32(1), 2).sum(), load_tuple(array, 4)
+
+    array, floats = np.arange(6), np.arange(6, dtype=np.float32)
+    assert views(array, floats.ctypes.data) == (1 + 10 + 2 + 2 + 10 + 3 + 4, 3, 8, 3, (0, 11, 12, 3))
+    assert array.tolist() == [0, 11, 12, 3, 4, 5]
+
+
+# Bytes objects
+
+@pytest.mark.parametrize("part", ["PyBytes_FromStringAndSize", "PyBytes_AsString", "_PyBytes_Resize", "Py_DecRef"])
+def test_bytes_are_copied_where_python_has_no_way_to_build_them(part, monkeypatch):
+    names = {"PyBytes_FromStringAndSize", "PyBytes_AsString", "_PyBytes_Resize", "Py_DecRef"} - {part}
+    library = SimpleNamespace(**{name: SimpleNamespace() for name in names})
+    monkeypatch.setattr(ctypes, "PyDLL", lambda *args, **options: library)
+    assert memory._python_api() is None
+
+
+def test_bytes_of_another_python(monkeypatch):
+    x = CASES[0].array()
+    frame = gcodec.encode(x)
+    monkeypatch.setattr(sys.implementation, "name", "pypy")
+    assert memory._python_api() is None
+    monkeypatch.setattr(memory, "_api", None)
+    assert gcodec.encode(x) == frame
+    for used in (0, 1, 50, 100):
+        builder = BytesBuilder(100)
+        builder.array[:used] = 7
+        made = builder.finish(used)
+        assert type(made) is bytes
+        assert made == b"\7" * used
+    BytesBuilder(1 << 20).array[5] = 1      # never finished
+
+
+# All at once
+
+PROGRAM = """
+import zlib
+import gcodec
+from gcodec.kernels.core import numba_private
+from tests.support.cases import CASES, modes
+print(numba_private.UNCOUNTED == {})
+for case in CASES:
+    if case.dtype == "float32" and case.name in ("gaussian, three in ten zero", "corners among gaussian values"):
+        for mode in modes(case.dtype):
+            frame = gcodec.encode(case.array(), **mode.arguments(case))
+            assert gcodec.encode(gcodec.decode(frame), **case.options)
+            print(zlib.crc32(frame))
+"""
+
+
+@pytest.mark.slow
+def test_frames_without_any_private_part(tmp_path):
+    """In minutes, as all kernels are compiled for it."""
+    counts, *frames = run(PROGRAM)
+    assert counts == "False"
+    assert run(PROGRAM, " ".join(PARTS), NUMBA_CACHE_DIR=str(tmp_path)) == ["True", *frames]
+    assert len(frames) > 10
