@@ -16,7 +16,15 @@ from .unaligned import load_u32
 _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
 
 
-def _generate(builder: Any, args: list[Any], at: Any) -> Any:
+def _sum_words(builder: Any, args: list[Any], at: Any) -> Any:
+    """The sum of words times their multipliers, m(i) = (i + 1) * _STEP | 1: the law is :func:`scalar.word_multiplier`.
+
+    words      w15 w14 ...  w3   w2    w1   w0         a turn, 16 lanes of 32 bits
+    product    (i + 1) * _STEP of each, and in the next turn 16 * _STEP more
+    even                    +=   w2 * m2    w0 * m0    the lower halves of lanes of 64 bits
+    odd                     +=   w3 * m3    w1 * m1    the upper ones
+    result     all lanes of even and odd added up, modulo 2**64
+    """
     kinds = ir.VectorType(ir.IntType(32), 16), ir.VectorType(INDEX, 8)
     first = ir.Constant(kinds[0], [(i + 1) * _STEP & _LOW for i in range(16)])
     zeros = ir.Constant(kinds[1], [0] * 8)
@@ -33,14 +41,19 @@ def _generate(builder: Any, args: list[Any], at: Any) -> Any:
 
 
 #: sum_words(data, start, n) -> sum of 16 * n words, each times its multiplier, as uint64.
-sum_words = intrinsic_step(types.uint64, 3, _generate)
+sum_words = intrinsic_step(types.uint64, 3, _sum_words)
 
 
 @kernel
 def checksum(data, start, n_words, hole, seed):
-    """Checksum of docs/format.md section 3 over ``n_words`` 32-bit words of ``data`` (uint8) from byte ``start``.
+    """Return the checksum of docs/format.md section 3, uint64.
 
-    Words ``hole`` and ``hole + 1`` count as zero (the checksum field itself); ``hole`` < 0 for none.
+    Args:
+        data: uint8[], with the words from byte ``start`` on.
+        start: First byte.
+        n_words: Number of words of 32 bits.
+        hole: Number of the first of two words that count as zero, where the checksum itself stands; negative for none.
+        seed: What the sum begins with, uint64.
     """
     total = U64(seed) + sum_words(data, start, n_words >> 4)
     for i in range(n_words & ~15, n_words):

@@ -37,8 +37,14 @@ BY_CLASSES = HAS_SSSE3 and not HAS_AVX512
 def intrinsic_step(
     result: Any, n_args: int, generate: Callable[[Any, list[Any], Callable[[int, int], Any]], Any]
 ) -> Any:
-    """An intrinsic over (array, index) pairs and trailing integers; ``generate(builder, args, at)`` where ``at(i,
-    bits)`` is the address of array argument i at the index argument that follows it, for elements of ``bits`` bits."""
+    """Make an intrinsic over (array, index) pairs and integers.
+
+    Args:
+        result: numba's type of the result.
+        n_args: Number of arguments.
+        generate: Emits the step: ``generate(builder, args, at)`` returns its result, or None of a void one. ``at(i,
+            bits)`` is the address in array ``args[i]`` of element ``args[i + 1]``, elements having this many bits.
+    """
 
     def body(typingctx: Any, *args: Any) -> Any:
         kinds = [a if isinstance(a, types.Array) else types.intp for a in args]

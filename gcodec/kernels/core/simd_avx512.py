@@ -12,20 +12,49 @@ _BYTES = ir.VectorType(ir.IntType(8), 64)
 
 
 def extract_tails(words: Vector, rest: int = 23) -> Vector:
-    """Tails of float32, with ``rest`` bits below the head."""
+    """Return the tails of float32: signs above the bits below the head. Its law is :func:`scalar.tail_of`.
+
+    words      s hhhhhhhh mmmmmmmmmmmmmmmmmmmmmmm
+    result     ........ s mmmmmmmmmmmmmmmmmmmmmmm
+
+    Args:
+        words: Values, lanes of 32 bits.
+        rest: Number of bits below the head.
+    """
     return (words & (1 << rest) - 1) | ((words >> (31 - rest)) & (1 << rest))
 
 
 def join_values(head: Vector, tail: Vector, bits: int = 32, rest: int | None = None) -> Vector:
-    """float32 from heads (any upper bits) and tails, or ``bits`` 16: bfloat16 or float16, with ``rest`` bits below the
-    head, by default 23 or 7."""
+    """Return values of heads and tails, the inverse of :func:`extract_tails`. Its law is :func:`scalar.value_of`.
+
+    head       xxxxxxxx hhhhhhhh               any upper bits
+    tail       ........ s mmmmmmm
+    result     s hhhhhhhh mmmmmmm
+
+    Args:
+        head: Heads, lanes of ``bits``.
+        tail: Tails, lanes of ``bits``.
+        bits: Bits of a value: 32, or 16 for bfloat16 and float16.
+        rest: Number of bits below the head; by default that of float32, 23, or of bfloat16, 7.
+    """
     rest = rest or {32: 23, 16: 7}[bits]
     low, sign = (1 << rest) - 1, 1 << (bits - 1)
     return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)
 
 
 def look_up_bytes(builder: Any, table: Any, source: Vector, n: int = 256) -> Vector:
-    """64 bytes through a table of 64 or 256 bytes at an address; of 64, the indices' low six bits count."""
+    """Return the entries of a table of bytes at 64 indices. Of 256 entries, two permutes of 128 each read the low seven
+    bits of an index, and its highest bit chooses between them:
+
+    index      0 nnnnnnn  ->  entry n           of the first permute
+               1 nnnnnnn  ->  entry 128 + n     of the second
+
+    Args:
+        builder: llvmlite's.
+        table: Address of the table.
+        source: Indices, 64 bytes.
+        n: Entries of the table, 64 or 256; of 64, the low six bits of an index count.
+    """
     parts = [load(builder, builder.gep(table, [ir.Constant(ir.IntType(64), k)]), 8, 64).value for k in range(0, n, 64)]
     if n == 64:
         return permute(Vector(builder, parts[0]), source)
@@ -38,30 +67,61 @@ _LETTERS = {8: "qi", 16: "hi", 32: "si"}
 
 
 def permute(table: Vector, source: Vector) -> Vector:
-    """Vector of a register by their numbers, of which the low bits count."""
+    """Return the lanes of a register with these numbers, of which the low bits count.
+
+    table      a b c d e ...
+    source     2 0 0 3 1 ...
+    result     c a a d b ...
+    """
     name = f"llvm.x86.avx512.permvar.{_LETTERS[table.bits]}.512"
     return Vector(table.builder, call(table.builder, name, table.value.type, [table.value, source.value]))
 
 
 def extract_heads(values: Vector, head_shift: int) -> Vector:
-    """Heads of 64 values, of eight bits."""
+    """Return the heads of 64 values, of eight bits. Its law is :func:`scalar.head_of`.
+
+    Of 32 bits, a quarter is a register of 16 values, two in every eight bytes, and its heads go to two of these bytes,
+    which no other quarter has:
+
+    quarter 0      a          b          c          d     ...     values
+    quarter 1      A          B          C          D     ...
+    heads          a b A B ........      c d C D ........         eight bytes each; then quarters 2 and 3
+    result         a b c d ... A B C D ...                        64 bytes
+
+    Args:
+        values: Values, lanes of 16 or 32 bits.
+        head_shift: Number of bits below the head.
+    """
     if values.bits == 16:
         return (values >> head_shift).to(8)
-    # Each quarter's heads go to two bytes of every eight that are its own.
-    found = values.part(0, 16).seen_as(8)
+    heads = values.part(0, 16).seen_as(8)
     picks = constant(values.builder, [head_shift + 32 * (lane & 1) for lane in range(64)])
     for k in range(4):
-        own = mask_of(values.builder, [lane % 8 // 2 == k for lane in range(64)])
-        found = own.choose(pick_bits(picks, values.part(k, 16).seen_as(8)), found)
-    return found.pick([8 * (lane % 16 // 2) + lane // 16 * 2 + lane % 2 for lane in range(64)])
+        of_quarter = mask_of(values.builder, [lane % 8 // 2 == k for lane in range(64)])
+        heads = of_quarter.choose(pick_bits(picks, values.part(k, 16).seen_as(8)), heads)
+    return heads.pick([8 * (lane % 16 // 2) + lane // 16 * 2 + lane % 2 for lane in range(64)])
 
 
 def deinterleave_bytes(words: list[Vector]) -> list[Vector]:
-    """Return the lowest bytes of 64 words, then their next bytes, and so on: four registers of 64 bytes."""
-    a, b, c, d = (one.seen_as(8).pick([4 * j + k for k in range(4) for j in range(16)]).seen_as(64) for one in words)
-    found = []
-    for half in (0, 4):  # quarters of registers, as a matrix of four times four, transposed
+    """Return the lowest bytes of 64 words, then their next bytes, and so on: four registers of 64 bytes.
+
+    Within a register the bytes are sorted first, which gives quarters of 16 bytes; the four times four quarters are
+    then transposed, two halves of registers at a time:
+
+    register 0    a0 a1 a2 a3        a0 b0 c0 d0     lowest bytes of all words
+    register 1    b0 b1 b2 b3   ->   a1 b1 c1 d1
+    register 2    c0 c1 c2 c3        a2 b2 c2 d2
+    register 3    d0 d1 d2 d3        a3 b3 c3 d3     highest bytes
+
+    Args:
+        words: Four registers of 16 words.
+    """
+    by_byte = [4 * word + byte for byte in range(4) for word in range(16)]
+    a, b, c, d = (register.seen_as(8).pick(by_byte).seen_as(64) for register in words)
+    transposed = []
+    for half in (0, 4):
         pick = [*range(half, half + 4), *range(half + 8, half + 12)]
-        left, right = a.pick(pick, b), c.pick(pick, d)
-        found += [left.pick([k, k + 1, k + 4, k + 5, k + 8, k + 9, k + 12, k + 13], right).seen_as(8) for k in (0, 2)]
-    return found
+        left, right = a.pick(pick, b), c.pick(pick, d)  # a0 a1 b0 b1 and c0 c1 d0 d1
+        pairs = ([k, k + 1, k + 4, k + 5, k + 8, k + 9, k + 12, k + 13] for k in (0, 2))
+        transposed += [left.pick(pick, right).seen_as(8) for pick in pairs]
+    return transposed

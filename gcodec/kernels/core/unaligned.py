@@ -1,6 +1,12 @@
 """Unaligned loads and stores on byte arrays, which numba itself does not offer.
 
 ``load_u64(a, i)`` reads the eight bytes ``a[i] ... a[i + 7]`` as one little-endian number; ``store_u64`` writes them.
+
+    a            ... | i  | i+1| i+2| i+3| i+4| i+5| i+6| i+7| ...
+    load_u16           7..0 15..8                                        bits of the number
+    load_u32           7..0 15..8 ... 31..24
+    load_u64           7..0 15..8 ...                 63..56
+
 Nothing is checked: the caller guarantees that the bytes exist.
 """
 
@@ -19,7 +25,7 @@ _BYTE = ir.IntType(8)
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
-    """LLVM: the address ``offset`` bytes into an array's data."""
+    """Return the address ``offset`` bytes into an array's data, in LLVM's terms."""
     data = builder.bitcast(address_of(context, builder, array_type, array), _BYTE.as_pointer())
     return builder.gep(data, [offset])
 
@@ -73,8 +79,8 @@ def _view(array: Any) -> Any:
 
 @intrinsic
 def subarray(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
-    """``array[start : start + count]`` without checks and without the wrap-around of negative indices, which costs
-    LLVM the vectorization of a loop. The array must outlive the view."""
+    """Return ``array[start : start + count]`` without checks and without the wrap-around of negative indices, which
+    costs LLVM the vectorization of a loop. The array must outlive the view."""
     return _view(array)
 
 
@@ -90,7 +96,7 @@ def subarray_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
 
 @intrinsic
 def floats_at(typingctx: Any, address: Any, start: Any, count: Any) -> Any:
-    """Float32 array of ``count`` values, from number ``start`` on of those at an address, which must outlive it."""
+    """Return the float32s ``start ... start + count - 1`` at an address as an array, which the memory must outlive."""
     kind = types.Array(types.float32, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -117,14 +123,14 @@ def load_tuple(typingctx: Any, array: Any, count: Any) -> Any:
 
 @intrinsic
 def width_of(typingctx: Any, array: Any) -> Any:
-    """Bits of an array's elements: a constant to the compiler, unlike ``array.itemsize``."""
+    """Return the bits of an array's elements: a constant to the compiler, unlike ``array.itemsize``."""
     width = ir.Constant(ir.IntType(64), array.dtype.bitwidth)
     return types.intp(array), lambda context, builder, signature, args: width
 
 
 @intrinsic
 def load_value(typingctx: Any, data: Any, index: Any, like: Any) -> Any:
-    """The value of ``like``'s element type at byte ``index`` of ``data``."""
+    """Return the value at byte ``index`` of ``data``, of the type that ``like`` has as elements."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         at = _pointer(context, builder, signature.args[0], args[0], args[1], like.dtype.bitwidth)
@@ -147,7 +153,7 @@ def store_value(typingctx: Any, data: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def float_from_bits(typingctx: Any, bits: Any) -> Any:
-    """The float32 with these bits (uint32)."""
+    """Return the float32 with these bits (uint32)."""
     return types.float32(types.uint32), lambda context, builder, signature, args: builder.bitcast(
         args[0], ir.FloatType()
     )
@@ -155,7 +161,7 @@ def float_from_bits(typingctx: Any, bits: Any) -> Any:
 
 @intrinsic
 def bits_of_float(typingctx: Any, value: Any) -> Any:
-    """The bits of a float32, as uint32."""
+    """Return the bits of a float32, as uint32."""
     return types.uint32(types.float32), lambda context, builder, signature, args: builder.bitcast(
         args[0], ir.IntType(32)
     )
@@ -163,7 +169,10 @@ def bits_of_float(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def leading_zeros(typingctx: Any, bits: Any) -> Any:
-    """Zero bits above the highest one of a uint32; 32 of 0."""
+    """Return how many zero bits a uint32 has above the highest one; 32 of 0.
+
+    bits       0 0 0 1 x x x x ...      3
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -172,7 +181,7 @@ def leading_zeros(typingctx: Any, bits: Any) -> Any:
 
 
 def fetch(builder: Any, address: Any) -> None:
-    """LLVM: have the cache line with this byte fetched."""
+    """Emit a prefetch of the cache line with this byte."""
     word = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
     name = "llvm.prefetch.p0"
@@ -183,7 +192,7 @@ def fetch(builder: Any, address: Any) -> None:
 
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """prefetch(array, index): have the cache line with the byte ``index`` of an array fetched, which need not exist."""
+    """Have the cache line with byte ``index`` of an array fetched, which need not exist."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         fetch(builder, pointer(context, builder, signature.args[0], args[0], args[1]))

@@ -15,67 +15,47 @@ from numba import types
 
 from .intrinsics import HAS_AVX512, HAS_SSSE3, intrinsic_step
 from .jit import kernel
-from .simd import Vector, load, move, pick_bits, splat
+from .simd import INDEX, Vector, constant, from_lanes, load, load_lane, mask_of_bits, move, pick_bits, splat, store
 
-if HAS_SSSE3:
+if HAS_AVX512:
+    from .simd_avx512 import look_up_bytes
+elif HAS_SSSE3:
     from . import vector_ssse3
 
-_BYTE, _WORD, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_BYTES, _WORDS = ir.VectorType(_BYTE, 64), ir.VectorType(_WORD, 16)
+#: Where the low three bytes of 16 words lie, one word after the other; and where bytes 0, 1, 2 of each go back, with
+#: byte 48, a zero, above them.
+_LOW_THREE = [4 * (k // 3) + k % 3 for k in range(48)]
+_TO_WORDS = [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
 
 
-def _vector(builder: Any, address: Any, kind: Any) -> Any:
-    return builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
+def _pack_24(builder: Any, args: list[Any], at: Any) -> None:
+    """The low three bytes of 16 words.
+
+    bytes, lowest first    a b c . | d e f . | g h i . | ...      64
+    result                 a b c     d e f     g h i     ...      48
+    """
+    load(builder, at(0, 32), 32, 16).seen_as(8).pick(_LOW_THREE).store(at(2, 8))
 
 
-def _store(builder: Any, value: Any, address: Any) -> None:
-    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=1)
-
-
-def _constant(kind: Any, values: list[int]) -> Any:
-    return ir.Constant(kind, values)
-
-
-def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
-    module = builder.module
-    function = module.globals.get(name)
-    if function is None:
-        function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
-    return builder.call(function, args)
-
-
-def _generate_pack_24(builder: Any, args: list[Any], at: Any) -> None:
-    words = builder.bitcast(_vector(builder, at(0, 32), _WORDS), _BYTES)
-    picks = _constant(ir.VectorType(_WORD, 48), [4 * (k // 3) + k % 3 for k in range(48)])
-    _store(builder, builder.shuffle_vector(words, words, picks), at(2, 8))
-
-
-def _generate_unpack_24(builder: Any, args: list[Any], at: Any) -> None:
-    packed = _vector(builder, at(0, 8), ir.VectorType(_BYTE, 48))
-    zero = _constant(packed.type, [0] * 48)
-    picks = _constant(ir.VectorType(_WORD, 64), [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)])
-    _store(builder, builder.shuffle_vector(packed, zero, picks), at(2, 32))
+def _unpack_24(builder: Any, args: list[Any], at: Any) -> None:
+    """The inverse of :func:`_pack_24`, with zeros above."""
+    load(builder, at(0, 8), 8, 48).pick(_TO_WORDS, constant(builder, [0] * 48)).store(at(2, 32))
 
 
 #: pack_24(src uint32, i, dst uint8, k): the low three bytes of 16 words, 48 bytes.
-pack_24 = intrinsic_step(types.void, 4, _generate_pack_24)
+pack_24 = intrinsic_step(types.void, 4, _pack_24)
 #: unpack_24(src uint8, i, dst uint32, k): inverse.
-unpack_24 = intrinsic_step(types.void, 4, _generate_unpack_24)
+unpack_24 = intrinsic_step(types.void, 4, _unpack_24)
 
 
-def _fields(builder: Any, word: Any, moves: list[tuple[int, int]]) -> Any:
-    """OR of ``(word & mask) shifted`` over (mask, shift left, negative for right) pairs, lane by lane."""
-    total = None
-    for mask, shift in moves:
-        amount = ir.Constant(word.type, [abs(shift)] * word.type.count)
-        part = builder.and_(word, ir.Constant(word.type, [mask] * word.type.count))
-        if shift:
-            part = builder.shl(part, amount) if shift > 0 else builder.lshr(part, amount)
-        total = part if total is None else builder.or_(total, part)
-    return total
+def _pack_7(builder: Any, args: list[Any], at: Any) -> None:
+    """The low seven bits of 64 bytes: two neighbors become one of twice the width, three times, highest bits first.
 
-
-def _generate_pack_7(builder: Any, args: list[Any], at: Any) -> None:
+    bytes      .hhhhhhh .ggggggg .fffffff .eeeeeee .ddddddd .ccccccc .bbbbbbb .aaaaaaa
+    pairs      ..hhhhhhhggggggg  ..fffffffeeeeeee  ..dddddddccccccc  ..bbbbbbbaaaaaaa
+    fours      ....hhhhhhhgggggggfffffffeeeeeee    ....dddddddcccccccbbbbbbbaaaaaaa
+    packed     ........hhhhhhhgggggggfffffffeeeeeeedddddddcccccccbbbbbbbaaaaaaa         7 of 8 bytes
+    """
     pairs = load(builder, at(0, 8), 16, 32)
     fours = ((pairs & 0x7F) | ((pairs >> 1) & 0x3F80)).seen_as(32)
     eights = ((fours & 0x3FFF) | ((fours >> 2) & 0xFFFC000)).seen_as(64)
@@ -83,7 +63,8 @@ def _generate_pack_7(builder: Any, args: list[Any], at: Any) -> None:
     packed.seen_as(8).pick([8 * (k // 7) + k % 7 for k in range(56)]).store(at(2, 8))
 
 
-def _generate_unpack_7(builder: Any, args: list[Any], at: Any) -> None:
+def _unpack_7(builder: Any, args: list[Any], at: Any) -> None:
+    """The inverse of :func:`_pack_7`, from its last line to its first."""
     packed = load(builder, at(0, 8), 8, 56)
     picks = [56 if k % 8 == 7 else 7 * (k // 8) + k % 8 for k in range(64)]
     eights = packed.pick(picks, packed ^ packed).seen_as(64)
@@ -93,105 +74,116 @@ def _generate_unpack_7(builder: Any, args: list[Any], at: Any) -> None:
 
 
 #: pack_7(src uint8, i, dst uint8, k): 64 bytes below 128 to 56 bytes; unpack_7: inverse.
-pack_7 = intrinsic_step(types.void, 4, _generate_pack_7)
-unpack_7 = intrinsic_step(types.void, 4, _generate_unpack_7)
+pack_7 = intrinsic_step(types.void, 4, _pack_7)
+unpack_7 = intrinsic_step(types.void, 4, _unpack_7)
 
 
-def _generate_pack_6(builder: Any, args: list[Any], at: Any) -> None:
-    if HAS_AVX512:
-        below_64 = load(builder, at(0, 8), 8, 64) & 0x3F
-        pairs = below_64.multiply_pairs(Vector(builder, _constant(_BYTES, [1, 64] * 32)))
-        fours = pairs.multiply_pairs(Vector(builder, _constant(_WORDS, [1 | 64 * 64 << 16] * 16)))
-        fours.seen_as(8).pick([4 * (k // 3) + k % 3 for k in range(48)] + [63] * 16).store(at(2, 8))
+def _pack_6(builder: Any, args: list[Any], at: Any) -> None:
+    """The low six bits of 64 bytes: of every four, highest bits first,
+
+    word       ..dddddd ..cccccc ..bbbbbb ..aaaaaa
+    packed              ddddddcc ccccbbbb bbaaaaaa        3 of 4 bytes
+    """
+    words = load(builder, at(0, 8), 32, 16)
+    if HAS_AVX512:  # by products: a + 64 b and c + 64 d in 16 bits each, then both with 4096 in 32
+        pairs = (words.seen_as(8) & 0x3F).multiply_pairs(constant(builder, [1, 64] * 32))
+        packed = pairs.multiply_pairs(constant(builder, [1, 4096] * 16, 16))
+        packed.seen_as(8).pick([*_LOW_THREE, *[63] * 16]).store(at(2, 8))
         return
-    words = _vector(builder, at(0, 8), _WORDS)
-    packed = _fields(builder, words, [(0x3F, 0), (0x3F00, -2), (0x3F0000, -4), (0x3F000000, -6)])
-    picks = _constant(ir.VectorType(_WORD, 48), [4 * (k // 3) + k % 3 for k in range(48)])
-    flat = builder.bitcast(packed, _BYTES)
-    _store(builder, builder.shuffle_vector(flat, flat, picks), at(2, 8))
+    packed = words & 0x3F
+    for k in range(1, 4):
+        packed = packed | ((words & (0x3F << 8 * k)) >> 2 * k)
+    packed.seen_as(8).pick(_LOW_THREE).store(at(2, 8))
 
 
-def _generate_unpack_6(builder: Any, args: list[Any], at: Any) -> None:
-    if HAS_AVX512:
+def _unpack_6(builder: Any, args: list[Any], at: Any) -> None:
+    """The inverse of :func:`_pack_6`."""
+    if HAS_AVX512:  # every six bytes to eight, of which each takes the eight bits from bit 0, 6, 12 ... 42 on
         eights = load(builder, at(0, 8), 8, 64).pick([min(6 * (k // 8) + k % 8, 63) for k in range(64)])
-        picks = Vector(builder, _constant(_BYTES, [6 * (k % 8) for k in range(64)]))
+        picks = constant(builder, [6 * (k % 8) for k in range(64)])
         (pick_bits(picks, eights) & 0x3F).store(at(2, 8))
         return
-    packed = _vector(builder, at(0, 8), ir.VectorType(_BYTE, 48))
-    picks = _constant(ir.VectorType(_WORD, 64), [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)])
-    zero = _constant(packed.type, [0] * 48)
-    words = builder.bitcast(builder.shuffle_vector(packed, zero, picks), _WORDS)
-    _store(builder, _fields(builder, words, [(0x3F, 0), (0xFC0, 2), (0x3F000, 4), (0xFC0000, 6)]), at(2, 8))
+    packed = load(builder, at(0, 8), 8, 48).pick(_TO_WORDS, constant(builder, [0] * 48)).seen_as(32)
+    words = packed & 0x3F
+    for k in range(1, 4):
+        words = words | ((packed & (0x3F << 6 * k)) << 2 * k)
+    words.store(at(2, 8))
 
 
 #: pack_6(src uint8, i, dst uint8, k): the low 6 bits of 64 bytes, 48 bytes; unpack_6: inverse.
-pack_6 = intrinsic_step(types.void, 4, _generate_pack_6)
-unpack_6 = intrinsic_step(types.void, 4, _generate_unpack_6)
+pack_6 = intrinsic_step(types.void, 4, _pack_6)
+unpack_6 = intrinsic_step(types.void, 4, _unpack_6)
+
+
+def _ones(builder: Any, width: Any) -> Any:
+    """A number with its lowest ``width`` bits set, of which there are fewer than 64."""
+    return builder.sub(builder.shl(ir.Constant(INDEX, 1), width), ir.Constant(INDEX, 1))
 
 
 def _packed_bytes(builder: Any, width: Any) -> Vector:
     """Mask of the lowest ``width`` bytes of every eight."""
-    one, eight = ir.Constant(_INDEX, 1), ir.Constant(_INDEX, 0x0101010101010101)
-    every = builder.mul(builder.sub(builder.shl(one, width), one), eight)
-    return Vector(builder, builder.bitcast(every, ir.VectorType(ir.IntType(1), 64)))
+    return mask_of_bits(builder, builder.mul(_ones(builder, width), ir.Constant(INDEX, 0x0101010101010101)))
 
 
 def _places(builder: Any, start: Any, width: Any) -> list[Any]:
     """Addresses of eight groups of ``width`` bytes."""
-    return [builder.gep(start, [builder.mul(width, ir.Constant(_INDEX, lane))]) for lane in range(8)]
+    return [builder.gep(start, [builder.mul(width, ir.Constant(INDEX, lane))]) for lane in range(8)]
 
 
-def _generate_pack_64(builder: Any, args: list[Any], at: Any) -> None:
+def _pack_64(builder: Any, args: list[Any], at: Any) -> None:
+    """The low ``width`` bits of 64 bytes: :func:`_pack_7` for any width; eight bytes become ``width`` bytes.
+
+    bytes      ...hh ...gg ...ff ...ee ...dd ...cc ...bb ...aa     width 2, highest bits first
+    pairs      ......hhgg  ......ffee  ......ddcc  ......bbaa
+    fours      ............hhggffee    ............ddccbbaa
+    eights     ........................hhggffee ddccbbaa           the lowest 8 * width bits of 64
+    """
     width = args[2]
-    one = ir.Constant(_INDEX, 1)
-    items = load(builder, at(0, 8), 8, 64) & builder.sub(builder.shl(one, width), one)
-    for bits in (8, 16, 32):  # two in a row become one of twice the width
-        both = items.seen_as(2 * bits)
-        items = (both & (1 << bits) - 1) | ((both >> bits) << width)
-        width = builder.shl(width, one)
+    items = load(builder, at(0, 8), 8, 64) & _ones(builder, width)
+    for bits in (8, 16, 32):
+        pairs = items.seen_as(2 * bits)
+        items = (pairs & (1 << bits) - 1) | ((pairs >> bits) << width)
+        width = builder.shl(width, ir.Constant(INDEX, 1))
     if HAS_AVX512:
         move("compress", items.seen_as(8), _packed_bytes(builder, args[2])).store(at(3, 8))
         return
     for lane, place in enumerate(_places(builder, at(3, 8), args[2])):
         # Ascending, so that each store overwrites what the one before wrote too much.
-        _store(builder, builder.extract_element(items.value, ir.Constant(_WORD, lane)), place)
+        store(builder, items.lane(lane), place)
 
 
-def _generate_unpack_64(builder: Any, args: list[Any], at: Any) -> None:
-    width, one = args[2], ir.Constant(_INDEX, 1)
+def _unpack_64(builder: Any, args: list[Any], at: Any) -> None:
+    """The inverse of :func:`_pack_64`, from its last line to its first."""
+    width = args[2]
     if HAS_AVX512:
         items = move("expand", load(builder, at(0, 8), 8, 64), _packed_bytes(builder, width)).seen_as(64)
     else:
-        packed = ir.Constant(ir.VectorType(_INDEX, 8), ir.Undefined)
-        for lane, place in enumerate(_places(builder, at(0, 8), width)):
-            packed = builder.insert_element(packed, _vector(builder, place, _INDEX), ir.Constant(_WORD, lane))
-        items = Vector(builder, packed)
+        items = from_lanes(builder, [load_lane(builder, place, 64) for place in _places(builder, at(0, 8), width)])
     for bits in (32, 16, 8):
-        half = builder.mul(width, ir.Constant(_INDEX, bits // 8))
-        both = items.seen_as(2 * bits)
-        low = builder.sub(builder.shl(one, half), one)
-        items = (both & low) | (((both >> half) & low) << bits)
+        half = builder.mul(width, ir.Constant(INDEX, bits // 8))
+        pairs, low = items.seen_as(2 * bits), _ones(builder, half)
+        items = (pairs & low) | (((pairs >> half) & low) << bits)
     items.store(at(3, 8))
 
 
 #: pack_64(src uint8, i, width, dst uint8, k): the low ``width`` (1 ... 8) bits of 64 bytes; writes up to 64 bytes.
-pack_64 = intrinsic_step(types.void, 5, _generate_pack_64)
+pack_64 = intrinsic_step(types.void, 5, _pack_64)
 #: unpack_64(src uint8, i, width, dst uint8, k): inverse; reads up to 64 bytes.
-unpack_64 = intrinsic_step(types.void, 5, _generate_unpack_64)
+unpack_64 = intrinsic_step(types.void, 5, _unpack_64)
 
 
-def _generate_count(builder: Any, args: list[Any], at: Any) -> Any:
-    marks = load(builder, at(0, 8), 8, 64)
-    return (marks & args[2]).compare("!=", 0).count()
+def _marked(builder: Any, address: Any, bits: Any, n: int) -> Vector:
+    """Mask of those of n bytes that have any of ``bits`` set."""
+    return (load(builder, address, 8, n) & bits).compare("!=", 0)
 
 
 #: count_64(marks, j, bits) -> how many of 64 bytes have any of ``bits``.
-count_64 = intrinsic_step(types.intp, 3, _generate_count)
+count_64 = intrinsic_step(types.intp, 3, lambda builder, args, at: _marked(builder, at(0, 8), args[2], 64).count())
 
 
 def _clearer(bits: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
-        (splat(builder, ir.Constant(_INDEX, 0), bits, 64)).store(at(0, bits))
+        (splat(builder, ir.Constant(INDEX, 0), bits, 64)).store(at(0, bits))
 
     return intrinsic_step(types.void, 2, generate)
 
@@ -200,52 +192,25 @@ def _clearer(bits: int) -> Any:
 clear_32, clear_16, clear_8 = _clearer(32), _clearer(16), _clearer(8)
 
 
-def _mask(builder: Any, address: Any, bits: Any, n: int) -> Any:
-    """<n x i1>: which of n bytes have any of ``bits`` set."""
-    kind = ir.VectorType(_BYTE, n)
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), builder.trunc(bits, _BYTE), ir.Constant(_WORD, 0))
-    all_bits = builder.shuffle_vector(one, one, _constant(ir.VectorType(_WORD, n), [0] * n))
-    tested = builder.and_(_vector(builder, address, kind), all_bits)
-    return builder.icmp_unsigned("!=", tested, _constant(kind, [0] * n))
-
-
-def _count(builder: Any, mask: Any, n: int) -> Any:
-    number = builder.bitcast(mask, ir.IntType(n))
-    return (
-        builder.zext(_call(builder, f"llvm.ctpop.i{n}", number.type, [number]), _INDEX)
-        if n < 64
-        else _call(builder, "llvm.ctpop.i64", number.type, [number])
-    )
-
-
 def _mover(verb: str, bits: int) -> Any:
-    """compress: dst[k ...] = those of a group of src[i ...] that are marked; expand: the inverse, zero where not
-    marked."""
+    """Make a step that compresses or expands 64 bytes or 16 words.
+
+    marked     1 0 0 1 1 0 ...
+    compress   a b c d e f ...  ->  a d e 0 0 0 ...
+    expand     a b c d e f ...  ->  a 0 0 b c 0 ...
+    """
     n = 64 if bits == 8 else 16
-    kind = ir.VectorType(ir.IntType(bits), n)
 
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
-        mask = _mask(builder, at(2, 8), args[4], n)
-        moved = _call(
-            builder,
-            f"llvm.x86.avx512.mask.{verb}.v{n}i{bits}",
-            kind,
-            [_vector(builder, at(0, bits), kind), _constant(kind, [0] * n), mask],
-        )
-        _store(builder, moved, at(5, bits))
-        return _count(builder, mask, n)
+        mask = _marked(builder, at(2, 8), args[4], n)
+        move(verb, load(builder, at(0, bits), bits, n), mask).store(at(5, bits))
+        return mask.count()
 
     return intrinsic_step(types.intp, 7, generate)
 
 
-def _generate_lookup(builder: Any, args: list[Any], at: Any) -> None:
-    source = _vector(builder, at(2, 8), _BYTES)
-    quarters = [_vector(builder, builder.gep(at(0, 8), [ir.Constant(_INDEX, 64 * q)]), _BYTES) for q in range(4)]
-    name = "llvm.x86.avx512.vpermi2var.qi.512"
-    low = _call(builder, name, _BYTES, [quarters[0], source, quarters[1]])
-    high = _call(builder, name, _BYTES, [quarters[2], source, quarters[3]])
-    upper = builder.icmp_signed("<", source, _constant(_BYTES, [0] * 64))
-    _store(builder, builder.select(upper, high, low), at(4, 8))
+def _look_up_64(builder: Any, args: list[Any], at: Any) -> None:
+    look_up_bytes(builder, at(0, 8), load(builder, at(2, 8), 8, 64)).store(at(4, 8))
 
 
 if HAS_AVX512:
@@ -253,11 +218,11 @@ if HAS_AVX512:
     compress_8 = _mover("compress", 8)
     #: expand_8(src, i, mask, j, bits, dst, k) -> number taken from src.
     expand_8 = _mover("expand", 8)
-    #: The same for 16 words (uint32), the mask in bytes.
+    #: compress_32, expand_32: of 16 words (uint32), the mask in bytes.
     compress_32 = _mover("compress", 32)
     expand_32 = _mover("expand", 32)
     #: look_up_64(table uint8[256], 0, src, i, dst, k): 64 bytes through a table.
-    look_up_64 = intrinsic_step(types.void, 6, _generate_lookup)
+    look_up_64 = intrinsic_step(types.void, 6, _look_up_64)
 else:
 
     @kernel
@@ -274,14 +239,14 @@ else:
         """Spread words to the places whose bit is set in ``mask``: the loop that stands for ``_mover``."""
         at = i
         for lane in range(16):
-            own = (mask[j + lane] & bits) != 0
-            dst[k + lane] = src[at] * own
-            at += own
+            marked = (mask[j + lane] & bits) != 0
+            dst[k + lane] = src[at] * marked
+            at += marked
         return at - i
 
     @kernel
     def look_up_64(table, zero, src, i, dst, k):
-        """Look 64 bytes up in a table of 256, one after another: the loop that stands for ``_generate_lookup``."""
+        """Look 64 bytes up in a table of 256, one after another: the loop that stands for ``_look_up_64``."""
         for lane in range(64):
             dst[k + lane] = table[src[i + lane]]
 
@@ -309,7 +274,7 @@ if not (HAS_AVX512 or HAS_SSSE3):
         """Spread bytes to the places whose bit is set in ``mask``: the loop that stands for ``_mover``."""
         at = i
         for lane in range(64):
-            own = (mask[j + lane] & bits) != 0
-            dst[k + lane] = src[at] * own
-            at += own
+            marked = (mask[j + lane] & bits) != 0
+            dst[k + lane] = src[at] * marked
+            at += marked
         return at - i
