@@ -15,7 +15,7 @@ _MIN_VALUES_DEFAULT = 1 << 21  #: smaller arrays are coded on the calling thread
 _MIN_VALUES = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
 _MAX_THREADS = 64
 _pool: ThreadPoolExecutor | None = None
-_here = local()  #: ``submitting``: this thread is inside the pool's own locks
+_here = local()  #: its attribute ``submitting``: this thread is inside the pool's own locks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -72,6 +72,10 @@ def run_parallel(work: Callable[[], Any], threads: int) -> None:
     The pool is shared by all callers, so the others may start late or not at all. ``work`` therefore takes whatever is
     left to do until there is nothing, and the call on this thread does all of it if need be. Raises what any of the
     calls raised.
+
+    Args:
+        work: What to do, called once on each thread.
+        threads: Number of threads, this one included.
     """
     futures = _submit(work, threads - 1)
     try:
@@ -106,6 +110,12 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
     """Call ``work(begin, end)`` over all blocks, in batches where there are several threads.
 
     No new batch is started after an error, which is raised.
+
+    Args:
+        work: What to do with the blocks ``begin ... end - 1``.
+        n_blocks: Number of blocks.
+        threads: Number of threads, this one included.
+        batch: Number of blocks in a batch.
     """
     if threads == 1 or n_blocks <= batch:
         if n_blocks:
@@ -131,7 +141,14 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
 def ordered_map(
     pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], window: int
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)`` from a pool's threads, at most ``window`` items ahead of the caller."""
+    """Yield ``map(function, items)``, computed by a pool's threads.
+
+    Args:
+        pool: The threads.
+        function: What is done with an item.
+        items: What it is done with.
+        window: How many items are begun ahead of the caller, at most.
+    """
     futures: deque[Future[Result]] = deque()
     try:
         for item in items:

@@ -21,7 +21,7 @@ from .scalar import U32
 from .unaligned import float_from_bits
 
 WIDE, BFLOAT16, HALF = range(3)  #: kinds of floats: float32, bfloat16, float16
-_TINY = np.float32(2.0**-24)  #: the least positive float16
+_TINY = np.float32(2.0**-24)  #: the smallest positive float16
 _LETTERS = {types.float32: "f", types.float64: "d"}
 
 
@@ -36,7 +36,12 @@ def _called(builder: Any, name: str, args: Any) -> Any:
 
 
 def _operation(name: str, plain: Callable[[Any, Any, Any], Any]) -> Any:
-    """An operation of two numbers, called ``name`` by NVVM; ``plain``: the CPU's, from (builder, a, b)."""
+    """Make an operation of two numbers.
+
+    Args:
+        name: NVVM's name of it.
+        plain: Emits the CPU's: ``plain(builder, a, b)``.
+    """
 
     def typer(typingctx: Any, a: Any, b: Any) -> Any:
         if a not in _LETTERS or a != b:
@@ -59,7 +64,7 @@ over = _operation("div", lambda builder, a, b: builder.fdiv(a, b))
 
 @intrinsic
 def minus(typingctx: Any, a: Any, b: Any) -> Any:
-    """a - b; on a device a + -b, which is the same: NVVM has no other that is never fused."""
+    """Return a - b; on a device a + -b, which is the same: NVVM has no subtraction that is never fused."""
     if a not in _LETTERS or a != b:
         return None
 
@@ -74,7 +79,7 @@ def minus(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def root(typingctx: Any, a: Any) -> Any:
-    """The square root."""
+    """Return the square root."""
     if a not in _LETTERS:
         return None
 
@@ -87,7 +92,15 @@ def root(typingctx: Any, a: Any) -> Any:
 
 @kernel
 def widened(bits, kind):
-    """The float32 of equal value to a float with these bits, of this kind; both of them uint32."""
+    """Return a float as the float32 of equal value.
+
+        bfloat16   s eeeeeeee mmmmmmm        s eeeeeeee mmmmmmm0000000000000000
+        float16    s eeeee mmmmmmmmmm        s (e + 112) mmmmmmmmmm0000000000000    infinity and NaN: e + 224
+
+    Args:
+        bits: The float's bits, uint32.
+        kind: ``WIDE``, ``BFLOAT16`` or ``HALF``, uint32.
+    """
     if kind == U32(WIDE):
         return float_from_bits(bits)
     if kind == U32(BFLOAT16):

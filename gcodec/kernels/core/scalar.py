@@ -29,7 +29,7 @@ NARROW = U32(31)  #: a shift by ``n & NARROW`` is vectorized 32 bits wide: numba
 
 
 def _resized(builder: Any, kind: Any, value: Any, bits: int) -> Any:
-    """LLVM: an integer of numba's type ``kind`` in so many bits, cut or extended by its sign."""
+    """Return an integer of numba's type ``kind`` in so many bits, cut or extended by its sign, in LLVM's terms."""
     width = value.type.width
     if width >= bits:
         return builder.trunc(value, ir.IntType(bits)) if width > bits else value
@@ -39,7 +39,7 @@ def _resized(builder: Any, kind: Any, value: Any, bits: int) -> Any:
 
 @intrinsic
 def wrap(typingctx: Any, number: Any, like: Any) -> Any:
-    """``number`` modulo ``2**w`` as an unsigned integer of w bits, the type of ``like``."""
+    """Return ``number`` modulo ``2**w`` as an unsigned integer of w bits, the type of ``like``."""
     result, number = types.unliteral(like), types.unliteral(number)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -90,6 +90,11 @@ def round_magnitude(bits, drop, infinity, nearest):
 
     Infinity stays; a NaN stays a NaN (the lowest kept mantissa bit is set where dropping would leave none); rounding
     never carries into infinity.
+
+        float32     eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm      drop = 5
+        low         ........ ..................11111      what is dropped
+        half        ........ ...................1111      1 more where the kept part is odd: to the nearest even
+        kept        eeeeeeee mmmmmmmmmmmmmmmmmm00000
 
     Args:
         bits: uint64.
@@ -195,8 +200,8 @@ def symbol_of(bits, reference, head_shift, head_mask, first, count, number):
 
 @kernel
 def bin_of_head(head, origin, head_mask, window, center):
-    """Return the bin of a value by its head alone (bits above the head do not matter), as if it were not zero; all of
-    them uint32. See :func:`bin_of`."""
+    """Return the bin of a value by its head alone, as if it were not zero; see :func:`bin_of`. Bits above the head do
+    not matter. All arguments are uint32."""
     half = U32(U32(head_mask + U32(1)) >> U32(1))
     place = U32(U32(U32(head + U32(half - origin)) & head_mask) - U32(half - center))
     return U32(1) if place >= window else U32(place + U32(2))
@@ -204,11 +209,18 @@ def bin_of_head(head, origin, head_mask, window, center):
 
 @kernel
 def bin_of(bits, origin, head_shift, head_mask, window, center):
-    """Return the bin of a value of at most 32 bits in a histogram of heads relative to ``origin`` (:mod:`code_costs`);
-    all of them uint32.
+    """Return the bin of a value of at most 32 bits in a histogram of heads (:mod:`code_costs`), uint32.
 
         relative head   ... | -center  ...  0          ...  window - center - 1 | ...
         bin             1   | 2        ...  2 + center ...  window + 1          | 1         zero: bin 0
+
+    Args:
+        bits: The value. All arguments are uint32.
+        origin: Head that relative heads are counted from.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        window: How many relative heads have a bin of their own.
+        center: How many of them are negative.
     """
     result = bin_of_head(shift_right(bits, head_shift), origin, head_mask, window, center)
     return result if bits else U32(0)
