@@ -64,7 +64,14 @@ _LARGE_PAGES_FROM = 1 << 22  #: bytes
 
 
 class _PythonApi:
-    """The functions of CPython's C API that build bytes in place. AttributeError where one is missing."""
+    """Holds the functions of CPython's C API that build bytes in place.
+
+    Args:
+        library: CPython's C API, as ctypes sees it.
+
+    Raises:
+        AttributeError: A function is missing.
+    """
 
     def __init__(self, library: Any) -> None:
         self.new, self.start, self.resize, self.release = (
@@ -95,7 +102,7 @@ _api = _python_api()
 
 
 class BytesBuilder:
-    """A bytes object that is written before its final size is known, without a copy where Python can.
+    """Builds a bytes object that is written before its final size is known, without a copy where Python can.
 
     Only the pages that are written take memory.
 

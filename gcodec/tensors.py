@@ -18,7 +18,7 @@ NUMPY, TORCH = 0, 1  #: container codes of the frame header
 
 
 class Values(NamedTuple):
-    """An array seen as bits.
+    """Holds an array seen as bits.
 
     Attributes:
         bits: uintW[n], the values in row-major order.

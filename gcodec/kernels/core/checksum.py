@@ -17,7 +17,7 @@ _STEP, _LOW = 0x9E3779B1, 0xFFFFFFFF
 
 
 def _sum_words(builder: Any, args: list[Any], at: Any) -> Any:
-    """The sum of words times their multipliers, m(i) = (i + 1) * _STEP | 1: the law is :func:`scalar.word_multiplier`.
+    """Sum words times their multipliers, m(i) = (i + 1) * _STEP | 1. The law is :func:`scalar.word_multiplier`.
 
     words      w15 w14 ...  w3   w2    w1   w0         a turn, 16 lanes of 32 bits
     product    (i + 1) * _STEP of each, and in the next turn 16 * _STEP more

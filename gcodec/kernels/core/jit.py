@@ -23,7 +23,7 @@ _SHARED = sorted(Path(__file__).parents[1].rglob("*.py"))
 
 @cache
 def _stamp(path: str) -> str:
-    """Digest of the file a kernel is in and of all files whose functions it may call."""
+    """Return a digest of the file a kernel is in and of all files whose functions it may call."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in (*_SHARED, Path(path)))).hexdigest()
 
 

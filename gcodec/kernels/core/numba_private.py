@@ -112,7 +112,7 @@ def _writable(kind: Any) -> Any:
 # The CPU that kernels are compiled for
 
 class NamedCpu(NamedTuple):
-    """A CPU as the variables of the environment name it.
+    """Names a CPU as the variables of the environment do.
 
     Attributes:
         name: LLVM's name of the CPU; None for the host's.

@@ -36,7 +36,7 @@ def call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
 
 
 class Vector:
-    """A vector and the builder that adds to it. Integers and scalars meet vectors as in numpy.
+    """Holds a vector and the builder that adds to it. Integers and scalars meet vectors as in numpy.
 
     Args:
         builder: llvmlite's.

@@ -29,7 +29,7 @@ _TO_WORDS = [48 if k % 4 == 3 else 3 * (k // 4) + k % 4 for k in range(64)]
 
 
 def _pack_24(builder: Any, args: list[Any], at: Any) -> None:
-    """The low three bytes of 16 words.
+    """Pack the low three bytes of 16 words.
 
     bytes, lowest first    a b c . | d e f . | g h i . | ...      64
     result                 a b c     d e f     g h i     ...      48
@@ -38,7 +38,7 @@ def _pack_24(builder: Any, args: list[Any], at: Any) -> None:
 
 
 def _unpack_24(builder: Any, args: list[Any], at: Any) -> None:
-    """The inverse of :func:`_pack_24`, with zeros above."""
+    """Unpack what :func:`_pack_24` packs, with zeros above."""
     load(builder, at(0, 8), 8, 48).pick(_TO_WORDS, constant(builder, [0] * 48)).store(at(2, 32))
 
 
@@ -49,9 +49,9 @@ unpack_24 = intrinsic_step(types.void, 4, _unpack_24)
 
 
 def _pack_7(builder: Any, args: list[Any], at: Any) -> None:
-    """The low seven bits of 64 bytes: two neighbors become one of twice the width, three times, highest bits first.
+    """Pack the low seven bits of 64 bytes: two neighbors become one of twice the width, three times.
 
-    bytes      .hhhhhhh .ggggggg .fffffff .eeeeeee .ddddddd .ccccccc .bbbbbbb .aaaaaaa
+    bytes      .hhhhhhh .ggggggg .fffffff .eeeeeee .ddddddd .ccccccc .bbbbbbb .aaaaaaa   highest bits first
     pairs      ..hhhhhhhggggggg  ..fffffffeeeeeee  ..dddddddccccccc  ..bbbbbbbaaaaaaa
     fours      ....hhhhhhhgggggggfffffffeeeeeee    ....dddddddcccccccbbbbbbbaaaaaaa
     packed     ........hhhhhhhgggggggfffffffeeeeeeedddddddcccccccbbbbbbbaaaaaaa         7 of 8 bytes
@@ -64,7 +64,7 @@ def _pack_7(builder: Any, args: list[Any], at: Any) -> None:
 
 
 def _unpack_7(builder: Any, args: list[Any], at: Any) -> None:
-    """The inverse of :func:`_pack_7`, from its last line to its first."""
+    """Unpack what :func:`_pack_7` packs, from its last line to its first."""
     packed = load(builder, at(0, 8), 8, 56)
     picks = [56 if k % 8 == 7 else 7 * (k // 8) + k % 8 for k in range(64)]
     eights = packed.pick(picks, packed ^ packed).seen_as(64)
@@ -79,9 +79,9 @@ unpack_7 = intrinsic_step(types.void, 4, _unpack_7)
 
 
 def _pack_6(builder: Any, args: list[Any], at: Any) -> None:
-    """The low six bits of 64 bytes: of every four, highest bits first,
+    """Pack the low six bits of 64 bytes, of every four into three.
 
-    word       ..dddddd ..cccccc ..bbbbbb ..aaaaaa
+    word       ..dddddd ..cccccc ..bbbbbb ..aaaaaa        highest bits first
     packed              ddddddcc ccccbbbb bbaaaaaa        3 of 4 bytes
     """
     words = load(builder, at(0, 8), 32, 16)
@@ -97,7 +97,7 @@ def _pack_6(builder: Any, args: list[Any], at: Any) -> None:
 
 
 def _unpack_6(builder: Any, args: list[Any], at: Any) -> None:
-    """The inverse of :func:`_pack_6`."""
+    """Unpack what :func:`_pack_6` packs."""
     if HAS_AVX512:  # every six bytes to eight, of which each takes the eight bits from bit 0, 6, 12 ... 42 on
         eights = load(builder, at(0, 8), 8, 64).pick([min(6 * (k // 8) + k % 8, 63) for k in range(64)])
         picks = constant(builder, [6 * (k % 8) for k in range(64)])
@@ -116,12 +116,12 @@ unpack_6 = intrinsic_step(types.void, 4, _unpack_6)
 
 
 def _ones(builder: Any, width: Any) -> Any:
-    """A number with its lowest ``width`` bits set, of which there are fewer than 64."""
+    """Return a number with its lowest ``width`` bits set, fewer than 64."""
     return builder.sub(builder.shl(ir.Constant(INDEX, 1), width), ir.Constant(INDEX, 1))
 
 
 def _packed_bytes(builder: Any, width: Any) -> Vector:
-    """Mask of the lowest ``width`` bytes of every eight."""
+    """Return the mask of the lowest ``width`` bytes of every eight."""
     return mask_of_bits(builder, builder.mul(_ones(builder, width), ir.Constant(INDEX, 0x0101010101010101)))
 
 
@@ -131,7 +131,7 @@ def _places(builder: Any, start: Any, width: Any) -> list[Any]:
 
 
 def _pack_64(builder: Any, args: list[Any], at: Any) -> None:
-    """The low ``width`` bits of 64 bytes: :func:`_pack_7` for any width; eight bytes become ``width`` bytes.
+    """Pack the low ``width`` bits of 64 bytes as :func:`_pack_7` does seven; eight bytes become ``width`` bytes.
 
     bytes      ...hh ...gg ...ff ...ee ...dd ...cc ...bb ...aa     width 2, highest bits first
     pairs      ......hhgg  ......ffee  ......ddcc  ......bbaa
@@ -153,7 +153,7 @@ def _pack_64(builder: Any, args: list[Any], at: Any) -> None:
 
 
 def _unpack_64(builder: Any, args: list[Any], at: Any) -> None:
-    """The inverse of :func:`_pack_64`, from its last line to its first."""
+    """Unpack what :func:`_pack_64` packs, from its last line to its first."""
     width = args[2]
     if HAS_AVX512:
         items = move("expand", load(builder, at(0, 8), 8, 64), _packed_bytes(builder, width)).seen_as(64)
@@ -173,7 +173,7 @@ unpack_64 = intrinsic_step(types.void, 5, _unpack_64)
 
 
 def _marked(builder: Any, address: Any, bits: Any, n: int) -> Vector:
-    """Mask of those of n bytes that have any of ``bits`` set."""
+    """Return the mask of those of n bytes that have any of ``bits`` set."""
     return (load(builder, address, 8, n) & bits).compare("!=", 0)
 
 

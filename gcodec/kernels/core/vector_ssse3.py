@@ -162,7 +162,11 @@ def _unpack_6(builder: Any, args: list[Any], at: Any) -> None:
 
 
 def _pack_3(builder: Any, args: list[Any], at: Any) -> None:
-    """The low three bits of 64 bytes: two bytes in a row become one of six bits, ``b + 8 c``, and then as six."""
+    """Pack the low three bits of 64 bytes: two bytes in a row become one of six bits, and these are packed as six.
+
+    bytes      .....bbb .....aaa         highest bits first
+    sums       ..bbbaaa                  a + 8 b
+    """
     for k in range(2):
         halves = [load(builder, builder.gep(at(0, 8), [_index(32 * k + i)]), 8, 16) & 7 for i in (0, 16)]
         low, high = (sums(half, 8).seen_as(8) for half in halves)
