@@ -59,7 +59,7 @@ def train(steps: int, every: int, mode: str) -> tuple[list[float], dict[str, flo
 
 
 def main() -> None:
-    """Parse, train, report."""
+    """Parse the arguments, train, and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="inner steps of each rank")
     parser.add_argument("--every", type=int, default=20, help="inner steps between exchanges")

@@ -23,19 +23,20 @@ State = dict[str, Tensor]
 
 
 def pack(state: Mapping[str, Tensor], known: Mapping[str, Tensor] | None) -> bytes:
-    """A state_dict as bytes; ``known``: an earlier one that the other side has, to send the difference from."""
+    """Return a state_dict as bytes; ``known``: an earlier one that the other side has, to send the difference from."""
     stream = io.BytesIO()
     gcodec.save_file(state, stream, base=known)
     return stream.getvalue()
 
 
 def unpack(data: bytes, known: Mapping[str, Tensor] | None, limit: int = 1 << 30) -> State:
-    """The inverse. Every byte is checked, and what would need more than ``limit`` bytes of memory is refused."""
+    """Undo :func:`pack`. Every byte is checked, and what would need more than ``limit`` bytes of memory is
+    refused."""
     return gcodec.load_file(io.BytesIO(data), base=known, like="torch", max_output_bytes=limit)
 
 
 def network() -> nn.Module:
-    """What is trained: 64 numbers to 10 scores."""
+    """Return the model: 64 numbers to 10 scores."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
@@ -67,12 +68,12 @@ class Client:
 
 
 def average(states: Sequence[State]) -> State:
-    """The mean of each tensor."""
+    """Return the mean of each tensor."""
     return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
 
 
 def run(rounds: int, n_clients: int) -> tuple[list[float], int, int]:
-    """The server's part, and the clients in the same process: its losses, bytes sent either way, and what the same
+    """Play the server's part, and the clients in the same process: its losses, bytes sent either way, and what the same
     tensors would have been without compression."""
     model, clients = network(), [Client(number) for number in range(n_clients)]
     x, y = examples(0)
@@ -92,7 +93,7 @@ def run(rounds: int, n_clients: int) -> tuple[list[float], int, int]:
 
 
 def main() -> None:
-    """Parse, run, report."""
+    """Parse the arguments, train, and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=3)

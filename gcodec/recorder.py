@@ -145,15 +145,15 @@ class Dump:
     keys: frozenset[str]
 
     def grad(self, name: str) -> Any:
-        """The gradient of parameter ``name``, in its own shape and dtype."""
+        """Return the gradient of parameter ``name``, in its own shape and dtype."""
         return self.tensor(f"{GRAD}/{name}")
 
     def param(self, name: str) -> Any:
-        """Parameter ``name`` as it was before the step."""
+        """Return parameter ``name`` as it was before the step."""
         return self.tensor(f"{PARAM}/{name}")
 
     def state(self, name: str) -> dict[str, Any]:
-        """The optimizer's state of ``name`` before the step, by torch's keys; empty at the first step.
+        """Return the optimizer's state of ``name`` before the step, by torch's keys; empty at the first step.
 
         Raises:
             InvalidArgument: the parameter was not recorded.
@@ -162,7 +162,7 @@ class Dump:
         return {k: self.tensor(f"{k}/{name}") for k in self.state_kinds if f"{k}/{name}" in self.keys}
 
     def hyper(self, name: str) -> dict[str, Any]:
-        """The hyperparameters of the group that holds ``name`` (lr, betas, weight_decay ...).
+        """Return the hyperparameters of the group that holds ``name`` (lr, betas, weight_decay ...).
 
         Raises:
             InvalidArgument: no group holds it.
@@ -173,7 +173,7 @@ class Dump:
         raise InvalidArgument(f"no parameter group of {self.path} holds {name!r}")
 
     def tensor(self, key: str) -> Any:
-        """The tensor stored under ``key``.
+        """Return the tensor stored under ``key``.
 
         Raises:
             InvalidArgument: there is none.
@@ -195,7 +195,7 @@ class Dump:
         return tuple(sorted({key.partition("/")[0] for key in self.keys} - {GRAD, PARAM}))
 
     def grads(self) -> Iterator[tuple[str, Any]]:
-        """Each name with its gradient, read one at a time."""
+        """Return each name with its gradient, read one at a time."""
         return ((name, self.grad(name)) for name in self.names)
 
     def _require(self, key: str) -> None:
@@ -281,7 +281,7 @@ def _named_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def _selection(names: Names | None) -> Callable[[str], bool]:
-    """The test that ``Recorder(names=...)`` stands for."""
+    """Return the test that ``Recorder(names=...)`` stands for."""
     if callable(names):
         return names
     patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)
@@ -312,7 +312,7 @@ def _detached(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
-    """The JSON-serializable entries of a parameter group; one-element tensors become floats."""
+    """Return the JSON-serializable entries of a parameter group; one-element tensors become floats."""
     plain = {}
     for key, value in group.items():
         with contextlib.suppress(TypeError, ValueError, RuntimeError):

@@ -16,7 +16,7 @@ from ..tensors import is_torch
 
 
 def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
-    """A tensor as a view of its segment's bytes, in the kind of array that ``like`` names.
+    """Return a tensor as a view of its segment's bytes, in the kind of array that ``like`` names.
 
     Raises:
         InvalidArgument: ``like`` is neither ``"numpy"`` nor ``"torch"``, or torch has no such type.
@@ -54,7 +54,7 @@ def _as_torch(flat: Bytes, tensor: TensorView, steps: Sequence[int]) -> Any:
 
 
 def _ml_dtype(name: str) -> Any:
-    """The type of ml_dtypes, where numpy lacks one and that package is installed."""
+    """Return the type of ml_dtypes, where numpy lacks one and that package is installed."""
     if name not in RAW_BITS:
         return None
     try:
@@ -65,7 +65,7 @@ def _ml_dtype(name: str) -> Any:
 
 
 def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...], Bytes]:
-    """An array's type, shape and little-endian row-major bytes; a copy only where it is not laid out like that.
+    """Return an array's type, shape and little-endian row-major bytes; a copy only where it is not laid out like that.
 
     Args:
         value: numpy array, torch tensor on any device, or what ``numpy.asarray`` takes.

@@ -57,7 +57,7 @@ class Bases:
             raise GcodecError(f"{self.path}: no such file or folder")
 
     def find(self, path: str, dtype: str | None = None) -> Base | None:
-        """The base of the file ``path``, None if there is none; safe from several threads.
+        """Return the base of the file ``path``, None if there is none; safe from several threads.
 
         Args:
             path: relative, as in an archive.
@@ -123,7 +123,7 @@ class Bases:
 
 
 def _plan(file: Path, source: FileSource, dtype: str | None, in_folder: bool) -> FilePlan:
-    """The plan of a base. In a folder (``in_folder``) what is no tensor file is one without tensors."""
+    """Return the plan of a base. In a folder (``in_folder``) what is no tensor file is one without tensors."""
     plan = (plan_or_bytes if in_folder else plan_file)(str(file), source)
     if dtype is not None and plan.format in ("bytes", "npy"):
         with suppress(InvalidArgument):  # a header says something else
@@ -141,7 +141,7 @@ class _InArchive:
         self._known: dict[str, Base | None] = {}
 
     def find(self, path: str) -> Base | None:
-        """The base of a path: the only file, or the one of the same place."""
+        """Return the base of a path: the only file, or the one of the same place."""
         if path not in self._known:
             self._known[path] = self._find(path)
         return self._known[path]
@@ -155,6 +155,6 @@ class _InArchive:
 
 
 def _names(path: str) -> list[str]:
-    """A path, and the same below its first folder."""
+    """Return a path, and the same below its first folder."""
     parts = PurePosixPath(path).parts
     return [path, "/".join(parts[1:])] if len(parts) > 1 else [path]

@@ -62,7 +62,7 @@ class Base:
 
     @classmethod
     def of_plan(cls, name: str, plan: FilePlan) -> Base:
-        """The file of a plan; its bytes are read where and when they are needed."""
+        """Return the base that is the file of a plan; its bytes are read when they are needed."""
 
         def read(segment: int, start: int, stop: int) -> Bytes:
             begin = plan.segments[segment].start
@@ -73,7 +73,7 @@ class Base:
 
     @classmethod
     def of_entry(cls, name: str, entry: FileEntry, read: Read) -> Base:
-        """A file in an archive."""
+        """Return the base that is a file in an archive."""
         segments = tuple(BaseSegment(segment.bytes, segment.dtype, segment.hash) for segment in entry.segments)
         return cls(name, entry.tensors, segments, read)
 
@@ -119,7 +119,7 @@ class BaseFinder(Protocol):
     """An object that finds the bases of files."""
 
     def find(self, path: str, dtype: str | None = None) -> Base | None:
-        """The base of the file ``path``, None if there is none; safe from several threads.
+        """Return the base of the file ``path``, None if there is none; safe from several threads.
 
         ``dtype``: what the values of a base without a header are.
         """

@@ -59,7 +59,7 @@ def pack_chunk(
 
 
 def unpack_chunk(chunk: Chunk, payload: Bytes, where: str, base: Callable[[], Bytes] | None = None) -> Bytes:
-    """The part that a chunk holds; ``where`` is for the error message.
+    """Return the part that a chunk holds; ``where`` is for the error message.
 
     Args:
         base: reads the part's bytes of the base; called only if the chunk needs them.

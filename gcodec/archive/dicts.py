@@ -131,7 +131,7 @@ def load_file(
 def plan_tensors(
     tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, dtype: str | Mapping[str, str] | None = None
 ) -> FilePlan:
-    """The plan of the .safetensors file that would hold ``tensors``; the data stays where it is.
+    """Return the plan of the .safetensors file that would hold ``tensors``; the data stays where it is.
 
     Raises:
         InvalidArgument: a name or type that .safetensors lacks.

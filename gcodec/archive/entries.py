@@ -106,7 +106,7 @@ class Paths:
 
 
 def unsafe_path(path: str) -> str:
-    """Why a path may not be in an archive; empty if it may."""
+    """Return why a path may not be in an archive; empty if it may."""
     if not well_formed(path) or not 1 <= len(path.encode()) <= 4096:
         return "is not 1 to 4096 bytes of UTF-8"
     if "\\" in path or any(ord(character) < 32 for character in path):
@@ -122,7 +122,7 @@ def well_formed(text: str) -> bool:
 
 
 def blobs_of(entry: FileEntry) -> Iterable[Blob]:
-    """The blobs of a file in the order of their chunks."""
+    """Yield the blobs of a file in the order of their chunks."""
     yield from entry.segments
     yield entry.verbatim
 

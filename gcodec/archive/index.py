@@ -33,7 +33,7 @@ HASH = re.compile(r"[0-9a-f]{16}")
 
 
 def read_index(source: ByteSource) -> tuple[FileEntry, ...]:
-    """The files of an archive, every blob with its offset.
+    """Return the files of an archive, every blob with its offset.
 
     Raises:
         GcodecError: not an archive, damaged, or of another version.
@@ -65,7 +65,7 @@ def _index_text(index: bytes, trailer: Trailer) -> bytes:
 
 
 def index_to_json(files: Sequence[FileEntry]) -> bytes:
-    """The text of the index: what :func:`index_from_json` reads."""
+    """Return the text of the index, which :func:`index_from_json` reads."""
     return json.dumps({"files": [_file_to_json(f) for f in files]}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -222,7 +222,7 @@ def _tensor_from_json(value: object, where: str) -> TensorView:
 
 
 def _fields(value: object, where: str, required: Sequence[str], optional: Sequence[str] = ()) -> list[Any]:
-    """The values of an object's keys, in the order asked for; None for an optional key that is absent."""
+    """Return the values of an object's keys, in the order asked for; None for an optional key that is absent."""
     if not isinstance(value, dict):
         raise Corruption(f"{where}: must be an object, not a {type(value).__name__}")
     if missing := [key for key in required if key not in value]:

@@ -27,7 +27,7 @@ def padding(size: int) -> int:
 
 
 def archive_header() -> bytes:
-    """The first 8 bytes of an archive."""
+    """Return the first 8 bytes of an archive."""
     return HEADER.pack(MAGIC, VERSION, bytes(3))
 
 
@@ -55,7 +55,7 @@ class Trailer:
     hash: int = 0
 
     def write_to(self, index: bytes) -> bytes:
-        """The trailer's bytes, with the hash of ``index`` (as stored) and themselves."""
+        """Return the trailer's bytes, with the hash of ``index`` (as stored) and themselves."""
         return self._pack(self._hash(index))
 
     @classmethod

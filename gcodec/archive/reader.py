@@ -87,7 +87,7 @@ class ArchiveReader:
         return ((entry, tensor) for entry in self.files for tensor in entry.tensors)
 
     def find(self, name: str) -> tuple[FileEntry, TensorView]:
-        """The tensor called ``name``, or ``FILE:NAME`` where several files have one of that name.
+        """Return the tensor called ``name``, or ``FILE:NAME`` where several files have one of that name.
 
         Raises:
             InvalidArgument: there is none, or more than one.
@@ -117,7 +117,7 @@ class ArchiveReader:
         return self.array(entry, tensor, self.segment_bytes(entry, tensor), like=like)
 
     def segment_bytes(self, entry: FileEntry, tensor: TensorView) -> Bytes:
-        """The whole segment that a tensor is a view of."""
+        """Return the whole segment that a tensor is a view of."""
         segment = entry.segments[tensor.segment]
         self._check_limit(segment.bytes, f"{entry.path}:{tensor.name}")
         data, at = _room_for(segment.bytes, f"{entry.path}:{tensor.name}"), 0
@@ -127,7 +127,7 @@ class ArchiveReader:
         return data
 
     def array(self, entry: FileEntry, tensor: TensorView, data: Bytes, *, like: str | None = None) -> Any:
-        """A tensor as a view of ``data``, the bytes of its segment."""
+        """Return a tensor as a view of ``data``, the bytes of its segment."""
         size = width(tensor.dtype)
         if size is None:
             raise Unsupported(f"{entry.path}:{tensor.name}: type {tensor.dtype} can only be restored with its file")
@@ -135,7 +135,7 @@ class ArchiveReader:
         return as_array(tensor, data, like or entry.container or "numpy")
 
     def tensor_parts(self, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
-        """The bytes of a row-major tensor (stride None), part by part in bounded memory."""
+        """Yield the bytes of a row-major tensor (stride None), part by part in bounded memory."""
         start = tensor.offset * (width(tensor.dtype) or 1)
         stop = start + math.prod(tensor.shape) * (width(tensor.dtype) or 1)
         self._check_limit(stop - start, f"{entry.path}:{tensor.name}")
@@ -145,7 +145,7 @@ class ArchiveReader:
             at += part.size
 
     def segment_parts(self, entry: FileEntry, number: int, name: str | None = None) -> Iterator[Bytes]:
-        """The parts of a segment in order; the hash is checked at the end. ``name``: what errors call it.
+        """Return the parts of a segment in order; the hash is checked at the end. ``name``: what errors call it.
 
         Raises:
             GcodecError: a chunk does not decode, the hash is wrong, or the base is missing or another.
@@ -163,7 +163,7 @@ class ArchiveReader:
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:
-        """The bytes of a file, from its first to its last, part by part in bounded memory.
+        """Yield the bytes of a file, from its first to its last, part by part in bounded memory.
 
         Raises:
             GcodecError: the archive is damaged, or the file above the limit.
@@ -183,7 +183,7 @@ class ArchiveReader:
         yield from verbatim.rest()
 
     def metadata(self, entry: FileEntry) -> dict[str, str]:
-        """The key-value pairs of a .safetensors file; empty for other files."""
+        """Return the key-value pairs of a .safetensors file; empty for other files."""
         if entry.format != "safetensors" or not entry.size:
             return {}
         # a long header is a segment
@@ -213,12 +213,12 @@ class ArchiveReader:
         self.close()
 
     def chunk_bytes(self, blob: Blob, number: int) -> Bytes:
-        """The stored bytes of a blob's chunk, as they are."""
+        """Return the stored bytes of a blob's chunk, as they are."""
         at = blob.offset + sum(c.stored + padding(c.stored) for c in blob.chunks[:number])
         return self._source.read(at, at + blob.chunks[number].stored)
 
     def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> _BlobToRead:
-        """A segment with what it is coded against, if it is."""
+        """Return a segment with what it is coded against, if it is."""
         segment, where = entry.segments[number], f"{entry.path}:{name or entry.label(number)}"
         if segment.base is None:
             return _BlobToRead(segment, where, None)
@@ -255,12 +255,12 @@ class ArchiveReader:
 
 
 def _verbatim_to_read(entry: FileEntry) -> _BlobToRead:
-    """The bytes of a file between its segments."""
+    """Return the bytes of a file between its segments."""
     return _BlobToRead(entry.verbatim, f"{entry.path}: verbatim bytes", None)
 
 
 def _chunks_to_read(blobs: Sequence[_BlobToRead]) -> Iterator[_ChunkToRead]:
-    """The chunks of all blobs in order."""
+    """Yield the chunks of all blobs in order."""
     for blob, where, base in blobs:
         at, start = blob.offset, 0
         for chunk in blob.chunks:
@@ -293,7 +293,8 @@ def _check_hash(found: str, blob: Blob, where: str) -> None:
 
 
 def _room_for(size: int, what: str) -> Bytes:
-    """Memory for ``size`` bytes; the system gives it page by page, as it is filled with what has been checked."""
+    """Return memory for ``size`` bytes; the system gives it page by page, as it is filled with what has been
+    checked."""
     try:
         return np.empty(size, np.uint8)
     except (MemoryError, ValueError, OverflowError):

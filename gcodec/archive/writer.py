@@ -243,7 +243,7 @@ class _Crc:
 
 
 def _verbatim(plan: FilePlan, crcs: dict[int, int]) -> bytearray:
-    """The bytes between the segments, with the changed CRC-32s put in."""
+    """Return the bytes between the segments, with the changed CRC-32s put in."""
     runs = plan.verbatim_runs()
     starts = [start for start, _ in runs]
     places = [0, *accumulate(stop - start for start, stop in runs)]

@@ -17,19 +17,24 @@ NO_DROPS = Ladder((0,))
 
 @dataclass(frozen=True)
 class Bound:
-    """A size in bits: ``symbols`` is entropy, ``kept`` are sign and mantissa bits stored as they are."""
+    """A size in bits.
+
+    Attributes:
+        symbols: Entropy of the symbols.
+        kept: Sign and mantissa bits that are stored as they are.
+    """
 
     symbols: float
     kept: int
 
     @property
     def bytes(self) -> float:
-        """The whole, in bytes."""
+        """The whole size in bytes."""
         return (self.symbols + self.kept) / 8
 
 
 def order0_bits(symbols: np.ndarray) -> float:
-    """Bits that an ideal order-0 code spends on all of ``symbols`` (integers >= 0): n times their entropy."""
+    """Return the bits that an ideal order-0 code takes for ``symbols`` (integers >= 0): n times their entropy."""
     counts = np.bincount(symbols)
     counts = counts[counts > 0]
     return float(symbols.size * math.log2(symbols.size) - (counts * np.log2(counts)).sum()) if symbols.size else 0.0
@@ -41,13 +46,19 @@ def local_order0_bits(symbols: np.ndarray, block: int = BLOCK) -> float:
 
 
 def head_symbols(bits: np.ndarray, dtype: DType) -> np.ndarray:
-    """The head (exponent) of each value plus 1, and 0 for the value whose bits are all zero: int64."""
+    """Return the head (exponent) of each value plus 1, and 0 for the value whose bits are all zero: int64."""
     heads = (bits >> bits.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
     return np.where(bits == 0, 0, heads + 1)
 
 
 def joint_symbols(bits: np.ndarray, dtype: DType, levels: np.ndarray | None) -> np.ndarray:
-    """(head, level) as one number, 0 for zero: int64. ``levels``: uint8, None if there is one level only."""
+    """Return (head, level) as one number, 0 for zero: int64.
+
+    Args:
+        bits: uintW[n].
+        dtype: Type of the values.
+        levels: uint8[n]; None if there is one level only.
+    """
     heads = head_symbols(bits, dtype)
     if levels is None:
         return heads
@@ -56,7 +67,7 @@ def joint_symbols(bits: np.ndarray, dtype: DType, levels: np.ndarray | None) -> 
 
 def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = None,
                  ladder: Ladder = NO_DROPS) -> Bound:
-    """The local order-0 bound of values as they are stored (rounded and pruned already).
+    """Return the local order-0 bound of values as they are stored (rounded and pruned already).
 
     Args:
         bits: uintW[n].
@@ -74,7 +85,7 @@ def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = Non
 
 
 def paper_layout(bits: np.ndarray, dtype: DType, levels: np.ndarray, ladder: Ladder) -> Bound:
-    """The GComp paper's layout at its most favorable.
+    """Return the GComp paper's layout at its most favorable.
 
     That is an ideal code from one table of exponents for the whole dump, zeros and denormals pruned at the price of a
     symbol, and for each other value its level (2 bits for 4 levels), its sign and its kept mantissa; no header, padding

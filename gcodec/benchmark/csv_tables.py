@@ -34,7 +34,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
-    """Each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout."""
+    """Write each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout."""
     columns = ("data", "model", "step", "group", "dtype", "mode", "codec", "values", "original_bytes",
                "compressed_bytes", "percent", "bound_bytes", "overhead_percent", "paper_bytes", "saving_percent")
     write_table(path, columns, [
@@ -44,7 +44,7 @@ def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A CSV file with two lines of comment: machine and command."""
+    """Write a CSV file with two lines of comment: machine and command."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         file.write(f"# machine: {machine()}\n# command: {command()}\n")
@@ -54,14 +54,14 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """The comment lines and the rows of what :func:`write_table` wrote."""
+    """Return the comment lines and the rows of what :func:`write_table` wrote."""
     lines = path.read_text().splitlines()
     comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
     return comments, list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def command() -> str:
-    """The command line of this process, absolute paths shortened to their last part."""
+    """Return the command line of this process, absolute paths shortened to their last part."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
     start = f"python -m {module.name.removesuffix('.__main__')}" if module else Path(sys.argv[0]).name
     return " ".join([start, *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])])

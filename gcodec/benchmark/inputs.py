@@ -65,7 +65,7 @@ class Input:
 
 
 def cast(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values as the bits of another type, rounded to nearest even: uintW."""
+    """Return float32 values as the bits of another type, rounded to nearest even: uintW."""
     values = np.ascontiguousarray(values, dtype=np.float32)
     if dtype == "bfloat16":
         word = values.view(np.uint32)
@@ -79,7 +79,8 @@ def cast(values: np.ndarray, dtype: str) -> np.ndarray:
 
 def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[str] | None = None,
               with_levels: bool = True) -> Input:
-    """The gradients of a dump (or of its parameters ``names``), with the levels their optimizer's rule gives them.
+    """Return the gradients of a dump (or of its parameters ``names``), with the levels their optimizer's rule gives
+    them.
 
     ``dtype``: a cast of the gradients; parameters and state stay as recorded, as with mixed precision. float16
     gradients are scaled by a power of two first, as a loss scaler does; bfloat16 ones have a second set of levels, as
@@ -104,12 +105,13 @@ def gradients(dump: Dump, model: str, dtype: str = "float32", names: Sequence[st
 
 
 def _loss_scale(parts: Sequence[np.ndarray]) -> float:
-    """The usual 2**16, or the largest power of two that keeps the largest gradient below half of float16's range."""
+    """Return the usual 2**16, or the largest power of two that keeps the largest gradient below half of float16's
+    range."""
     return min(2.0**16, _power_below(2.0**15, parts))
 
 
 def _power_below(limit: float, parts: Sequence[np.ndarray]) -> float:
-    """The largest power of two that takes no value beyond ``limit``; 1 where there is none."""
+    """Return the largest power of two that takes no value beyond ``limit``; 1 where there is none."""
     largest = max((float(np.abs(part).max(initial=0)) for part in parts), default=0.0)
     return 2.0 ** math.floor(math.log2(limit / largest)) if 0 < largest < math.inf else 1.0
 
@@ -136,7 +138,7 @@ def _seconds_of(calls: Sequence[Callable[..., np.ndarray]], parts: Sequence[np.n
 
 
 def tensors(dump: Dump, model: str, group: str, dtype: str = "float32") -> Input:
-    """The parameters of a dump, or its optimizer state without scalars, cast to ``dtype``.
+    """Return the parameters of a dump, or its optimizer state without scalars, cast to ``dtype``.
 
     float16 state is scaled first, or second moments would vanish: each kind (``exp_avg`` ...) by the power of two that
     puts its largest value just below half of float16's range.
@@ -174,13 +176,14 @@ def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
 
 
 def joined_count(parts: Sequence[Input], at_least: int) -> int:
-    """The ``count`` for :func:`gather`. Small inputs are not repeated: an LZ codec would find the repetitions."""
+    """Return the ``count`` for :func:`gather`. Small inputs are not repeated: an LZ codec would find the
+    repetitions."""
     enough = sum(part.nbytes for part in parts) >= REPEATABLE
     return at_least // parts[0].bits.itemsize if enough else 0
 
 
 def gather(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """``arrays`` end to end as an array of about ``count`` values; which ones depends on the lengths only.
+    """Return about ``count`` values of ``arrays``, end to end; which ones depends on the lengths only.
 
     Fewer values are repeated as a whole until there are enough; of more, evenly spaced slices are taken.
     """

@@ -1,4 +1,4 @@
-"""Sizes and speeds of gcodec in each mode beside the peers: the one place where benchmarks and demo get them."""
+"""Measure sizes and speeds of gcodec in each mode beside the peers, for benchmarks and demo."""
 
 from __future__ import annotations
 
@@ -21,8 +21,17 @@ Key = tuple[str, str]  #: mode and codec
 class Size:
     """The size that a codec reached on one input.
 
-    ``bound`` and ``paper``: bytes of the local order-0 bound and of the GComp paper's layout (docs/benchmarks.md), for
-    gcodec's own rows, else None.
+    Attributes:
+        data: Name of the input.
+        model, step, group: Where the input was recorded.
+        dtype: Type of its values.
+        mode: Mode of the codec.
+        codec: Name of the codec.
+        values: Number of values.
+        original_bytes: Size before.
+        compressed_bytes: Size after, every header counted.
+        bound: Bytes of the local order-0 bound (docs/benchmarks.md), for gcodec's own rows, else None.
+        paper: Bytes of the GComp paper's layout, likewise.
     """
 
     data: str
@@ -40,17 +49,17 @@ class Size:
 
     @property
     def ratio(self) -> float:
-        """Bytes before / bytes after."""
+        """The ratio of bytes before to bytes after."""
         return self.original_bytes / self.compressed_bytes
 
     @property
     def overhead(self) -> float | None:
-        """Percent above the bound."""
+        """Size in percent above the bound."""
         return None if not self.bound else 100 * (self.compressed_bytes / self.bound - 1)
 
     @property
     def saving(self) -> float | None:
-        """Percent below the paper's layout."""
+        """Size in percent below the paper's layout."""
         return None if not self.paper else 100 * (1 - self.compressed_bytes / self.paper)
 
 
@@ -79,17 +88,21 @@ class MeasurementPlan:
     advance: Callable[[str], None] = lambda what: None
 
     def steps(self, parts: int) -> int:
-        """About how often ``advance`` will be called for so many inputs."""
+        """Estimate how often ``advance`` will be called for so many inputs."""
         timed = len(self.peers) + 5 + 2 * len(self.threads)
         return parts * (len(self.peers) + 3) + (self.rounds * timed if self.at_least else 0)
 
 
 @dataclass
 class Result:
-    """Rows for the table (inputs added up), the sizes of each input, and what went wrong.
+    """The results of a measurement.
 
-    ``failures`` are gcodec's, ``notes`` on peers. ``level_speed``: GB/s at which the fine ladder's levels were chosen,
-    on one core, 0 if none were.
+    Attributes:
+        rows: Rows for the table, with inputs added up.
+        sizes: Sizes of each input.
+        failures: Failures of gcodec.
+        notes: Remarks on peers.
+        level_speed: GB/s at which the fine ladder's levels were chosen, on one core; 0 if none were.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -146,7 +159,7 @@ def _our_size(setting: Setting, result: Result) -> list[Size]:
 
 
 def _peer_size(peer: Peer, part: Input, result: Result) -> list[Size]:
-    """A peer on one input; none if it fails or does not take the type."""
+    """Measure a peer on one input; an empty list if it fails or does not take the type."""
     task = _bind(peer, part, result)
     try:
         return [_size(part, LOSSLESS, peer.name, task.verify())] if task else []
@@ -173,7 +186,7 @@ def _note(result: Result, text: str) -> None:
 
 def _times(data: Input, settings: Mapping[str, Sequence[Setting]], n_parts: int, plan: MeasurementPlan,
            result: Result) -> dict[Key, tuple[float, float]]:
-    """Seconds per byte of encoding and decoding, for every codec that got through all inputs."""
+    """Return the seconds per byte of encoding and decoding, for every codec that did all inputs."""
     tasks: dict[Key, CodecTask] = {(NO_MODE, COPY): copy_task(data.bits)}
     for mode, parts in settings.items():
         setting = join_settings(parts, data, plan.at_least)

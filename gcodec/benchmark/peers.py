@@ -43,7 +43,7 @@ class Peer:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package, None if it is not there."""
+    """Return the version of an installed package, None if it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -51,7 +51,7 @@ def installed_version(package: str) -> str | None:
 
 
 def available(peers: Iterable[Peer]) -> tuple[list[Peer], list[str]]:
-    """The installed ones, and the packages of the others."""
+    """Return the installed peers, and the packages of the others."""
     peers = list(peers)
     missing = dict.fromkeys(peer.package for peer in peers if not peer.installed)
     return [peer for peer in peers if peer.installed], list(missing)
@@ -62,7 +62,7 @@ def _raw(data: Input) -> np.ndarray:
 
 
 def zlib_at(level: int) -> Callable[[Input], CodecTask]:
-    """zlib."""
+    """Return the task-maker of zlib."""
 
     def bind(data: Input) -> CodecTask:
         raw = _raw(data)
@@ -73,7 +73,8 @@ def zlib_at(level: int) -> Callable[[Input], CodecTask]:
 
 
 def zstd_at(level: int, checksum: bool = False) -> Callable[[Input], CodecTask]:
-    """Without a checksum unless asked for one: the default of the Python package, not of the command line."""
+    """Return the task-maker of Zstandard, without a checksum unless asked for one: the default of the Python package,
+    not of the command line."""
 
     def bind(data: Input) -> CodecTask:
         raw = _raw(data)
@@ -105,7 +106,8 @@ def unshuffle_bytes(planes: Any, words: Any) -> None:
 
 
 def shuffled_zstd(level: int) -> Callable[[Input], CodecTask]:
-    """The shuffle is compiled and writes into memory that exists: what a user who cared would do."""
+    """Return the task-maker of Zstandard behind a byte shuffle. The shuffle is compiled and writes into memory that
+    exists: what a user who cared would do."""
 
     def bind(data: Input) -> CodecTask:
         planes = np.zeros((data.bits.itemsize, data.bits.size), np.uint8)
@@ -126,7 +128,8 @@ def shuffled_zstd(level: int) -> Callable[[Input], CodecTask]:
 
 
 def lz4_frame(level: int) -> Callable[[Input], CodecTask]:
-    """The frame format, which other tools read; its block checksums are off by default. From level 3 on: lz4hc."""
+    """Return the task-maker of LZ4's frame format, which other tools read. Its block checksums are off by default. From
+    level 3 on: lz4hc."""
 
     def bind(data: Input) -> CodecTask:
         import lz4.frame
@@ -138,7 +141,7 @@ def lz4_frame(level: int) -> Callable[[Input], CodecTask]:
 
 
 def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFLE",)) -> Callable[[Input], CodecTask]:
-    """With its byte shuffle unless told otherwise, which it does by default. No checksum."""
+    """Return the task-maker of Blosc2, with its byte shuffle, its default, unless told otherwise. No checksum."""
 
     def bind(data: Input) -> CodecTask:
         import blosc2
@@ -158,7 +161,7 @@ def blosc2_at(level: int, codec: str = "ZSTD", filters: Sequence[str] = ("SHUFFL
 
 
 def pcodec_at(level: int) -> Callable[[Input], CodecTask | None]:
-    """Knows no bfloat16, which it gets as 16-bit integers. Without a payload checksum."""
+    """Return the task-maker of pcodec, without a payload checksum. It takes bfloat16 as 16-bit integers."""
 
     def bind(data: Input) -> CodecTask | None:
         from pcodec import ChunkConfig, standalone

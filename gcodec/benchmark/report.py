@@ -43,27 +43,27 @@ class Row:
 
     @property
     def percent(self) -> float:
-        """Size after in percent of the size before."""
+        """The size after in percent of the size before."""
         return 100 * self.compressed_bytes / self.original_bytes
 
     @property
     def ratio(self) -> float:
-        """Size before / size after."""
+        """The ratio of the size before to the size after."""
         return self.original_bytes / self.compressed_bytes
 
     @property
     def bits_per_value(self) -> float:
-        """Bits after for each value."""
+        """The bits after for each value."""
         return 8 * self.compressed_bytes / self.values
 
     @property
     def encode_speed(self) -> float | None:
-        """1e9 bytes of uncompressed data per second, None if not measured."""
+        """Speed in 1e9 bytes of uncompressed data per second, None if not measured."""
         return self._speed(self.encode_seconds)
 
     @property
     def decode_speed(self) -> float | None:
-        """1e9 bytes of uncompressed data per second, None if not measured."""
+        """Speed in 1e9 bytes of uncompressed data per second, None if not measured."""
         return self._speed(self.decode_seconds)
 
     def _speed(self, seconds: float | None) -> float | None:
@@ -71,7 +71,7 @@ class Row:
 
 
 def summarize(rows: Iterable[Row], title: str | None = None) -> Table:
-    """A table for rich: rows in the order given, a rule between dumps, the smallest of each mode in bold.
+    """Return a table for rich: rows in the order given, a rule between dumps, the smallest of each mode in bold.
 
     It wants about 100 columns; on a narrower terminal the names are folded, the numbers never.
     """
@@ -91,7 +91,7 @@ def summarize(rows: Iterable[Row], title: str | None = None) -> Table:
 
 
 def _names(row: Row, before: Row | None) -> tuple[str, str, str]:
-    """Dump, mode and codec; a dump or mode that the row before has too is left blank."""
+    """Return dump, mode and codec; a dump or mode that the row before has too is left blank."""
     if before is None or before.dump != row.dump:
         return row.dump, row.mode, row.codec
     return "", "" if before.mode == row.mode else row.mode, row.codec

@@ -1,4 +1,4 @@
-"""gcodec's modes as the benchmarks run them: arguments for ``encode``, and the values that must come back."""
+"""The modes that benchmarks run gcodec in: arguments for ``encode``, and the values that must come back."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Setting:
     """A mode on one input.
 
     Attributes:
-        mode: its name in tables.
-        options: for :func:`gcodec.encode`, without the levels.
-        result: the values that decoding gives, by the laws of ``gcodec.truncation.reference`` and not by the codec:
-            uintW[n].
+        data: the input.
+        mode: name of the mode in tables.
+        options: arguments of :func:`gcodec.encode`, without the levels.
+        result: uintW[n], the values that decoding must give, by the laws of ``gcodec.truncation.reference`` and not by
+            the codec.
         key: which of the input's levels are used, empty if none.
         ladder: mantissa bits dropped per level.
     """
@@ -48,11 +49,11 @@ class Setting:
         return self.data.levels[self.key] if self.key else None
 
     def bound(self) -> Bound:
-        """The local order-0 bound of the values as stored."""
+        """Return the local order-0 bound of the values as stored."""
         return order0_bound(self.result, self.data.type, self.levels, self.ladder)
 
     def task(self, threads: int = 1, reuse: bool = True) -> CodecTask:
-        """Encoding and decoding with this many threads, into memory that exists already if ``reuse``."""
+        """Return encoding and decoding with this many threads, into memory that exists already if ``reuse``."""
         data = self.data
         more: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.options}
         back: dict[str, Any] = {"threads": threads}
@@ -74,19 +75,19 @@ class Setting:
 
 
 def lossless_setting(data: Input) -> Setting:
-    """Bit for bit."""
+    """Return the lossless setting."""
     return Setting(data, LOSSLESS, {}, data.bits)
 
 
 def near_lossless_setting(data: Input, ladder: str = "fine", suffix: str = "") -> Setting:
-    """By the optimizer's rule; the levels have been computed: ``data.levels[ladder + suffix]``."""
+    """Return the setting by the optimizer's rule; the levels have been computed: ``data.levels[ladder + suffix]``."""
     steps, key = LADDERS[ladder][data.dtype], ladder + suffix
     result = round_to_levels(data.values, data.levels[key], steps).view(data.bits.dtype)
     return Setting(data, NEAR_LOSSLESS + suffix, {}, result, key, steps)
 
 
 def fixed_bits_setting(data: Input, kept: int | None = None) -> Setting:
-    """``kept`` mantissa bits, by default those of ``FIXED_BITS``."""
+    """Return the setting of ``kept`` mantissa bits, by default those of ``FIXED_BITS``."""
     kept = FIXED_BITS[data.dtype] if kept is None else kept
     steps = Ladder((MANTISSA_BITS[data.dtype] - kept,))
     result = round_to_levels(data.values, 0, steps, prune=False).view(data.bits.dtype)
@@ -94,7 +95,8 @@ def fixed_bits_setting(data: Input, kept: int | None = None) -> Setting:
 
 
 def literal_gcomp_setting(data: Input) -> Setting:
-    """GComp as the paper has it, but in our format: its ladder, plain truncation, one codebook, an escape."""
+    """Return GComp's setting as the paper has it, but in our format: its ladder, plain truncation, one codebook, an
+    escape."""
     steps = LADDERS["paper"][data.dtype]
     result = round_to_levels(data.values, data.levels["paper"], steps, "truncate").view(data.bits.dtype)
     options = {"rounding": "truncate", "options": LITERAL_GCOMP}
@@ -102,7 +104,8 @@ def literal_gcomp_setting(data: Input) -> Setting:
 
 
 def settings_for(data: Input) -> list[Setting]:
-    """Lossless, near-lossless where there are levels, and fixed bits where the type has them."""
+    """Return the settings of an input: lossless, near-lossless where there are levels, and fixed bits where the type
+    has them."""
     found = [lossless_setting(data)]
     suffixes = [suffix for suffix in ("", BF16_PARAMETERS) if f"fine{suffix}" in data.levels]
     found += [near_lossless_setting(data, suffix=suffix) for suffix in suffixes]
@@ -119,7 +122,7 @@ def join_settings(parts: Sequence[Setting], data: Input, at_least: int) -> Setti
 
 
 def paper_bound(setting: Setting) -> Bound | None:
-    """The GComp paper's layout of the same gradient at the same error rule; None for a mode without one."""
+    """Return the GComp paper's layout of the same gradient at the same error rule; None for a mode without one."""
     data, mode = setting.data, setting.mode
     if not mode.startswith(NEAR_LOSSLESS):
         return None

@@ -19,7 +19,7 @@ from .inputs import GRADIENTS, LADDERS, PARAMETERS, STATE, Input, choices_of
 
 
 def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
-    """(model, dump) for every dump in ``folder`` and its subfolders, which are named for their models, by step.
+    """Return (model, dump) for every dump in ``folder`` and its subfolders, which are named for their models, by step.
 
     The committed corpus's flat layout, ``MODEL-step-000020.safetensors``, is understood too.
     """
@@ -33,7 +33,7 @@ def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
 
 
 def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
-    """The floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
+    """Return the floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
 
     Args:
         limit: bytes of values to read; of a larger file the first part of every tensor, in proportion. A dump is read
@@ -71,7 +71,7 @@ def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
 
 
 def _shortened(data: Input, limit: int) -> Input:
-    """The first ``limit`` bytes of an input, named so."""
+    """Return the first ``limit`` bytes of an input, named so."""
     if data.nbytes <= limit:
         return data
     count = max(1, limit // data.bits.itemsize)
@@ -120,7 +120,7 @@ def _levels_where_ruled(dump: Dump, dtype: str, parts: list[tuple[str, Any]]) ->
 
 
 def _values_of(tensor: Any) -> Values | None:
-    """A numpy array or torch tensor as bits; None if its type is not one of the codec's."""
+    """Return a numpy array or torch tensor as bits; None if its type is not one of the codec's."""
     try:
         return values_of(tensor)
     except GcodecError:

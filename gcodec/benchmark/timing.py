@@ -1,4 +1,4 @@
-"""Side-by-side timing: all candidates in turn, several times over, and every round trip verified. Knows no codec."""
+"""Time candidates side by side: all in turn, several times over, and every round trip verified. Knows no codec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIGA = 1e9  #: bytes in a "GB" of a rate
 
 
 class RoundTripError(GcodecError):
-    """A codec did not give back what it has to."""
+    """A codec did not give back the values that were encoded."""
 
 
 def _nothing() -> None:
@@ -60,7 +60,12 @@ class CodecTask:
 
 @dataclass
 class Timing:
-    """Seconds of a pass over the input in each round."""
+    """The times of a codec on an input.
+
+    Attributes:
+        encode_seconds: Seconds of an encoding in each round.
+        decode_seconds: Seconds of a decoding in each round.
+    """
 
     encode_seconds: list[float] = field(default_factory=list)
     decode_seconds: list[float] = field(default_factory=list)
@@ -137,7 +142,7 @@ def _turn(task: CodecTask, timing: Timing, calls: int, verify: bool) -> float:
 
 
 def copy_task(values: np.ndarray) -> CodecTask:
-    """The copy that every codec's speed is compared with: into memory that exists already, both ways."""
+    """Return the copy that every codec's speed is compared with: into memory that exists already, both ways."""
     there, back = (np.zeros(values.nbytes, np.uint8) for _ in range(2))
     source = values.reshape(-1).view(np.uint8)
 
@@ -153,7 +158,8 @@ def copy_task(values: np.ndarray) -> CodecTask:
 
 
 def machine() -> str:
-    """The processor, the cores this process may use, how busy they are, and the versions that matter to a speed."""
+    """Return the processor, the cores this process may use, how busy they are, and the versions that matter to a
+    speed."""
     name = platform.processor() or platform.machine()
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -22,7 +22,9 @@ LIMIT = 2  #: ulps that are counted one by one; key LIMIT + 1 is everything beyo
 def update_ulps(dump: Dump, decoded: Mapping[str, np.ndarray]) -> Counter[int]:
     """Count parameters of a dump by how many ulps they end up from where exact gradients would have put them.
 
-    ``decoded``: name to gradient as decoded, float32 of the parameter's shape.
+    Args:
+        dump: The recorded step.
+        decoded: For each name the gradient as decoded, float32 of the parameter's shape.
     """
     counts: Counter[int] = Counter()
     for name in dump.names:
@@ -32,7 +34,7 @@ def update_ulps(dump: Dump, decoded: Mapping[str, np.ndarray]) -> Counter[int]:
 
 
 def step(dump: Dump, name: str, gradient: np.ndarray) -> np.ndarray:
-    """Parameter ``name`` after the recorded optimizer's next step with this gradient."""
+    """Return parameter ``name`` after the recorded optimizer's next step with this gradient."""
     parameter = torch.nn.Parameter(_tensor(dump.param(name)))
     parameter.grad = _tensor(gradient)
     optimizer = getattr(torch.optim, dump.optimizer)([{"params": [parameter], **dump.hyper(name)}])

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser, with the arguments of the one verb that ``argv`` names."""
+    """Return the parser, with the arguments of the one verb that ``argv`` names."""
     parser = argparse.ArgumentParser(
         "gcodec",
         description="Makes gradients, checkpoints and any float tensors small: lossless, or near-lossless by rule.",
@@ -115,7 +115,7 @@ def _failed(message: str, code: int) -> int:
 
 
 def _broken_pipe() -> int:
-    """Nobody reads our output any more: say nothing, now and when Python flushes at its end."""
+    """Say nothing where nobody reads our output any more, now and when Python flushes at its end."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures; 1 if a round trip failed."""
+    """Measures; returns 1 if a round trip failed."""
     from ..benchmark import csv_tables, measure, sources
 
     for name in ("threads", "rounds", "limit"):

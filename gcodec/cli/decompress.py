@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Restores, lists or takes out; the exit code."""
+    """Restores, lists or takes out; returns the exit code."""
     _check_options(args)
     results: list[Any] = []
     with base_option.open_bases(args.base) as base:

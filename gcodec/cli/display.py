@@ -14,7 +14,7 @@ SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10,
 
 
 def size(count: float) -> str:
-    """A number of bytes with its unit and three digits: ``"517 B"``, ``"1.50 MB"``."""
+    """Return a number of bytes with its unit and three digits: ``"517 B"``, ``"1.50 MB"``."""
     unit = "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if count < 999.5:
@@ -35,12 +35,12 @@ def ratio(before: int, after: int) -> str:
 
 
 def bits_per_value(stored: int, values: int) -> str:
-    """Stored bits per value; a dash for none."""
+    """Return the stored bits per value; a dash for none."""
     return f"{8 * stored / values:.2f}" if values else "-"
 
 
 def parse_size(text: str) -> int:
-    """``"10GB"``, ``"512 MiB"``, ``"4096"`` as a number of bytes."""
+    """Return ``"10GB"``, ``"512 MiB"`` or ``"4096"`` as a number of bytes."""
     number = text.strip().lower().removesuffix("b").strip()
     unit = number.lstrip("0123456789.").strip()
     try:
@@ -50,23 +50,23 @@ def parse_size(text: str) -> int:
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
-    """A line of result."""
+    """Print a line of result."""
     print(text, file=sys.stderr if to_stderr else sys.stdout)
 
 
 def fail(text: str) -> None:
-    """An error, in one line on stderr."""
+    """Print an error, in one line on stderr."""
     print(f"gcodec: error: {text}", file=sys.stderr)
 
 
 def note(text: str, *, quiet: bool) -> None:
-    """A remark on stderr that is no error."""
+    """Print a remark on stderr that is no error."""
     if not quiet:
         print(f"gcodec: note: {text}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    """A result for programs."""
+    """Print a result for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -84,7 +84,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, indent
 
 @contextmanager
 def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr if that is a terminal; gives a function to call with the number of bytes done."""
+    """Show a bar on stderr if that is a terminal; gives a function to call with the number of bytes done."""
     if quiet or not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -98,7 +98,7 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
 
 
 def binary_stdout() -> Any:
-    """Standard output for bytes.
+    """Return standard output for bytes.
 
     Raises:
         UsageError: it is a terminal.
@@ -109,7 +109,7 @@ def binary_stdout() -> Any:
 
 
 def stdin_bytes() -> Any:
-    """Standard input for bytes.
+    """Return standard input for bytes.
 
     Raises:
         UsageError: it is a terminal.

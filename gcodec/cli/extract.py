@@ -79,7 +79,8 @@ def _check_single(found: list[Found]) -> None:
 
 
 def _file_name(tensor: TensorView) -> str:
-    """``grad/fc.weight`` becomes ``grad.fc.weight.npy``; types that numpy lacks become .safetensors."""
+    """Return the file name of a tensor: ``grad/fc.weight`` becomes ``grad.fc.weight.npy``; types that numpy lacks
+    become .safetensors."""
     name = "".join("." if c in '/\\:*?"<>|' or ord(c) < 32 else c for c in tensor.name).lstrip(".")[:200] or "tensor"
     return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
 
@@ -110,7 +111,7 @@ def _safetensors(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -
 
 
 def _row_major(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[Bytes]:
-    """The values in row-major order: part by part where they lie like that, else through memory."""
+    """Yield the values in row-major order: part by part where they lie like that, else through memory."""
     if tensor.stride is None:
         yield from archive.tensor_parts(entry, tensor)
         return

@@ -25,7 +25,7 @@ NEEDS_DUMP = (
 
 
 class DumpPolicy:
-    """Near-lossless gradients: what the next step of the recorded optimizer cannot feel is dropped.
+    """Drops the bits of gradients that cannot change the recorded optimizer's next step.
 
     Levels are found part by part from the same part of parameter and state, so memory does not grow with the tensors.
 
@@ -59,7 +59,7 @@ class DumpPolicy:
 
     @classmethod
     def for_plan(cls, plan: FilePlan, ladder: str, rounding: str, literal: bool) -> DumpPolicy | None:
-        """The policy of a file; None for a file without tensors, which has nothing to lose."""
+        """Return the policy of a file; None for a file without tensors, which has nothing to lose."""
         return None if plan.format == "bytes" else cls(plan, ladder, rounding, literal)
 
     def options(self, part: Part, data: Bytes) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class DumpPolicy:
         return {"levels": levels, "ladder": ladder, **self._more}
 
     def _gradients(self) -> dict[str, TensorView]:
-        """The gradients that an optimizer will use and that are of a type with a ladder."""
+        """Return the gradients that an optimizer will use and that are of a type with a ladder."""
         found = {}
         for name in self._hyper:
             grad, param = self._views.get(f"{GRAD}/{name}"), self._views.get(f"{PARAM}/{name}")
@@ -87,7 +87,7 @@ class DumpPolicy:
         return found
 
     def _view(self, name: str, first: int, last: int) -> OptimizerView:
-        """The optimizer's view of values ``first`` to ``last`` of a parameter."""
+        """Return the optimizer's view of values ``first`` to ``last`` of a parameter."""
         count = math.prod(self._views[f"{GRAD}/{name}"].shape)
         state: dict[str, Any] = {}
         for key, view in self._views.items():
@@ -114,7 +114,7 @@ def _values(data: Bytes, dtype: str) -> np.ndarray:
 
 
 def _dump_metadata(plan: FilePlan) -> tuple[str, list[dict[str, Any]]]:
-    """The optimizer's class name and its parameter groups."""
+    """Return the optimizer's class name and its parameter groups."""
     layout = plan.metadata.get("format", "")
     if not layout.startswith("gcodec-dump-"):
         raise InvalidArgument(f"{plan.path}: {NEEDS_DUMP}")

@@ -41,7 +41,7 @@ class ArchiveJob:
 
 
 def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
-    """The archives that a command line asks for.
+    """Return the archives that a command line asks for.
 
     Without ``output`` each input becomes an archive beside it; with a folder, in that folder; with a file (or ``-``)
     all inputs go into that one archive.
@@ -71,7 +71,7 @@ def _own_job(name: str, folder: Path | None) -> ArchiveJob:
 
 
 def _members(names: Sequence[str], target: Path | None) -> Iterator[InputFile]:
-    """The files under the named ones, with paths relative to what all of them share."""
+    """Yield the files under the named ones, with paths relative to what all of them share."""
     whole = {name: Path(os.path.abspath(name)) for name in names if name != STDIO}  # noqa: PTH100
     root = Path(os.path.commonpath([path.parent for path in whole.values()])) if whole else Path()
     left_out = None if target is None else Path(os.path.abspath(target))  # noqa: PTH100
@@ -97,7 +97,8 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """The files a pattern stands for, where the shell has left it to us; a name that exists stands for itself."""
+    """Return the files a pattern stands for, where the shell has left it to us; a name that exists stands for
+    itself."""
     if pattern == STDIO or Path(pattern).exists():
         return [pattern]
     found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compiles; the exit code."""
+    """Compiles; returns the exit code."""
     begin = time.perf_counter()
     from .. import codec
 

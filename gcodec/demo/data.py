@@ -37,13 +37,18 @@ PIECE = re.compile(r" ?[A-Za-z]+|[0-9]|\n[\n ]*| +|_+|[^\w\s]+|.", re.DOTALL)
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 1, 8, 8) float32, of zero mean and unit variance over the whole set; labels (n,) int64."""
+    """Images of handwritten digits.
+
+    Attributes:
+        images: float32[n, 1, 8, 8], of zero mean and unit variance over the whole set.
+        labels: int64[n].
+    """
 
     images: np.ndarray
     labels: np.ndarray
 
     def batch(self, size: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """``size`` random images, each shifted by up to a pixel and with Gaussian noise, and their labels."""
+        """Return ``size`` random images, each shifted by up to a pixel and with Gaussian noise, and their labels."""
         picked = random.integers(len(self.images), size=size)
         shifts = random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, size=(size, 2))
         images = np.stack([_shift(self.images[i], *s) for i, s in zip(picked, shifts, strict=True)])
@@ -52,7 +57,7 @@ class Digits:
 
 
 def load_digits() -> tuple[Digits, Digits]:
-    """The training set and the held-out set."""
+    """Return the training set and the held-out set."""
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -66,14 +71,18 @@ def load_digits() -> tuple[Digits, Digits]:
 
 
 def _shift(image: np.ndarray, down: int, right: int) -> np.ndarray:
-    """The image moved by whole pixels; what leaves on one side comes back as background on the other."""
+    """Return the image moved by whole pixels; what leaves on one side comes back as background on the other."""
     padded = np.pad(image, ((0, 0), (1, 1), (1, 1)), constant_values=image.min())
     return padded[:, 1 - down : 9 - down, 1 - right : 9 - right]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Ids 0 to 255 are single bytes of UTF-8; the pieces follow, the most frequent first."""
+    """A vocabulary, whose ids 0 to 255 are single bytes of UTF-8; the pieces follow.
+
+    Attributes:
+        pieces: Pieces of text, the most frequent first.
+    """
 
     pieces: tuple[str, ...]
 
@@ -86,7 +95,7 @@ class Vocabulary:
         return {piece: BYTES + rank for rank, piece in enumerate(self.pieces)}
 
     def encode(self, text: str) -> np.ndarray:
-        """Text to token ids, 1-D int64."""
+        """Convert text to token ids, 1-D int64."""
         ids: dict[str, tuple[int, ...]] = {piece: (number,) for piece, number in self.ids.items()}
         for piece in set(PIECE.findall(text)).difference(ids):
             ids[piece] = tuple(piece.encode("utf-8", "surrogatepass"))
@@ -94,13 +103,13 @@ class Vocabulary:
         return np.fromiter(spelled, dtype=np.int64)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Token ids back to text."""
+        """Convert token ids back to text."""
         parts = (bytes([t]) if t < BYTES else self.pieces[t - BYTES].encode() for t in tokens)
         return b"".join(parts).decode("utf-8", "replace")
 
 
 def read_standard_library(limit: int | None = None) -> str:
-    """The standard library's sources as one text, or its first ``limit`` characters.
+    """Return the standard library's sources as one text, or its first ``limit`` characters.
 
     Raises:
         GcodecError: this Python was installed without its sources.
@@ -121,7 +130,7 @@ def read_standard_library(limit: int | None = None) -> str:
 
 
 def build_vocabulary(text: str, size: int = VOCABULARY_SIZE) -> Vocabulary:
-    """The ``size - 256`` most frequent pieces of ``text`` (fewer if it has fewer) beside the 256 bytes."""
+    """Return the ``size - 256`` most frequent pieces of ``text`` (fewer if it has fewer) beside the 256 bytes."""
     counts = Counter(PIECE.findall(text))
     ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
     return Vocabulary(tuple(ranked[: size - BYTES]))

@@ -123,7 +123,7 @@ class RecurrentModel(nn.Module):
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Parameter groups for AdamW: matrices decay; biases and norm scales do not."""
+    """Return parameter groups for AdamW: matrices decay; biases and norm scales do not."""
     parameters = list(model.parameters())
     return [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
@@ -132,7 +132,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object
 
 
 def _initialize(module: nn.Module) -> None:
-    """GPT-2's start: normal weights of standard deviation 0.02, zero biases."""
+    """Set the weights that GPT-2 starts from: normal weights of standard deviation 0.02, zero biases."""
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -39,7 +39,12 @@ Gradients = Mapping[str, Sequence[Input]]  #: float32, as recorded, by model in 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the table: inputs that are added up."""
+    """A part of the table.
+
+    Attributes:
+        title: Title of the part.
+        parts: Inputs that are added up.
+    """
 
     title: str
     parts: tuple[Input, ...]
@@ -47,10 +52,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything the demo has to say.
+    """The results that the demo reports.
 
-    ``ulps``: by model, how many parameters end how many ulps from the exact update. ``level_speeds``: GB/s at which
-    levels were chosen. ``missing``: packages of peers that are not installed.
+    Attributes:
+        result: Sizes and speeds.
+        ulps: For each model, how many parameters end how many ulps from the exact update.
+        level_speeds: For each model, GB/s at which levels were chosen.
+        missing: Packages of peers that are not installed.
     """
 
     result: Result
@@ -60,7 +68,7 @@ class Findings:
 
 
 def run_demo(out: Path, *, quick: bool = False, recorded: Path | None = None, show: bool = True) -> int:
-    """The whole demo.
+    """Run the whole demo.
 
     Args:
         out: where dumps, pictures and tables go.
@@ -100,7 +108,7 @@ def _recorded(folder: Path) -> Dumps:
 
 
 def sections_of(dumps: Dumps, recorded: Gradients) -> Iterator[Section]:
-    """Each model's gradients in each type, then what a checkpoint of all models holds."""
+    """Yield each model's gradients in each type, then what a checkpoint of all models holds."""
     for model, series in dumps.items():
         for dtype in DTYPES:
             cast = dtype != "float32"
@@ -131,7 +139,7 @@ def _measure(dumps: Dumps, recorded: Gradients, quick: bool, show: bool, console
 
 
 def _ulps(dump: Dump, data: Input) -> Counter[int]:
-    """Distances between the exact and the near-lossless update of one recorded step."""
+    """Count distances in ulps between the exact and the near-lossless update of one recorded step."""
     flat = near_lossless_setting(data).result.view(np.float32)
     shapes = [(name, dump.grad(name).shape) for name in dump.names]
     ends = np.cumsum([int(np.prod(shape)) for _, shape in shapes])
@@ -140,7 +148,7 @@ def _ulps(dump: Dump, data: Input) -> Counter[int]:
 
 
 def _draw(recorded: Gradients, folder: Path, result: Result, out: Path) -> list[Path]:
-    """The pictures, and the rows behind those that are not drawn from ``observations.json``."""
+    """Draw the pictures, and write the rows behind those that are not drawn from ``observations.json``."""
     pictures = plot_observations(folder, out) if any(folder.glob("*/observations.json")) else []
     series = recorded.values()
     ratios = [{"model": size.model, "step": size.step, "ratio": size.ratio,
@@ -189,7 +197,7 @@ def lines_of(findings: Findings) -> Iterator[str]:
 
 
 def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float, float]]:
-    """Least and greatest percentage by model, type and mode, over the recorded steps' gradients."""
+    """Return min and max percentages by model, type and mode, over the recorded steps' gradients."""
     found: dict[str, tuple[float, float]] = {}
     for size in findings.result.sizes:
         value = getattr(size, field)

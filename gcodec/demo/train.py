@@ -56,7 +56,15 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished training: where its dumps lie, and its loss (nats) at each step."""
+    """A finished training.
+
+    Attributes:
+        model: Name of the model.
+        folder: Folder of its dumps.
+        dumps: Paths of its dumps.
+        losses: Loss of each step, in nats.
+        observations: Entries of ``observations.json``.
+    """
 
     model: str
     folder: Path
@@ -171,7 +179,7 @@ def _lstm_task(plan: TrainingPlan) -> TrainingTask:
 
 
 def _tokens(plan: TrainingPlan) -> tuple[torch.Tensor, int]:
-    """The text that language models learn, and the size of their vocabulary."""
+    """Return the text that language models learn, and the size of their vocabulary."""
     text = read_standard_library(plan.corpus)
     vocabulary = build_vocabulary(text, plan.vocabulary)
     return torch.from_numpy(vocabulary.encode(text)), len(vocabulary)
@@ -206,7 +214,7 @@ def _gradients(model: torch.nn.Module) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def train_command(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m gcodec.demo.train", description=SUMMARY)
     parser.add_argument("folder", type=Path, help="where the dumps go")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to try it out")

@@ -38,7 +38,7 @@ SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch"
 
 
 def plan_file(path: str, source: ByteSource, *, dtype: str | None = None) -> FilePlan:
-    """The plan of a file of any kind, told by its content.
+    """Return the plan of a file of any kind, told by its content.
 
     Args:
         path: relative, ``/``-separated: under which an archive keeps the file. If it is empty, the file was a stream
@@ -102,7 +102,7 @@ def _plan_zip(path: str, source: ByteSource, name: str) -> FilePlan:
 
 
 def _plan_raw(path: str, source: ByteSource, name: str, dtype: str) -> FilePlan:
-    """A file that is nothing but values."""
+    """Return the plan of a file that is nothing but values."""
     element = numpy_dtype(dtype)
     if element is None or source.size % element.itemsize:
         raise InvalidArgument(f"{path}: {source.size} bytes are not a whole number of {dtype} values")

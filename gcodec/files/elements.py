@@ -32,7 +32,7 @@ TYPE_STRING = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9a-zA-Z]{1,12}\])?")
 
 
 def numpy_dtype(name: str) -> np.dtype | None:
-    """The little-endian numpy type that holds elements of type ``name`` (raw bits where numpy lacks it).
+    """Return the little-endian numpy type that holds elements of type ``name`` (raw bits where numpy lacks it).
 
     None for a type this version does not know.
     """
@@ -56,7 +56,7 @@ def width(name: str) -> int | None:
 
 
 def name_of(dtype: np.dtype) -> str:
-    """The name under which a numpy type is listed: its own where it is native, else its type string."""
+    """Return the name under which a numpy type is listed: its own where it is native, else its type string."""
     if dtype.name in RAW_BITS:  # an ml_dtypes type
         return dtype.name
     if dtype.fields is not None or dtype.subdtype is not None:
@@ -67,6 +67,6 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def stored_as(name: str) -> str | None:
-    """The codec's type for elements of type ``name``, or None if they are not floating-point numbers."""
+    """Return the codec's type for elements of type ``name``, or None if they are not floating-point numbers."""
     name = STORED_AS.get(name, name)
     return name if name in FLOATS else None

@@ -72,7 +72,8 @@ class FilePlan:
             close()
 
     def columns(self) -> dict[int, int]:
-        """By segment, the length of the rows of the tensor that it is, where it is one of two dimensions or more."""
+        """Return, by segment, the length of the rows of the tensor that it is, where it is one of two dimensions or
+        more."""
         found = {}
         for view in self.tensors:
             dense = view.stride is None or view.stride == row_major(view.shape)
@@ -81,7 +82,7 @@ class FilePlan:
         return found
 
     def verbatim_runs(self) -> list[tuple[int, int]]:
-        """The runs of bytes before each segment and after the last: one more than there are segments."""
+        """Return the runs of bytes before each segment and after the last: one more than there are segments."""
         starts = [0, *(segment.stop for segment in self.segments)]
         stops = [*(segment.start for segment in self.segments), self.source.size]
         return list(zip(starts, stops, strict=True))
@@ -133,7 +134,7 @@ def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
 
 
 def by_segment(tensors: Iterable[TensorView]) -> dict[int, list[TensorView]]:
-    """The tensors on each segment, by its number."""
+    """Return the tensors on each segment, by its number."""
     found: dict[int, list[TensorView]] = {}
     for tensor in tensors:
         found.setdefault(tensor.segment, []).append(tensor)
@@ -141,7 +142,7 @@ def by_segment(tensors: Iterable[TensorView]) -> dict[int, list[TensorView]]:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous array, in elements."""
+    """Return the strides of a contiguous array, in elements."""
     steps, step = [], 1
     for n in reversed(shape):
         steps.append(step)
@@ -154,7 +155,7 @@ def _long_run(start: int, stop: int) -> list[FileSegment]:
 
 
 def _sound(name: str) -> str:
-    """At most 60 000 bytes of valid UTF-8."""
+    """Return at most 60 000 bytes of valid UTF-8."""
     return name.encode(errors="replace")[:60_000].decode(errors="ignore")
 
 

@@ -53,7 +53,7 @@ class NpyHeader:
 
 
 def plan_npy(path: str, source: ByteSource, name: str, dtype: str | None = None) -> FilePlan:
-    """The plan of a ``.npy`` file.
+    """Return the plan of a ``.npy`` file.
 
     Args:
         path: under which the archive keeps the file.
@@ -69,7 +69,7 @@ def plan_npy(path: str, source: ByteSource, name: str, dtype: str | None = None)
 def npy_segment(
     header: NpyHeader, name: str, at: int, dtype: str | None = None, crc_at: tuple[int, ...] = ()
 ) -> SegmentViews:
-    """The array of a ``.npy`` that begins at byte ``at`` of a larger file, with a checksum at ``crc_at``."""
+    """Return the array of a ``.npy`` that begins at byte ``at`` of a larger file, with a checksum at ``crc_at``."""
     element = reinterpreted(header.dtype, dtype) if dtype else name_of(header.dtype)
     stride = _fortran_stride(header.shape) if header.fortran and len(header.shape) > 1 else None
     segment = FileSegment(at + header.start, at + header.stop, stored_as(element), at, crc_at)
@@ -77,7 +77,7 @@ def npy_segment(
 
 
 def reinterpreted(dtype: np.dtype, name: str) -> str:
-    """``name``, if raw bits of numpy type ``dtype`` can stand for it.
+    """Return ``name``, if raw bits of numpy type ``dtype`` can stand for it.
 
     Raises:
         InvalidArgument: the widths differ, or ``dtype`` is a type of its own.
@@ -89,7 +89,7 @@ def reinterpreted(dtype: np.dtype, name: str) -> str:
 
 
 def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """The header of a row-major ``.npy`` file: what :meth:`NpyHeader.read_from` reads."""
+    """Return the header of a row-major ``.npy`` file, which :meth:`NpyHeader.read_from` reads."""
     import io
 
     stream = io.BytesIO()

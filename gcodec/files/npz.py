@@ -17,7 +17,7 @@ def is_npz(archive: Zip) -> bool:
 
 
 def plan_npz(path: str, source: ByteSource, archive: Zip) -> FilePlan:
-    """The plan of a ``.npz`` file; tensors are named as ``numpy.load`` names them.
+    """Return the plan of a ``.npz`` file; tensors are named as ``numpy.load`` names them.
 
     Raises:
         Corruption: a member does not unpack, or members overlap.
@@ -31,7 +31,7 @@ def plan_npz(path: str, source: ByteSource, archive: Zip) -> FilePlan:
 
 
 def _pieces(path: str, source: ByteSource, member: ZipMember) -> list[SegmentViews]:
-    """The array in a member; none if the member cannot be looked into, then its bytes are just kept."""
+    """Return the array in a member; none if the member cannot be looked into, then its bytes are just kept."""
     within = SubSource(source, member.start, member.stop)
     try:
         header = NpyHeader.read_from(within, f"{path}: {member.name}")

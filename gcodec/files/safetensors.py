@@ -42,7 +42,7 @@ def looks_like_safetensors(head: bytes, size: int) -> bool:
 
 
 def plan_safetensors(path: str, source: ByteSource) -> FilePlan:
-    """The plan of a ``.safetensors`` file.
+    """Return the plan of a ``.safetensors`` file.
 
     Raises:
         Corruption: the header is malformed; tensors overlap, leave holes or do not end where the file does.
@@ -80,7 +80,7 @@ def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], metadata: dict[str, str] | None) -> bytes:
-    """The header of a ``.safetensors`` file: what :func:`read_header` reads.
+    """Return the header of a ``.safetensors`` file, which :func:`read_header` reads.
 
     Args:
         tensors: name to (dtype, shape, size in bytes), in the order of the data.
@@ -129,7 +129,7 @@ def _width(code: str) -> int:
 
 
 def _check_complete(path: str, start: int, pieces: list[SegmentViews], size: int) -> None:
-    """Data without holes up to the end of the file, as the format demands."""
+    """Check that data go without holes up to the end of the file, as the format demands."""
     at = start
     for piece in sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop)):
         if piece.segment.start != at:

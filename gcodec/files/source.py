@@ -46,7 +46,7 @@ class FileSource:
         file.seek(self._base)
 
     def read(self, start: int, stop: int) -> Bytes:
-        """A copy of bytes ``start`` to ``stop``; raises InsufficientData if the file has become shorter."""
+        """Return a copy of bytes ``start`` to ``stop``; raises InsufficientData if the file has become shorter."""
         buffer = np.empty(stop - start, np.uint8)
         view, at = buffer.data, start
         while at < stop:
@@ -141,7 +141,7 @@ class SourceFile(io.RawIOBase):
 
 
 def _descriptor(file: BinaryIO) -> int | None:
-    """The number of an open file that can be read by position, if it has one here."""
+    """Return the number of an open file that can be read by position, if it has one here."""
     try:
         return file.fileno() if hasattr(os, "preadv") else None
     except OSError:
@@ -149,7 +149,8 @@ def _descriptor(file: BinaryIO) -> int | None:
 
 
 def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
-    """A source for a path or an open stream, from where it stands; what cannot seek is copied to a temporary file.
+    """Return a source for a path or an open stream, from where it stands; what cannot seek is copied to a temporary
+    file.
 
     Args:
         file: a path, or a binary stream opened for reading, which ``close`` leaves open.

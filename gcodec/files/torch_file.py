@@ -19,7 +19,7 @@ def is_torch_zip(archive: Zip) -> bool:
 
 
 def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePlan:
-    """The plan of a file that ``torch.save`` wrote; tensors are named by their path (``model/fc.weight``).
+    """Return the plan of a file that ``torch.save`` wrote; tensors are named by their path (``model/fc.weight``).
 
     Args:
         name: for the tensor, if the file holds a bare one.
@@ -49,7 +49,7 @@ def _pickle_member(archive: Zip) -> ZipMember | None:
 
 
 def _by_storage(root: object, name: str) -> dict[str, list[tuple[str, Tensor]]]:
-    """The tensors on each storage, in the order of the structure."""
+    """Return the tensors on each storage, in the order of the structure."""
     tensors: dict[str, list[tuple[str, Tensor]]] = {}
     for path, tensor in named_tensors(root, name):
         tensors.setdefault(tensor.storage.key, []).append((path, tensor))
@@ -57,7 +57,7 @@ def _by_storage(root: object, name: str) -> dict[str, list[tuple[str, Tensor]]]:
 
 
 def _piece(member: ZipMember, tensors: list[tuple[str, Tensor]]) -> SegmentViews:
-    """A storage as a segment of its own type, or of the first tensor's if it is untyped."""
+    """Return a storage as a segment of its own type, or of the first tensor's if it is untyped."""
     first: Storage = tensors[0][1].storage
     dtype = stored_as(first.dtype or tensors[0][1].dtype)
     if dtype and (member.stop - member.start) % (width(dtype) or 1):

@@ -95,7 +95,8 @@ class Ordered(OrderedDict[Any, Any]):
 
 
 def read_pickle(data: bytes) -> Any:
-    """The object a ``data.pkl`` describes, with :class:`Tensor` for tensors and :class:`Stranger` for the unknown.
+    """Return the object a ``data.pkl`` describes, with :class:`Tensor` for tensors and :class:`Stranger` for the
+    unknown.
 
     Raises:
         ValueError: malformed, or not to be read safely.
@@ -110,7 +111,7 @@ def read_pickle(data: bytes) -> Any:
 
 
 def named_tensors(root: object, default: str) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor under ``root`` with its path (``model/fc.weight``); ``default`` if ``root`` is itself a tensor.
+    """Yield each tensor under ``root`` with its path (``model/fc.weight``); ``default`` if ``root`` is itself a tensor.
 
     Every container is visited once, so shared and recursive structures end.
 
@@ -167,14 +168,15 @@ class _Reader(pickle.Unpickler):
 
 
 def _rebuild_tensor(storage: Storage, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
-    """``torch._utils._rebuild_tensor_v2`` and its like: (storage, offset, size, stride, requires_grad, hooks)."""
+    """Do what ``torch._utils._rebuild_tensor_v2`` and its like do: (storage, offset, size, stride, requires_grad,
+    hooks)."""
     return _tensor(storage, getattr(storage, "dtype", None) or "uint8", offset, size, stride)
 
 
 def _rebuild_tensor_v3(
     storage: Storage, offset: int, size: Any, stride: Any, grad: bool, hooks: object, dtype: type, *rest: object
 ) -> Tensor:
-    """``torch._utils._rebuild_tensor_v3``, for types that have no storage class of their own."""
+    """Do what ``torch._utils._rebuild_tensor_v3`` does, for types that have no storage class of their own."""
     return _tensor(storage, dtype.__name__, offset, size, stride)
 
 
@@ -192,7 +194,8 @@ def _rebuild_parameter(data: object, *rest: object) -> object:
 
 
 def _rebuild_from_type(function: Callable[..., object], type_: object, args: Any, *rest: object) -> object:
-    """``torch._tensor._rebuild_from_type_v2``, for subclasses of tensors: (function, type, arguments, state)."""
+    """Do what ``torch._tensor._rebuild_from_type_v2`` does, for subclasses of tensors: (function, type, arguments,
+    state)."""
     return function(*args)
 
 

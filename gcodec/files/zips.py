@@ -56,7 +56,7 @@ class Zip:
 
 
 def stored_copy(source: ByteSource, path: str) -> FileSource:
-    """A zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
+    """Return a zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
 
     Raises:
         Corruption: a member does not decompress.
@@ -79,7 +79,7 @@ def stored_copy(source: ByteSource, path: str) -> FileSource:
 
 
 def _directory_entries(source: ByteSource, at: int, count: int) -> Iterator[int]:
-    """The places of the entries of the central directory."""
+    """Yield the places of the entries of the central directory."""
     for _ in range(count):
         magic, *lengths = CENTRAL.unpack(source.read(at, at + CENTRAL.size).tobytes())
         if magic != b"PK\x01\x02":

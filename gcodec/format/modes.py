@@ -51,7 +51,7 @@ class BitLayout:
 
 @lru_cache
 def lossless(dtype: DType) -> BitLayout:
-    """Everything is kept, in planes that are fast to pack."""
+    """Return the layout that keeps everything, in planes that are fast to pack."""
     widths = {0: (), 23: (16, 7)}.get(dtype.tail_bits, (dtype.tail_bits,))
     return BitLayout(LOSSLESS, widths, (Level(0, (1 << len(widths)) - 1),), (0,), False, False)
 

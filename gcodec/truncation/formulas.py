@@ -1,4 +1,4 @@
-"""Optimizer-aware truncation: how many mantissa bits of a gradient the next optimizer step cannot feel.
+"""Optimizer-aware truncation: how many mantissa bits of a gradient cannot change the next optimizer step.
 
 GComp (SoCC '24, mantissa compression and Table 2) sorts gradient values into a few *levels*, each dropping a fixed
 number of mantissa bits, by how many times over the parameter outweighs the gradient's term in its update. Here is

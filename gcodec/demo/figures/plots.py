@@ -136,7 +136,7 @@ def _plot_series(rows: Iterable[Row], path: Path, series: str, value: str, title
 def _stages(
     axes: Axes, observations: Sequence[Observation], curve: Callable[[Observation], Curve]
 ) -> None:
-    """A curve for each of a few steps, the later the darker, on the range that holds all but 0.2 % of any."""
+    """Draw a curve for each of a few steps, the later the darker, on the range that holds all but 0.2 % of any."""
     picked = _spread(observations)
     edges = []
     for observation, color in zip(picked, STAGE_COLORS[-len(picked) :], strict=True):
@@ -150,7 +150,7 @@ def _stages(
 
 
 def _spread(observations: Sequence[Observation]) -> list[Observation]:
-    """The first observation, and a few more up to the last, evenly spaced on a logarithmic scale of steps."""
+    """Return the first observation, and a few more up to the last, evenly spaced on a logarithmic scale of steps."""
     last = observations[-1].step
     targets = np.geomspace(last / SPREAD, last, STAGES - 1)
     nearest = {min(observations, key=lambda o: abs(np.log(o.step / target))).step for target in targets}
@@ -182,7 +182,7 @@ def _panels(rows: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _describe(axes: Axes, title: str, x: str, y: str, *, percent: bool = True, legend: bool = True) -> None:
-    """Title, labels, grid, and the panel's own legend below it, where it hides nothing."""
+    """Draw title, labels, grid, and the panel's own legend below it, where it hides nothing."""
     axes.set_title(title, fontsize=12, fontweight="bold", loc="left")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -207,7 +207,7 @@ def _name(model: str) -> str:
 
 
 def _step_axis(axes: Axes, steps: Sequence[int]) -> None:
-    """A logarithmic axis with a tick at each recorded step."""
+    """Make a logarithmic axis with a tick at each recorded step."""
     axes.set_xscale("log")
     axes.set_xticks(steps, [str(step) for step in steps])
     axes.xaxis.set_minor_locator(NullLocator())

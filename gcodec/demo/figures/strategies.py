@@ -27,7 +27,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class HuffmanTable:
-    """A Huffman code over symbols: ``lengths`` in bits, 0 for a symbol without a code.
+    """A Huffman code over symbols; ``lengths`` are in bits, 0 for a symbol without a code.
 
     What has none is sent as ``escape`` bits and the symbol itself, ``raw`` bits.
     """
@@ -44,14 +44,16 @@ class HuffmanTable:
 
 
 def native_table(counts: np.ndarray, raw: int) -> HuffmanTable:
-    """Huffman's own code. A symbol that was not counted would be escaped, at a length no shorter than any code's."""
+    """Return Huffman's own code. A symbol that was not counted would be escaped, at a length no shorter than any
+    code's."""
     lengths = np.zeros(len(counts), np.int64)
     lengths[counts > 0] = huffman_lengths(counts[counts > 0]) if np.count_nonzero(counts) > 1 else 1
     return HuffmanTable(lengths, int(lengths.max(initial=1)), raw)
 
 
 def optimized_table(counts: np.ndarray, raw: int, n_theta: int = N_THETA) -> HuffmanTable:
-    """GComp's: symbols with a native code longer than ``n_theta`` bits, and all unseen ones, share an escape."""
+    """Return GComp's code: symbols with a native code longer than ``n_theta`` bits, and all unseen ones, share an
+    escape."""
     kept = (counts > 0) & (native_table(counts, raw).lengths <= n_theta)
     weights = np.append(counts[kept], max(1, int(counts[~kept].sum())))
     codes = huffman_lengths(weights) if len(weights) > 1 else np.ones(1, np.int64)
@@ -119,7 +121,7 @@ def _huffman_bytes(words: np.ndarray, mantissa_bits: int) -> float:
 
 
 def _joint(part: Input, ladder: str) -> float:
-    """Kept mantissa bits, and what the levels add to the local entropy of the exponents."""
+    """Return the kept mantissa bits, and what the levels add to the local entropy of the exponents."""
     setting = near_lossless_setting(part, ladder)
     heads, joint = head_symbols(setting.result, part.type), joint_symbols(setting.result, part.type, setting.levels)
     nonzero = np.count_nonzero(setting.result)
