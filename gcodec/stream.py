@@ -46,6 +46,19 @@ class Version:
     references: bool
 
 
+def is_refresh_due(age: int, excess: float, interval: int, trigger: float, usual: float = 0.0) -> bool:
+    """Tell whether a codebook is to be made anew: the one rule of streams, of ranks, and of buffers on a GPU.
+
+    Args:
+        age: Steps for which it has been in use.
+        excess: Bits per symbol that it takes beyond what a fresh one would, in the latest step.
+        interval: The age at which it is made anew in any case.
+        trigger: How much the excess may grow before it is made anew earlier.
+        usual: The excess when the codebook was new. ``excess`` and ``usual`` may count from anywhere, if both do.
+    """
+    return age >= interval or excess > usual + trigger
+
+
 class CodebookCycle:
     """Versions of one codebook over the steps of a training run.
 
@@ -126,7 +139,9 @@ class CodebookCycle:
         exceeded; never while one is coming."""
         if self._coming:
             return False
-        return self.current is None or self.step - self.current.step >= self.interval or self.excess > self.trigger
+        if self.current is None:
+            return True
+        return is_refresh_due(self.step - self.current.step, self.excess, self.interval, self.trigger)
 
     def take(self) -> np.ndarray:
         """Return the histogram counted so far, uint64[n_bins], to be summed over workers; counting starts again."""

@@ -17,7 +17,7 @@ import torch
 
 from ..averaging.averager import Averager, CompressionPlan
 from ..averaging.feedback import Carried
-from ..averaging.state import pack_state, unpack_state
+from ..averaging.state import pack_by_tensor, pack_state, unpack_by_tensor, unpack_state
 from ..compressors.contract import AllReduce, Compressor, Place, Request, wide
 from ..compressors.outcome import is_finite
 from ..errors import InvalidArgument
@@ -300,10 +300,8 @@ def packed_state(adaptive: Adaptive, names: Iterable[str]) -> dict[str, Any]:
     """
     names, state = list(names), adaptive.state_dict()
     averager, sums = state.pop("averager"), state.pop("sums")
-    tensors = averager.pop("tensors")
     return {
-        "averager": pack_state(averager),
-        "tensors": {name: pack_state(tensors.get(name, {})) for name in names},
+        **pack_by_tensor(averager, names),
         "adaptive": pack_state(state),
         "sums": {name: pack_state(sums.get(name)) for name in names},
     }
@@ -325,8 +323,7 @@ def load_packed_state(
     if not state.keys() >= _ENTRIES:
         raise InvalidArgument(f"the state lacks {sorted(_ENTRIES - state.keys())}; it must be one of packed_state()")
     devices = {name: param.device for name, param in params.items()}
-    tensors = {name: unpack_state(text, devices.get(name)) for name, text in state["tensors"].items()}
     sums = {name: unpack_state(text, devices.get(name)) for name, text in state["sums"].items()}
     sums = {name: total for name, total in sums.items() if total is not None}
-    averager = {**unpack_state(state["averager"]), "tensors": tensors}
+    averager = unpack_by_tensor(state, devices)
     adaptive.load_state_dict({**unpack_state(state["adaptive"]), "averager": averager, "sums": sums})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,27 @@ def unpack_state(text: str, device: torch.device | None = None) -> Any:
         raise
     except (ValueError, TypeError) as error:
         raise Corruption(f"a state that no checkpoint has packed: {error}") from error
+
+
+def pack_by_tensor(state: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the state of an averager as strings: one for each tensor, and one for the rest.
+
+    A distributed checkpoint restores only what the new state has an entry for, so every tensor has a string, also one
+    of which nothing is kept.
+
+    Args:
+        state: What ``Averager.state_dict`` returned, or that and more numbers.
+        names: The names of all tensors.
+    """
+    rest = {key: value for key, value in state.items() if key != "tensors"}
+    tensors = {name: pack_state(state["tensors"].get(name, {})) for name in names}
+    return {"averager": pack_state(rest), "tensors": tensors}
+
+
+def unpack_by_tensor(packed: Mapping[str, Any], devices: Mapping[str, torch.device]) -> dict[str, Any]:
+    """Return the state that :func:`pack_by_tensor` was given, each tensor on its device. Raises Corruption."""
+    tensors = {name: unpack_state(text, devices.get(name)) for name, text in packed["tensors"].items()}
+    return {**unpack_state(packed["averager"]), "tensors": tensors}
 
 
 def _plain(value: Any) -> Any:

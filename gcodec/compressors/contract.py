@@ -244,6 +244,7 @@ def sum_by_rank(terms: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tenso
 
     Wherever a value lies in a buffer, its terms are added by rank, so results do not depend on how tensors are grouped.
     float16 and bfloat16 are added up in float32, and rounded once.
+    ``distributed.reduction.summation.RankSum`` makes the same sums of a codec's frames, one decoded at a time.
 
     Args:
         terms: Each rank's tensor, by rank, of ``out``'s shape, and its dtype or a narrower one.

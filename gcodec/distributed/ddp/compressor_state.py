@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...averaging.averager import Averager, CompressionPlan
-from ...averaging.state import pack_state, unpack_state
+from ...averaging.state import pack_by_tensor, unpack_by_tensor
 from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported
@@ -195,20 +195,11 @@ class CompressedGradients:
         return f"rank{self.averager.rank}"
 
     def _packed(self) -> dict[str, Any]:
-        """Return this rank's state as strings, one for each parameter."""
-        # Even for parameters without state: a distributed checkpoint restores only what the new state has an entry for.
-        state = {**self.averager.state_dict(), "step": self._step}
-        tensors = state.pop("tensors")
-        return {
-            "averager": pack_state(state),
-            "tensors": {name: pack_state(tensors.get(name, {})) for name in self._params},
-        }
+        return pack_by_tensor({**self.averager.state_dict(), "step": self._step}, self._params)
 
     def _unpack(self, own: dict[str, Any]) -> None:
-        devices = {name: param.device for name, param in self._params.items()}
-        tensors = {name: unpack_state(text, devices.get(name)) for name, text in own["tensors"].items()}
-        state = unpack_state(own["averager"])
-        self.averager.load_state_dict({**state, "tensors": tensors})
+        state = unpack_by_tensor(own, {name: param.device for name, param in self._params.items()})
+        self.averager.load_state_dict(state)
         self._step = int(state["step"])
 
 

@@ -15,6 +15,7 @@ from ... import gpu
 from ...compressors.contract import sum_by_rank, wide
 from ...dtypes import DTYPES, DType
 from ...errors import Corruption
+from ...stream import is_refresh_due
 from ..modes import FixedBits, Mode, NearLossless
 from ..stats import Counters
 from .gpu_levels import GpuLevelChooser
@@ -97,7 +98,8 @@ class GpuCodebooks:
         fresh = kept is None or kept.codebook is not codebook
         usual = bits if fresh or kept is None or kept.bits is None else kept.bits
         age = 0 if fresh or kept is None else kept.age + 1
-        if codebook is None or age >= self.refresh.interval or bits > usual + self.refresh.trigger:
+        # Bits per value in place of the excess: their growth is the same while the entropy stays as it is.
+        if codebook is None or is_refresh_due(age, bits, self.refresh.interval, self.refresh.trigger, usual):
             self._kept.pop(kind, None)
         else:
             self._kept[kind] = _Kept(codebook, age, usual)

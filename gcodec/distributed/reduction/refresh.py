@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...stream import is_refresh_due
 from ..stats import Stats
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
@@ -87,14 +88,16 @@ class CodebookRefresh:
             return True
         refresh = self.codebooks.refresh
         age = self.step - self.renewed
-        if self.codebooks.unmade and age >= refresh.least:
+        if self.codebooks.unmade and age >= refresh.min_age:
             return True
-        if age < 2 or spent is None:  # the last sum is not yet of frames with these codebooks
-            return age >= refresh.interval - 1
-        excess = self._excess(Spent(*spent.tolist()))
-        if self.usual is None:
-            self.usual = excess
-        return age >= refresh.interval - 1 or (age >= refresh.least and excess > self.usual + refresh.trigger)
+        excess = usual = 0.0
+        if age >= 2 and spent is not None:  # before that, the last sum is not of frames with these codebooks
+            excess = self._excess(Spent(*spent.tolist()))
+            self.usual = usual = excess if self.usual is None else self.usual
+            if age < refresh.min_age:
+                excess = usual
+        # Histograms take a step to be summed, so a refresh begins a step before it is due.
+        return is_refresh_due(age + 1, excess, refresh.interval, refresh.trigger, usual)
 
     def _begin(self, lane: Lane, under_way: AsyncSum, tensor: torch.Tensor) -> None:
         under_way.begin(lane, tensor)

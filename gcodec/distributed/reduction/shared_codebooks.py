@@ -55,8 +55,8 @@ class Refresh:
             raise InvalidArgument(f"interval={self.interval} must be at least 2, trigger={self.trigger} positive")
 
     @property
-    def least(self) -> int:
-        """Steps between refreshes at least."""
+    def min_age(self) -> int:
+        """The age in steps before which codebooks are not renewed."""
         return max(2, self.interval // 10)
 
 

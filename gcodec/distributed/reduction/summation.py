@@ -17,8 +17,9 @@ class RankSum:
     float32 and float64 are added in their own precision, bfloat16 and float16 in float32: a term is never rounded, the
     sum once, at the end. A mean is the sum divided by the number of ranks, before it is rounded.
 
-    ``compressors.contract.sum_by_rank`` makes the same sums of tensors. Here terms come one by one, as they are
-    decoded, and the last one is added, divided and written while it is in the nearest caches.
+    ``compressors.contract.sum_by_rank`` makes the same sums of tensors that are all there. The two stay apart, for
+    speed: here terms come one by one, as they are decoded, the first one is never copied, and the last one is added,
+    divided, rounded and written chunk by chunk, in one pass through memory where that takes three.
 
     Args:
         dtype: type of the terms, each given as bits, uintW[n].
