@@ -199,9 +199,11 @@ class Averager:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, bit for bit. Raises InvalidArgument for another version's, or another rank's."""
-        found = tuple(state.get(key) for key in ("version", "rank", "size"))
-        if found != (1, self.rank, self.size):
-            raise InvalidArgument(f"state of version, rank, size {found} for {(1, self.rank, self.size)}")
+        identity = tuple(state.get(key) for key in ("version", "rank", "size"))
+        if identity != (1, self.rank, self.size):
+            raise InvalidArgument(
+                f"state must be of version, rank and size {(1, self.rank, self.size)}, not {identity}"
+            )
         self.memories = {name: _copy(memory) for name, memory in state["tensors"].items()}
 
 

@@ -61,7 +61,7 @@ class ErrorFeedback(Feedback):
 
     def __post_init__(self) -> None:
         if not 0 < self.decay <= 1:
-            raise InvalidArgument(f"decay={self.decay} is not in (0, 1]")
+            raise InvalidArgument(f"decay must be more than 0 and at most 1, not {self.decay}")
 
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
         residual = memory.get("residual")
@@ -91,8 +91,10 @@ class MomentumCorrection(Feedback):
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1 or not (self.clip is None or self.clip > 0):
-            raise InvalidArgument(f"momentum={self.momentum} not in [0, 1), or clip={self.clip} not positive")
+        if not 0 <= self.momentum < 1:
+            raise InvalidArgument(f"momentum must be at least 0 and less than 1, not {self.momentum}")
+        if self.clip is not None and not self.clip > 0:
+            raise InvalidArgument(f"clip must be positive, or None, not {self.clip}")
 
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
         room = gradient if in_place else None
@@ -126,7 +128,10 @@ class MomentumCorrection(Feedback):
         for group in optimizer.param_groups:
             if group.get("momentum") or "betas" in group:
                 kind = type(optimizer).__name__
-                raise InvalidArgument(f"momentum comes before compression: {kind} must have none, as SGD(momentum=0)")
+                raise InvalidArgument(
+                    f"optimizer must have no momentum, as SGD(momentum=0), but is {kind}: the plan applies momentum "
+                    "before it compresses"
+                )
 
 
 def _added(step: torch.Tensor, residual: torch.Tensor, share: float, room: torch.Tensor | None) -> Carried:
@@ -163,7 +168,7 @@ class WarmUp(Compressor):
         check_whole("steps", self.steps)
         check_whole("stages", self.stages, 0)
         if self.compressor.knob != "density":
-            raise InvalidArgument(f"{self.compressor!r} has no density to warm up")
+            raise InvalidArgument(f"compressor must have a density to warm up, which {self.compressor!r} has not")
 
     def setting(self, step: int) -> Compressor:
         """The compressor of a step, counted from 0."""

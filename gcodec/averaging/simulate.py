@@ -69,8 +69,9 @@ class Simulation:
     ) -> list[dict[str, torch.Tensor]]:
         """Average the gradients of a step, by name, of each rank; return the averages that each rank arrives at."""
         if len(gradients) != len(self.ranks):
-            raise InvalidArgument(f"gradients of {len(gradients)} ranks instead of {len(self.ranks)}")
-        return run_conversations([rank.average(own, params) for rank, own in zip(self.ranks, gradients, strict=True)])
+            raise InvalidArgument(f"gradients must be those of {len(self.ranks)} ranks, not of {len(gradients)}")
+        pairs = zip(self.ranks, gradients, strict=True)
+        return run_conversations([rank.average(of_rank, params) for rank, of_rank in pairs])
 
     def set(self, name: str, compressor: Compressor) -> None:
         """Compress a tensor so from now on, on all ranks."""

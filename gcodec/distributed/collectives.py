@@ -63,8 +63,8 @@ class GroupOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.mode, Lossless | FixedBits):
             raise InvalidArgument(
-                f"mode={self.mode!r:.80}: Lossless() or FixedBits(k); NearLossless needs the parameters and their "
-                "optimizer, which only the DDP hook and DiLoCo see"
+                f"mode must be Lossless() or FixedBits(k), not {self.mode!r:.80}: NearLossless needs the parameters "
+                "and their optimizer, which only the DDP hook and DiLoCo see"
             )
         check_int("smallest", self.smallest)
         check_optional_int("threads", self.threads)
@@ -144,7 +144,7 @@ class Collectives:
             return False
         elsewhere = next((one.device.type for one in tensors if not one.is_cpu), None)
         if elsewhere is not None:
-            raise Unsupported(f"{self.label}: tensors on {elsewhere} are not reduced yet; those in CPU memory are")
+            raise Unsupported(f"{self.label}: tensors on {elsewhere} are not supported; only those in CPU memory are")
         if group not in self._compared:
             compare_options(group, self.options.terms, self.label)
             self._compared.add(group)

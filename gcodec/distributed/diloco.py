@@ -75,13 +75,13 @@ class DiLoCo:
             precompile_kernels(TYPES[dtype], self.mode, None)
         self._lane = lane_with_options(None, group, timeout, self._options)
         with torch.no_grad():
-            for one in self._all():
-                dist.broadcast(one, group=group, group_src=0)
-        self._anchors = [one.detach().clone() for one in self._all()]
+            for param in self._all():
+                dist.broadcast(param, group=group, group_src=0)
+        self._anchors = [param.detach().clone() for param in self._all()]
 
     def _options(self) -> dict[str, object]:
         """Return what must be equal on all ranks, by name."""
-        params = [(str(dtype), [tuple(one.shape) for one in held]) for dtype, held in self._params.items()]
+        params = [(str(dtype), [tuple(param.shape) for param in held]) for dtype, held in self._params.items()]
         return {
             "every": self.every,
             "mode": self.mode.terms,
@@ -109,19 +109,21 @@ class DiLoCo:
     @torch.no_grad()
     def _exchange(self) -> None:
         params = self._all()
-        moved = [anchor - one for anchor, one in zip(self._anchors, params, strict=True)]
-        for anchor, one in zip(self._anchors, params, strict=True):
-            one.copy_(anchor)  # where the outer step begins, and what its rule reads
-        inner = [one.grad for one in params]
+        outer_gradients = [anchor - param for anchor, param in zip(self._anchors, params, strict=True)]
+        # Parameters go back before the exchange: NearLossless reads them as the step's, and if the exchange fails,
+        # they are those of the last outer step.
+        for anchor, param in zip(self._anchors, params, strict=True):
+            param.copy_(anchor)
+        inner_gradients = [param.grad for param in params]
         try:
-            for one, gradient in zip(params, self._averaged(moved), strict=True):
-                one.grad = gradient
+            for param, average in zip(params, self._averaged(outer_gradients), strict=True):
+                param.grad = average
             self.optimizer.step()
         finally:
-            for one, kept in zip(params, inner, strict=True):
-                one.grad = kept
-        for anchor, one in zip(self._anchors, params, strict=True):
-            anchor.copy_(one)
+            for param, gradient in zip(params, inner_gradients, strict=True):
+                param.grad = gradient
+        for anchor, param in zip(self._anchors, params, strict=True):
+            anchor.copy_(param)
 
     def _averaged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the averages over the ranks; those of a type travel as one."""
@@ -130,12 +132,12 @@ class DiLoCo:
         lane.submit(lambda: compare_options(lane.group, self._options(), label)).wait()
         averages, at = [], 0
         for params in self._params.values():
-            own = gradients[at : at + len(params)]
+            of_type = gradients[at : at + len(params)]
             at += len(params)
-            flat = torch.cat([one.reshape(-1) for one in own])
+            flat = torch.cat([gradient.reshape(-1) for gradient in of_type])
             result: torch.Tensor = lane.submit(self._job(lane, flat, params)).wait()
-            parts = result.split([one.numel() for one in own])
-            averages += [part.view(one.shape) for part, one in zip(parts, own, strict=True)]
+            parts = result.split([gradient.numel() for gradient in of_type])
+            averages += [part.view(gradient.shape) for part, gradient in zip(parts, of_type, strict=True)]
         return averages
 
     def _job(self, lane: Lane, flat: torch.Tensor, params: list[torch.Tensor]) -> LaneJob:
@@ -154,7 +156,7 @@ class DiLoCo:
         return compressed(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
-        return [one for params in self._params.values() for one in params]
+        return [param for params in self._params.values() for param in params]
 
     def stats(self) -> dict[str, float]:
         """Return wire bytes, ratio and seconds of all exchanges so far, by name, as ``stats.Counters`` has them."""
@@ -165,7 +167,7 @@ class DiLoCo:
 
         It is the same on all ranks; between outer steps, model and inner optimizer are each rank's own.
         """
-        anchors = [one.clone() for one in self._anchors]
+        anchors = [anchor.clone() for anchor in self._anchors]
         return {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -178,8 +180,9 @@ class DiLoCo:
             InvalidArgument: the state is not one of these parameters.
         """
         complete = {"steps", "anchors", "optimizer"} <= state.keys() and state.get("version") == 1
-        if not complete or [one.shape for one in state["anchors"]] != [one.shape for one in self._anchors]:
-            raise InvalidArgument("not a state of DiLoCo for these parameters")
+        shapes = [anchor.shape for anchor in self._anchors]
+        if not complete or [anchor.shape for anchor in state["anchors"]] != shapes:
+            raise InvalidArgument("state must be a state of DiLoCo of version 1 for parameters of these shapes")
         self.steps = int(state["steps"])
         for anchor, saved in zip(self._anchors, state["anchors"], strict=True):
             anchor.copy_(saved)
@@ -187,12 +190,12 @@ class DiLoCo:
 
 
 def _by_type(optimizer: torch.optim.Optimizer) -> dict[torch.dtype, list[torch.Tensor]]:
-    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
     for group in optimizer.param_groups:
-        for one in group["params"]:
-            if one.dtype not in TYPES or one.layout != torch.strided:
-                raise InvalidArgument(f"a parameter of {one.dtype}; dense floats of 16 to 64 bits are averaged")
-            if not one.is_cpu:
-                raise Unsupported(f"parameters on {one.device.type} are not averaged yet")
-            found.setdefault(one.dtype, []).append(one)
-    return found
+        for param in group["params"]:
+            if param.dtype not in TYPES or param.layout != torch.strided:
+                raise InvalidArgument(f"parameters must be dense floats of 16 to 64 bits, not {param.dtype}")
+            if not param.is_cpu:
+                raise Unsupported(f"parameters on {param.device.type} are not supported: move them to the CPU first")
+            by_type.setdefault(param.dtype, []).append(param)
+    return by_type

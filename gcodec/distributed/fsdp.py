@@ -46,9 +46,21 @@ class CompressedReduceScatter:
         op: Any,
         async_op: bool = False,
     ) -> Any:
-        """Sum or average ``input_tensor`` over the group; ``output_tensor`` takes this rank's part.
+        """Sum or average a tensor over the group, and keep this rank's part.
 
-        Returns a work if ``async_op``. Raises PeerError, Corruption.
+        Args:
+            output_tensor: takes this rank's part of the result.
+            input_tensor: the whole tensor.
+            group: the process group of the shards.
+            op: the reduce operation.
+            async_op: return at once.
+
+        Returns:
+            A work to wait for if ``async_op``, else None.
+
+        Raises:
+            PeerError: another rank failed or is silent.
+            Corruption: a message arrived damaged.
         """
         mean, work = is_mean(op), None
         if mean is not None and self.collectives.suits([input_tensor], group):
@@ -101,7 +113,9 @@ def compress_fsdp(
     hook = None if replicas is None else _averaging(collectives, replicas)
     for module in modules:
         if hook is not None and _is_hsdp(module):
-            raise InvalidArgument("this model is HSDP and averages its replicas itself; shard it over one dimension")
+            raise InvalidArgument(
+                "model must be sharded over one dimension where replicas= is given: HSDP averages its replicas itself"
+            )
         module.set_custom_reduce_scatter(CompressedReduceScatter(collectives))  # type: ignore[arg-type]
         if hook is not None:
             module.set_all_reduce_hook(hook)
@@ -117,7 +131,7 @@ def _sharded(model: torch.nn.Module) -> list[FSDPModule]:
         raise Unsupported(f"torch {torch.__version__} has no custom communications for FSDP2; 2.11 has")
     modules: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
-        raise InvalidArgument("no module of this model is sharded: call fully_shard first")
+        raise InvalidArgument("model has no module that is sharded: call fully_shard first")
     return modules
 
 

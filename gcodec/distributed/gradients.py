@@ -45,7 +45,9 @@ class Gradients:
         """Make the segments of parameters whose gradients lie end to end in row-major order. Raises InvalidArgument."""
         ends = np.cumsum([param.numel() for param in params], dtype=np.int64)
         if not params or ends[-1] != n_values:
-            raise InvalidArgument(f"the parameters do not have {n_values} values in all")
+            raise InvalidArgument(
+                f"params must have as many values as the tensor, {n_values}, not {int(ends[-1]) if params else 0}"
+            )
         strides = [torch.empty(param.shape, device="meta").stride() for param in params]
         return cls(
             [

@@ -120,15 +120,17 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
     """
     name = name.lower()
     if not name.isidentifier() or (name in dist.Backend.backend_list and name not in _registered):
-        raise InvalidArgument(f"name={name!r} is taken by another backend, or is not a name")
+        raise InvalidArgument(f"name must be an identifier that no other backend has, not {name!r}")
     _registered[name] = options or GroupOptions()
 
-    def create(made: Any, own: GroupOptions | None) -> CompressedGroup:
-        chosen = _registered[name] if own is None else own
+    def create(torch_options: Any, group_options: GroupOptions | None) -> CompressedGroup:
+        chosen = _registered[name] if group_options is None else group_options
         if not isinstance(chosen, GroupOptions):
-            raise InvalidArgument(f"pg_options={own!r}: the options of this backend are a GroupOptions")
-        chosen = replace(chosen, timeout=chosen.timeout or made.timeout)
-        return CompressedGroup(made.store, made.group_rank, made.group_size, chosen, name)
+            raise InvalidArgument(f"pg_options must be a GroupOptions, such as GroupOptions(), not {chosen!r}")
+        chosen = replace(chosen, timeout=chosen.timeout or torch_options.timeout)
+        return CompressedGroup(
+            torch_options.store, torch_options.group_rank, torch_options.group_size, chosen, name
+        )
 
     dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
 

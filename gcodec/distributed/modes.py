@@ -85,14 +85,16 @@ class NearLossless:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.optimizers or not all(hasattr(one, "param_groups") for one in self.optimizers):
-            raise InvalidArgument(f"optimizer={self.optimizer!r:.80}: the optimizer that takes the step, or several")
+        if not self.optimizers or not all(hasattr(each, "param_groups") for each in self.optimizers):
+            raise InvalidArgument(
+                f"optimizer must be the optimizer that takes the step, or a list of them, not {self.optimizer!r:.80}"
+            )
         for optimizer in self.optimizers:
             if stock_name(optimizer) == "RMSprop" and any(group["centered"] for group in optimizer.param_groups):
                 raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
-        used = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())
-        if any(ladder.drops[0] for ladder in used):
-            raise InvalidArgument("level 0 must drop nothing, as it is for values that need all their bits")
+        ladders = [self.ladder] if isinstance(self.ladder, Ladder) else list((self.ladder or {}).values())
+        if any(ladder.drops[0] for ladder in ladders):
+            raise InvalidArgument("level 0 of a ladder must drop 0 bits, as it is for values that need all of them")
 
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
@@ -102,14 +104,16 @@ class NearLossless:
     @property
     def params(self) -> list[torch.Tensor]:
         """The parameters that the optimizers hold."""
-        return [param for one in self.optimizers for group in one.param_groups for param in group["params"]]
+        return [param for optimizer in self.optimizers for group in optimizer.param_groups for param in group["params"]]
 
     def ladder_of(self, dtype: DType) -> Ladder:
         """Return the ladder for gradients of a type. Raises InvalidArgument where there is none."""
-        ladder = self.ladder if isinstance(self.ladder, Ladder) else (self.ladder or FINE_LADDER).get(dtype.name)
-        if ladder is None:
-            raise InvalidArgument(f"no ladder for {dtype.name}")
-        return ladder
+        if isinstance(self.ladder, Ladder):
+            return self.ladder
+        ladders = self.ladder or FINE_LADDER
+        if dtype.name not in ladders:
+            raise InvalidArgument(f"ladder must have an entry for {dtype.name}; it has only {sorted(ladders)}")
+        return ladders[dtype.name]
 
     def bit_layout(self, dtype: DType) -> BitLayout:
         """Return which bits frames of this type keep."""
@@ -129,5 +133,5 @@ def mode_of(mode: Any) -> Mode:
     if mode is None:
         return Lossless()
     if not isinstance(mode, Mode):
-        raise InvalidArgument(f"mode={mode!r:.80}: Lossless(), FixedBits(k) or NearLossless(optimizer)")
+        raise InvalidArgument(f"mode must be Lossless(), FixedBits(k) or NearLossless(optimizer), not {mode!r:.80}")
     return mode

@@ -75,7 +75,7 @@ class CompressedAllreduce:
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         if optimizer is not None and mode is not None:
-            raise InvalidArgument("give an optimizer or a mode: NearLossless(optimizer) is the mode of an optimizer")
+            raise InvalidArgument("optimizer and mode must not both be given: optimizer=o means mode=NearLossless(o)")
         self.mode = mode_of(mode) if optimizer is None else NearLossless(optimizer)
         self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
         self.group, self.timeout = group, check_duration("timeout", timeout)
@@ -83,8 +83,8 @@ class CompressedAllreduce:
         self._stats = Stats()
         self._codebooks = SharedCodebooks(self.refresh or Refresh())
         self._codebook_refresh = CodebookRefresh(self._codebooks, self._stats)
-        chosen = config_or_none("bypass", bypass, Bypass)
-        self._bypass = None if chosen is None else BypassController(chosen)
+        policy = config_or_none("bypass", bypass, Bypass)
+        self._bypass = None if policy is None else BypassController(policy)
         self._compressed_any = self._warned = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
@@ -111,7 +111,8 @@ class CompressedAllreduce:
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if not buffer.is_cpu and (buffer.is_sparse or not is_on_gpu(buffer)):
             raise Unsupported(
-                f"{buffer.layout} gradients on {buffer.device.type} are not reduced yet: dense ones on CUDA devices are"
+                f"{buffer.layout} gradients on {buffer.device.type} are not supported: outside of CPU memory only "
+                "dense ones on CUDA devices are"
             )
         if not is_on_gpu(buffer):
             self._precompile(buffer.dtype)
@@ -123,9 +124,9 @@ class CompressedAllreduce:
         def reduce_bucket() -> torch.Tensor | StartedJob:
             value = job.run()
             if not last:
-                begun: torch.Tensor | StartedJob = then(value, end_bucket)
-                return begun
-            lane.drain()  # a step ends with all of its buckets
+                started: torch.Tensor | StartedJob = then(value, end_bucket)
+                return started
+            lane.drain()  # a step ends when all of its buckets have
             result = end_bucket(result_of(value))
             self._end_step(lane)
             return result
@@ -279,10 +280,10 @@ class CompressedAllreduce:
         All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
         checkpoint keeps each rank's.
         """
-        codebooks, own = self._codebooks.state_dict()
+        codebooks, counts = self._codebooks.state_dict()
         bypass = {} if self._bypass is None else self._bypass.state_dict()
         shared = {"rounds": self._codebook_refresh.state_dict(), "bypass": bypass, "codebooks": codebooks}
-        return {"version": 1, "shared": pack_state(shared), f"rank{self._rank()}": pack_state(own)}
+        return {"version": 1, "shared": pack_state(shared), f"rank{self._rank()}": pack_state(counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a :meth:`state_dict`. Call it on all ranks, before the first step.
@@ -298,10 +299,11 @@ class CompressedAllreduce:
         """
         if state.get("version") != 1 or "shared" not in state:
             raise InvalidArgument(
-                f"a hook's state of version {state.get('version')} with {list(state)}; this is version 1, with 'shared'"
+                f"state must be a hook's state of version 1, with 'shared'; it is of version {state.get('version')} "
+                f"and has {list(state)}"
             )
-        shared, own = unpack_state(state["shared"]), state.get(f"rank{self._rank()}")
-        self._codebooks.load_state_dict(shared["codebooks"], None if own is None else unpack_state(own))
+        shared, counts = unpack_state(state["shared"]), state.get(f"rank{self._rank()}")
+        self._codebooks.load_state_dict(shared["codebooks"], None if counts is None else unpack_state(counts))
         self._codebook_refresh.load_state_dict(shared["rounds"])
         if self._bypass is not None and shared["bypass"]:
             self._bypass.load_state_dict(shared["bypass"])

@@ -73,7 +73,7 @@ class CompressedGradients:
         self.averager = Averager(self.plan, dist.get_rank(group), dist.get_world_size(group))
         if isinstance(model, DistributedDataParallel):  # it throws away the average of what no rank has used
             self.averager.skips_zeros = bool(model.find_unused_parameters)
-        self._known: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
+        self._term_texts: dict[str, tuple[Compressor, torch.Size, torch.dtype, str]] = {}
         self._feedback = repr(self.plan.feedback)
         self._stats = Stats()
         self._step = 0  #: steps ended, of this run and those that it goes on from
@@ -108,8 +108,8 @@ class CompressedGradients:
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):
             raise Unsupported(
-                f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not reduced yet: dense ones "
-                "of floats on CUDA devices are"
+                f"{buffer.layout} gradients of {buffer.dtype} on {buffer.device.type} are not supported: outside of "
+                "CPU memory only dense floats on CUDA devices are"
             )
         self._lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         return self._lane
@@ -122,6 +122,7 @@ class CompressedGradients:
         """Return the conversation that puts averages in the place of a bucket's gradients, or None if it has none."""
         return self.averager.average(gradients, self._params, in_place=True) if gradients else None
 
+    # Whatever decides what is sent, and would otherwise show as messages that nobody expects.
     def _terms(self, gradients: dict[str, torch.Tensor]) -> tuple[object, ...]:
         """Return what ranks compare in every conversation."""
         tensors = [self._term(name, x, self.averager.compressor_of(name, x)) for name, x in gradients.items()]
@@ -129,11 +130,11 @@ class CompressedGradients:
 
     def _term(self, name: str, gradient: torch.Tensor, compressor: Compressor) -> str:
         """Return a tensor and its compressor as text, kept, as making it takes longer than a small tensor's product."""
-        known = self._known.get(name)
-        if known is None or known[0] is not compressor or known[1] != gradient.shape or known[2] != gradient.dtype:
+        kept = self._term_texts.get(name)
+        if kept is None or kept[0] is not compressor or kept[1] != gradient.shape or kept[2] != gradient.dtype:
             text = repr((name, tuple(gradient.shape), str(gradient.dtype), compressor))
-            self._known[name] = known = compressor, gradient.shape, gradient.dtype, text
-        return known[3]
+            self._term_texts[name] = kept = compressor, gradient.shape, gradient.dtype, text
+        return kept[3]
 
     def _count(self, lane: Lane, index: int, counters: Counters, last: bool) -> None:
         counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
@@ -144,17 +145,20 @@ class CompressedGradients:
 
     def _gradients(self, bucket: GradBucket) -> dict[str, torch.Tensor]:
         """Return a bucket's gradients by name; none where it does not hold dense floats."""
-        found: dict[str, torch.Tensor] = {}
+        gradients: dict[str, torch.Tensor] = {}
         if not is_coded(bucket.buffer()):
-            return found
+            return gradients
         for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             name = self._names.get(id(param))
             if name is None:
-                raise InvalidArgument(f"the model has no parameter that this one of {tuple(param.shape)} is")
-            if param.grad is None:      # one that this rank has used has its gradient by now
+                raise InvalidArgument(
+                    f"model must be the one that DDP trains: it has no parameter that is this one of "
+                    f"{tuple(param.shape)}"
+                )
+            if param.grad is None:  # a parameter that this rank has used has its gradient by now
                 self.averager.skips_zeros = True
-            found[name] = gradient
-        return found
+            gradients[name] = gradient
+        return gradients
 
     def stats(self) -> dict[str, Any]:
         """Return wire bytes and seconds as ``CompressedAllreduce.stats``: in all, by bucket, and of the last step.
@@ -172,7 +176,7 @@ class CompressedGradients:
         All of it is numbers and strings: ``torch.load`` reads it with ``weights_only=True``, and a distributed
         checkpoint in place. It stands under ``"rank<r>"``; only all ranks' together are the state of a run.
         """
-        return {"version": 1, self._own: self._packed()}
+        return {"version": 1, self._key: self._packed()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the same rank's :meth:`state_dict`, bit for bit. Call it before the first step.
@@ -183,22 +187,24 @@ class CompressedGradients:
         Raises:
             InvalidArgument: the state is another version's or another rank's.
         """
-        own = state.get(self._own)
-        if state.get("version") != 1 or own is None or not {"averager", "tensors"} <= own.keys():
+        packed = state.get(self._key)
+        if state.get("version") != 1 or packed is None or not {"averager", "tensors"} <= packed.keys():
             raise InvalidArgument(
-                f"a state of version {state.get('version')} with {list(state)}: this is version 1, {self._own}"
+                f"state must be of version 1 and have {self._key}, with 'averager' and 'tensors'; it is of version "
+                f"{state.get('version')} and has {list(state)}"
             )
-        self._unpack(own)
+        self._unpack(packed)
 
     @property
-    def _own(self) -> str:
+    def _key(self) -> str:
+        """The key of this rank's part of a state."""
         return f"rank{self.averager.rank}"
 
     def _packed(self) -> dict[str, Any]:
         return pack_by_tensor({**self.averager.state_dict(), "step": self._step}, self._params)
 
-    def _unpack(self, own: dict[str, Any]) -> None:
-        state = unpack_by_tensor(own, {name: param.device for name, param in self._params.items()})
+    def _unpack(self, packed: dict[str, Any]) -> None:
+        state = unpack_by_tensor(packed, {name: param.device for name, param in self._params.items()})
         self.averager.load_state_dict(state)
         self._step = int(state["step"])
 
@@ -223,7 +229,7 @@ def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | N
         plan.feedback.check(optimizer)
     elif plan.feedback.needs_optimizer:
         raise InvalidArgument(
-            f"{type(plan.feedback).__name__} needs optimizer=, which must have no momentum of its own"
+            f"optimizer must be given for {type(plan.feedback).__name__}, and have no momentum of its own"
         )
 
 

@@ -151,8 +151,8 @@ class AdaptiveGradients(CompressedGradients):
     def _job_of_all(self, lane: Lane) -> LaneJob:
         """Return the job that averages all buckets of a step in one conversation, counted as the last bucket's."""
         step, self._held = self._held, []
-        found = {name: x for held in step for name, x in held.gradients.items()}
-        gradients = {name: found[name] for name in self._params if name in found}
+        by_bucket = {name: gradient for held in step for name, gradient in held.gradients.items()}
+        gradients = {name: by_bucket[name] for name in self._params if name in by_bucket}
         runner = ConversationRunner(lane, self._terms(gradients), step[-1].counters, f"step {self._stats.steps}")
         conversation = self.adaptive.average(
             gradients, self._params, rate=self._rate, samples=self.samples, in_place=True
@@ -171,8 +171,8 @@ class AdaptiveGradients(CompressedGradients):
     def _packed(self) -> dict[str, Any]:
         return packed_state(self.adaptive, self._params)
 
-    def _unpack(self, own: dict[str, Any]) -> None:
-        load_packed_state(self.adaptive, own, self._params)
+    def _unpack(self, packed: dict[str, Any]) -> None:
+        load_packed_state(self.adaptive, packed, self._params)
 
 
 def _for_all(step: list[HeldBucket], job: LaneJob) -> LaneJob:

@@ -81,7 +81,7 @@ def allreduce(
     if params is not None:
         gradients = Gradients.of([params] if isinstance(params, torch.Tensor) else list(params), dense.numel())
     elif isinstance(mode, NearLossless):
-        raise InvalidArgument("NearLossless needs params: the parameters whose gradients the tensor holds")
+        raise InvalidArgument("params must be given for NearLossless: the parameters whose gradients the tensor holds")
     small = dense.nbytes < max(smallest, 1)
     if lane.size == 1:
         job = LaneJob(lambda: None)
@@ -102,19 +102,19 @@ def allreduce(
 
 def _checked(tensor: torch.Tensor, op: str) -> DType:
     if op not in ("sum", "avg"):
-        raise InvalidArgument(f"op={op!r}; 'sum' or 'avg'")
+        raise InvalidArgument(f"op must be 'sum' or 'avg', not {op!r}")
     if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgument(f"a {type(tensor).__name__} is not a tensor")
+        raise InvalidArgument(f"tensor must be a torch.Tensor, not a {type(tensor).__name__}")
     if tensor.layout != torch.strided or tensor.dtype not in TYPES:
         raise InvalidArgument(
-            f"cannot reduce a {tensor.layout} tensor of {tensor.dtype}; dense floats of 16 ... 64 bits"
+            f"tensor must be dense and of float16, bfloat16, float32 or float64, not {tensor.layout} of {tensor.dtype}"
         )
     if not tensor.is_cpu and not is_on_gpu(tensor):
-        raise Unsupported(f"tensors on {tensor.device.type} are not reduced yet: move the tensor to the CPU first")
+        raise Unsupported(f"tensors on {tensor.device.type} are not supported: call .cpu() first")
     if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        raise InvalidArgument("cannot reduce an expanded tensor in place, as its values share memory: clone() it first")
+        raise InvalidArgument("tensor must not be expanded, as its values share memory: call .clone() first")
     if tensor.is_inference():
-        raise InvalidArgument("cannot reduce a tensor of inference mode in place: clone() it outside first")
+        raise InvalidArgument("tensor must not be one of inference mode: call .clone() outside of that mode first")
     return TYPES[tensor.dtype]
 
 

@@ -56,8 +56,12 @@ class Bypass:
     margin: float = 0.02
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.every < 4 * self.steps or not 0 <= self.margin < 1:
-            raise InvalidArgument(f"{self}: steps positive, every at least four times that, margin in 0 ... 1")
+        if self.steps < 1:
+            raise InvalidArgument(f"steps must be at least 1, not {self.steps}")
+        if self.every < 4 * self.steps:
+            raise InvalidArgument(f"every must be at least 4 * steps = {4 * self.steps}, not {self.every}")
+        if not 0 <= self.margin < 1:
+            raise InvalidArgument(f"margin must be at least 0 and less than 1, not {self.margin}")
 
     @property
     def trial(self) -> int:

@@ -51,8 +51,10 @@ class Refresh:
     trigger: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.interval < 2 or self.trigger <= 0:
-            raise InvalidArgument(f"interval={self.interval} must be at least 2, trigger={self.trigger} positive")
+        if self.interval < 2:
+            raise InvalidArgument(f"interval must be at least 2, not {self.interval}")
+        if self.trigger <= 0:
+            raise InvalidArgument(f"trigger must be positive, not {self.trigger}")
 
     @property
     def min_age(self) -> int:

@@ -20,28 +20,37 @@ _SHOWN = 80  #: characters of an option
 
 
 def compare_options(group: dist.ProcessGroup, options: Mapping[str, object], label: str) -> None:
-    """Compare options (a dozen at most) by their repr; collective over ``group``, which gathers tensors in CPU memory.
+    """Compare options with those of all other ranks; collective over the group.
 
-    Raises PeerError on all ranks where any two differ: it says which option, and on which ranks; ``label`` begins it.
+    Every rank sends the repr of each value, cut off to be shown, and a hash of all of it, to be compared.
+
+    Args:
+        group: the process group, which must gather tensors in CPU memory.
+        options: the options by name, a dozen at most.
+        label: begins the text of an error.
+
+    Raises:
+        PeerError: on all ranks, where any two differ; it names the option, its values and a rank with each.
     """
     if group.size() == 1:
         return
-    own = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
-    said = {name: [repr(value)[:_SHOWN], agreement_of(value)] for name, value in options.items()}
-    text = json.dumps(said).encode()
-    own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    everywhere = [torch.empty_like(own) for _ in range(group.size())]
-    labeled(f"{label}, options", lambda: group.allgather([everywhere], [own]).wait())
-    heard = [json.loads(one.numpy().tobytes().rstrip(b"\0")) for one in everywhere]
-    differing = [_different(name, heard) for name in dict.fromkeys(name for one in heard for name in one)]
-    if any(differing):
-        raise PeerError(f"{label}: ranks differ in {'; '.join(filter(None, differing))}")
+    message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
+    shown_and_hashed = {name: [repr(value)[:_SHOWN], agreement_of(value)] for name, value in options.items()}
+    text = json.dumps(shown_and_hashed).encode()
+    message[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    messages = [torch.empty_like(message) for _ in range(group.size())]
+    labeled(f"{label}, options", lambda: group.allgather([messages], [message]).wait())
+    by_rank = [json.loads(received.numpy().tobytes().rstrip(b"\0")) for received in messages]
+    names = dict.fromkeys(name for received in by_rank for name in received)  # in order, each once
+    differences = [_difference(name, by_rank) for name in names]
+    if any(differences):
+        raise PeerError(f"{label}: ranks differ in {'; '.join(filter(None, differences))}")
 
 
-def _different(name: str, heard: list[dict[str, list[object]]]) -> str:
+def _difference(name: str, by_rank: list[dict[str, list[object]]]) -> str:
     """Return the first rank with each value of an option as text; empty if all ranks have the same."""
     first: dict[str, str] = {}
-    for rank, options in enumerate(heard):
+    for rank, options in enumerate(by_rank):
         shown, digest = options.get(name, ["nothing", 0])
         first.setdefault(f"{digest}", f"{shown} on rank {rank}")
     return f"{name}: {', '.join(first.values())}" if len(first) > 1 else ""

@@ -14,26 +14,31 @@ Config = TypeVar("Config")
 def config_or_none(name: str, value: Config | bool | None, kind: type[Config]) -> Config | None:
     """Return an optional configuration: the default one for True, None for None or False.
 
+    Args:
+        name: the argument's name.
+        value: the argument.
+        kind: the class of the configuration.
+
     Raises:
-        InvalidArgument: if ``value`` is of another type than ``kind``.
+        InvalidArgument: the value is of another type.
     """
     if value is None or value is False:
         return None
     if value is True:
         return kind()
     if not isinstance(value, kind):
-        raise InvalidArgument(f"{name}={value!r:.80}: a {kind.__name__}, such as {kind()}, or None for none")
+        raise InvalidArgument(f"{name} must be a {kind.__name__}, such as {kind()}, or None, not {value!r:.80}")
     return value
 
 
 def check_int(name: str, value: Any, minimum: int = 0) -> int:
-    """Return ``value`` as an int of at least ``minimum``. Raises InvalidArgument."""
+    """Return ``value`` as an int of at least ``minimum``; ``name`` is the argument's. Raises InvalidArgument."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = minimum - 1
+        raise InvalidArgument(f"{name} must be an integer, not {value!r:.80}") from None
     if number < minimum:
-        raise InvalidArgument(f"{name}={value!r:.80}: an integer, at least {minimum}")
+        raise InvalidArgument(f"{name} must be at least {minimum}, not {number}")
     return number
 
 
@@ -45,7 +50,9 @@ def check_optional_int(name: str, value: Any) -> int | None:
 def check_duration(name: str, value: Any) -> timedelta:
     """Return ``value`` if it is a positive ``timedelta``, as torch takes it. Raises InvalidArgument."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise InvalidArgument(f"{name}={value!r:.80}: a positive datetime.timedelta, such as timedelta(seconds=10)")
+        raise InvalidArgument(
+            f"{name} must be a positive datetime.timedelta, such as timedelta(seconds=10), not {value!r:.80}"
+        )
     return value
 
 

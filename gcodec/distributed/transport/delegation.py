@@ -63,8 +63,8 @@ def _handed_on(name: str) -> Callable[..., Any]:
 def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
     """Return a method of torch's group, by the name that this torch has for it: the newer one, which does not warn."""
     names = _NEWER.get(name), name, NAMES[name]
-    found: Callable[..., Any] = next(getattr(inner, one) for one in names if one is not None and hasattr(inner, one))
-    return found
+    method: Callable[..., Any] = next(getattr(inner, each) for each in names if each and hasattr(inner, each))
+    return method
 
 
 def hands_on(cls: type) -> type:

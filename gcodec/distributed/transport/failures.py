@@ -23,6 +23,17 @@ class FailureRecords:
     """The failure records of one group's ranks, each of which writes at most one.
 
     Neither method raises or takes much longer than half a second, as the store may be gone, too.
+
+    ::
+
+        rank 2   waits for rank 1, times out      Gloo closes all connections of rank 2
+                 record("rank 1: no answer")  ->  store["given-up-2"]
+        rank 0   waits for rank 2, which is gone
+                 reason_of(2)                 <-  store["given-up-2"]; the error of rank 0 names both
+
+    Args:
+        store: the store that the group met through.
+        rank: this rank.
     """
 
     def __init__(self, store: Store, rank: int) -> None:
@@ -60,7 +71,11 @@ def _key(rank: int) -> str:
 
 
 def _briefly(call: Callable[[], str | None]) -> str | None:
-    """Return the result of ``call``; None if it fails or hangs, as calls to a stopped process's store do."""
+    """Return the result of ``call``, or None if it fails or hangs.
+
+    The store is served by one of the ranks' processes; calls to the store of a stopped process do not return, so they
+    are made on a thread of their own, which is then left behind.
+    """
     results: list[str | None] = []
 
     def call_and_keep_result() -> None:

@@ -19,14 +19,19 @@ from .lane import Lane
 from .transfers import Buffers, Transfers
 
 _TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
-_made: dict[str, int] = {}  #: private NCCL groups so far, by the parent's name
+_n_made: dict[str, int] = {}  #: private NCCL groups so far, by the parent's name
 
 
 class GpuTransport(Protocol):
     """Moves bytes between devices."""
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Send ``frames[r]`` (uint8, may be empty) to every rank r and receive ``sizes[r]`` bytes from it."""
+        """Send each rank its frame, and return the frames that the ranks have sent this one, by rank.
+
+        Args:
+            frames: a frame for each rank, by rank: uint8, empty for none.
+            sizes: the bytes that each rank sends this one.
+        """
 
     def all_reduce(self, flat: torch.Tensor) -> None:
         """Sum a tensor over all ranks, in place, uncompressed."""
@@ -57,7 +62,7 @@ class StagedTransport:
     def __init__(self, lane: Lane, device: torch.device) -> None:
         self.lane, self.device = lane, device
         self._buffers = Buffers(pinned=device.type == "cuda")
-        self._turn = 0
+        self._n_swaps = 0
 
     def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         """Implement :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
@@ -72,8 +77,8 @@ class StagedTransport:
         self, transfers: Transfers, frames: Sequence[torch.Tensor], sizes: Sequence[int]
     ) -> list[torch.Tensor]:
         lane = self.lane
-        self._turn += 1
-        tag = _TAG | self._turn % (1 << 16)
+        self._n_swaps += 1
+        tag = _TAG | self._n_swaps % (1 << 16)
         others = [(lane.rank + distance) % lane.size for distance in range(1, lane.size)]
         incoming = {peer: transfers.post(peer, tag, sizes[peer]) for peer in others if sizes[peer]}
         for peer in others:
@@ -84,9 +89,9 @@ class StagedTransport:
                 transfers.own(buffer)
                 transfers.send(peer, tag, buffer, size)
         received = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
-        for peer, one in incoming.items():
-            transfers.receive(one, _where(peer))
-            received[peer].copy_(one.buffer[: sizes[peer]])
+        for peer, message in incoming.items():
+            transfers.receive(message, _where(peer))
+            received[peer].copy_(message.buffer[: sizes[peer]])
         transfers.finish()
         return received
 
@@ -108,8 +113,9 @@ def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
     """
     if device not in lane.gpu_transports:
         nccl = has_nccl(lane.parent)
-        made = NcclTransport(_private_nccl(lane, device)) if nccl else StagedTransport(lane, device)
-        lane.gpu_transports[device] = made
+        lane.gpu_transports[device] = (
+            NcclTransport(_private_nccl(lane, device)) if nccl else StagedTransport(lane, device)
+        )
     transport: GpuTransport = lane.gpu_transports[device]
     return transport
 
@@ -127,11 +133,11 @@ def has_nccl(group: dist.ProcessGroup) -> bool:
 def _private_nccl(lane: Lane, device: torch.device) -> dist.ProcessGroup:
     """Make an NCCL group with the ranks of a lane: its collectives must not come between those of training."""
     name = str(lane.parent.group_name)
-    _made[name] = _made.get(name, 0) + 1
-    own = f"gcodec-wire-{_made[name]}"
-    store = PrefixStore(f"{own}/", distributed_c10d._get_process_group_store(lane.parent))
+    _n_made[name] = _n_made.get(name, 0) + 1
+    private_name = f"gcodec-wire-{_n_made[name]}"
+    store = PrefixStore(f"{private_name}/", distributed_c10d._get_process_group_store(lane.parent))
     options: Any = dist.ProcessGroupNCCL.Options()
-    options._timeout, options.group_name = lane.timeout, f"{name}-{own}"
+    options._timeout, options.group_name = lane.timeout, f"{name}-{private_name}"
     group = dist.ProcessGroup(store, lane.rank, lane.size)
     nccl = dist.ProcessGroupNCCL(store, lane.rank, lane.size, options)
     group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)

@@ -43,6 +43,7 @@ class Future:
         # Errors are raised in a `then`, as an exception that is set on a torch future does not reach C++ (DDP).
         return self._box.then(lambda box: self._checked(box.value()))
 
+    # The error stands beside the box, which gets a value in any case: see get_future.
     def _checked(self, value: Any) -> Any:
         if self._error is not None:
             raise self._error
@@ -50,7 +51,7 @@ class Future:
 
 
 class StartedJob:
-    """A job that has started and not ended: what ``LaneJob.run`` may return in place of its value.
+    """A job that has started and not ended, which ``LaneJob.run`` may return in place of its value.
 
     Args:
         finish: waits for the end and returns the value.

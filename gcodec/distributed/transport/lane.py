@@ -195,7 +195,7 @@ class Lane:
 def _private_store(parent: dist.ProcessGroup) -> Store:
     """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument."""
     if parent not in distributed_c10d._world.pg_map:
-        raise InvalidArgument("this process group has been destroyed, or is none of torch.distributed's")
+        raise InvalidArgument("group must be one of torch.distributed's that has not been destroyed")
     name = str(parent.group_name)
     _made[name] = _made.get(name, 0) + 1
     return PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
@@ -235,7 +235,8 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
     parent: Any = dist.group.WORLD if group is None else group
     if not isinstance(parent, dist.ProcessGroup):
         outside = parent is dist.GroupMember.NON_GROUP_MEMBER
-        raise InvalidArgument("this process is not in the group" if outside else f"group={group!r} is no process group")
+        problem = "one that this process is in" if outside else f"a process group, not {group!r}"
+        raise InvalidArgument(f"group must be {problem}")
     with _lock:
         for lane in _lanes:
             if lane.parent is parent:

@@ -6,8 +6,8 @@
           6  reserved, zero
 
 All numbers are little-endian. ``agreement`` is a hash of what all ranks must have in common: dtype, mode, operation,
-number of values and world size. The frame has checksums of its own (docs/format.md); the header's is
-the CRC. docs/training.md, "On the wire".
+number of values and world size. The frame has checksums of its own (docs/format.md); the header's is the CRC.
+docs/training.md, "On the wire", is the page of this format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import xxhash
 
 from ...errors import Corruption, PeerError
 
-#: Kinds: a rank's own values; a finished sum; why a rank fails, as text; that a rank has all it needs, no payload.
+#: Kinds of messages: a rank's own values; a finished sum; why a rank fails, as text; and, with no payload, that a rank
+#: has received all it needs.
 CONTRIBUTION, RESULT, ABORT, RECEIPT = range(4)
 HEADER = 64  #: bytes
 MAX_REASON = 400  #: bytes of an abort message's text
@@ -58,9 +59,15 @@ class Header(NamedTuple):
 
     @classmethod
     def read_from(cls, message: np.ndarray, where: str) -> Header:
-        """Read the header in the first 64 bytes of ``message``, uint8, which may be longer than what was received.
+        """Read the header of a message.
 
-        Raises Corruption, or PeerError for another version; ``where`` begins the texts.
+        Args:
+            message: the buffer that the message was received in, uint8; the header is its first 64 bytes.
+            where: begins the text of an error.
+
+        Raises:
+            Corruption: the header is damaged.
+            PeerError: the sender speaks another version of the protocol.
         """
         data = message[:HEADER].tobytes()
         magic, version, *fields = _FIELDS.unpack_from(data)
@@ -72,7 +79,7 @@ class Header(NamedTuple):
 
 
 def agreement_of(*facts: Any) -> int:
-    """Return 64 bits that are equal on all ranks if the facts are: numbers, strings and tuples of these."""
+    """Return a hash of 64 bits, equal on all ranks if the facts are: numbers, strings and tuples of these."""
     return int(xxhash.xxh3_64_intdigest(repr(facts).encode()))
 
 
@@ -88,21 +95,23 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
         PeerError: an abort message, or a peer that does something else.
         Corruption: the message is damaged.
     """
-    found = Header.read_from(message, where)
-    if not 0 <= found.payload <= len(message) - HEADER:
-        raise Corruption(f"{where}: {found.payload} bytes of payload where at most {len(message) - HEADER} fit")
-    payload = message[HEADER : HEADER + found.payload]
-    if found.kind == ABORT:
+    header = Header.read_from(message, where)
+    if not 0 <= header.payload <= len(message) - HEADER:
+        raise Corruption(f"{where}: {header.payload} bytes of payload where at most {len(message) - HEADER} fit")
+    payload = message[HEADER : HEADER + header.payload]
+    # From what the peer may well have meant to what nobody can have: an abort message and differences between the
+    # ranks are the peer's doing, and are told as such before anything counts as damage.
+    if header.kind == ABORT:
         raise PeerError(f"{where}: that rank has aborted: {payload.tobytes().decode(errors='replace')}")
-    if found.sequence != expected.sequence:
-        raise PeerError(f"{where}: that rank is at all-reduce {found.sequence}, this one at {expected.sequence}")
-    if found.agreement != expected.agreement or found.n_values != expected.n_values:
+    if header.sequence != expected.sequence:
+        raise PeerError(f"{where}: that rank is at all-reduce {header.sequence}, this one at {expected.sequence}")
+    if header.agreement != expected.agreement or header.n_values != expected.n_values:
         raise PeerError(
             f"{where}: that rank differs in dtype, mode, operation, number of values, world size, step or "
             "shared codebooks (as after load_state_dict() on some ranks only)"
         )
-    if found._replace(payload=0) != expected:
-        raise Corruption(f"{where}: {found} instead of {expected}")
+    if header._replace(payload=0) != expected:
+        raise Corruption(f"{where}: {header} instead of {expected}")
     return payload
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ...errors import PeerError
 from .failures import FailureRecords
 
-_KEPT = 64  #: buffers of a size that are kept
+_MAX_KEPT = 64  #: buffers of one size that are kept
 
 
 def labeled(label: str, operation: Callable[[], Any]) -> Any:
@@ -52,20 +52,28 @@ class Buffers:
 
     def take(self, size: int) -> torch.Tensor:
         """Return a buffer, uint8, of at least ``size`` bytes."""
-        rounded = max(1 << 12, 1 << (size - 1).bit_length() - 3)
-        rounded *= -(-size // rounded)
-        kept = self._kept.get(rounded)
-        return kept.pop() if kept else torch.empty(rounded, dtype=torch.uint8, pin_memory=self._pinned)
+        # Sizes are rounded up to a multiple of an eighth of the next power of two, so that messages of about one size
+        # share buffers and at most a quarter of a large one is wasted.
+        unit = max(1 << 12, 1 << (size - 1).bit_length() - 3)
+        n_bytes = unit * -(-size // unit)
+        kept = self._kept.get(n_bytes)
+        return kept.pop() if kept else torch.empty(n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
     def give(self, buffer: torch.Tensor) -> None:
         """Return a buffer that is no longer in use."""
         kept = self._kept.setdefault(buffer.numel(), [])
-        if len(kept) < _KEPT:
+        if len(kept) < _MAX_KEPT:
             kept.append(buffer)
 
 
 class Incoming:
-    """A posted receive; the message takes the first part of the buffer."""
+    """A posted receive; the message takes the first part of the buffer.
+
+    Args:
+        peer: the sender's rank.
+        buffer: the memory for the message, uint8.
+        work: torch's handle of the receive.
+    """
 
     def __init__(self, peer: int, buffer: torch.Tensor, work: Any) -> None:
         self.peer, self.buffer, self.work = peer, buffer, work
@@ -80,12 +88,19 @@ class Incoming:
 class Transfers:
     """Makes the sends and receives of one job. All methods raise PeerError.
 
+    A message of unknown size, from rank 0 to rank 1::
+
+        rank 1   post(0, tag, max_bytes)   the receive waits in Gloo, with a buffer that is large enough
+        rank 0   send(1, tag, ...)         Gloo writes straight into that buffer; the header says how much is there
+        rank 1   receive(incoming)         waits until it has
+        both     finish()                  wait for the rest, and give all buffers back
+
     Args:
         group: the process group.
         timeout: time after which a silent peer is an error.
         buffers: where memory comes from and goes back to.
         where: returns the text that errors about a peer begin with.
-        failure_records: what ranks have said of why they are gone.
+        failure_records: the reasons that failed ranks have left; None for a group without a store.
 
     Attributes:
         waited: seconds spent waiting for the network.
@@ -108,9 +123,9 @@ class Transfers:
         self._owned: list[torch.Tensor] = []
         self.waited, self.sent = 0.0, 0
 
-    def post(self, peer: int, tag: int, room: int) -> Incoming:
-        """Expect a message of at most ``room`` bytes from a rank of the group."""
-        buffer = self.buffers.take(room)
+    def post(self, peer: int, tag: int, max_bytes: int) -> Incoming:
+        """Expect a message of at most ``max_bytes`` bytes from a rank of the group."""
+        buffer = self.buffers.take(max_bytes)
         incoming = Incoming(peer, buffer, self._begin(self.group.recv, buffer, peer, tag))
         self._receives.append(incoming)
         return incoming
@@ -151,19 +166,21 @@ class Transfers:
 
     def _failed(self, peer: int, where: str, error: RuntimeError) -> PeerError:
         """Return the error to raise, with the peer's failure record: one that had failed before is not to blame."""
-        late = "imed out" in str(error)
-        what = f"no answer within {self._timeout.total_seconds():g} s" if late else "the connection has failed"
+        timed_out = "imed out" in str(error)
+        what = f"no answer within {self._timeout.total_seconds():g} s" if timed_out else "the connection has failed"
         text, reason = f"{where}: {what} ({_in_short(error)})", None
         if self.failure_records is not None:
+            # First the record of this rank: a wait that timed out has closed all of its connections, so that others
+            # are about to find it gone.
             self.failure_records.record(text)
             reason = self.failure_records.reason_of(peer)
         return PeerError(text if reason is None else f"{text}; that rank had aborted: {reason}")
 
     def _wait(self, work: Any, peer: int, where: str) -> None:
         start = perf_counter()
-        left = timedelta(seconds=max(self._deadline - monotonic(), 0.001))
+        remaining = timedelta(seconds=max(self._deadline - monotonic(), 0.001))  # 0 stands for the group's timeout
         try:
-            done = work.wait(left)
+            done = work.wait(remaining)
         except RuntimeError as error:
             raise self._failed(peer, where, error) from error
         finally:

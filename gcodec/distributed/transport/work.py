@@ -31,7 +31,8 @@ class LaneWork(Work):
             timeout: how long to wait, if positive. When it is over the job still goes on: do not touch its tensors.
 
         Raises:
-            PeerError: the timeout is over. Otherwise, what the job raised.
+            PeerError: the timeout is over.
+            Exception: the error of the job.
         """
         if timeout > timedelta(0) and not self._future.done():
             ended = threading.Event()
