@@ -3,8 +3,16 @@
 A GPU encodes and decodes all parts of a buffer in one launch each, and many times faster than a network carries them:
 pieces would gain little. In each half every rank encodes, and tells every other one how long its frame is, in a message
 of the lane's Gloo group. When all lengths are known, the frames go from device to device
-(:mod:`~gcodec.distributed.transport.gpu`). So no rank waits for a frame that another could not make: that one sends a
-refusal in place of the length.
+(:mod:`~gcodec.distributed.transport.gpu`). So no rank waits for a frame that another could not make: that one sends an
+abort message in place of the length::
+
+    every rank   post receives for all lengths and receipts
+                 encode a frame for each other rank      contributions, in one launch
+                 length -> every other rank              Gloo: a header and 8 bytes, or an abort message
+                 frame  -> every other rank              NCCL, or Gloo through the host's memory
+                 decode the received frames, and sum them in the order of ranks
+                 encode the sum once; length and frame -> every other rank; decode theirs       (not between two)
+                 receipt -> every other rank
 
 The result has the bits that the same all-reduce of tensors in CPU memory has.
 """
@@ -76,15 +84,16 @@ class GpuReduction(Reduction):
         return (Halves if self.lane.size == 2 else Parts)(n_values, self.lane.rank, self.lane.size)
 
     def _run(self, transfers: Transfers) -> Iterator[None]:
-        (own,) = self.schedule.contributions()
-        expected = [own, {slot.peer: slot for slot in self.schedule.results()}]
+        (contributions,) = self.schedule.contributions()  # a rank owns one piece
+        expected = [contributions, {slot.peer: slot for slot in self.schedule.results()}]
         posted = [{peer: self._post(transfers, slot) for peer, slot in slots.items()} for slots in expected]
         receipts = [(slot, self._post(transfers, slot)) for slot in self.schedule.receipts()]
-        wire, lossy = gpu_transport_of(self.lane, self.source.device), self.gpu_coder.lossy
+        transport, lossy = gpu_transport_of(self.lane, self.source.device), self.gpu_coder.lossy
         begin, end = self.parts[self.lane.rank]
 
+        # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
         frames = self._encode(self.parts, CONTRIBUTION, lossy)
-        received = self._swap(transfers, wire, expected[0], posted[0], frames)
+        received = self._swap(transfers, transport, expected[0], posted[0], frames)
         ranges = [(begin, end)] * self.lane.size
         terms = self._decode_all(received, ranges, expected[0], None if lossy else self.source[begin:end])
         mean = sum_in_rank_order(terms, self.lane.size if self.mean else 1)
@@ -92,28 +101,33 @@ class GpuReduction(Reduction):
             self.target.copy_(mean)
         else:
             frame = self._encode_part((begin, end), mean) if end > begin else self._nothing()
-            received = self._swap(transfers, wire, expected[1], posted[1], [frame] * self.lane.size)
-            own_values = None if lossy else mean
-            results = self._decode_all(received, self.parts, expected[1], own_values)
+            received = self._swap(transfers, transport, expected[1], posted[1], [frame] * self.lane.size)
+            results = self._decode_all(received, self.parts, expected[1], None if lossy else mean)
             for (first, last), part in zip(self.parts, results, strict=True):
                 self.target[first:last] = part
         self._confirm(transfers, receipts)
-        yield from ()  # all at once
+        yield from ()  # all in one part
 
-    def _encode(self, ranges: Sequence[Range], kind: int, with_own: bool) -> list[torch.Tensor]:
-        """Return a frame for each rank, of the part that it sums; empty where there is nothing to send."""
+    def _encode(self, ranges: Sequence[Range], kind: int, with_self: bool) -> list[torch.Tensor]:
+        """Return a frame for each rank, of the part that it sums; empty where there is nothing to send.
+
+        Args:
+            ranges: each rank's part.
+            kind: CONTRIBUTION or RESULT.
+            with_self: make a frame for this rank, too.
+        """
         frames = [self._nothing() for _ in ranges]
-        wanted = [
+        ranks = [
             rank
             for rank, (begin, end) in enumerate(ranges)
-            if end > begin and (with_own or rank != self.lane.rank)
+            if end > begin and (with_self or rank != self.lane.rank)
         ]
-        if self.two and with_own:
-            wanted = wanted[:1]  # both parts are the same
-        parts = [(ranges[rank][0], self.source[slice(*ranges[rank])]) for rank in wanted]
-        for rank, frame in zip(wanted, self.gpu_coder.encode(parts, kind) if parts else [], strict=True):
+        if self.two and with_self:
+            ranks = ranks[:1]  # both parts are the same
+        parts = [(ranges[rank][0], self.source[slice(*ranges[rank])]) for rank in ranks]
+        for rank, frame in zip(ranks, self.gpu_coder.encode(parts, kind) if parts else [], strict=True):
             frames[rank] = frame
-        return [frames[wanted[0]]] * 2 if self.two and with_own and wanted else frames
+        return [frames[ranks[0]]] * 2 if self.two and with_self and ranks else frames
 
     def _encode_part(self, part: Range, values: torch.Tensor) -> torch.Tensor:
         return self.gpu_coder.encode([(part[0], values)], RESULT)[0]
@@ -124,57 +138,81 @@ class GpuReduction(Reduction):
     def _swap(
         self,
         transfers: Transfers,
-        wire: GpuTransport,
+        transport: GpuTransport,
         expected: dict[int, Slot],
         posted: dict[int, Incoming],
         frames: list[torch.Tensor],
     ) -> list[torch.Tensor]:
-        """Tell and hear sizes, then swap frames. Return those of all ranks, this one's own included."""
+        """Exchange the lengths of frames, then the frames.
+
+        Args:
+            transfers: the sends and receives of lengths.
+            transport: moves the frames.
+            expected: the messages that come, by the rank that sends them.
+            posted: the receives of their lengths.
+            frames: a frame for each rank, this one's included.
+
+        Returns:
+            The frames of all ranks, by rank; this rank's own is the one in ``frames``.
+        """
         rank, counters = self.lane.rank, self.coder.counters
-        while self._left and self._left[0].kind == next(iter(expected.values())).kind:
-            slot = self._left[0]
+        while self._unsent and self._unsent[0].kind == next(iter(expected.values())).kind:
+            slot = self._unsent[0]
             message = np.empty(HEADER + 8, np.uint8)
             self._header(slot, 8).write_to(message)
             message[HEADER:] = np.array([len(frames[slot.peer])], "<u8").view(np.uint8)
             transfers.send_array(slot.peer, self._tag(slot), message)
-            self._left.popleft()
+            self._unsent.popleft()
         sizes = [0] * self.lane.size
         for peer, slot in expected.items():
-            sizes[peer] = self._heard(transfers, slot, posted[peer])
+            sizes[peer] = self._receive_size(transfers, slot, posted[peer])
         outgoing = [self._nothing() if peer == rank else frame for peer, frame in enumerate(frames)]
         where = f"{self.label or f'all-reduce {self.sequence}'}, frames"
-        received = labeled(where, lambda: wire.swap(outgoing, sizes))
+        received = labeled(where, lambda: transport.swap(outgoing, sizes))
         received[rank] = frames[rank]
         counters.sent_bytes += sum(map(len, outgoing))
         counters.received_bytes += sum(sizes) + (HEADER + 8) * len(expected)
         return received
 
-    def _heard(self, transfers: Transfers, slot: Slot, incoming: Incoming) -> int:
+    def _receive_size(self, transfers: Transfers, slot: Slot, incoming: Incoming) -> int:
         """Return the size of the frame that a peer is about to send."""
         where = self._where(slot.peer)
         payload = check(transfers.receive(incoming, where), self._header(slot, 0, slot.peer), where)
         size = int.from_bytes(payload.tobytes(), "little")
         n_bytes = (slot.end - slot.begin) * self.coder.dtype.itemsize
+        # Memory is taken for what a peer says it will send, so it must not be able to say anything.
         if len(payload) != 8 or size % 8 or size > 2 * n_bytes + (1 << 20) or (size > 0) != (n_bytes > 0):
             raise Corruption(f"{where}: a frame of {size} bytes for {slot.end - slot.begin} values")
         return size
 
     def _decode_all(
-        self, frames: list[torch.Tensor], ranges: Sequence[Range], expected: dict[int, Slot], own: torch.Tensor | None
+        self,
+        frames: list[torch.Tensor],
+        ranges: Sequence[Range],
+        expected: dict[int, Slot],
+        local: torch.Tensor | None,
     ) -> list[torch.Tensor]:
-        """Return the values of every rank's frame; ``own`` are this rank's, where they are known.
+        """Return the values of every rank's frame, by rank.
 
-        Raises what decoding raises, with the rank.
+        Args:
+            frames: each rank's frame.
+            ranges: the range of each.
+            expected: the messages that came, by the rank that sent them.
+            local: the values of this rank's frame, where they are known: it is not decoded then.
+
+        Raises:
+            GcodecError: what decoding raises, with the rank.
         """
-        ranks = [r for r, (begin, end) in enumerate(ranges) if end > begin and (own is None or r != self.lane.rank)]
+        ranks = [r for r, (begin, end) in enumerate(ranges) if end > begin and (local is None or r != self.lane.rank)]
         sizes = [ranges[r][1] - ranges[r][0] for r in ranks]
-        found = [self.source[:0]] * len(ranges)
-        if own is not None:
-            found[self.lane.rank] = own
+        by_rank = [self.source[:0]] * len(ranges)
+        if local is not None:
+            by_rank[self.lane.rank] = local
         try:
             decoded = self.gpu_coder.decode([frames[r] for r in ranks], sizes) if ranks else []
         except GcodecError:
-            for r, size in zip(ranks, sizes, strict=True):  # whose was it?
+            # All frames are decoded in one launch, which does not say whose was damaged: decode one at a time.
+            for r, size in zip(ranks, sizes, strict=True):
                 try:
                     self.gpu_coder.decode([frames[r]], [size])
                 except GcodecError as error:
@@ -182,5 +220,5 @@ class GpuReduction(Reduction):
                     raise kind(f"{self._where(r)}: {error}") from error
             raise
         for r, values in zip(ranks, decoded, strict=True):
-            found[r] = values
-        return found
+            by_rank[r] = values
+        return by_rank

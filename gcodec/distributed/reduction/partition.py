@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_LEAST, MOST = 1 << 18, 1 << 20  #: values in a piece, of which there are several
+MIN_PIECE, MAX_PIECE = 1 << 18, 1 << 20  #: values in a piece, where there are several
 _BLOCK, _ALIGNED = 1 << 14, 1 << 10  #: values; pieces are multiples of the first if they are longer, or else the second
-_IN_FLIGHT = 12  #: pieces of a rank's share that keep codec and wire busy at the same time
+_IN_FLIGHT = 12  #: pieces of a rank's share that keep codec and network busy at the same time
 
-Range = tuple[int, int]
+Range = tuple[int, int]  #: the position of the first value in a buffer, and that behind the last
 
 
 def piece_length(n_values: int, size: int) -> int:
-    """Return the values in a piece: a twelfth of a rank's share, but not so few that a frame's overhead shows.
+    """Return the number of values in a piece.
 
-    Pieces have equal lengths.
+    It is a twelfth of a rank's share, but not so few that a frame's overhead shows. All pieces but the last one of a
+    buffer have this length.
+
+    Args:
+        n_values: values of the buffer.
+        size: the number of ranks.
     """
     share = -(-n_values // size)
-    wanted = min(-(-share // min(max(share // _LEAST, 1), _IN_FLIGHT)), MOST)
-    unit = _BLOCK if wanted > _BLOCK else _ALIGNED
-    return max(-(-wanted // unit) * unit, unit)
+    n_pieces = min(max(share // MIN_PIECE, 1), _IN_FLIGHT)
+    length = min(-(-share // n_pieces), MAX_PIECE)
+    unit = _BLOCK if length > _BLOCK else _ALIGNED
+    return max(-(-length // unit) * unit, unit)
 
 
 def shares(n_values: int, size: int) -> list[list[Range]]:
@@ -39,8 +45,20 @@ def pieces_of(begin: int, end: int, length: int) -> list[Range]:
 
 
 def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list[tuple[int, ...]]:
-    """Return the tensors, and the rows of tensors, in a range of a buffer that holds tensors end to end."""
-    found: list[tuple[int, ...]] = []
+    """Return the shapes of what a range of a buffer holds: rows of tensors, and the parts of rows at both ends.
+
+    ::
+
+        buffer   | tensor of 4 rows            | next tensor
+        range              [ ................................. ]
+        shapes          (head,) (2, columns)      ...
+
+    Args:
+        shapes: the shapes of the tensors, which lie in the buffer end to end.
+        begin: the first value of the range.
+        end: the position behind its last value.
+    """
+    within: list[tuple[int, ...]] = []
     at = 0
     for shape in shapes:
         n_values = math.prod(shape)
@@ -50,5 +68,5 @@ def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list
             columns = shape[-1] if len(shape) > 1 else n_values
             head = min(-first % columns, stop - first)
             rows, tail = divmod(stop - first - head, columns)
-            found += [(head,)] * (head > 0) + [(rows, columns)] * (rows > 0) + [(tail,)] * (tail > 0)
-    return found
+            within += [(head,)] * (head > 0) + [(rows, columns)] * (rows > 0) + [(tail,)] * (tail > 0)
+    return within

@@ -9,7 +9,23 @@ sums which. Contributions are added in the order of ranks.
 Two ranks exchange everything instead, and each adds up all of it: that is as much to send and to encode, but only
 contributions are rounded, and nothing waits for a sum.
 
-Both halves work piece by piece (``schedule``), and all receives are posted first: the wire has always something to
+Who sends what to whom, for three ranks and the pieces a, b, c, which ranks 0, 1, 2 own::
+
+                   rank 0              rank 1              rank 2
+    begin()        post all receives   post all receives   post all receives
+                   b0 -> 1, c0 -> 2    c1 -> 2, a1 -> 0    a2 -> 0, b2 -> 1    contributions, encoded
+    advance()      a = a0 + a1 + a2    b = b0 + b1 + b2    c = c0 + c1 + c2    in the order of ranks, once decoded
+                   a -> 1, 2           b -> 2, 0           c -> 0, 1           results, encoded
+    advance()      decode b, c         decode c, a         decode a, b
+                   receipt -> 1, 2     receipt -> 2, 0     receipt -> 0, 1     nobody goes on before all have everything
+
+For two ranks and the only owner of a piece, which is both::
+
+    begin()        a0 -> 1             a1 -> 0
+    advance()      a = a0 + a1         a = a0 + a1                             the same bits: rounded, then added
+                   receipt -> 1        receipt -> 0
+
+Both halves work piece by piece (``schedule``), and all receives are posted first: the network has always something to
 carry in both directions. A reduction that has begun has encoded all its contributions, and the network has them; what
 is left to do, a lane may do by and by, and begin another one meanwhile.
 """
@@ -29,13 +45,13 @@ from ..transport.lane import Lane
 from ..transport.message import HEADER, Header, abort_message, agreement_of, check
 from ..transport.transfers import Incoming, Transfers
 from .coder import Coder
-from .partition import MOST
+from .partition import MAX_PIECE
 from .schedule import Mutual, Schedule, Slot
 from .summation import RankSum
 
 #: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
 #: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
-_ROOM = HEADER + max_encoded_size(MOST, "float64")
+_MAX_MESSAGE = HEADER + max_encoded_size(MAX_PIECE, "float64")
 _TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
 _SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
 
@@ -72,7 +88,7 @@ class Reduction:
         self.schedule = self._schedule_of(len(values))
         self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, (*terms, *self.kind_terms))
         self.sequence = -1
-        self._left: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
+        self._unsent: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
         self._parts: Iterator[None] = iter(())  #: of the work, those still to do
 
     def _schedule_of(self, n_values: int) -> Schedule:
@@ -96,7 +112,7 @@ class Reduction:
     def advance(self) -> bool:
         """Go on by about a piece, for whose messages it waits. Return True if there is more. Raises as :meth:`run`."""
         start = perf_counter()
-        more = next(self._parts, self) is None
+        more = next(self._parts, self) is None  # every part yields None; at the end of all there is ``self``
         self.coder.counters.seconds += perf_counter() - start
         return more
 
@@ -118,11 +134,13 @@ class Reduction:
 
     def _start(self) -> Transfers:
         self.sequence = self.lane.next_sequence()
-        self._left = deque(self.schedule.outgoing())
+        self._unsent = deque(self.schedule.outgoing())
         return self.lane.transfers(self._where)
 
     def _run(self, transfers: Transfers) -> Iterator[None]:
-        own = [
+        """Do all work, part by part: a part ends with a ``yield``, where the lane may do something else."""
+        # All receives first, so that every message meets a buffer that waits for it.
+        contributions = [
             {peer: (slot, self._post(transfers, slot)) for peer, slot in slots.items()}
             for slots in self.schedule.contributions()
         ]
@@ -131,13 +149,15 @@ class Reduction:
             for slots in (self.schedule.results(), self.schedule.receipts())
         )
         for slot in self.schedule.contributed():
+            # Between two ranks both sum everything: each needs its own values as the other will decode them, and the
+            # encoder, which knows them, leaves them where the sum will stand.
             rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
             self._send(transfers, [slot], self.values[slot.begin : slot.end], rounded)
         yield
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
         total, rooms = RankSum(self.coder.dtype, longest), self._rooms(transfers, longest)
         for due in self.schedule.sums():
-            self._reduce(transfers, due, own[due.piece], total, rooms[:, : due.end - due.begin])
+            self._reduce(transfers, due, contributions[due.piece], total, rooms[:, : due.end - due.begin])
             yield
         for slot, message in results:
             self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
@@ -145,7 +165,7 @@ class Reduction:
         self._confirm(transfers, receipts)
 
     def _rooms(self, transfers: Transfers, n_values: int) -> np.ndarray:
-        """Return memory for two contributions, as long as the exchange lasts."""
+        """Return memory for two contributions of so many values, uintW[2, n], as long as the exchange lasts."""
         n_bytes = 2 * n_values * self.values.itemsize
         buffer = self.lane.buffers.take(max(n_bytes, HEADER))
         transfers.own(buffer)
@@ -153,12 +173,12 @@ class Reduction:
         return memory.view(self.values.dtype).reshape(2, n_values)
 
     def _confirm(self, transfers: Transfers, receipts: list[tuple[Slot, Incoming]]) -> None:
-        """Tell the others that everything has arrived, and hear it from them."""
+        """Tell the others that everything has arrived, and wait until they say so."""
         for slot, _ in receipts:
             message = np.empty(HEADER, np.uint8)
             self._header(slot, 0).write_to(message)
             transfers.send_array(slot.peer, self._tag(slot), message)
-            self._left.popleft()
+            self._unsent.popleft()
         for slot, incoming in receipts:
             where = self._where(slot.peer)
             check(transfers.receive(incoming, where), self._header(slot, 0, slot.peer), where)
@@ -174,7 +194,13 @@ class Reduction:
     ) -> None:
         """Sum one piece of this rank's share, send the result, and keep what the others will decode.
 
-        ``rooms`` is memory for two contributions.
+        Args:
+            transfers: the sends and receives.
+            due: the piece.
+            incoming: the other ranks' contributions to it, by rank.
+            total: makes the sum.
+            rooms: memory for two contributions, uintW[2, n]. They take turns, as the sum reads the first term until the
+                second has been added; from then on it has memory of its own.
         """
         result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
         last = self.lane.size - 1
@@ -192,6 +218,7 @@ class Reduction:
             else:
                 total.finish(term, self.lane.size if self.mean else 1, rooms[0] if copies else result)
             self.coder.counters.sum_seconds += perf_counter() - start
+        # Encoding leaves in ``result`` what the others will decode, so that all ranks end with the same bits.
         if copies:
             self._send(transfers, copies, rooms[0], result)
 
@@ -200,25 +227,39 @@ class Reduction:
         return isinstance(self.schedule, Mutual)
 
     def _post(self, transfers: Transfers, slot: Slot) -> Incoming:
-        return transfers.post(slot.peer, self._tag(slot), _ROOM)
+        return transfers.post(slot.peer, self._tag(slot), _MAX_MESSAGE)
 
     def _tag(self, slot: Slot) -> int:
-        return (self.sequence % _SEQUENCES << 1 | slot.kind & 1) << 16 | slot.piece  # a receipt's piece is its own
+        """Return the number by which Gloo tells messages between two ranks apart.
+
+        ::
+
+            bit 27 ... 17  sequence   16  kind    15 ... 0  piece
+                                      0: contribution; 1: result, or a receipt, which has a piece of its own
+        """
+        return (self.sequence % _SEQUENCES << 1 | slot.kind & 1) << 16 | slot.piece
 
     def _send(
         self, transfers: Transfers, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None
     ) -> None:
-        """Encode once and send to every slot's peer; ``rounded`` takes what they will decode."""
-        of = slots[0]
-        room = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
-        buffer = self.lane.buffers.take(room)
+        """Encode once and send the frame to every slot's peer.
+
+        Args:
+            transfers: the sends and receives.
+            slots: the messages, which differ in their peers only.
+            bits: the values, uintW[n].
+            rounded: takes what the peers will decode, uintW[n]; None if nobody asks.
+        """
+        first = slots[0]
+        max_bytes = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
+        buffer = self.lane.buffers.take(max_bytes)
         message: np.ndarray = buffer.numpy()
-        size = self.coder.encode(bits, of.begin, of.kind, message[HEADER:], rounded)
-        self._header(of, size).write_to(message)
+        size = self.coder.encode(bits, first.begin, first.kind, message[HEADER:], rounded)
+        self._header(first, size).write_to(message)
         transfers.own(buffer)
         for slot in slots:
             transfers.send(slot.peer, self._tag(slot), buffer, HEADER + size)
-            self._left.popleft()
+            self._unsent.popleft()
 
     def _header(self, slot: Slot, payload: int, sender: int | None = None) -> Header:
         sender = self.lane.rank if sender is None else sender
@@ -240,10 +281,10 @@ class Reduction:
 
     def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
         """Send abort messages in place of what has not been sent, and wait for nothing."""
-        for slot in self._left:
+        for slot in self._unsent:
             try:
                 message = abort_message(self._header(slot, 0), error)
                 transfers.send_array(slot.peer, self._tag(slot), message)
             except (RuntimeError, GcodecError):  # that peer is gone
                 continue
-        self.lane.parked.append((transfers, self.values, self.result))
+        self.lane.parked.append((transfers, self.values, self.result))  # the network may still read and write these

@@ -74,16 +74,25 @@ def scattered(
 
 
 def plain_scattered(
-    lane: Lane, flat: torch.Tensor, own: torch.Tensor, mean: bool, counters: Counters, label: str
+    lane: Lane, flat: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters, label: str
 ) -> LaneJob:
-    """Return the job that reduces and scatters ``flat`` by Gloo's own collective, uncompressed."""
+    """Return the job that reduces and scatters a tensor by Gloo's own collective, uncompressed. Its value is the part.
+
+    Args:
+        lane: the lane of the group.
+        flat: this rank's values.
+        part: takes this rank's part of the result.
+        mean: divide the sum by the number of ranks.
+        counters: takes times and bytes.
+        label: begins the texts of errors.
+    """
 
     def reduce_scatter() -> torch.Tensor:
         start, options = perf_counter(), dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
         scatter = inner_method(lane.group, "reduce_scatter_single")
-        labeled(f"{label}, uncompressed", lambda: scatter(own, flat, options).wait())
+        labeled(f"{label}, uncompressed", lambda: scatter(part, flat, options).wait())
         counters.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
-        return own
+        return part
 
     return LaneJob(reduce_scatter)

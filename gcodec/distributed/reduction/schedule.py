@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..transport.message import CONTRIBUTION, RECEIPT, RESULT
 from .partition import shares
 
-_LAST = (1 << 16) - 1  #: stands for the piece after all others
+_AFTER_ALL = (1 << 16) - 1  #: the piece of receipts, which come after all others
 
 
 class Slot(NamedTuple):
@@ -34,11 +34,20 @@ class Schedule:
 
     It sends all its contributions, a piece to each owner in turn, and then sums the pieces of its own. So a rank waits
     only for what the others send before they wait themselves.
+
+    Args:
+        n_values: values of the buffer.
+        rank: this rank.
+        size: the number of ranks.
+
+    Attributes:
+        shares: the pieces that each rank sums, by rank.
+        others: the other ranks, from the next one on, so that not all ranks send to the same one at once.
     """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         self.rank, self.shares = rank, shares(n_values, size)
-        self.others = [(rank + distance) % size for distance in range(1, size)]  #: so that not all send to the same
+        self.others = [(rank + distance) % size for distance in range(1, size)]
 
     def contributed(self) -> list[Slot]:
         """Return the messages with this rank's contributions to the others' pieces, in the order of sending."""
@@ -73,7 +82,7 @@ class Schedule:
 
         So what has failed on one rank has failed on all, and none goes on with a step that another has not taken.
         """
-        return [Slot(peer, RECEIPT, _LAST, 0, 0) for peer in self.others]
+        return [Slot(peer, RECEIPT, _AFTER_ALL, 0, 0) for peer in self.others]
 
     @classmethod
     def between(cls, n_values: int, rank: int, size: int) -> Schedule:
@@ -82,9 +91,9 @@ class Schedule:
 
     def _others(self, kind: int) -> list[Slot]:
         """Return the messages about the others' pieces, one owner after the other."""
-        turns = range(max(map(len, self.shares)))
-        has = [(owner, turn) for turn in turns for owner in self.others if turn < len(self.shares[owner])]
-        return [self._slot(owner, kind, owner, turn) for owner, turn in has]
+        pieces = range(max(map(len, self.shares)))
+        owned = [(owner, piece) for piece in pieces for owner in self.others if piece < len(self.shares[owner])]
+        return [self._slot(owner, kind, owner, piece) for owner, piece in owned]
 
     def _slot(self, peer: int, kind: int, owner: int, piece: int) -> Slot:
         return Slot(peer, kind, piece, *self.shares[owner][piece])

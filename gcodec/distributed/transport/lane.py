@@ -3,6 +3,20 @@
 Collectives of several threads, or from a future's callbacks, run in an order that differs from rank to rank; on Gloo
 that hangs or mixes up buckets. A lane has one order. It also knows when it is broken: after an error the ranks no
 longer agree on what comes next, so everything handed in later fails at once, with the first error as its cause.
+
+A job on its way through a lane::
+
+    any thread       submit(job) -> Future ..................................... future.wait()
+                          |                                                           ^
+                        queue                                                         | value, or error
+                          v                                                           |
+    lane's thread    job.run() --- value ---------------------------------------------+
+                          |                                                           |
+                          +------- StartedJob: the network has work, the rest waits   |
+                                      advance() while there is no next job ...        |
+                                      finish()  before a job that may wait -----------+
+
+Started jobs let codec and network overlap: while the network carries one all-reduce, the thread encodes the next.
 """
 
 from __future__ import annotations
@@ -28,7 +42,7 @@ from .failures import FailureRecords
 from .jobs import Future, LaneJob, Place, StartedJob
 from .transfers import Buffers, Transfers
 
-_made: dict[str, int] = {}  #: private groups so far, by the parent's name
+_n_made: dict[str, int] = {}  #: private groups so far, by the parent's name
 _lanes: list[Lane] = []  #: the lane registry: those of this process
 _lock = threading.Lock()
 _MAX_QUEUED = 1 << 10  #: jobs: each holds on to memory
@@ -43,7 +57,20 @@ class ClosedError(GcodecError):
 
 
 class Lane:
-    """A private group with the ranks of ``parent``, and its thread. Making one is collective over ``parent``."""
+    """A private group with the ranks of another one, and a thread. Making a lane is collective over those ranks.
+
+    Args:
+        parent: the process group.
+        timeout: time after which a silent peer is an error.
+
+    Attributes:
+        group: the private Gloo group.
+        buffers: memory for messages; only the thread uses it.
+        failure: the first error of any job; None so far.
+        closed: True once :meth:`close` has been called.
+        gpu_transports: how frames travel, by CUDA device; only the thread uses it.
+        parked: what failed jobs have handed to the network, which may still write to it: kept, so that it lives on.
+    """
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
         store = _private_store(parent)
@@ -55,18 +82,24 @@ class Lane:
         self.buffers = Buffers()
         self.failure: BaseException | None = None
         self.closed = False
-        self.gpu_transports: dict[torch.device, Any] = {}  #: how frames travel, by CUDA device; only the thread uses it
-        self.parked: list[Any] = []  #: operations of failed jobs: what the network may still write to must live on
+        self.gpu_transports: dict[torch.device, Any] = {}
+        self.parked: list[Any] = []
         self._started: list[tuple[StartedJob, Future, Place]] = []
         self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="gcodec-lane", daemon=True)
         self._thread.start()
 
     def submit(self, work: LaneJob | Callable[[], Any]) -> Future:
-        """Hand in a job, from any thread; the order of these calls must be the same on all ranks.
+        """Hand in a job, from any thread, and return its future. Blocks while too many jobs wait.
 
-        Blocks while too many jobs wait. Raises PeerError if that lasts as long as a silent rank may; GcodecError if the
-        lane is closed.
+        The order of these calls must be the same on all ranks.
+
+        Args:
+            work: the job, or a function that is all of it.
+
+        Raises:
+            PeerError: the lane is broken, or no job has ended for as long as a silent rank has time.
+            ClosedError: the lane is closed.
         """
         if self.closed or not self._thread.is_alive():
             raise self._closed_error()
@@ -76,7 +109,8 @@ class Lane:
             self._queue.put((job, future), timeout=self._patience)
         except Full:
             raise PeerError(f"{_MAX_QUEUED} all-reduces wait, and none has ended within {self._patience:g} s") from None
-        if not self._thread.is_alive():  # closed meanwhile
+        # The thread fails what is queued when it ends, but may have done so just before this job came.
+        if not self._thread.is_alive():
             self._fail_queued()
         return future
 
@@ -102,9 +136,9 @@ class Lane:
         """Fail the jobs that are still queued."""
         with suppress(Empty):
             while True:
-                taken = self._queue.get_nowait()
-                if taken is not None:
-                    taken[1].complete(None, self._closed_error())
+                item = self._queue.get_nowait()
+                if item is not None:
+                    item[1].complete(None, self._closed_error())
 
     @property
     def broken(self) -> bool:
@@ -117,17 +151,18 @@ class Lane:
 
     def _work(self) -> None:
         with torch.no_grad():
-            while (taken := self._next()) is not None:
-                job, future = taken
+            while (item := self._next()) is not None:
+                job, future = item
                 self._attempt(partial(self._run_or_abort, job), future, job.place)
-                del taken, job, future  # they hold on to memory, and the next job may be long in coming
+                del item, job, future  # they hold on to memory, and the next job may be long in coming
+                # More started jobs would take memory without making anything faster: the network is busy with one.
                 while sum(started.advance is not None for started, *_ in self._started) > _MAX_STARTED:
                     self._go_on()
-            self.drain()
+            self.drain()  # close() was called: None is the last item
             self._fail_queued()
 
     def _next(self) -> tuple[LaneJob, Future] | None:
-        """Return the next job of the queue; until there is one, started jobs go on."""
+        """Return the next item of the queue: a job, or None at the end. Until there is one, started jobs go on."""
         while self._queue.empty() and self._go_on():
             pass
         return self._queue.get()
@@ -143,10 +178,12 @@ class Lane:
 
     def _run_or_abort(self, job: LaneJob) -> Any:
         """Run a job, or on a broken lane abort it; returns what its ``run`` returned."""
+        # A job that may wait for other ranks must not do so while one of them waits for messages of a job that this
+        # one has started: neither would get what it waits for.
         if not job.begins:
             self.drain()
         if self.failure is not None:
-            if job.abort is not None:
+            if job.abort is not None:  # other ranks may expect messages: they get the reason instead
                 job.abort(self.failure)
             raise self._closed_error() from self.failure
         value = job.run()
@@ -161,9 +198,13 @@ class Lane:
             self._attempt(started.finish, future, place)
 
     def _attempt(self, work: Callable[[], Any], future: Future, place: Place, position: int | None = None) -> None:
-        """Do some work of a job, and complete its future unless there is more to do.
+        """Do a part of a job, and complete its future unless there is more to do.
 
-        The rest goes to ``position`` among the started jobs; None stands for the end.
+        Args:
+            work: does the part, and returns the job's value or, if there is more to do, a ``StartedJob``.
+            future: the job's future.
+            place: the context of the job.
+            position: where a started job goes among the others; None for the end.
         """
         with place():
             try:
@@ -171,7 +212,7 @@ class Lane:
             except BaseException as error:
                 self.failure = self.failure or error
                 future.complete(None, error)
-                self.drain()
+                self.drain()  # started jobs still hear from the other ranks, or learn that they have failed, too
             else:
                 if isinstance(value, StartedJob):
                     self._started.insert(len(self._started) if position is None else position, (value, future, place))
@@ -179,7 +220,11 @@ class Lane:
                     future.complete(value)
 
     def close(self, patience: float | None = None) -> None:
-        """Finish what was handed in and end the thread. Waits ``patience`` seconds for it, by default the timeout."""
+        """Finish what was handed in and end the thread.
+
+        Args:
+            patience: seconds to wait for that; default the timeout.
+        """
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self.closed = True
             patience = self._patience if patience is None else patience
@@ -188,7 +233,7 @@ class Lane:
             self._thread.join(patience)
             if self._thread.is_alive():
                 self.failure = self.failure or self._closed_error()
-            else:
+            else:  # submit() may have queued a job behind the None
                 self._fail_queued()
 
 
@@ -197,8 +242,9 @@ def _private_store(parent: dist.ProcessGroup) -> Store:
     if parent not in distributed_c10d._world.pg_map:
         raise InvalidArgument("group must be one of torch.distributed's that has not been destroyed")
     name = str(parent.group_name)
-    _made[name] = _made.get(name, 0) + 1
-    return PrefixStore(f"gcodec-lane-{_made[name]}/", distributed_c10d._get_process_group_store(parent))
+    # Every private group needs keys of its own in the store, the same on all ranks: ranks make lanes in one order.
+    _n_made[name] = _n_made.get(name, 0) + 1
+    return PrefixStore(f"gcodec-lane-{_n_made[name]}/", distributed_c10d._get_process_group_store(parent))
 
 
 def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
