@@ -1,16 +1,24 @@
 """A conversation (``gcodec.compressors.contract``) among the ranks of a lane.
 
-Every rank sends every other a note: the header of ``message``, in which the number of values is that of the payload's
-bytes, and the payload itself where that is short; else it follows, when the receiver knows how much room it takes. The
-notes of a conversation's first request also tell whether all ranks talk about the same; until they have, no message is
-longer than any rank has room for, since Gloo ends the process that gets one.
+A conversation is a generator that yields requests and is sent their answers. Its runner turns each request into
+messages between every two ranks::
 
-A ``AllReduce`` has notes with the values in them, for their number is known: each rank adds up a part, in the order of
-ranks, and sends the sum to all; small tensors everybody adds up. So sums do not depend on where in a buffer a value
-lies. Two ranks, whose sums are the same in any order, leave large ones to Gloo's all-reduce. What is large has notes
-ahead of it if it is a conversation's first request.
+    AllGather, AllToAll    header [payload]  ->     a header of ``message``, whose number of values is the payload's
+                           payload           ->     bytes; the payload in the same message if it is short, else in
+                                                    another one, for which the receiver now has a buffer
+    AllReduce, small       header values     ->     every rank adds up all values, in the order of ranks
+    AllReduce, large       header part       ->     the values of the part that the receiver owns, which it adds up
+                           header sum        ->     the sum of the part that the sender owns
+    AllReduce, two ranks   header            ->     large values go through Gloo's own all-reduce: a sum of two has
+                           (Gloo)                   the same bits in any order
 
-A rank that fails sends refusals in the place of its next notes. The other of two ranks that waits for it in Gloo's
+So sums do not depend on where in a buffer a value lies.
+
+Headers carry a hash of what ranks must have in common. Gloo ends the process of a rank that receives a message larger
+than its buffer, so until the first headers of a conversation have been compared, no message is longer than any rank has
+room for: a large ``AllReduce`` that comes first has empty headers ahead of it.
+
+A rank that fails sends abort messages in place of its next messages. The other of two ranks that waits for it in Gloo's
 all-reduce learns of it from the next conversation, or by the timeout.
 """
 
@@ -33,18 +41,18 @@ from .transport.lane import Lane, lane_of
 from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, abort_message, agreement_of, check
 from .transport.transfers import Transfers
 
-INLINE = 1 << 15  #: bytes of payload that a note may have
+INLINE = 1 << 15  #: bytes of payload that may stand behind a header, in the same message
 PAIRED = 1 << 20  #: the same between two ranks: up to there it beats Gloo's all-reduce
 _SEQUENCES = 1 << 11  #: conversations after which tags repeat
-_NOTE, _BODY = 2, 3  #: beside the two kinds of message of ``reduction``, whose tags are others
+_FIRST, _BODY = 2, 3  #: kinds of messages, in tags: a header with what fits behind it; a longer payload
 
 
 class Message(NamedTuple):
     """A message to send.
 
     Attributes:
-        buffer: the memory, which begins with room for a header.
-        values: the values behind the header, a view.
+        buffer: the memory, which begins with room for a header, uint8.
+        values: the values behind the header, a view of the buffer.
     """
 
     buffer: torch.Tensor
@@ -66,11 +74,17 @@ class ConversationRunner:
         self.agreement = agreement_of(terms, lane.size)
         self.others = [peer for peer in range(lane.size) if peer != lane.rank]
         self.inline = PAIRED if len(self.others) == 1 else INLINE
-        self.room = HEADER + max(self.inline, MAX_REASON)
-        self.sequence, self.piece = -1, 0
+        self.first_bytes = HEADER + max(self.inline, MAX_REASON)  #: of the longest first message of any request
+        self.sequence, self.piece = -1, 0  #: of the conversation, and of its exchanges so far
 
     def run(self, conversation: Generator[Request, Any, Any]) -> Any:
-        """Return the value of the conversation. Raises PeerError, Corruption, or what the conversation raised."""
+        """Run a conversation and return its value.
+
+        Raises:
+            PeerError: another rank failed, is silent, or has other terms.
+            Corruption: a message arrived damaged.
+            Exception: what the conversation itself raised; the other ranks are told.
+        """
         transfers, start = self._start(), perf_counter()
         try:
             result = self._run(conversation, transfers)
@@ -108,10 +122,10 @@ class ConversationRunner:
 
     def _reduced(self, transfers: Transfers, request: AllReduce) -> torch.Tensor:
         """Return the answer to a request. A device's values go through the host's memory, which waits for it."""
-        room = request.buffer()
-        if room.is_cpu:
-            return request.result(self._reduce(transfers, room))
-        return request.result(self._reduce(transfers, room.cpu())).to(room.device)
+        buffer = request.buffer()
+        if buffer.is_cpu:
+            return request.result(self._reduce(transfers, buffer))
+        return request.result(self._reduce(transfers, buffer.cpu())).to(buffer.device)
 
     def _reduce(self, transfers: Transfers, total: torch.Tensor) -> torch.Tensor:
         """Sum a contiguous tensor over the ranks, in its own memory, and return it."""
@@ -120,7 +134,7 @@ class ConversationRunner:
         if total.nbytes <= self.inline:
             self._reduce_everywhere(transfers, total.view(-1))
             return total
-        if not self.piece:
+        if not self.piece:  # nobody knows yet that all ranks have a buffer of this size
             self._swap(transfers, [b""] * self.lane.size)
         if len(self.others) == 1:
             self._reduce_pair(total)
@@ -151,95 +165,118 @@ class ConversationRunner:
         """Sum flat tensors part by part, each on the rank that owns it, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
         parts = [total[part] for part in parts_of(len(total), size)]
-        ours = {peer: self._message(transfers, parts[peer]) for peer in self.others}
-        terms = self._traded(transfers, ours, [parts[rank]] * size) | {rank: parts[rank]}
-        result = self._message(transfers, parts[rank])
+        messages = {peer: self._message(transfers, parts[peer]) for peer in self.others}
+        terms = self._traded(transfers, messages, [parts[rank]] * size) | {rank: parts[rank]}
+        result = self._message(transfers, parts[rank])  # summed where it is sent from
         sum_by_rank((terms[peer] for peer in range(size)), result.values)
         parts[rank].copy_(result.values)
         for peer, values in self._traded(transfers, dict.fromkeys(self.others, result), parts).items():
             parts[peer].copy_(values)
 
     def _message(self, transfers: Transfers, values: torch.Tensor) -> Message:
-        """Return some values with a header ahead of them, in memory to send them from."""
+        """Copy values into memory to send them from, with room for a header ahead of them."""
         buffer = transfers.buffers.take(HEADER + values.nbytes)
         transfers.own(buffer)
         body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
         return Message(buffer, body.copy_(values))
 
     def _traded(
-        self, transfers: Transfers, ours: Mapping[int, Message], like: Sequence[torch.Tensor]
+        self, transfers: Transfers, messages: Mapping[int, Message], like: Sequence[torch.Tensor]
     ) -> dict[int, torch.Tensor]:
-        """Send this rank's messages ``ours``, and return every peer's values for this rank, like ``like[peer]``."""
+        """Exchange values, whose number is known on both sides.
+
+        Args:
+            transfers: the sends and receives.
+            messages: what to send, by the rank that receives it.
+            like: tensors like those that come, by the rank that sends them.
+
+        Returns:
+            The values that the other ranks have sent, by rank.
+        """
         piece, self.piece = self.piece, self.piece + 1
-        tag = self._tag(_NOTE, piece)
-        rooms = {peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.room for peer in self.others}
-        posted = {peer: transfers.post(peer, tag, room) for peer, room in rooms.items()}
-        for peer, (buffer, values) in ours.items():
+        tag = self._tag(_FIRST, piece)
+        # An abort message may come instead, and at first any message of a rank that is at something else.
+        max_bytes = {
+            peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.first_bytes for peer in self.others
+        }
+        posted = {peer: transfers.post(peer, tag, n_bytes) for peer, n_bytes in max_bytes.items()}
+        for peer, (buffer, values) in messages.items():
             self._header(self.lane.rank, piece, values.nbytes, values.nbytes).write_to(buffer.numpy())
             transfers.send(peer, tag, buffer, HEADER + values.nbytes)
-        found = {}
+        received = {}
         for peer, incoming in posted.items():
             size, where = like[peer].nbytes, self._where(peer)
             payload = check(transfers.receive(incoming, where), self._header(peer, piece, size), where)
             if len(payload) != size:
                 raise Corruption(f"{where}: {len(payload)} bytes of values instead of {size}")
-            found[peer] = torch.from_numpy(payload).view(like[peer].dtype)
+            received[peer] = torch.from_numpy(payload).view(like[peer].dtype)
             self.counters.received_bytes += HEADER + size
-        return found
+        return received
 
     def _swap(self, transfers: Transfers, payloads: Sequence[bytes]) -> list[bytes]:
-        """Send each rank its payload, and return every rank's payload for this one, this rank's own included."""
+        """Exchange payloads, whose sizes only their senders know.
+
+        Args:
+            transfers: the sends and receives.
+            payloads: what to send, by the rank that receives it; this rank's own goes nowhere.
+
+        Returns:
+            Every rank's payload for this one, by rank.
+        """
         piece, self.piece = self.piece, self.piece + 1
-        posted = {peer: transfers.post(peer, self._tag(_NOTE, piece), self.room) for peer in self.others}
+        posted = {peer: transfers.post(peer, self._tag(_FIRST, piece), self.first_bytes) for peer in self.others}
         for peer in self.others:
-            transfers.send_array(peer, self._tag(_NOTE, piece), self._note(payloads[peer], piece))
-        found: dict[int, Any] = {self.lane.rank: payloads[self.lane.rank]}
+            transfers.send_array(peer, self._tag(_FIRST, piece), self._first_message(payloads[peer], piece))
+        received: dict[int, Any] = {self.lane.rank: payloads[self.lane.rank]}
         bodies = {}
         for peer, incoming in posted.items():
             size, inline = self._read(transfers.receive(incoming, self._where(peer)), peer, piece)
-            found[peer] = inline
-            if len(inline) < size:
+            received[peer] = inline
+            if len(inline) < size:  # the payload follows by itself: now its size is known
                 bodies[peer] = size, transfers.post(peer, self._tag(_BODY, piece), size)
+        # This rank's receives are posted before it sends, as everywhere (``transfers``).
         for peer in self.others:
             if len(payloads[peer]) > self.inline:
                 body = kernel_view(np.frombuffer(payloads[peer], np.uint8))
                 transfers.send_array(peer, self._tag(_BODY, piece), body)
         for peer, (size, incoming) in bodies.items():
-            found[peer] = transfers.receive(incoming, self._where(peer))[:size].tobytes()
-        self.counters.received_bytes += sum(HEADER + len(found[peer]) for peer in self.others)
-        return [found[rank] for rank in range(self.lane.size)]
+            received[peer] = transfers.receive(incoming, self._where(peer))[:size].tobytes()
+        self.counters.received_bytes += sum(HEADER + len(received[peer]) for peer in self.others)
+        return [received[rank] for rank in range(self.lane.size)]
 
-    def _note(self, payload: bytes, piece: int) -> np.ndarray:
+    def _first_message(self, payload: bytes, piece: int) -> np.ndarray:
+        """Return a header with the size of a payload and, if it is short, the payload: uint8."""
         inline = payload if len(payload) <= self.inline else b""
-        note = np.empty(HEADER + len(inline), np.uint8)
-        self._header(self.lane.rank, piece, len(payload), len(inline)).write_to(note)
-        note[HEADER:] = np.frombuffer(inline, np.uint8)
-        return note
+        message = np.empty(HEADER + len(inline), np.uint8)
+        self._header(self.lane.rank, piece, len(payload), len(inline)).write_to(message)
+        message[HEADER:] = np.frombuffer(inline, np.uint8)
+        return message
 
-    def _read(self, note: np.ndarray, peer: int, piece: int) -> tuple[int, bytes]:
-        """Return the size of a peer's payload, and the payload if it is here."""
+    def _read(self, message: np.ndarray, peer: int, piece: int) -> tuple[int, bytes]:
+        """Return the size of a peer's payload, and the payload if it is in its first message."""
         where = self._where(peer)
-        size = Header.read_from(note, where).n_values
-        return size, check(note, self._header(peer, piece, size), where).tobytes()
+        size = Header.read_from(message, where).n_values
+        return size, check(message, self._header(peer, piece, size), where).tobytes()
 
     def _header(self, sender: int, piece: int, size: int, payload: int = 0) -> Header:
         return Header(CONTRIBUTION, sender, piece, self.sequence, self.agreement, size, payload)
 
     def _tag(self, kind: int, piece: int) -> int:
+        # Bits 29 ... 19: the conversation; 18 and 17: the kind; 16 ... 0: the exchange.
         return (self.sequence % _SEQUENCES << 2 | kind) << 17 | piece
 
     def _where(self, peer: int) -> str:
         return f"rank {peer} ({self.label}, conversation {self.sequence})"
 
     def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
-        """Send refusals in place of the next notes, and wait for nothing."""
+        """Send abort messages in place of the next ones, and wait for nothing."""
         message = abort_message(self._header(self.lane.rank, self.piece, 0), error)
         for peer in self.others:
             try:
-                transfers.send_array(peer, self._tag(_NOTE, self.piece), message)
+                transfers.send_array(peer, self._tag(_FIRST, self.piece), message)
             except (RuntimeError, GcodecError):  # that peer is gone
                 continue
-        self.lane.parked.append((transfers, message))
+        self.lane.parked.append((transfers, message))  # the network may still read and write these
 
 
 def converse(

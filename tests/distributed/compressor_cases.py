@@ -254,7 +254,7 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
     if rank() == 1 and kind == "setting":
         setting = TopK(0.06)
     if rank() == 1 and kind == "damage":
-        original = ConversationRunner._note
+        original = ConversationRunner._first_message
 
         def note(self: ConversationRunner, payload: bytes, piece: int) -> Any:
             message = original(self, payload, piece)
@@ -262,7 +262,7 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
                 message[150] ^= 1
             return message
 
-        patch = mock.patch.object(ConversationRunner, "_note", note)
+        patch = mock.patch.object(ConversationRunner, "_first_message", note)
     if rank() == 1 and kind == "raise":
         patch = mock.patch.object(TopK, "select", side_effect=MemoryError("no memory"))
     if kind == "larger":

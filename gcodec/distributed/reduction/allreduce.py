@@ -73,7 +73,7 @@ def allreduce(
         Corruption: a message arrived damaged; otherwise as PeerError.
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
-    mode.bit_layout(dtype)  # it may have no ladder for the type
+    mode.bit_layout(dtype)  # raises where the mode has no ladder for the type, before other ranks wait
     smallest, threads = check_int("smallest", smallest), check_optional_int("threads", threads)
     lane = lane_of(group, check_optional_duration("timeout", timeout))
     dense = tensor.detach().contiguous().view(-1)
@@ -123,9 +123,20 @@ def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> torch.Tensor:
-    """Reduce ``flat`` in place by Gloo's own all-reduce, on the lane's thread. As in DDP a mean is divided first.
+    """Reduce a tensor in place by Gloo's own all-reduce, on the lane's thread. As in DDP a mean is divided first.
 
-    Raises PeerError, whose text begins with ``label``.
+    Args:
+        lane: the lane of the group.
+        flat: this rank's values, contiguous.
+        mean: divide the sum by the number of ranks.
+        counters: takes times and bytes.
+        label: begins the texts of errors.
+
+    Returns:
+        ``flat``.
+
+    Raises:
+        PeerError: some rank failed or is silent.
     """
     reduced: torch.Tensor = plain_begun(lane, flat, mean, counters, label).finish()
     return reduced
@@ -134,7 +145,7 @@ def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label:
 def plain_begun(
     lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
 ) -> StartedJob:
-    """Start :func:`plain`: Gloo does several at a time, and goes on beside the lane.
+    """Start :func:`plain`, with the same arguments: Gloo does several at a time, and goes on beside the lane.
 
     The seconds of ``counters`` are those until somebody asks for the end.
     """
@@ -146,7 +157,7 @@ def plain_begun(
 
     def finish() -> torch.Tensor:
         labeled(label, work.wait)
-        n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo has a way of its own for sparse tensors
+        n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo sends sparse tensors in another way than around a ring
         counters.add_dense(n_bytes, lane.size, perf_counter() - start)
         return flat
 
@@ -204,6 +215,7 @@ def _started(reduction: Reduction, result: torch.Tensor) -> StartedJob:
             pass
         return result
 
+    # ``advance`` returns the job itself as long as there is more to do, and so is called again.
     started = StartedJob(finish, lambda: started if reduction.advance() else result)
     return started
 

@@ -51,7 +51,7 @@ class LevelSource(Protocol):
     """Anything that chooses levels, as a :class:`level_chooser.LevelChooser` does."""
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """Write the levels of ``values``; see :meth:`level_chooser.LevelChooser.levels`."""
+        """Write the levels of values; arguments as for :meth:`level_chooser.LevelChooser.levels`."""
 
 
 class Coder:
@@ -124,17 +124,23 @@ class Coder:
         if shared is None:
             return len(encode_values(request, self._plan(request, begin), out))
         key = begin, kind, shared.numbers.tobytes()
-        given = shared.codebooks.given(self._owners(values, begin))
+        fixed = shared.codebooks.for_frame(self._owners(values, begin))
         piece = LosslessPiece(
             key,
-            request._replace(fixed=given),
+            request._replace(fixed=fixed),
             lambda: self._shapes(values, begin),
             lambda: self._plan(request, begin),
         )
         return shared.codebooks.prediction_cache.encode(piece, out)
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
-        """Write to ``out`` what decoding would return for this rank's own ``bits``; arguments as in :meth:`encode`."""
+        """Write what decoding would return for this rank's own values.
+
+        Args:
+            bits: the values, uintW[n].
+            begin: position of the first one in the buffer.
+            out: takes the rounded values, uintW[n].
+        """
         start = perf_counter()
         bit_layout, kind = self.bit_layout, float_bits_of(self.dtype)
         if not bit_layout.lossy:
@@ -149,7 +155,7 @@ class Coder:
             kind,
             rounding,
             np.empty(ROUNDING_BYTES, np.uint8),
-            None,  # nothing else is wanted next
+            None,  # nothing to prefetch
             out,
         )
         self._give_back(levels)
@@ -171,16 +177,17 @@ class Coder:
             release(("levels", len(levels)), levels)
 
     def _plan(self, request: EncodeRequest, begin: int) -> FramePlan:
-        """Plan a range with codebooks of its own, or with those that ranks share, which are told what was counted."""
+        """Plan a range with codebooks of its own, or with those that ranks share, which count its symbols."""
         shared, values = self.shared, request.values
         if shared is None:
             return plan_for(request._replace(shapes=self._shapes(values, begin), standalone=True))
         request, owners = request._replace(options=shared.codebooks.options), self._owners(values, begin)
-        given = shared.codebooks.given(owners)
-        plan = plan_for(request._replace(fixed=given or COUNTING))
+        fixed = shared.codebooks.for_frame(owners)
+        plan = plan_for(request._replace(fixed=fixed or COUNTING))
         suits = shared.codebooks.count(owners, plan)
-        if given is not None and suits:
+        if fixed is not None and suits:
             return plan
+        # No codebook yet, or none that suits these values: the frame carries its own.
         return plan_for(request._replace(standalone=True))
 
     def _shapes(self, values: Values, begin: int) -> list[tuple[int, ...]]:
@@ -191,7 +198,16 @@ class Coder:
         return self.shared.numbers[self.shared.gradients.owners(begin, begin + len(values.bits))]
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
-        """Decode a frame into ``out``, uintW[n]. Raises Corruption, Unsupported."""
+        """Decode a frame.
+
+        Args:
+            payload: the frame, uint8.
+            out: takes the values, uintW[n].
+
+        Raises:
+            Corruption: the frame is damaged, or one of other values than are due.
+            Unsupported: the frame has features that this version does not know.
+        """
         start = perf_counter()
         frame = FrameReader(payload, None if self.shared is None else self.shared.codebooks.find)
         prelude = frame.prelude

@@ -23,11 +23,15 @@ from .shared_codebooks import Refresh
 
 TYPES = tuple(getattr(torch, t.name) for t in DTYPES if t.on_gpu)  #: what is coded on devices
 
-Part = tuple[int, torch.Tensor]  #: the value of a buffer at which some begin, and these, flat
+Part = tuple[int, torch.Tensor]  #: the position of the first value in a buffer, and the values, flat
 
 
 class SideStream:
-    """A stream for the codec beside training's; on the host, one that does nothing."""
+    """A stream for the codec beside training's; on the host, one that does nothing.
+
+    Args:
+        device: the device.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -61,7 +65,7 @@ def side_stream_of(device: torch.device) -> SideStream:
     return SideStream(device)
 
 
-class _Kept(NamedTuple):
+class _InUse(NamedTuple):
     """A codebook in use.
 
     Attributes:
@@ -85,24 +89,30 @@ class GpuCodebooks:
 
     def __init__(self, refresh: Refresh) -> None:
         self.refresh = refresh
-        self._kept: dict[int, _Kept] = {}
+        self._in_use: dict[int, _InUse] = {}
 
-    def given(self, kind: int) -> Any:
-        """Return the codebook to use, or None if a new one is to be made."""
-        kept = self._kept.get(kind)
-        return None if kept is None else kept.codebook
+    def current(self, kind: int) -> Any:
+        """Return the codebook to use, or None if a new one is to be made; ``kind`` as for :meth:`record`."""
+        in_use = self._in_use.get(kind)
+        return None if in_use is None else in_use.codebook
 
-    def used(self, kind: int, codebook: Any, bits: float) -> None:
-        """Record that frames were made with a codebook, at ``bits`` bits per value."""
-        kept = self._kept.get(kind)
-        fresh = kept is None or kept.codebook is not codebook
-        usual = bits if fresh or kept is None or kept.bits is None else kept.bits
-        age = 0 if fresh or kept is None else kept.age + 1
+    def record(self, kind: int, codebook: Any, bits: float) -> None:
+        """Record that frames were made with a codebook.
+
+        Args:
+            kind: 0 for frames of this rank's own values, 1 for frames of results.
+            codebook: the codebook.
+            bits: bits per value that the frames took.
+        """
+        in_use = self._in_use.get(kind)
+        fresh = in_use is None or in_use.codebook is not codebook
+        usual = bits if fresh or in_use is None or in_use.bits is None else in_use.bits
+        age = 0 if fresh or in_use is None else in_use.age + 1
         # Bits per value in place of the excess: their growth is the same while the entropy stays as it is.
         if codebook is None or is_refresh_due(age, bits, self.refresh.interval, self.refresh.trigger, usual):
-            self._kept.pop(kind, None)
+            self._in_use.pop(kind, None)
         else:
-            self._kept[kind] = _Kept(codebook, age, usual)
+            self._in_use[kind] = _InUse(codebook, age, usual)
 
 
 @dataclass(frozen=True)
@@ -113,14 +123,14 @@ class GpuCoder:
         dtype: type of the values.
         mode: how values may be changed.
         level_chooser: chooses levels, where the mode has any.
-        books: codebooks that are kept, or None.
+        codebooks: the codebooks that are kept, or None to make new ones every time.
         counters: takes times and bytes.
     """
 
     dtype: DType
     mode: Mode
     level_chooser: GpuLevelChooser | None
-    books: GpuCodebooks | None
+    codebooks: GpuCodebooks | None
     counters: Counters
 
     @property
@@ -143,40 +153,48 @@ class GpuCoder:
         elif isinstance(self.mode, NearLossless):
             assert self.level_chooser is not None
             options = {"levels": self.level_chooser.graded(parts, kind), "ladder": self.mode.ladder_of(self.dtype)}
-        book = None if self.books is None else self.books.given(kind)
+        book = None if self.codebooks is None else self.codebooks.current(kind)
         if book is None:
             book = gpu.fresh_codebook(tensors, **options)
         frames = gpu.encode_batch(tensors, codebook=book, **options)
         n_values = sum(values.numel() for values in tensors)
-        if self.books is not None and n_values:
-            self.books.used(kind, book, 8 * sum(map(len, frames)) / n_values)
+        if self.codebooks is not None and n_values:
+            self.codebooks.record(kind, book, 8 * sum(map(len, frames)) / n_values)
         self.counters.encode_seconds += perf_counter() - start
         self.counters.encoded_bytes += n_values * self.dtype.itemsize
         return frames
 
     def decode(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Return the values of frames, flat. Waits for their statuses. Raises as ``gcodec.decode``.
+        """Return the values of frames, flat. Waits for their statuses.
 
         Args:
             frames: the frames, uint8.
             sizes: the number of values that each must have.
+
+        Raises:
+            Corruption: a frame is damaged, or has other values than are due.
+            GcodecError: whatever else ``gcodec.decode`` raises.
         """
         start = perf_counter()
         n_bytes = sum(sizes) * self.dtype.itemsize
         values = gpu.decode_batch(frames, device=frames[0].device, max_output_bytes=n_bytes)
-        wanted = getattr(torch, self.dtype.name)
-        for one, size in zip(values, sizes, strict=True):
-            if one.dtype != wanted or one.numel() != size:
-                raise Corruption(f"a frame of {one.numel()} values of {one.dtype} instead of {size} of {wanted}")
+        expected = getattr(torch, self.dtype.name)
+        for part, size in zip(values, sizes, strict=True):
+            if part.dtype != expected or part.numel() != size:
+                raise Corruption(f"a frame of {part.numel()} values of {part.dtype} instead of {size} of {expected}")
         self.counters.decode_seconds += perf_counter() - start
         self.counters.decoded_bytes += n_bytes
-        return [one.view(-1) for one in values]
+        return [part.view(-1) for part in values]
 
 
 def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
-    """Return the sum of tensors in this order, over ``divisor``.
+    """Return the sum of tensors in this order, divided by ``divisor``.
 
-    Narrow types are added in float32 and rounded once, so that bits are those of :class:`summation.RankSum`.
+    Narrow types are added in float32, divided, and rounded once, so that bits are those of :class:`summation.RankSum`.
+
+    Args:
+        terms: each rank's tensor, of one shape and type.
+        divisor: 1 for a sum, the number of ranks for a mean.
     """
     total = sum_by_rank(terms, torch.empty_like(terms[0], dtype=wide(terms[0].dtype)))
     if divisor != 1:

@@ -56,9 +56,14 @@ def unchanged(flat: torch.Tensor) -> LaneJob:
 
 
 def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> LaneJob:
-    """Return the job that reduces ``flat`` in place, uncompressed. As in DDP, a mean is divided before it is summed.
+    """Return the job that reduces a tensor in place, uncompressed. As in DDP, a mean is divided before it is summed.
 
-    The job raises PeerError, whose text begins with ``label``.
+    Args:
+        lane: the lane of the group.
+        flat: this rank's values, contiguous.
+        mean: divide the sum by the number of ranks.
+        counters: takes times and bytes.
+        label: begins the texts of errors.
     """
 
     def reduce_uncompressed() -> torch.Tensor:
@@ -71,7 +76,7 @@ def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters,
 
     def send_and_wait() -> None:
         gpu_transport_of(lane, flat.device).all_reduce(flat)
-        side_stream_of(flat.device).finish()  # so that seconds are those of the network
+        side_stream_of(flat.device).finish()  # so that the seconds counted are those of the network
 
     return beside([flat], reduce_uncompressed)
 
@@ -134,6 +139,7 @@ def allreduce_on_gpu(
         job = plain_on_gpu(lane, dense.clone(), mean, Counters())
 
     def reduce_and_put_back() -> torch.Tensor:
+        # The job's own ``run`` makes the stream wait; ``tensor``, which it does not know, has to be recorded.
         side_stream_of(tensor.device).after(None, tensor)
         tensor.detach().copy_(job.run().view(tensor.shape))
         return tensor

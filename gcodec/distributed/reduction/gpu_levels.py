@@ -1,4 +1,4 @@
-"""Levels at which the values of a buffer on a CUDA device may be sent: :mod:`levels` for GPUs."""
+"""Levels at which the values of a buffer on a CUDA device may be sent: :mod:`level_chooser` for GPUs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ class GpuLevelChooser(LevelChooser):
         """
         policy = self.policies[kind]
         out = [torch.zeros(values.numel(), dtype=torch.uint8, device=values.device) for _, values in parts]
-        found: list[tuple[torch.Tensor, OptimizerView, torch.Tensor, torch.Tensor]] = []
-        for (begin, values), own in zip(parts, out, strict=True):
+        # For all overlaps of a part with a parameter's segment: parameter, state, gradient, and where its levels go.
+        overlaps: list[tuple[torch.Tensor, OptimizerView, torch.Tensor, torch.Tensor]] = []
+        for (begin, values), levels in zip(parts, out, strict=True):
             end = begin + values.numel()
-            for segment, held in self._others:
+            for segment, entry in self._others:
                 low, high = max(segment.begin, begin), min(segment.end, end)
-                if held is not None and low < high:
+                if entry is not None and low < high:
                     part, here = slice(low - segment.begin, high - segment.begin), slice(low - begin, high - begin)
-                    param, view = self._seen(segment, held)
+                    param, view = self._view(segment, entry)
                     state: dict[str, Any] = dict(view.state)
-                    kept = {key: one if key == "step" else one[part] for key, one in state.items()}
-                    found.append((param[part], OptimizerView(view.name, view.hyper, kept), values[here], own[here]))
-        if found:
-            params, views, grads, targets = zip(*found, strict=True)
+                    of_part = {key: value if key == "step" else value[part] for key, value in state.items()}
+                    partial_view = OptimizerView(view.name, view.hyper, of_part)
+                    overlaps.append((param[part], partial_view, values[here], levels[here]))
+        if overlaps:
+            params, views, grads, targets = zip(*overlaps, strict=True)
             options: dict[str, Any] = {"ladder": policy.ladder, "scale": policy.scale, "loss_scale": policy.loss_scale}
             chosen = gpu.levels_batch(views, params, grads, **options)
             for target, levels in zip(targets, chosen, strict=True):
@@ -51,23 +53,23 @@ class GpuLevelChooser(LevelChooser):
     @cached_property
     def _steps(self) -> dict[int, float]:
         """Return the steps an optimizer has taken for each parameter, by where the parameter's segment begins."""
-        held = [(segment.begin, held.state.get("step", 0)) for segment, held in self._others if held is not None]
-        return dict(zip([begin for begin, _ in held], counted([step for _, step in held]), strict=True))
+        steps = [(segment.begin, entry.state.get("step", 0)) for segment, entry in self._others if entry is not None]
+        return dict(zip([begin for begin, _ in steps], counted([step for _, step in steps]), strict=True))
 
-    def _seen(self, segment: GradientSegment, held: OptimizerEntry) -> tuple[torch.Tensor, OptimizerView]:
+    def _view(self, segment: GradientSegment, entry: OptimizerEntry) -> tuple[torch.Tensor, OptimizerView]:
         """Return a parameter and its optimizer's state, flat, in the order of the gradient's memory."""
-        seen: Any = self._views.get(segment.begin)
-        if seen is None:
-            known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
+        kept: Any = self._views.get(segment.begin)
+        if kept is None:
+            known = {key: entry.state[key] for key in RULES[entry.name].state if entry.state.get(key) is not None}
             state: dict[str, Any] = {
-                key: self._steps[segment.begin] if key == "step" else flat_tensor(one, segment.stride)
-                for key, one in known.items()
+                key: self._steps[segment.begin] if key == "step" else flat_tensor(value, segment.stride)
+                for key, value in known.items()
             }
-            seen = flat_tensor(segment.param, segment.stride), OptimizerView(held.name, held.hyper, state)
-            self._views[segment.begin] = seen
-        found: tuple[torch.Tensor, OptimizerView] = seen
-        return found
+            kept = flat_tensor(segment.param, segment.stride), OptimizerView(entry.name, entry.hyper, state)
+            self._views[segment.begin] = kept
+        view: tuple[torch.Tensor, OptimizerView] = kept
+        return view
 
     def _sorted(self, plain: bool) -> tuple[list[TensorBatch], list[tuple[GradientSegment, OptimizerEntry | None]]]:
-        """Leave every tensor to itself: on the GPU one launch takes them all anyway."""
-        return [], [(segment, self._held(segment.param)) for segment in self.gradients.segments]
+        """Leave every tensor by itself: on the GPU one launch takes them all anyway."""
+        return [], [(segment, self._entry(segment.param)) for segment in self.gradients.segments]

@@ -1,4 +1,4 @@
-"""At what level each value of a buffer may be sent: the optimizers' rules, read anew at every step."""
+"""The choice of a level for each value of a buffer, by the optimizers' rules, read anew at every step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...truncation.optimizers import RULES, OptimizerView, arrays_of, formula_fo
 from ..gradients import Gradients, GradientSegment, flat_array
 from ..modes import NearLossless
 
-_STATES = 3  #: state arrays at most that a rule reads
+_MAX_STATES = 3  #: state arrays that a rule reads
 
 
 class OptimizerEntry(NamedTuple):
@@ -54,6 +54,9 @@ class TensorBatch(NamedTuple):
 class LevelChooser:
     """Chooses the levels of a near-lossless all-reduce, from the optimizers as they are now.
 
+    Most tensors lie in memory as their gradients do: kernels find the levels of all of these in one call, from a table
+    of addresses. The others are copied into the gradient's order, and done one by one.
+
     Args:
         mode: the mode, with the optimizers.
         gradients: the parameters whose gradients the buffer holds.
@@ -75,9 +78,9 @@ class LevelChooser:
             for param in group["params"]
         }
         self._hypers: dict[int, tuple[Mapping[str, Any], Sequence[tuple[str, bool]]]] = {}
-        self._kept: list[Any] = []  #: what the tables have addresses of
+        self._referenced: list[Any] = []  #: the tensors whose addresses are in tables, which must live as long
         self._views: dict[int, tuple[OptimizerView, np.ndarray]] = {}
-        self._many, self._others = self._sorted(dtype.name == "float32")
+        self._batches, self._others = self._sorted(dtype.name == "float32")
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
         """Write the levels of a range of the buffer.
@@ -89,82 +92,85 @@ class LevelChooser:
             out: uint8, as many.
         """
         end = begin + len(values)
-        for many in self._many:
-            first = int(np.searchsorted(many.ends, begin, side="right"))
-            many.kernel(out, values, begin, many.table[first:], *many.terms[kind])
-        for segment, held in self._others:
+        for batch in self._batches:
+            first = int(np.searchsorted(batch.ends, begin, side="right"))
+            batch.kernel(out, values, begin, batch.table[first:], *batch.terms[kind])
+        for segment, entry in self._others:
             low, high = max(segment.begin, begin), min(segment.end, end)
             if low < high:
                 part, here = slice(low - segment.begin, high - segment.begin), slice(low - begin, high - begin)
-                self._levels(segment, held, part, values[here], kind, out[here])
+                self._levels(segment, entry, part, values[here], kind, out[here])
 
     def _levels(
         self,
         segment: GradientSegment,
-        held: OptimizerEntry | None,
+        entry: OptimizerEntry | None,
         part: slice,
         values: np.ndarray,
         kind: int,
         out: np.ndarray,
     ) -> None:
-        """Write the levels of some values of one tensor; 0 where no optimizer holds it."""
-        if held is None:
+        """Write the levels of the values of a part of one tensor; 0 where no optimizer holds it."""
+        if entry is None:
             out[:] = 0
             return
-        seen = self._views.get(segment.begin)
-        if seen is None:
-            seen = self._views[segment.begin] = _view(segment, held)
-        known, param = seen
-        state = {key: value[part] if isinstance(value, np.ndarray) else value for key, value in known.state.items()}
-        view, policy = OptimizerView(known.name, known.hyper, state), self.policies[kind]
+        if segment.begin not in self._views:
+            self._views[segment.begin] = _view(segment, entry)
+        whole, param = self._views[segment.begin]
+        state = {key: value[part] if isinstance(value, np.ndarray) else value for key, value in whole.state.items()}
+        view, policy = OptimizerView(whole.name, whole.hyper, state), self.policies[kind]
         ladder, scale, loss_scale = policy.ladder, policy.scale, policy.loss_scale
         levels_for(view, param[part], values, ladder=ladder, scale=scale, loss_scale=loss_scale, out=out)
 
     def _sorted(self, plain: bool) -> tuple[list[TensorBatch], list[tuple[GradientSegment, OptimizerEntry | None]]]:
-        """Return the tensors that kernels for many can take, and all others; ``plain``: the buffer is float32."""
+        """Return the tensors that kernels for many can take, in batches, and all others.
+
+        Args:
+            plain: True if the buffer is float32, for which there are such kernels.
+        """
         rows: dict[Any, list[list[int]]] = {}
         terms: dict[Any, list[list[Any]]] = {}  # by kernel, then by kind
         numbers: dict[Any, tuple[Any, int] | None] = {}
         others = []
         for segment in self.gradients.segments:
-            held = self._held(segment.param)
-            found = _addresses(segment, held) if plain and held is not None else None
-            if held is None or found is None:
-                others.append((segment, held))
+            entry = self._entry(segment.param)
+            addressed = _addresses(segment, entry) if plain and entry is not None else None
+            if entry is None or addressed is None:
+                others.append((segment, entry))
                 continue
-            addresses, tensors = found
-            step = held.state.get("step", 0)
-            key = (held.group, float(step), len(tensors))
+            addresses, tensors = addressed
+            # Parameters of one group, as many steps old, with the same states share the constants of their rule.
+            step = entry.state.get("step", 0)
+            key = (entry.group, float(step), len(tensors))
             if key not in numbers:
-                numbers[key] = self._number(held, terms)
+                numbers[key] = self._number(entry, terms)
             number = numbers[key]
             if number is None:
-                others.append((segment, held))
+                others.append((segment, entry))
                 continue
-            self._kept.append(tensors)
+            self._referenced.append(tensors)
             rows.setdefault(number[0], []).append([segment.begin, segment.end, number[1], *addresses])
-        return [_many(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
+        return [_batch(kernel, rows[kernel], terms[kernel]) for kernel in rows], others
 
-    def _number(self, held: OptimizerEntry, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
+    def _number(self, entry: OptimizerEntry, terms: dict[Any, list[list[Any]]]) -> tuple[Any, int] | None:
         """Return the kernel for a parameter's rule, and the number of its constants among those of that kernel.
 
         Returns None where no kernel for many tensors will do.
         """
-        view = OptimizerView(held.name, held.hyper, held.state)
+        view = OptimizerView(entry.name, entry.hyper, entry.state)
         formulas = [formula_for(view, policy, "float32") for policy in self.policies]
-        wanted = [terms_of(formula, policy) for formula, policy in zip(formulas, self.policies, strict=True)]
-        if None in wanted:
+        by_kind = [terms_of(formula, policy) for formula, policy in zip(formulas, self.policies, strict=True)]
+        if None in by_kind:
             return None
-        kinds = terms.setdefault(formulas[0].kernel, [[], []])
-        for kind, one in zip(kinds, wanted, strict=True):
-            kind.append(one)
-        return formulas[0].kernel, len(kinds[0]) - 1
+        of_kernel = terms.setdefault(formulas[0].kernel, [[], []])
+        for of_kind, arguments in zip(of_kernel, by_kind, strict=True):
+            of_kind.append(arguments)
+        return formulas[0].kernel, len(of_kernel[0]) - 1
 
-    def _held(self, param: torch.Tensor) -> OptimizerEntry | None:
-        found = self._groups.get(id(param))
-        if found is None:
+    def _entry(self, param: torch.Tensor) -> OptimizerEntry | None:
+        if id(param) not in self._groups:
             return None
-        name, group, states = found
+        name, group, states = self._groups[id(param)]
         if id(group) not in self._hypers:  # read once
             hyper = hyper_from(name, group)
             keys = [(key, initial is None) for key, initial in arrays_of(OptimizerView(name, hyper, {}))]
@@ -172,15 +178,15 @@ class LevelChooser:
         return OptimizerEntry(name, id(group), *self._hypers[id(group)], states.get(param, {}))
 
 
-def _addresses(segment: GradientSegment, held: OptimizerEntry) -> tuple[list[int], list[torch.Tensor]] | None:
+def _addresses(segment: GradientSegment, entry: OptimizerEntry) -> tuple[list[int], list[torch.Tensor]] | None:
     """Return the addresses of a parameter and its state, and the tensors.
 
     Returns None unless all are float32 in the gradient's order.
     """
     tensors = [segment.param]
     addresses = [tensors[0].data_ptr()]
-    for key, optional in held.keys:
-        tensor = held.state.get(key)
+    for key, optional in entry.keys:
+        tensor = entry.state.get(key)
         if tensor is None and not optional:
             return None
         addresses.append(0 if tensor is None else tensor.data_ptr())
@@ -190,18 +196,18 @@ def _addresses(segment: GradientSegment, held: OptimizerEntry) -> tuple[list[int
         fit = tensor.dtype == torch.float32 and tensor.is_cpu and tensor.shape == segment.param.shape
         if not fit or tensor.stride() != segment.stride or tensor.numel() != segment.end - segment.begin:
             return None
-    return [*addresses, *[0] * (1 + _STATES - len(addresses))], tensors
+    return [*addresses, *[0] * (1 + _MAX_STATES - len(addresses))], tensors
 
 
-def _many(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> TensorBatch:
+def _batch(kernel: Any, rows: list[list[int]], terms: list[list[Any]]) -> TensorBatch:
     table = np.array(rows, np.int64)
     by_kind = [(np.array([k for k, *_ in kind], np.float32), *kind[0][1:]) for kind in terms]
     return TensorBatch(kernel.of_many, table, table[:, 1].copy(), tuple(by_kind))
 
 
-def _view(segment: GradientSegment, held: OptimizerEntry) -> tuple[OptimizerView, np.ndarray]:
+def _view(segment: GradientSegment, entry: OptimizerEntry) -> tuple[OptimizerView, np.ndarray]:
     """Return the optimizer's view of a tensor, and the parameter, in the order of the gradient's memory."""
-    known = {key: held.state[key] for key in RULES[held.name].state if held.state.get(key) is not None}
+    known = {key: entry.state[key] for key in RULES[entry.name].state if entry.state.get(key) is not None}
     stride = segment.stride
     state = {key: float(value) if key == "step" else flat_array(value, stride) for key, value in known.items()}
-    return OptimizerView(held.name, held.hyper, state), flat_array(segment.param, stride)
+    return OptimizerView(entry.name, entry.hyper, state), flat_array(segment.param, stride)

@@ -19,7 +19,7 @@ Who sends what to whom, for three ranks and the pieces a, b, c, which ranks 0, 1
     advance()      decode b, c         decode c, a         decode a, b
                    receipt -> 1, 2     receipt -> 2, 0     receipt -> 0, 1     nobody goes on before all have everything
 
-For two ranks and the only owner of a piece, which is both::
+Two ranks both own every piece::
 
     begin()        a0 -> 1             a1 -> 0
     advance()      a = a0 + a1         a = a0 + a1                             the same bits: rounded, then added

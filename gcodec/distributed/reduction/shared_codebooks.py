@@ -4,7 +4,11 @@ GComp (SoCC '24, Figure 8 and "Dynamic adjustment of the Huffman table") renews 
 the end of every step, the ranks begin to sum a few numbers; at the end of the next one they read the sums, and where
 these say that a refresh is due, begin to sum their histograms; at the end of the step after that each rank builds the
 same codebooks from the same sums, and uses them from then on. Nothing waits for a sum that was not begun a step before,
-and as all of it happens in one lane, "from then on" is the same message on every rank.
+and as all of it happens in one lane, "from then on" is the same message on every rank::
+
+    end of step s        begin to sum bits paid, entropy and symbols
+    end of step s + 1    read these sums; if they say so, begin to sum histograms
+    end of step s + 2    read these, build the codebooks; they hold from the next step on
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from ..transport.message import agreement_of
 from .prediction_cache import PredictionCache
 
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
-_MOST = 8  #: codebooks in a frame
+_MAX_CODEBOOKS = 8  #: in a frame
 _MISFIT = 0.5  #: bits per symbol beyond the entropy from which a frame has a codebook of its own
 COUNTING = FixedCodebooks((), (), True)  #: plans without codebooks, for their counts
 
@@ -72,7 +76,7 @@ class Layer:
 
     def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
         self.cycle = CodebookCycle(head_bits, n_levels, interval=refresh.interval, trigger=refresh.trigger)
-        self.recent = np.zeros_like(self.cycle.histogram)  #: counted in the current step
+        self.recent = np.zeros_like(self.cycle.histogram)
 
     @property
     def form(self) -> tuple[int, int]:
@@ -81,7 +85,7 @@ class Layer:
 
 
 class Spent(NamedTuple):
-    """The cost of some symbols.
+    """The cost of a step's symbols.
 
     Attributes:
         paid: bits that they took.
@@ -98,6 +102,17 @@ class SharedCodebooks:
     """Keeps the shared codebooks of a hook, by parameter number: the order in which parameters were first seen.
 
     Its methods must be called in the same order on all ranks, but for those that count.
+
+    Args:
+        refresh: when codebooks are renewed.
+
+    Attributes:
+        options: how frames are planned that use these codebooks.
+        prediction_cache: which pieces are smaller with predicted blocks, as long as the codebooks hold.
+        layers: the counts and the codebook of each parameter, by number.
+        paid: bits that this step's symbols have taken so far.
+        digest: stands for the codebooks in use; the same on all ranks.
+        unmade: True if there are layers that have not been counted for a codebook yet.
     """
 
     def __init__(self, refresh: Refresh) -> None:
@@ -105,11 +120,11 @@ class SharedCodebooks:
         self.prediction_cache = PredictionCache()
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0
-        self.digest = 0  #: stands for the codebooks in use
+        self.digest = 0
         self._by_hash: dict[int, Codebook] = {}
-        self.unmade = False  #: whether there are layers that have not been counted for a codebook yet
+        self.unmade = False
         self._taken: dict[int, tuple[int, int]] = {}  #: forms of the layers whose histograms are being summed
-        self._given: dict[bytes, FixedCodebooks | None] = {}  #: by owners, as long as the codebooks hold
+        self._for_frames: dict[bytes, FixedCodebooks | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
         """Make room for the parameters with these numbers, whose frames have this form."""
@@ -117,38 +132,48 @@ class SharedCodebooks:
             layer = self.layers.get(number)
             if layer is None or layer.form != (head_bits, n_levels):
                 self.layers[number], self.unmade = Layer(head_bits, n_levels, self.refresh), True
-                self._given.clear()
+                self._for_frames.clear()
 
-    def given(self, owners: np.ndarray) -> FixedCodebooks | None:
-        """Return the codebooks for a frame whose blocks belong to ``owners``, or None where there are none yet.
+    def for_frame(self, owners: np.ndarray) -> FixedCodebooks | None:
+        """Return the codebooks for a frame, or None where there are none yet.
 
-        ``owners`` are parameter numbers, int64[n_blocks].
+        Args:
+            owners: the number of the parameter that each block belongs to, int64[n_blocks].
         """
         key = owners.tobytes()
-        if key not in self._given:
-            self._given[key] = self._gather(owners)
-        return self._given[key]
+        if key not in self._for_frames:
+            self._for_frames[key] = self._gather(owners)
+        return self._for_frames[key]
 
     def _gather(self, owners: np.ndarray) -> FixedCodebooks | None:
         numbers, counts = np.unique(owners, return_counts=True)
+        # If there are more codebooks than a frame may have, those of the parameters with most blocks go first.
         ranked = sorted(zip(-counts, numbers.tolist(), strict=True))
         versions = [(number, self.layers[number].cycle.current) for _, number in ranked]
-        held = [(number, version.codebook) for number, version in versions if version is not None][:_MOST]
-        if not held:
+        chosen = [(number, version.codebook) for number, version in versions if version is not None][:_MAX_CODEBOOKS]
+        if not chosen:
             return None
-        records = tuple(book.reference(FIRST_ID + number) for number, book in held)
-        return FixedCodebooks(tuple(book for _, book in held), records, True)
+        records = tuple(book.reference(FIRST_ID + number) for number, book in chosen)
+        return FixedCodebooks(tuple(book for _, book in chosen), records, True)
 
     def find(self, codebook_id: int, digest: int) -> Codebook | None:
         """Return the codebook that a frame names, or None if there is no such codebook."""
         return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
 
     def count(self, owners: np.ndarray, plan: FramePlan) -> bool:
-        """Add what a plan has counted. Return True if its codebooks suit it."""
+        """Add the symbols of a frame to the histograms of the parameters that its blocks belong to.
+
+        Args:
+            owners: the number of the parameter that each block belongs to, int64[n_blocks].
+            plan: the plan of the frame, which has counted them.
+
+        Returns:
+            True if the plan's codebooks suit the frame: they come close enough to the entropy.
+        """
         whole, numbers = plan.histogram, set(owners.tolist())
         for number in numbers:
-            own = whole if len(numbers) == 1 else plan.counts[owners == number].sum(axis=0, dtype=np.uint64)
-            self.layers[number].recent += own
+            of_layer = whole if len(numbers) == 1 else plan.counts[owners == number].sum(axis=0, dtype=np.uint64)
+            self.layers[number].recent += of_layer
         if not plan.codebooks:
             return True
         bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
@@ -163,7 +188,7 @@ class SharedCodebooks:
         for layer in self.layers.values():
             entropy += int(code_costs.entropy_fixed(layer.recent)) / 256
             symbols += float(layer.recent.sum())
-            layer.cycle.histogram >>= np.uint64(2)  # the past fades, so that a change soon shows
+            layer.cycle.histogram >>= np.uint64(2)  # earlier steps count a quarter, so that a change soon shows
             layer.cycle.count(layer.recent)
             layer.recent[:] = 0
         spent = Spent(self.paid, entropy, symbols)
@@ -177,9 +202,14 @@ class SharedCodebooks:
         return np.concatenate([np.zeros(0, np.uint64), *parts]).astype(np.int64)
 
     def renew(self, numbers: Sequence[int], histograms: np.ndarray, step: int) -> None:
-        """Build the codebooks that hold from ``step`` on from the summed histograms of the layers ``numbers``.
+        """Build new codebooks, which are the same on all ranks.
 
-        Layers that have had another form since these were counted are left out: mode or type are others now.
+        Layers that have had another form since they were counted are left out: mode or type are others now.
+
+        Args:
+            numbers: the layers that were counted, in ascending order.
+            histograms: their histograms, summed over all ranks, end to end: int64.
+            step: the step from which the codebooks hold.
         """
         at = 0
         for number in numbers:
@@ -194,7 +224,8 @@ class SharedCodebooks:
         self._remember()
 
     def _remember(self) -> None:
-        self._given.clear()
+        """Put what depends on the codebooks in use in agreement with them."""
+        self._for_frames.clear()
         self.prediction_cache.forget()
         versions = [layer.cycle.current for layer in self.layers.values()]
         self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
@@ -203,7 +234,7 @@ class SharedCodebooks:
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state that all ranks have in common and the state of this rank: arrays and numbers."""
         shared: dict[str, Any] = {}
-        own: dict[str, Any] = {"paid": self.paid}
+        counts: dict[str, Any] = {"paid": self.paid}
         for number, layer in self.layers.items():
             version, key = layer.cycle.current, str(number)
             shared[key] = {
@@ -213,25 +244,33 @@ class SharedCodebooks:
                 "step": 0 if version is None else version.step,
                 "codebook": np.frombuffer(b"" if version is None else version.codebook.record, np.uint8),
             }
-            own[key] = {"histogram": layer.cycle.histogram.astype(np.int64), "recent": layer.recent.astype(np.int64)}
-        return shared, own
+            counts[key] = {
+                "histogram": layer.cycle.histogram.astype(np.int64),
+                "recent": layer.recent.astype(np.int64),
+            }
+        return shared, counts
 
-    def load_state_dict(self, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Go on from what :meth:`state_dict` returned; without ``own`` counting starts again.
+    def load_state_dict(self, shared: dict[str, Any], counts: dict[str, Any] | None) -> None:
+        """Go on from what :meth:`state_dict` returned.
 
-        Raises Corruption for a damaged codebook.
+        Args:
+            shared: the state that all ranks have in common.
+            counts: the state of this rank; None if there is none: counting starts again.
+
+        Raises:
+            Corruption: a codebook is damaged.
         """
         self.layers.clear()
         self._taken.clear()
-        for key, one in shared.items():
-            layer = self.layers[int(key)] = Layer(int(one["head_bits"]), int(one["n_levels"]), self.refresh)
-            if one["version"]:
-                record = one["codebook"].astype(np.uint8).tobytes()
+        for key, saved in shared.items():
+            layer = self.layers[int(key)] = Layer(int(saved["head_bits"]), int(saved["n_levels"]), self.refresh)
+            if saved["version"]:
+                record = saved["codebook"].astype(np.uint8).tobytes()
                 book, _ = read_inline(record, 0, layer.cycle.n_levels, layer.cycle.head_bits)
-                layer.cycle.current = Version(int(one["version"]), int(one["step"]), book, True)
-                layer.cycle.step = int(one["step"])
-            if own is not None:
-                layer.cycle.histogram[:] = own[key]["histogram"].astype(np.uint64)
-                layer.recent[:] = own[key]["recent"].astype(np.uint64)
-        self.paid = 0.0 if own is None else float(own["paid"])
+                layer.cycle.current = Version(int(saved["version"]), int(saved["step"]), book, True)
+                layer.cycle.step = int(saved["step"])
+            if counts is not None:
+                layer.cycle.histogram[:] = counts[key]["histogram"].astype(np.uint64)
+                layer.recent[:] = counts[key]["recent"].astype(np.uint64)
+        self.paid = 0.0 if counts is None else float(counts["paid"])
         self._remember()

@@ -8,7 +8,7 @@ import torch
 from ...dtypes import DTYPES, DType
 
 _NARROW = {t.name: getattr(torch, t.name) for t in DTYPES if t.sums_in_float32}
-_CHUNK = 1 << 15  #: values that stay in the nearest caches from the sum to the division
+_CHUNK = 1 << 15  #: values that stay in a core's caches from the sum to the division
 
 
 class RankSum:
@@ -23,16 +23,20 @@ class RankSum:
 
     Args:
         dtype: type of the terms, each given as bits, uintW[n].
-        most: values of a term at most.
+        max_values: values of the longest term.
     """
 
-    def __init__(self, dtype: DType, most: int) -> None:
+    def __init__(self, dtype: DType, max_values: int) -> None:
         self.dtype = dtype
-        self._memory = np.empty(most, "float32" if dtype.name in _NARROW else dtype.name)
+        self._memory = np.empty(max_values, "float32" if dtype.name in _NARROW else dtype.name)
         self._total: np.ndarray | None = None
 
     def add(self, bits: np.ndarray) -> None:
-        """Add the next term, but for the last. The first one must stay as it is until the next call is over."""
+        """Add the next term, but not the last one. The first must stay as it is until the next call is over.
+
+        Args:
+            bits: the term, uintW[n].
+        """
         term = self._floats(bits)
         if self._total is None:
             self._total = term
@@ -66,7 +70,7 @@ class RankSum:
                 np.add(total, term, out=result)
             if divisor & divisor - 1:
                 np.divide(result, result.dtype.type(divisor), out=result)
-            elif divisor != 1:  # the same, and faster
+            elif divisor != 1:  # by a power of two: the product has the same bits, and is faster
                 np.multiply(result, result.dtype.type(1 / divisor), out=result)
 
     def _floats(self, bits: np.ndarray) -> np.ndarray:
