@@ -1,1 +1,1 @@
-"""Averages of many gradients over ranks, and what is kept from step to step: residuals, momentum, state."""
+"""Averages of many gradients over ranks, and the memory between steps: residuals, momentum, state."""

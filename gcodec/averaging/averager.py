@@ -1,4 +1,4 @@
-"""The average of many gradients over ranks: which tensor is compressed how, and what is kept of each.
+"""The average of many gradients over ranks: how each tensor is compressed, and what is kept of it.
 
 One rank's side. Like a compressor's, its work is a conversation, so that it runs in one process (``simulate``) as well
 as on real ranks (``distributed``).
@@ -37,8 +37,8 @@ class CompressionPlan:
     Small tensors and vectors are sent dense: they are a thousandth of a model, and biases and norms suffer most.
 
     Attributes:
-        compressor: Of the tensors that are not sent dense.
-        feedback: Carries what is left out to the next step; None: it is lost.
+        compressor: The compressor of the tensors that are not sent dense.
+        feedback: Carries what is left out to the next step; None to drop it.
         smallest: Tensors of fewer values are sent dense.
         vectors: Compress tensors of one dimension, too.
     """
@@ -66,7 +66,7 @@ class CompressionPlan:
 
 @dataclass
 class Count:
-    """Counts of what some averages took on one rank.
+    """Counts of what averages took on one rank.
 
     Attributes:
         tensors: Tensors averaged.
@@ -74,7 +74,7 @@ class Count:
         values: Values of all tensors.
         raw_bytes: Bytes of these values.
         floats: Floats sent, as papers count them, without indices.
-        payload_bytes: Bytes handed over (``batching.Sent``).
+        payload_bytes: Bytes handed to the network, without headers (``batching.Sent``).
     """
 
     tensors: int = 0
@@ -95,32 +95,40 @@ class Count:
         return self.values / self.floats if self.floats else math.nan
 
     def add(self, other: Count) -> None:
-        """Add another's counts."""
-        own = vars(self)
+        """Add the counts of another object to those of this one."""
+        counts = vars(self)
         for name, value in vars(other).items():
-            own[name] += value
+            counts[name] += value
 
 
 _DENSE = Dense()
+_PROBED = 1024  #: values that are looked at before all of a tensor is
 
 Watch = Callable[[str, torch.Tensor, Outcome], None]
 
 
-_SOME = 1024  #: values of which one is not zero, as a rule, where any is
-
-
 def _is_zero(gradient: torch.Tensor) -> bool:
     flat = gradient.reshape(-1)
-    return not (flat[:_SOME].any() or flat.any())
+    # Where any value is not zero, one of the first ones is, as a rule: the whole tensor is rarely read.
+    return not (flat[:_PROBED].any() or flat.any())
 
 
 class Averager:
-    """Averages the gradients of a model on one rank, step after step; everything is known by a tensor's name.
+    """Averages the gradients of a model on one rank, step after step. Tensors are told apart by their names.
 
-    ``compressors``: settings of single tensors, in place of the plan's; changed between steps, on all ranks alike.
-    ``watch``: called with every name, what was compressed (in memory that is used again), and its outcome.
-    ``skips_zeros``: where a gradient is zero as a whole on this rank, nothing that is kept of it is sent, but waits.
-    ``total``: counts of all steps; ``last``: of each tensor's last step.
+    Args:
+        plan: Which tensors are compressed, by what, and what is kept of them.
+        rank: This rank.
+        size: The number of ranks.
+
+    Attributes:
+        compressors: Compressors of single tensors by name, in place of the plan's; changed between steps, on all ranks
+            alike.
+        memories: What is kept of each tensor, by name.
+        watch: Called with every name, what was compressed (in memory that is used again), and its outcome.
+        skips_zeros: True if residuals are not added to gradients that are zero as a whole, but wait for a later step.
+        total: Counts of all steps.
+        last: Counts of each tensor's last step, by name.
     """
 
     def __init__(self, plan: CompressionPlan, rank: int = 0, size: int = 1) -> None:
@@ -138,7 +146,7 @@ class Averager:
         return self.compressors.get(name, self.plan.compressor)
 
     def feedback_of(self, gradient: torch.Tensor) -> Feedback | None:
-        """Return what carries earlier steps' residuals into this gradient; None for nothing."""
+        """Return the feedback that adds earlier steps' residuals to this gradient, or None if none does."""
         return None if self.skips_zeros and _is_zero(gradient) else self.plan.feedback
 
     def average(
@@ -147,33 +155,44 @@ class Averager:
         params: Mapping[str, torch.Tensor] | None = None,
         in_place: bool = False,
     ) -> Generator[Request, Any, dict[str, torch.Tensor]]:
-        """Return the conversation about some tensors, which returns their averages by name.
+        """Return the conversation that averages gradients.
+
+        The conversations about all tensors run side by side, so that they share messages.
 
         Args:
-            gradients: By name: the same names in the same order on all ranks.
-            params: The parameters whose gradients these are, for compressors that look at them.
+            gradients: Gradients by name: the same names in the same order on all ranks.
+            params: The parameters whose gradients these are, by name, for compressors that look at them.
             in_place: Write averages into the gradients' memory.
+
+        Returns:
+            A generator of requests, which returns the averages by name.
         """
-        sent = yield from batch_conversations(
-            [self._one(name, x, (params or {}).get(name), in_place) for name, x in gradients.items()], self.rank
-        )
-        for name, one in zip(gradients, sent, strict=True):
-            self.last[name].payload_bytes = one.payload_bytes
+        conversations = [
+            self._average_tensor(name, gradient, (params or {}).get(name), in_place)
+            for name, gradient in gradients.items()
+        ]
+        sent = yield from batch_conversations(conversations, self.rank)
+        for name, result in zip(gradients, sent, strict=True):
+            self.last[name].payload_bytes = result.payload_bytes
             self.total.add(self.last[name])
         if in_place:
             return dict(gradients)
-        return {name: one.outcome.average for name, one in zip(gradients, sent, strict=True)}
+        return {name: result.outcome.average for name, result in zip(gradients, sent, strict=True)}
 
-    def _one(self, name: str, gradient: torch.Tensor, param: torch.Tensor | None, in_place: bool) -> Conversation:
+    def _average_tensor(
+        self, name: str, gradient: torch.Tensor, param: torch.Tensor | None, in_place: bool
+    ) -> Conversation:
+        """Return the conversation about one tensor: feedback, compressor, feedback."""
         check_gradient(gradient)
         gradient = gradient.detach()
         place, memory = Place(self.rank, self.size, name, param), self.memories.setdefault(name, {})
         compressor, feedback = self.compressor_of(name, gradient), self.feedback_of(gradient)
         carried = Carried(gradient) if feedback is None else feedback.before(gradient, memory, place, in_place)
-        shown = carried.corrected.to(gradient.dtype)
-        if not (compressor.carries_nan or is_finite(shown)):
-            shown = torch.full_like(shown, math.nan)  # so that the average of no rank is finite, whatever is left out
-        outcome = yield from compressor.compress(shown, memory, place)
+        narrowed = carried.corrected.to(gradient.dtype)
+        # A compressor may leave out the value that is not finite: make all of them so, and the average on every rank.
+        if not (compressor.carries_nan or is_finite(narrowed)):
+            narrowed = torch.full_like(narrowed, math.nan)
+        outcome = yield from compressor.compress(narrowed, memory, place)
         if self.watch is not None:
             self.watch(name, carried.corrected, outcome)
         finite = outcome.finite
@@ -186,7 +205,7 @@ class Averager:
         return outcome
 
     def residual(self, name: str) -> torch.Tensor | None:
-        """Return the residual of a tensor, what was left out of its gradients so far; None for nothing."""
+        """Return the residual of a tensor, the sum of what was left out of its gradients so far, or None for none."""
         return self.memories.get(name, {}).get("residual")
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,11 +213,11 @@ class Averager:
 
         Settings are not in it: they come with the program, or with what changes them.
         """
-        kept = {name: _copy(memory) for name, memory in self.memories.items() if memory}
-        return {"version": 1, "rank": self.rank, "size": self.size, "tensors": kept}
+        tensors = {name: _copy(memory) for name, memory in self.memories.items() if memory}
+        return {"version": 1, "rank": self.rank, "size": self.size, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, bit for bit. Raises InvalidArgument for another version's, or another rank's."""
+        """Go on from a :meth:`state_dict`, bit for bit. Raises InvalidArgument for another version's or rank's."""
         identity = tuple(state.get(key) for key in ("version", "rank", "size"))
         if identity != (1, self.rank, self.size):
             raise InvalidArgument(

@@ -1,5 +1,4 @@
-"""Memory from step to step around a compressor: residuals, momentum, and densities that fall during
-warm-up."""
+"""Memory from step to step around a compressor: residuals, momentum, and densities that fall during warm-up."""
 
 from __future__ import annotations
 
@@ -19,29 +18,47 @@ class Carried(NamedTuple):
     """A gradient with what earlier steps have left of theirs.
 
     Attributes:
-        corrected: What to compress, in the dtype in which it is added up.
-        room: Memory like it that the next residual may take, if there is any.
+        corrected: The tensor to compress, in the dtype in which sums are made.
+        buffer: Memory of the same shape and dtype that the next residual may take, if there is any.
         momentum: The momentum that it came from, if any.
     """
 
     corrected: torch.Tensor
-    room: torch.Tensor | None = None
+    buffer: torch.Tensor | None = None
     momentum: torch.Tensor | None = None
 
 
 class Feedback(ABC):
-    """Two halves of a step: what to compress, and what to keep. ``before`` changes nothing that is kept, so that a step
-    whose average is not finite can be left out."""
+    """A rule for what to compress in a gradient's place, and what to keep for later steps.
 
-    needs_optimizer: ClassVar[bool] = False  #: for :meth:`check`
+    ``before`` changes nothing that is kept, so that a step whose average is not finite can be left out.
+
+    Attributes:
+        needs_optimizer: True if :meth:`check` must be called with the optimizer.
+    """
+
+    needs_optimizer: ClassVar[bool] = False
 
     @abstractmethod
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
-        """Return what to compress in a gradient's place; ``in_place``: in its memory, where that is of use."""
+        """Return the tensor to compress in a gradient's place.
+
+        Args:
+            gradient: The gradient.
+            memory: What is kept of it.
+            place: The tensor's name, the rank and the number of ranks.
+            in_place: Use the gradient's memory, where that saves some.
+        """
 
     @abstractmethod
     def after(self, carried: Carried, outcome: Outcome, memory: Memory) -> None:
-        """Keep what was not sent."""
+        """Keep what was not sent.
+
+        Args:
+            carried: What :meth:`before` returned.
+            outcome: What the compressor returned.
+            memory: What is kept of the tensor, to be changed.
+        """
 
     def check(self, optimizer: Any) -> None:  # noqa: B027 - most go with any
         """Raise InvalidArgument for an optimizer that this must not be combined with."""
@@ -49,12 +66,16 @@ class Feedback(ABC):
 
 @dataclass(frozen=True)
 class ErrorFeedback(Feedback):
-    """The residual: what was left out of a gradient is added to the next one (Seide et al., 2014; Karimireddy et al.,
-    ICML 2019).
+    """The residual: what was left out of a gradient is added to the next one.
 
     It telescopes: on every rank the sum of contributions plus the residual is the sum of gradients, but for rounding,
-    whatever the compressor and however often it is changed. ``decay``: what the residual is multiplied by before it is
-    added; less than 1 forgets, and gives that up.
+    whatever the compressor and however often it is changed. Sources: Seide et al., 2014; Karimireddy et al., ICML 2019.
+
+    Attributes:
+        decay: The factor of the residual before it is added; less than 1 forgets, and gives up that the sum telescopes.
+
+    Raises:
+        InvalidArgument: ``decay`` is out of its range.
     """
 
     decay: float = 1.0
@@ -75,13 +96,21 @@ class ErrorFeedback(Feedback):
 
 @dataclass(frozen=True)
 class MomentumCorrection(Feedback):
-    """DGC's recipe for SGD with momentum (Lin et al., ICLR 2018): momentum is applied on
-    each rank before what it gives is accumulated and compressed. The optimizer must have none of its own.
+    """DGC's recipe for SGD with momentum: each rank applies momentum before it accumulates and compresses.
 
-    ``momentum``: its factor; ``nesterov``; ``masking``: momentum is forgotten where values were sent; ``clip``: a
-    gradient whose L2 norm exceeds clip / sqrt(W) is scaled down to it before anything else: tensor by tensor, where
-    the paper has one norm for the whole model, which a hook knows only when it is too late. Without masking and
-    clipping, all that is sent plus the residual is the sum of momenta.
+    The optimizer must have no momentum of its own. Without masking and clipping, all that is sent plus the residual is
+    the sum of momenta. Source: Lin et al., ICLR 2018. Deviation: gradients are clipped tensor by tensor, where the
+    paper has one norm for the whole model, which a hook knows only when it is too late.
+
+    Attributes:
+        momentum: The factor of the momentum.
+        nesterov: Use Nesterov's momentum.
+        masking: Forget the momentum where values were sent.
+        clip: A gradient whose L2 norm exceeds clip / sqrt(W) is scaled down to it before anything else; None for no
+            clipping.
+
+    Raises:
+        InvalidArgument: ``momentum`` or ``clip`` is out of its range.
     """
 
     needs_optimizer: ClassVar[bool] = True
@@ -97,7 +126,7 @@ class MomentumCorrection(Feedback):
             raise InvalidArgument(f"clip must be positive, or None, not {self.clip}")
 
     def before(self, gradient: torch.Tensor, memory: Memory, place: Place, in_place: bool = False) -> Carried:
-        room = gradient if in_place else None
+        buffer = gradient if in_place else None
         gradient = self._clipped(gradient.to(wide(gradient.dtype)), place.size)
         momentum = memory.get("momentum")
         if self.nesterov:
@@ -109,7 +138,7 @@ class MomentumCorrection(Feedback):
         residual = memory.get("residual")
         if residual is None:
             return Carried(step, None, momentum)
-        return _added(step, residual, 1.0, room)._replace(momentum=momentum)
+        return _added(step, residual, 1.0, buffer)._replace(momentum=momentum)
 
     def _clipped(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
         if self.clip is None:
@@ -134,30 +163,43 @@ class MomentumCorrection(Feedback):
                 )
 
 
-def _added(step: torch.Tensor, residual: torch.Tensor, share: float, room: torch.Tensor | None) -> Carried:
-    """A step's gradient and its share of the residual; in ``room``, if there is any and it is like both: then the next
-    residual may take the memory of this one, and no memory is new, which would cost as much as all else."""
-    if room is not None and _alike(room, residual) and _alike(step, residual):
-        return Carried(torch.add(step, residual, alpha=share, out=room), residual)
+def _added(step: torch.Tensor, residual: torch.Tensor, share: float, buffer: torch.Tensor | None) -> Carried:
+    """Add a share of the residual to a step's gradient.
+
+    The sum goes into ``buffer``, if there is one of the same layout: then the next residual may take the memory of this
+    one, and no memory is new, which would cost as much as everything else.
+    """
+    if buffer is not None and _alike(buffer, residual) and _alike(step, residual):
+        return Carried(torch.add(step, residual, alpha=share, out=buffer), residual)
     corrected = torch.add(step, residual, alpha=share)
     return Carried(corrected, corrected)
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.stride() == other.stride()
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and a.stride() == b.stride()
 
 
 def _keep_residual(carried: Carried, outcome: Outcome, memory: Memory) -> None:
-    if outcome.sent is carried.corrected:
+    if outcome.sent is carried.corrected:  # nothing was left out
         memory.pop("residual", None)
     else:
-        memory["residual"] = outcome.rest(carried.corrected, carried.room)
+        memory["residual"] = outcome.rest(carried.corrected, carried.buffer)
 
 
 @dataclass(frozen=True)
 class WarmUp(Compressor):
-    """A compressor whose density falls to its own in ``stages`` of ``steps`` each, exponentially (Lin et al., ICLR
-    2018): 25, 6.3, 1.6, 0.4 % and then 0.1 %, with the default."""
+    """A compressor whose density falls exponentially to its own, in stages.
+
+    With the defaults and a density of 0.1 %, these are 25, 6.3, 1.6 and 0.4 %. Source: Lin et al., ICLR 2018.
+
+    Attributes:
+        compressor: The compressor after the warm-up, which must have a density.
+        steps: Steps of a stage.
+        stages: The number of stages.
+
+    Raises:
+        InvalidArgument: An attribute is out of its range, or the compressor has no density.
+    """
 
     compressor: Compressor
     steps: int
@@ -171,7 +213,7 @@ class WarmUp(Compressor):
             raise InvalidArgument(f"compressor must have a density to warm up, which {self.compressor!r} has not")
 
     def setting(self, step: int) -> Compressor:
-        """The compressor of a step, counted from 0."""
+        """Return the compressor of a step, counted from 0."""
         stage = step // self.steps
         if stage >= self.stages:
             return self.compressor

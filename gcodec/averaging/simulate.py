@@ -1,4 +1,4 @@
-"""Ranks in one process: what a compressor does to training, without a network."""
+"""Ranks in one process, to see what a compressor does to training without a network."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ def run_conversations(conversations: Sequence[Generator[Request, Any, Any]]) -> 
 
     Sums are made in the order of ranks, as real ranks make them.
 
+    Args:
+        conversations: Each rank's conversation, by rank.
+
     Raises:
-        PeerError: Where ranks do not ask for the same.
+        PeerError: Ranks do not ask for the same.
     """
     answers: list[Any] = [None] * len(conversations)
     while True:
@@ -53,9 +56,17 @@ def _answers(requests: Sequence[Request], size: int) -> list[Any]:
 
 
 class Simulation:
-    """``size`` ranks that average the gradients of one model by a plan, or with a compressor and error feedback.
+    """Simulated ranks that average the gradients of one model.
 
-    ``ranks``: each one's :class:`Averager`, for its settings, residuals and counts.
+    Args:
+        size: The number of ranks.
+        plan: A plan, or a compressor, which gets error feedback.
+
+    Attributes:
+        ranks: Each rank's :class:`Averager`, with its settings, residuals and counts.
+
+    Raises:
+        InvalidArgument: ``size`` is less than 1.
     """
 
     def __init__(self, size: int, plan: CompressionPlan | Compressor) -> None:
@@ -67,14 +78,25 @@ class Simulation:
     def average(
         self, gradients: Sequence[Mapping[str, torch.Tensor]], params: Mapping[str, torch.Tensor] | None = None
     ) -> list[dict[str, torch.Tensor]]:
-        """Average the gradients of a step, by name, of each rank; return the averages that each rank arrives at."""
+        """Average the gradients of a step.
+
+        Args:
+            gradients: Each rank's gradients, by name.
+            params: The parameters by name, for compressors that look at them.
+
+        Returns:
+            The averages that each rank arrives at, by name.
+
+        Raises:
+            InvalidArgument: There are gradients of more or fewer ranks.
+        """
         if len(gradients) != len(self.ranks):
             raise InvalidArgument(f"gradients must be those of {len(self.ranks)} ranks, not of {len(gradients)}")
         pairs = zip(self.ranks, gradients, strict=True)
         return run_conversations([rank.average(of_rank, params) for rank, of_rank in pairs])
 
     def set(self, name: str, compressor: Compressor) -> None:
-        """Compress a tensor so from now on, on all ranks."""
+        """Set the compressor of a tensor on all ranks, for the steps to come."""
         for rank in self.ranks:
             rank.compressors[name] = compressor
 
@@ -82,8 +104,16 @@ class Simulation:
 def compress_on(
     compressor: Compressor, gradients: Sequence[torch.Tensor], memories: Sequence[dict[str, Any]] | None = None
 ) -> list[Any]:
-    """Each rank's :class:`~gcodec.compressors.Outcome` for one tensor, nothing around the compressor; ``memories``: of
-    each rank, which change."""
+    """Run a compressor on one tensor of each rank, with nothing around it.
+
+    Args:
+        compressor: The compressor.
+        gradients: Each rank's tensor.
+        memories: Each rank's memory of the tensor, which the compressor changes; default empty ones.
+
+    Returns:
+        Each rank's :class:`~gcodec.compressors.Outcome`.
+    """
     size = len(gradients)
     memories = [{} for _ in gradients] if memories is None else memories
     conversations: list[Conversation] = [

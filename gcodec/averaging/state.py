@@ -1,7 +1,8 @@
-"""State as any checkpoint takes it: a string, which also a distributed checkpoint restores whatever its length.
+"""States packed into strings, which every kind of checkpoint can save and restore.
 
-That one fills in what the new state has by name, tensors by their shape; a residual that is not there yet would be
-left out. In a string it is a frame: a few percent more than its bytes, less what the codec saves.
+A distributed checkpoint fills in what the new state has an entry for, tensors by their shape; a residual that is not
+there yet would be left out. Strings it restores whatever their length. A tensor in a string is a frame in base64: in
+all a few percent more than its bytes.
 """
 
 from __future__ import annotations
@@ -23,19 +24,26 @@ _PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain
 
 
 def pack_state(state: Any) -> str:
-    """Nested dictionaries and lists of numbers, strings, flags, arrays and tensors, as JSON."""
+    """Return a state as JSON: nested dictionaries and lists of numbers, strings, flags, arrays and tensors."""
     return json.dumps(_plain(state), default=_of_array)
 
 
 def unpack_state(text: str, device: torch.device | None = None) -> Any:
-    """The inverse of :func:`pack_state`, but for tuples, which come back as lists, and tensors of floats, which are on
-    ``device`` then: default the CPU. Raises Corruption."""
+    """Return the state that :func:`pack_state` was given. Tuples come back as lists.
+
+    Args:
+        text: What ``pack_state`` returned.
+        device: Where tensors of floats go; default the CPU.
+
+    Raises:
+        Corruption: The text is damaged.
+    """
     try:
         return json.loads(text, object_hook=partial(_restored, device=device))
     except GcodecError:
         raise
     except (ValueError, TypeError) as error:
-        raise Corruption(f"a state that no checkpoint has packed: {error}") from error
+        raise Corruption(f"a packed state is damaged: {error}") from error
 
 
 def pack_by_tensor(state: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -62,10 +70,10 @@ def unpack_by_tensor(packed: Mapping[str, Any], devices: Mapping[str, torch.devi
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if all(type(key) is str for key in value):
-            return {key: _plain(one) for key, one in value.items()}
-        return {_PAIRS: [[key, _plain(one)] for key, one in value.items()]}
+            return {key: _plain(item) for key, item in value.items()}
+        return {_PAIRS: [[key, _plain(item)] for key, item in value.items()]}  # JSON's keys are strings
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         if not value.is_floating_point():

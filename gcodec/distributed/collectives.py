@@ -30,8 +30,8 @@ from .transport.jobs import LaneJob, result_of
 from .transport.lane import Lane, lane_of
 from .transport.work import LaneWork
 
-_ROOMS, _ROOM_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes, at most
-_warm: set[tuple[torch.dtype, type, bool]] = set()
+_MAX_RESULTS, _MAX_RESULT_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes
+_compiled: set[tuple[torch.dtype, type, bool]] = set()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Collectives:
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._compared: set[dist.ProcessGroup] = set()
         self._bypasses: dict[Lane, GroupBypass] = {}
-        self._books: dict[Lane, CollectiveCodebooks] = {}
+        self._codebooks: dict[Lane, CollectiveCodebooks] = {}
 
     def stats(self) -> dict[str, float]:
         """Return the counts so far, by name, as in :class:`gcodec.distributed.stats.Counters`, and those of refreshes.
@@ -123,10 +123,10 @@ class Collectives:
         that torch makes itself have no seconds.
         """
         with self._lock:
-            counts = [books.stats for books in self._books.values()]
-            refreshes, n_bytes = sum(one.refreshes for one in counts), sum(one.refresh_bytes for one in counts)
-            found: list[dict[str, float]] = [{}, *(bypass.numbers for bypass in self._bypasses.values())]
-            return {**self._counters.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes, **found[-1]}
+            counts = [codebooks.stats for codebooks in self._codebooks.values()]
+            refreshes, n_bytes = sum(each.refreshes for each in counts), sum(each.refresh_bytes for each in counts)
+            trials: list[dict[str, float]] = [{}, *(bypass.numbers for bypass in self._bypasses.values())]
+            return {**self._counters.numbers(), "refreshes": refreshes, "refresh_bytes": n_bytes, **trials[-1]}
 
     def suits(self, tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> bool:
         """Return whether these tensors can be compressed. The answer is the same on all ranks.
@@ -140,15 +140,15 @@ class Collectives:
         first = tensors[0] if tensors else None
         if first is None or group.size() == 1 or first.dtype not in TYPES:
             return False
-        if any(one.layout != torch.strided or one.dtype != first.dtype for one in tensors):
+        if any(tensor.layout != torch.strided or tensor.dtype != first.dtype for tensor in tensors):
             return False
-        elsewhere = next((one.device.type for one in tensors if not one.is_cpu), None)
+        elsewhere = next((tensor.device.type for tensor in tensors if not tensor.is_cpu), None)
         if elsewhere is not None:
             raise Unsupported(f"{self.label}: tensors on {elsewhere} are not supported; only those in CPU memory are")
         if group not in self._compared:
             compare_options(group, self.options.terms, self.label)
             self._compared.add(group)
-        return sum(one.nbytes for one in tensors) >= max(self.options.smallest, 1)
+        return sum(tensor.nbytes for tensor in tensors) >= max(self.options.smallest, 1)
 
     def all_reduce(self, group: dist.ProcessGroup, tensors: list[torch.Tensor], mean: bool) -> LaneWork | None:
         """Start the all-reduce of tensors of one type, in place; they travel as one.
@@ -165,23 +165,23 @@ class Collectives:
         Raises:
             PeerError: the group's lane is broken, or takes nothing more.
         """
-        call = _Call("all-reduce", 2, sum(one.nbytes for one in tensors), tensors[0].dtype)
-        lane, kind, counters = self._begun(group, call)
+        call = _Call("all-reduce", 2, sum(tensor.nbytes for tensor in tensors), tensors[0].dtype)
+        lane, kind, counters = self._begin(group, call)
         if kind == DENSE:
             return None
-        parts = [one.detach().contiguous().view(-1) for one in tensors]
+        parts = [tensor.detach().contiguous().view(-1) for tensor in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
         if kind == DENSE_TIMED:
             result, job = flat, LaneJob(lambda: plain(lane, flat, mean, counters, self.label))
         else:
-            result = self._room(lane, flat)
+            result = self._result_for(lane, flat)
             request = ReduceRequest(lane, flat, result, self.options.mode, mean, counters, label=self.label)
-            job = _made_there(lambda: compressed(request, self._shared(lane, "reduce", flat), self.threads))
+            job = _made_on_lane(lambda: compressed(request, self._shared(lane, "reduce", flat), self.threads))
 
         def end() -> list[torch.Tensor]:
-            for one, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
-                one.detach().copy_(part.view(one.shape))
-            self._ended(lane, kind, call, counters)
+            for tensor, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
+                tensor.detach().copy_(part.view(tensor.shape))
+            self._end(lane, kind, call, counters)
             return tensors
 
         return LaneWork(lane.submit(_with_end([job], end, tensors)))
@@ -203,39 +203,39 @@ class Collectives:
             PeerError: the group's lane is broken, or takes nothing more.
         """
         call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
-        lane, kind, counters = self._begun(group, call)
+        lane, kind, counters = self._begin(group, call)
         if kind == DENSE:
             return None
-        flat = [(whole.detach().contiguous().view(-1), own.detach().contiguous().view(-1)) for whole, own in pairs]
-        jobs = [self._scatter(lane, kind, whole, own, mean, counters) for whole, own in flat]
+        flat = [(whole.detach().contiguous().view(-1), part.detach().contiguous().view(-1)) for whole, part in pairs]
+        jobs = [self._scatter(lane, kind, whole, part, mean, counters) for whole, part in flat]
 
         def end() -> list[torch.Tensor]:
-            for (_, own), (_, result) in zip(pairs, flat, strict=True):
-                if not own.is_contiguous():
-                    own.detach().copy_(result.view(own.shape))
-            self._ended(lane, kind, call, counters)
-            return [own for _, own in pairs]
+            for (_, part), (_, result) in zip(pairs, flat, strict=True):
+                if not part.is_contiguous():
+                    part.detach().copy_(result.view(part.shape))
+            self._end(lane, kind, call, counters)
+            return [part for _, part in pairs]
 
-        return LaneWork(lane.submit(_with_end(jobs, end, [own for _, own in pairs])))
+        return LaneWork(lane.submit(_with_end(jobs, end, [part for _, part in pairs])))
 
     def _scatter(
-        self, lane: Lane, kind: int, whole: torch.Tensor, own: torch.Tensor, mean: bool, counters: Counters
+        self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters
     ) -> LaneJob:
         if kind == DENSE_TIMED:
-            return plain_scattered(lane, whole, own, mean, counters, self.label)
-        request = ReduceRequest(lane, whole, own, self.options.mode, mean, counters, label=self.label)
-        return _made_there(lambda: scattered(request, self._shared(lane, "scatter", whole), self.threads))
+            return plain_scattered(lane, whole, part, mean, counters, self.label)
+        request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=self.label)
+        return _made_on_lane(lambda: scattered(request, self._shared(lane, "scatter", whole), self.threads))
 
     def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
         """Return the shared codebook of a collective, if there are any. Called on the lane's thread."""
         if self.options.refresh is None:
             return None
         with self._lock:
-            books = self._books.setdefault(lane, CollectiveCodebooks(self.options.refresh))
+            codebooks = self._codebooks.setdefault(lane, CollectiveCodebooks(self.options.refresh))
         n_values, dtype = flat.numel(), TYPES[flat.dtype]
-        return books.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
+        return codebooks.shared((name, n_values, dtype.name), n_values, dtype, self.options.mode)
 
-    def _begun(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Counters]:
+    def _begin(self, group: dist.ProcessGroup, call: _Call) -> tuple[Lane, int, Counters]:
         """Return the lane, how to make the collective, and its counters. A DENSE one has been counted already."""
         lane, bypass = self._lane(group, call.dtype), self.options.bypass
         counters = Counters(calls=1, raw_bytes=call.n_bytes)
@@ -250,11 +250,11 @@ class Collectives:
             self._count(counters)
         return lane, kind, counters
 
-    def _ended(self, lane: Lane, kind: int, call: _Call, counters: Counters) -> None:
+    def _end(self, lane: Lane, kind: int, call: _Call, counters: Counters) -> None:
         """Record that a collective has completed. Called on the lane's thread."""
         self._count(counters)
-        if kind == COMPRESSED and lane in self._books:
-            self._books[lane].end(lane)
+        if kind == COMPRESSED and lane in self._codebooks:
+            self._codebooks[lane].end(lane)
         if lane in self._bypasses:
             self._bypasses[lane].add(call.n_bytes, counters)
 
@@ -262,17 +262,17 @@ class Collectives:
         with self._lock:
             self._counters.add(counters)
 
-    def _room(self, lane: Lane, like: torch.Tensor) -> torch.Tensor:
+    def _result_for(self, lane: Lane, like: torch.Tensor) -> torch.Tensor:
         """Return memory for a result.
 
         A lane does one job after another and empties it at the end of each, so jobs share.
         """
         key = id(lane), like.numel(), like.dtype
         if key not in self._results:
-            kept = sum(one.nbytes for one in self._results.values())
-            if len(self._results) >= _ROOMS or kept + like.nbytes > _ROOM_BYTES:
+            n_bytes = sum(result.nbytes for result in self._results.values())
+            if len(self._results) >= _MAX_RESULTS or n_bytes + like.nbytes > _MAX_RESULT_BYTES:
                 self._results.clear()
-            with torch.inference_mode(False):  # it outlives the caller's mode
+            with torch.inference_mode(False):  # the memory outlives the caller's mode
                 self._results[key] = torch.empty(like.shape, dtype=like.dtype)
         return self._results[key]
 
@@ -283,9 +283,9 @@ class Collectives:
     def precompile(self, dtype: torch.dtype) -> None:
         """Compile the kernels before other ranks wait."""
         key = dtype, type(self.options.mode), self.options.refresh is None
-        if key not in _warm:
+        if key not in _compiled:
             precompile_kernels(TYPES[dtype], self.options.mode, self.options.refresh)
-            _warm.add(key)
+            _compiled.add(key)
 
 
 def is_mean(op: Any) -> bool | None:
@@ -296,7 +296,7 @@ def is_mean(op: Any) -> bool | None:
     return False if op == dist.ReduceOp.SUM else None
 
 
-def _made_there(make: Callable[[], LaneJob]) -> LaneJob:
+def _made_on_lane(make: Callable[[], LaneJob]) -> LaneJob:
     """Return a job that calls ``make`` on the lane's thread and runs the job that it returns."""
 
     def make_and_abort(error: BaseException) -> None:
@@ -312,7 +312,7 @@ def _with_end(
 ) -> LaneJob:
     """Return one job that runs several, then ``end``, whose value it has. They write to the tensors ``written``."""
     # Tensors of inference mode may be written to only in that mode, which is each thread's own: the lane enters it.
-    inference = any(one.is_inference() for one in written)
+    inference = any(tensor.is_inference() for tensor in written)
 
     def run_all_and_end() -> list[torch.Tensor]:
         with torch.inference_mode(inference):

@@ -32,7 +32,7 @@ class CompressedGroup(dist.ProcessGroup):
 
     Dense float32, float64, bfloat16 and float16 tensors in CPU memory of at least ``smallest`` bytes are compressed
     when they are summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced. Sums are
-    then made in the order of ranks; every rank ends with the same bits. Floats on other devices are refused.
+    then made in the order of ranks; every rank ends with the same bits. Floats on other devices raise Unsupported.
     """
 
     def __init__(self, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> None:
@@ -85,22 +85,22 @@ class CompressedGroup(dist.ProcessGroup):
 
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
         listed, mean = _as_list(tensors), is_mean(_operation(arguments, options))
-        ours = None
+        compressed = None
         if mean is not None and self._collectives.suits(listed, self):
-            ours = self._collectives.all_reduce(self, listed, mean)
-        work: Work = ours or inner_method(self.inner, name)(tensors, *arguments, **options)
+            compressed = self._collectives.all_reduce(self, listed, mean)
+        work: Work = compressed or inner_method(self.inner, name)(tensors, *arguments, **options)
         return work
 
     def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Work:
-        own, given, mean = _as_list(outputs), _as_list(inputs), is_mean(_operation(arguments, options))
-        fits = len(own) == len(given) and all(
+        parts, wholes, mean = _as_list(outputs), _as_list(inputs), is_mean(_operation(arguments, options))
+        fits = len(parts) == len(wholes) and all(
             whole.numel() == part.numel() * self.size() and whole.dtype == part.dtype
-            for whole, part in zip(given, own, strict=True)
+            for whole, part in zip(wholes, parts, strict=True)
         )
-        ours = None
-        if mean is not None and fits and self._collectives.suits(given, self):
-            ours = self._collectives.reduce_scatter(self, list(zip(given, own, strict=True)), mean)
-        work: Work = ours or inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
+        compressed = None
+        if mean is not None and fits and self._collectives.suits(wholes, self):
+            compressed = self._collectives.reduce_scatter(self, list(zip(wholes, parts, strict=True)), mean)
+        work: Work = compressed or inner_method(self.inner, name)(outputs, inputs, *arguments, **options)
         return work
 
 
@@ -137,8 +137,8 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
 
 def _operation(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
     """Return the reduce operation of a call: torch gives an options object, or the operation itself, or neither."""
-    given = [*arguments[:1], *(options[key] for key in ("opts", "op") if key in options)]
-    return getattr(given[0], "reduceOp", given[0]) if given else dist.ReduceOp.SUM
+    operations = [*arguments[:1], *(options[key] for key in ("opts", "op") if key in options)]
+    return getattr(operations[0], "reduceOp", operations[0]) if operations else dist.ReduceOp.SUM
 
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:

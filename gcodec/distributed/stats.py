@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Counters:
-    """Counts of some all-reduces on this rank. Bytes and seconds add up, as the lane saw them.
+    """Counts of all-reduces on this rank. Bytes and seconds add up, as the lane saw them.
 
     Attributes:
         calls: all-reduces.
@@ -43,10 +43,10 @@ class Counters:
     seconds: float = 0.0
 
     def add(self, other: Counters) -> None:
-        """Add another's counts."""
-        own = vars(self)
+        """Add the counts of another object to those of this one."""
+        counts = vars(self)
         for name, value in vars(other).items():
-            own[name] += value
+            counts[name] += value
 
     def add_dense(self, n_bytes: int, size: int, seconds: float, turns: int = 2) -> None:
         """Count an uncompressed collective as a ring's.
@@ -71,7 +71,19 @@ class Counters:
 
 
 class Stats:
-    """Counters in all, by bucket and of the current step; refreshes; and bits per symbol."""
+    """Adds up the counters of a hook's all-reduces.
+
+    Attributes:
+        total: counters of all steps.
+        step: counters of the current step.
+        last_step: counters of the step that ended last.
+        buckets: counters of all steps, by bucket.
+        steps: steps ended.
+        refreshes: refreshes of shared codebooks.
+        refresh_bytes: bytes that the sums for these took.
+        bits_per_symbol: bits that a symbol has taken in the latest step that is known; NaN before the first.
+        entropy_per_symbol: its entropy, likewise.
+    """
 
     def __init__(self) -> None:
         self.total = Counters()
@@ -83,8 +95,8 @@ class Stats:
 
     def add(self, bucket: int, counters: Counters) -> None:
         """Add the counters of an all-reduce that has ended."""
-        for kept in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
-            kept.add(counters)
+        for sums in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
+            sums.add(counters)
 
     def end_step(self) -> None:
         """End a step, of which every bucket has been reduced."""

@@ -64,7 +64,7 @@ def test_a_new_layer_has_a_codebook_after_the_next_refresh():
 
 
 def test_collectives_that_are_not_repeated_get_no_codebook(monkeypatch):
-    monkeypatch.setattr(collective_codebooks, "_SEEN", 20)
+    monkeypatch.setattr(collective_codebooks, "_MAX_SEEN", 20)
     books = CollectiveCodebooks(gd.Refresh())
     for size in range(100):
         assert books.shared(("reduce", size), 1000, FLOAT32, Lossless()) is None
@@ -73,7 +73,7 @@ def test_collectives_that_are_not_repeated_get_no_codebook(monkeypatch):
 
 
 def test_repeated_collectives_get_codebooks_of_their_own_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(collective_codebooks, "_MOST", 3)
+    monkeypatch.setattr(collective_codebooks, "_MAX_KINDS", 3)
     books = CollectiveCodebooks(gd.Refresh())
     kinds = ["a", "b", "c", "d"]
     found = [[books.shared(kind, 1000, FLOAT32, Lossless()) for kind in kinds] for _ in range(3)]

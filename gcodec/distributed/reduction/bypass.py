@@ -1,4 +1,4 @@
-"""The bypass: whether compressing pays is tried out, measured, and agreed on by all ranks.
+"""The bypass: ranks try out whether compressing pays, measure it, and decide together.
 
 For a few steps three kinds take turns: compressed ones, dense ones whose all-reduces run side by side as they will, and
 dense ones whose all-reduces wait for each other, so that each can be timed. Then the ranks add up what buckets of each
@@ -72,18 +72,27 @@ class Bypass:
 class BypassController:
     """Decides for each bucket, from steps and sums that all ranks have in common. It runs on the lane's thread.
 
+    ::
+
+        steps    0 1 2 | C D T  C D T  C D T  C D T | as decided ... | C D T ...
+                   | trial: compressed, dense,  |                | next trial, ``every`` steps later
+                   | dense and timed            |
+
     Args:
         config: the policy.
         label: begins what is logged.
 
     Attributes:
+        step: steps ended.
+        start: the first step of the trial under way, or of the next one.
+        verdicts: True where buckets are compressed, by the bit length of their number of bytes.
         numbers: results of the last trial, by the names in ``NUMBERS``.
     """
 
     def __init__(self, config: Bypass, label: str = "") -> None:
         self.config, self.label = config, label
         self.step, self.start = 0, _FIRST
-        self.verdicts: dict[int, bool] = {}  #: by the bit length of a bucket's bytes: whether to compress
+        self.verdicts: dict[int, bool] = {}
         self._forget()
         self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, math.nan)
         self._sum, self._sizes = AsyncSum(), list[int]()
@@ -127,6 +136,7 @@ class BypassController:
         if sums is not None:
             self._decide((sums / lane.size).tolist(), lane.rank == 0)
         elif self.step == self.start + self.config.trial:
+            # Sizes of which there are buckets of both sorts. All ranks have the same ones, as they make the same steps.
             self._sizes = sorted({size for size, coded in self._seconds if (size, not coded) in self._seconds})
             self._sum.begin(lane, torch.tensor(self._measured(), dtype=torch.float64))
 
@@ -143,24 +153,25 @@ class BypassController:
             numbers += [median(self._seconds[size, False]), median(self._seconds[size, True])]
         return numbers
 
-    def _decide(self, measured: list[float], speaks: bool) -> None:
+    def _decide(self, measured: list[float], logs: bool) -> None:
+        """Decide from the averages of what all ranks have measured; ``logs``: this rank writes the log."""
         dense_step, coded_step, link, codec, *buckets = measured
-        need = 1 - self.config.margin
+        max_share = 1 - self.config.margin
         pays = coded_step < dense_step
         self.verdicts = {
-            size: pays and coded < need * dense
+            size: pays and coded < max_share * dense
             for size, dense, coded in zip(self._sizes, buckets[::2], buckets[1::2], strict=True)
         }
         chosen = [f"{1 << size - 1}" for size, good in self.verdicts.items() if good]
         gain = dense_step / max(coded_step, 1e-9)
-        found = link / 1e9, codec / 1e9, 1e3 * dense_step, 1e3 * coded_step, gain
-        self.numbers = dict(zip(NUMBERS, (*found, float(bool(chosen))), strict=True))
-        if speaks:
+        numbers = link / 1e9, codec / 1e9, 1e3 * dense_step, 1e3 * coded_step, gain
+        self.numbers = dict(zip(NUMBERS, (*numbers, float(bool(chosen))), strict=True))
+        if logs:
             _log.info(
                 "%sdense at %.3g Gb/s, encoding at %.3g GB/s; steps of %.4g ms dense, %.4g ms compressed, "
                 "%.3g times as fast: %s",
                 f"{self.label}: " if self.label else "",
-                *found,
+                *numbers,
                 f"compressing buckets of {', '.join(chosen)} bytes or up to twice that"
                 if chosen
                 else "not compressing",

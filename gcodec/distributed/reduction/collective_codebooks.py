@@ -1,8 +1,8 @@
-"""Codebooks that ranks share for collectives about which nothing is known but their kind: a call of the same name, size
-and type again is taken for one of values that are distributed alike.
+"""Codebooks that ranks share for collectives of which only the kind is known.
 
-There are no steps here. A turn, which stands for one, ends with every sixteenth compressed collective: that is the same
-one on all ranks, as their lanes make them in the same order.
+Values of a call of the same name, size and type are taken to be distributed as before. There are no training steps
+here: a step of the refresh ends with every sixteenth compressed collective, which is the same one on all ranks, as
+their lanes make them in the same order.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from .coder import BufferCodebooks
 from .refresh import CodebookRefresh
 from .shared_codebooks import Refresh, SharedCodebooks
 
-_TURN = 16  #: collectives
-_MOST = 256  #: kinds with a codebook: those that were the first to come twice
-_SEEN = 1 << 12  #: kinds that are remembered for having come once; then all are forgotten
+_STEP = 16  #: collectives that count as a step
+_MAX_KINDS = 256  #: kinds with a codebook: those that were the first to come twice
+_MAX_SEEN = 1 << 12  #: kinds that are remembered for having come once; then all are forgotten
 
 
 class CollectiveCodebooks:
     """Keeps the codebooks of a lane's collectives, one for each kind. It runs on the lane's thread.
+
+    Args:
+        refresh: when codebooks are renewed.
 
     Attributes:
         stats: counts refreshes.
@@ -58,10 +61,10 @@ class CollectiveCodebooks:
         return BufferCodebooks(self._codebooks, whole, np.array([number], np.int64))
 
     def _number(self, kind: Hashable) -> int | None:
-        if kind not in self._numbers and len(self._numbers) < _MOST:
+        if kind not in self._numbers and len(self._numbers) < _MAX_KINDS:
             if kind in self._seen:
                 self._numbers[kind] = len(self._numbers)
-            elif len(self._seen) < _SEEN:
+            elif len(self._seen) < _MAX_SEEN:
                 self._seen.add(kind)
             else:
                 self._seen = {kind}
@@ -70,5 +73,5 @@ class CollectiveCodebooks:
     def end(self, lane: Lane) -> None:
         """Record that a compressed collective has completed."""
         self._calls += 1
-        if self._calls % _TURN == 0:
+        if self._calls % _STEP == 0:
             self._codebook_refresh.end_step(lane)

@@ -1,4 +1,4 @@
-"""Compiling, or loading, every kernel that a mode needs, before other ranks wait for the first message."""
+"""Compilation, or loading, of every kernel that a mode needs, before other ranks wait for the first message."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..stats import Counters
 from .coder import BufferCodebooks, Coder
 from .shared_codebooks import Refresh, SharedCodebooks
 
-_ROWS = 250, 280
-_VALUES = 70_000  #: as many
+_ROWS = 250, 280  #: rows and columns of a tensor with rows that predict each other
+_VALUES = 70_000  #: as many values as that has
 
 
 class _AnyLevels:
@@ -44,13 +44,14 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
     codebooks.prepare([0], dtype.head_bits, len(bit_layout.levels))
     gradients = Gradients([GradientSegment(0, _VALUES, torch.empty(0), (1,))])
     shared = BufferCodebooks(codebooks, gradients, np.zeros(1, np.int64))
-    room = np.empty(_VALUES * 16, np.uint8)
-    for books in (None, shared, shared):
-        coder = Coder(dtype, bit_layout, level_chooser, books, [(_VALUES,)], 1, Counters())
-        size = coder.encode(bits, 0, 0, room)
-        coder.decode(room[:size], np.empty_like(bits))
+    frame = np.empty(_VALUES * 16, np.uint8)
+    # Frames with codebooks of their own; then with shared ones, before there are any and once there are.
+    for buffer_codebooks in (None, shared, shared):
+        coder = Coder(dtype, bit_layout, level_chooser, buffer_codebooks, [(_VALUES,)], 1, Counters())
+        size = coder.encode(bits, 0, 0, frame)
+        coder.decode(frame[:size], np.empty_like(bits))
         coder.round(bits, 0, np.empty_like(bits))
-        if books is not None:
+        if buffer_codebooks is not None:
             codebooks.end_step()
             codebooks.renew([0], codebooks.take(), 1 + codebooks.layers[0].cycle.step)
     if dtype.predictable and not bit_layout.lossy:
@@ -72,11 +73,11 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
 def _warm_prediction(dtype: DType, bit_layout: BitLayout, shared: BufferCodebooks) -> None:
     """Run the trial of a piece with predicted rows, and what comes of it at the next step."""
     bits = rows_alike(dtype, *_ROWS)
-    room = np.empty(16 * _VALUES, np.uint8)
+    frame = np.empty(16 * _VALUES, np.uint8)
     for _ in range(2):
         coder = Coder(dtype, bit_layout, None, shared, [_ROWS], 1, Counters())
-        size = coder.encode(bits, 0, 0, room)
-        coder.decode(room[:size], np.empty_like(bits))
+        size = coder.encode(bits, 0, 0, frame)
+        coder.decode(frame[:size], np.empty_like(bits))
 
 
 def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
@@ -85,13 +86,13 @@ def _warm_rules(mode: NearLossless, ladder: Ladder, bits: np.ndarray) -> None:
     ones = np.ones(len(bits), np.float32)
     for optimizer in mode.optimizers:
         name = stock_name(optimizer)
-        later = {key: 1.0 if key == "step" else ones for key in RULES[name].state}
+        after_a_step = {key: 1.0 if key == "step" else ones for key in RULES[name].state}
         for group in optimizer.param_groups:
-            for state in ({}, later):
-                known = view_from_dump(name, group, state)
-                levels_for(known, ones, floats, ladder=ladder)
+            for state in ({}, after_a_step):
+                view = view_from_dump(name, group, state)
+                levels_for(view, ones, floats, ladder=ladder)
                 if floats.dtype == np.float32:
-                    _warm_many(formula_for(known, Policy(ladder), "float32"), Policy(ladder), floats)
+                    _warm_many(formula_for(view, Policy(ladder), "float32"), Policy(ladder), floats)
 
 
 def _warm_many(formula: Formula, policy: Policy, floats: np.ndarray) -> None:

@@ -21,7 +21,7 @@ from ...plan.request import EncodeRequest
 
 _CODING = EncoderOptions(columns=False, wide_heads=False)
 _GAIN = 0.1  #: share of a frame that prediction must take off: with it, encoding and decoding take about twice as long
-_MOST = 1 << 12  #: pieces that are remembered
+_MAX_PIECES = 1 << 12  #: pieces that are remembered
 
 
 class LosslessPiece(NamedTuple):
@@ -50,7 +50,7 @@ class _Tried(NamedTuple):
     Attributes:
         plan: plan of the frame with predicted blocks.
         prediction: which blocks are predicted.
-        usual: bytes of the frame without.
+        usual: bytes of the frame without predicted blocks.
     """
 
     plan: FramePlan
@@ -81,7 +81,7 @@ class PredictionCache:
         prediction = tried.prediction.renewed(values.bits, values.dtype, rows_of(piece.shapes()))
         plan = tried.plan if prediction.choice.min() >= 0 else piece.plan()
         size = piece.encode(plan._replace(prediction=prediction), out)
-        if size > tried.usual:
+        if size > tried.usual:  # it no longer pays: not predicted until codebooks are new
             self._tried[piece.key] = None
         return size
 
@@ -90,7 +90,7 @@ class PredictionCache:
 
         Leaves the smaller frame in ``out``, and returns its size.
         """
-        if len(self._tried) >= _MOST:
+        if len(self._tried) >= _MAX_PIECES:
             self._tried.clear()
         self._tried[piece.key] = None
         plan = plan_for(piece.request._replace(options=_CODING, shapes=piece.shapes()))

@@ -20,12 +20,16 @@ from .shared_codebooks import SharedCodebooks, Spent
 
 
 class AsyncSum:
-    """Runs an all-reduce of a flat tensor beside the lane: ``begin``, then some steps later ``finish``."""
+    """Runs an all-reduce of a flat tensor beside the lane: ``begin``, then a step or more later ``finish``.
+
+    Attributes:
+        tensor: the tensor that is being summed; None if there is none.
+    """
 
     def __init__(self) -> None:
         self.tensor: torch.Tensor | None = None
         self._work: Any = None
-        self._lane: Lane | None = None  #: which may be closed before the sum is read
+        self._lane: Lane | None = None  #: keeps the group alive: the lane may be closed before the sum is read
 
     def begin(self, lane: Lane, tensor: torch.Tensor) -> None:
         """Start the all-reduce of the tensor, in place; Gloo works on it beside the lane."""
@@ -51,21 +55,28 @@ class AsyncSum:
 class CodebookRefresh:
     """Refreshes shared codebooks, step by step. It runs on the lane's thread.
 
+    Args:
+        codebooks: the codebooks.
+        stats: counts refreshes, their bytes, and bits per symbol.
+
     Attributes:
         step: steps ended.
+        renewed: the step from which the codebooks hold; -1 before the first.
+        usual: bits per symbol beyond the entropy when these codebooks were new; None until that is known.
     """
 
     def __init__(self, codebooks: SharedCodebooks, stats: Stats) -> None:
         self.codebooks, self.stats = codebooks, stats
         self.step = 0
-        self.renewed = -1  #: step from which the codebooks hold
-        self.usual: float | None = None  #: excess when these codebooks were new, bits per symbol
+        self.renewed = -1
+        self.usual: float | None = None
         self._spent, self._histograms = AsyncSum(), AsyncSum()
         self._numbers: list[int] = []
 
     def end_step(self, lane: Lane) -> None:
         """Go on with the refresh, at the end of a step: all of its buckets have been reduced."""
         self.step += 1
+        # First read what earlier steps have begun to sum, then begin anew, in the same order on all ranks.
         histograms = self._histograms.finish()
         if histograms is not None:
             self.codebooks.renew(self._numbers, histograms.numpy(), self.step)
@@ -74,11 +85,11 @@ class CodebookRefresh:
         spent = self._spent.finish()
         if spent is not None:
             self._record(Spent(*spent.tolist()))
-        own = self.codebooks.end_step()
+        of_step = self.codebooks.end_step()
         if histograms is None and self._due(spent):
             self._numbers = sorted(self.codebooks.layers)
             self._begin(lane, self._histograms, torch.from_numpy(self.codebooks.take()))
-        self._begin(lane, self._spent, torch.tensor(own, dtype=torch.float64))
+        self._begin(lane, self._spent, torch.tensor(of_step, dtype=torch.float64))
 
     def _due(self, spent: torch.Tensor | None) -> bool:
         """Return True if a refresh is to begin; follows from facts and sums that all ranks have in common."""
@@ -99,8 +110,8 @@ class CodebookRefresh:
         # Histograms take a step to be summed, so a refresh begins a step before it is due.
         return is_refresh_due(age + 1, excess, refresh.interval, refresh.trigger, usual)
 
-    def _begin(self, lane: Lane, under_way: AsyncSum, tensor: torch.Tensor) -> None:
-        under_way.begin(lane, tensor)
+    def _begin(self, lane: Lane, async_sum: AsyncSum, tensor: torch.Tensor) -> None:
+        async_sum.begin(lane, tensor)
         self.stats.refresh_bytes += round(2 * (lane.size - 1) / lane.size * tensor.nbytes)
 
     @staticmethod

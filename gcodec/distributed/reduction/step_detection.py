@@ -1,4 +1,4 @@
-"""Detection of where a training step ends, for those who see nothing but its collectives.
+"""Detection of where a training step ends, from nothing but its collectives.
 
 A process group is not told about steps. But the collectives of a step come again in the next one, in the same order and
 of the same sizes, on all ranks: a step is a period of that sequence. It is cut where ranks wait longest for the next
@@ -20,20 +20,23 @@ from .allreduce import plain
 from .bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass, BypassController
 
 _TIMES = 4  #: repetitions that make a period
-_LEAST = 16  #: calls before the first search; then at twice as many, and so on
-_MOST = 1 << 13  #: calls after which those before are forgotten
+_MIN_CALLS = 16  #: calls before the first search; then at twice as many, and so on
+_MAX_CALLS = 1 << 13  #: calls after which those before are forgotten
 
-#: From one number per place in the period to their sums over all ranks.
-Summed = Callable[[np.ndarray], np.ndarray]
+#: Sums an array over all ranks.
+Sum = Callable[[np.ndarray], np.ndarray]
 
 
 class StepDetector:
     """Finds the period of a sequence of calls, and follows it. For one thread at a time.
 
     Its answers depend on the calls and on sums over the ranks alone, so they are the same on all of them.
+
+    Args:
+        summed: sums an array over all ranks.
     """
 
-    def __init__(self, summed: Summed) -> None:
+    def __init__(self, summed: Sum) -> None:
         self._summed = summed
         self._forget()
 
@@ -41,7 +44,7 @@ class StepDetector:
         self._period, self._place = period, place
         self._calls: list[Hashable] = []
         self._times: list[float] = []
-        self._search_at = _LEAST
+        self._search_at = _MIN_CALLS
 
     @property
     def known(self) -> bool:
@@ -67,11 +70,13 @@ class StepDetector:
         half = self._search_at // 2
         length = period_of(self._calls[half:])
         if length is not None:
+            # gaps[r, p]: seconds before the call at place p of repetition r. The step begins where they are longest, in
+            # the median over the repetitions and the sum over the ranks.
             gaps = np.diff(self._times[half - 1 :])[-_TIMES * length :].reshape(_TIMES, length)
             first = int(np.argmax(self._summed(np.median(gaps, axis=0))))
             last = self._calls[-length:]
             self._forget(last[first:] + last[:first], -first % length)
-        elif self._search_at == _MOST:
+        elif self._search_at == _MAX_CALLS:
             self._forget()
         else:
             self._search_at *= 2

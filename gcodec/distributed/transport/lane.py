@@ -294,17 +294,17 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
 
 
 def lane_with_options(
-    kept: Lane | None,
+    lane: Lane | None,
     group: dist.ProcessGroup | None,
     timeout: timedelta | None,
     options: Callable[[], Mapping[str, object]],
 ) -> Lane:
-    """Return the lane that a caller has kept, or a new one: the first time, and where that one has been closed.
+    """Return the lane that a caller has used before, or a new one: the first time, and where it has been closed.
 
     A lane that was broken stays so, as ranks no longer agree on what comes next.
 
     Args:
-        kept: the lane of the caller's last step, if any.
+        lane: the lane of the caller's last step, if any.
         group: as for :func:`lane_of`.
         timeout: as for :func:`lane_of`.
         options: returns what ranks must have in common to use a new lane.
@@ -312,8 +312,8 @@ def lane_with_options(
     Raises:
         PeerError: ranks have different options.
     """
-    if kept is not None and (kept.broken or not kept.closed):
-        return kept
+    if lane is not None and (lane.broken or not lane.closed):
+        return lane
     lane = lane_of(group, timeout)
     lane.submit(lambda: compare_options(lane.group, options(), "the first all-reduce")).wait()
     return lane
@@ -337,8 +337,8 @@ def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None =
 
 def _close_orphans() -> None:
     """Close the lanes of destroyed groups, for which nobody waits."""
-    known = distributed_c10d._world.pg_map
-    for lane in [lane for lane in _lanes if lane.parent not in known]:
+    living = distributed_c10d._world.pg_map
+    for lane in [lane for lane in _lanes if lane.parent not in living]:
         _lanes.remove(lane)
         lane.close(0.0)
 
