@@ -140,7 +140,7 @@ class Averager:
         self.total, self.last = Count(), dict[str, Count]()
 
     def compressor_of(self, name: str, gradient: torch.Tensor) -> Compressor:
-        """Return the compressor of a tensor."""
+        """Return the compressor of a tensor, by its name and its gradient."""
         if not self.plan.compresses(gradient):
             return _DENSE
         return self.compressors.get(name, self.plan.compressor)

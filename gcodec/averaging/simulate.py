@@ -96,7 +96,12 @@ class Simulation:
         return run_conversations([rank.average(of_rank, params) for rank, of_rank in pairs])
 
     def set(self, name: str, compressor: Compressor) -> None:
-        """Set the compressor of a tensor on all ranks, for the steps to come."""
+        """Set the compressor of a tensor on all ranks, for the steps to come.
+
+        Args:
+            name: The tensor's name.
+            compressor: The compressor.
+        """
         for rank in self.ranks:
             rank.compressors[name] = compressor
 

@@ -62,7 +62,15 @@ def pack_by_tensor(state: Mapping[str, Any], names: Iterable[str]) -> dict[str, 
 
 
 def unpack_by_tensor(packed: Mapping[str, Any], devices: Mapping[str, torch.device]) -> dict[str, Any]:
-    """Return the state that :func:`pack_by_tensor` was given, each tensor on its device. Raises Corruption."""
+    """Return the state that :func:`pack_by_tensor` was given.
+
+    Args:
+        packed: What ``pack_by_tensor`` returned.
+        devices: The device of each tensor, by name; default the CPU.
+
+    Raises:
+        Corruption: A string is damaged.
+    """
     tensors = {name: unpack_state(text, devices.get(name)) for name, text in packed["tensors"].items()}
     return {**unpack_state(packed["averager"]), "tensors": tensors}
 

@@ -88,13 +88,13 @@ class _Call(NamedTuple):
 
     Attributes:
         name: the operation.
-        turns: passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for a reduce-scatter.
+        passes: passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for a reduce-scatter.
         n_bytes: bytes of its tensors.
         dtype: type of its tensors.
     """
 
     name: str
-    turns: int
+    passes: int
     n_bytes: int
     dtype: torch.dtype
 
@@ -132,6 +132,10 @@ class Collectives:
         """Return whether these tensors can be compressed. The answer is the same on all ranks.
 
         The first call for a group is collective: ranks compare their options.
+
+        Args:
+            tensors: the tensors of one collective.
+            group: the process group.
 
         Raises:
             Unsupported: the tensors are floats outside of CPU memory.
@@ -239,14 +243,14 @@ class Collectives:
         """Return the lane, how to make the collective, and its counters. A DENSE one has been counted already."""
         lane, bypass = self._lane(group, call.dtype), self.options.bypass
         counters = Counters(calls=1, raw_bytes=call.n_bytes)
-        counters.dense_bytes = call.turns * (lane.size - 1) / lane.size * call.n_bytes
+        counters.dense_bytes = call.passes * (lane.size - 1) / lane.size * call.n_bytes
         if bypass is None:
             return lane, COMPRESSED, counters
         if lane not in self._bypasses:
             self._bypasses[lane] = GroupBypass(bypass, lane, self.label)
         kind = self._bypasses[lane].kind(call, call.n_bytes)
         if kind == DENSE:
-            counters.add_dense(call.n_bytes, lane.size, 0.0, call.turns)
+            counters.add_dense(call.n_bytes, lane.size, 0.0, call.passes)
             self._count(counters)
         return lane, kind, counters
 

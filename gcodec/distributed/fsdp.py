@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 
 class CompressedReduceScatter:
-    """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``."""
+    """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``.
+
+    Args:
+        collectives: makes the compressed ones.
+    """
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for a buffer."""
+        """Return memory for a buffer, of the given size, type and device."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

@@ -34,7 +34,15 @@ class GradientSegment(NamedTuple):
 
 
 class Gradients:
-    """A buffer's segments, in order and without gaps between those that follow each other."""
+    """A buffer's segments, in order and without gaps between those that follow each other.
+
+    Args:
+        segments: the segments, in any order.
+
+    Attributes:
+        segments: the segments, by position.
+        ends: the position behind each segment, int64.
+    """
 
     def __init__(self, segments: Sequence[GradientSegment]) -> None:
         self.segments = sorted(segments, key=lambda segment: segment.begin)
@@ -42,7 +50,15 @@ class Gradients:
 
     @classmethod
     def of(cls, params: Sequence[torch.Tensor], n_values: int) -> Gradients:
-        """Make the segments of parameters whose gradients lie end to end in row-major order. Raises InvalidArgument."""
+        """Make the segments of parameters whose gradients lie end to end in row-major order.
+
+        Args:
+            params: the parameters, in the order of their gradients.
+            n_values: values of the buffer.
+
+        Raises:
+            InvalidArgument: the parameters have more or fewer values.
+        """
         ends = np.cumsum([param.numel() for param in params], dtype=np.int64)
         if not params or ends[-1] != n_values:
             raise InvalidArgument(
@@ -67,7 +83,12 @@ class Gradients:
         ]
 
     def owners(self, begin: int, end: int) -> np.ndarray:
-        """Return the segment that counts each block of a frame with values ``begin ... end``: int64[n_blocks]."""
+        """Return the segment that counts each block of a frame, by its number: int64[n_blocks].
+
+        Args:
+            begin: the position of the frame's first value in the buffer.
+            end: the position behind its last value.
+        """
         middles = np.minimum(np.arange(begin, end, _LAYER) + _LAYER // 2, end - 1)
         return np.searchsorted(self.ends, middles, side="right")
 
@@ -88,15 +109,22 @@ def gradients_of(bucket: GradBucket) -> Gradients:
 
 
 def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
-    """Return a tensor's values in the order of memory that ``stride`` has: an array [n], bfloat16 as bits.
+    """Return a tensor's values in another order of memory, as an array [n]; bfloat16 as bits.
 
-    It shares the tensor's memory where that has this order already.
+    Args:
+        tensor: the tensor, whose memory the array shares where it has this order already.
+        stride: the order.
     """
     return bits_or_floats(flat_tensor(tensor, stride))
 
 
 def flat_tensor(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """Return a tensor's values in the order of memory that ``stride`` has, as a flat tensor on its device."""
+    """Return a tensor's values in another order of memory, as a flat tensor on its device.
+
+    Args:
+        tensor: the tensor, whose memory the result shares where it has this order already.
+        stride: the order.
+    """
     tensor = tensor.detach()
     if tensor.stride() != tuple(stride):
         other = torch.empty_strided(tensor.shape, tuple(stride), dtype=tensor.dtype, device=tensor.device)

@@ -28,11 +28,18 @@ _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 
 @hands_on
 class CompressedGroup(dist.ProcessGroup):
-    """The process group that ``init_process_group("gcodec")`` makes; :class:`GroupOptions` are its options.
+    """The process group that ``init_process_group("gcodec")`` makes.
 
     Dense float32, float64, bfloat16 and float16 tensors in CPU memory of at least ``smallest`` bytes are compressed
     when they are summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced. Sums are
     then made in the order of ranks; every rank ends with the same bits. Floats on other devices raise Unsupported.
+
+    Args:
+        store: the store that the ranks meet through.
+        rank: this rank.
+        size: the number of ranks.
+        options: how to compress.
+        name: the name under which the backend is registered.
     """
 
     def __init__(self, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> None:

@@ -48,16 +48,16 @@ class Counters:
         for name, value in vars(other).items():
             counts[name] += value
 
-    def add_dense(self, n_bytes: int, size: int, seconds: float, turns: int = 2) -> None:
+    def add_dense(self, n_bytes: int, size: int, seconds: float, passes: int = 2) -> None:
         """Count an uncompressed collective as a ring's.
 
         Args:
             n_bytes: bytes of its tensors.
             size: ranks in the group.
             seconds: how long it took.
-            turns: passes around the ring: 2 for an all-reduce, 1 for half of it.
+            passes: passes around the ring: 2 for an all-reduce, 1 for half of it.
         """
-        on_ring = turns * (size - 1) / size * n_bytes
+        on_ring = passes * (size - 1) / size * n_bytes
         self.sent_bytes += on_ring
         self.received_bytes += on_ring
         self.wait_seconds += seconds
@@ -94,7 +94,12 @@ class Stats:
         self.bits_per_symbol = self.entropy_per_symbol = float("nan")
 
     def add(self, bucket: int, counters: Counters) -> None:
-        """Add the counters of an all-reduce that has ended."""
+        """Add the counters of an all-reduce that has ended.
+
+        Args:
+            bucket: the number of the bucket.
+            counters: its counters.
+        """
         for sums in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
             sums.add(counters)
 

@@ -120,7 +120,12 @@ class BypassController:
         return self.verdicts.get(n_bytes.bit_length(), True)
 
     def add(self, n_bytes: int, counters: Counters) -> None:
-        """Record that a bucket has been reduced, with its counters."""
+        """Record that a bucket has been reduced.
+
+        Args:
+            n_bytes: its bytes.
+            counters: its counters.
+        """
         if self.kind in (COMPRESSED, DENSE_TIMED):
             self._seconds.setdefault((n_bytes.bit_length(), not counters.dense), []).append(counters.seconds)
             (self._dense if counters.dense else self._coded).add(counters)

@@ -40,7 +40,10 @@ _ALIGN = 1 << 14  #: values of which parts are multiples
 
 
 class Parts(Schedule):
-    """Lists the messages of one rank: every rank owns one part, which may be empty."""
+    """Lists the messages of one rank, where every rank owns one part, which may be empty.
+
+    Arguments are those of ``Schedule``.
+    """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)
@@ -48,7 +51,10 @@ class Parts(Schedule):
 
 
 class Halves(OneWay):
-    """Lists the messages of one of two ranks, which send each other everything and both add it up."""
+    """Lists the messages of one of two ranks, which send each other everything and both add it up.
+
+    Arguments are those of ``Schedule``.
+    """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)

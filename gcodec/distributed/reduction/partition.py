@@ -30,17 +30,27 @@ def piece_length(n_values: int, size: int) -> int:
 
 
 def shares(n_values: int, size: int) -> list[list[Range]]:
-    """Return the pieces that each of ``size`` ranks sums; some have none where there are few values.
+    """Return the pieces that each rank sums, by rank; some have none where there are few values.
 
     They take turns, so that parts of a buffer that compress well or badly fall to all of them alike. Where pieces are
     not pipelined, every rank has one part instead: ``compressors.contract.parts_of``.
+
+    Args:
+        n_values: values of the buffer.
+        size: the number of ranks.
     """
     pieces = pieces_of(0, n_values, piece_length(n_values, size))
     return [pieces[rank::size] for rank in range(size)]
 
 
 def pieces_of(begin: int, end: int, length: int) -> list[Range]:
-    """Divide the values ``begin ... end`` into pieces of ``length`` values, the last of which may be shorter."""
+    """Divide a range of values into pieces.
+
+    Args:
+        begin: the first value.
+        end: the position behind the last value.
+        length: values of a piece; the last one may be shorter.
+    """
     return [(at, min(at + length, end)) for at in range(begin, end, length)]
 
 

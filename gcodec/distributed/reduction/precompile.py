@@ -28,12 +28,18 @@ class _AnyLevels:
         self.n_levels = n_levels
 
     def levels(self, begin: int, values: np.ndarray, kind: int, out: np.ndarray) -> None:
-        """Write every level in turn."""
+        """Write every level in turn; arguments as for a level chooser."""
         out[:] = np.arange(len(values)) % self.n_levels
 
 
 def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> None:
-    """Run what all-reduces of ``dtype`` under ``mode`` will run: seconds, or minutes on a fresh installation."""
+    """Run what all-reduces will run: for seconds, or minutes on a fresh installation.
+
+    Args:
+        dtype: type of the values.
+        mode: how values may be changed.
+        refresh: when shared codebooks are renewed; None if every frame carries its own.
+    """
     if refresh is None:
         warmup([dtype.name])
     exponents = np.random.default_rng(0).integers(1, 12, _VALUES).astype(np.uint64) << np.uint64(dtype.head_shift)
@@ -61,7 +67,13 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
 
 
 def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
-    """Return rows that are multiples of one another, end to end: uintW[n_rows * n_columns]."""
+    """Return rows that are multiples of one another, end to end: uintW[n_rows * n_columns].
+
+    Args:
+        dtype: type of the values.
+        n_rows: the number of rows.
+        n_columns: values of a row.
+    """
     columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)
     values = rows[:n_rows, None] * columns[:n_columns]
     if dtype.name == "bfloat16":

@@ -40,7 +40,12 @@ class LosslessPiece(NamedTuple):
     plan: Callable[[], FramePlan]
 
     def encode(self, plan: FramePlan, out: np.ndarray) -> int:
-        """Write a frame at the start of ``out`` (uint8), and return its size in bytes."""
+        """Write a frame, and return its size in bytes.
+
+        Args:
+            plan: the plan of the frame.
+            out: takes the frame, at its start, uint8.
+        """
         return len(encode_values(self.request, plan, out))
 
 
@@ -69,7 +74,12 @@ class PredictionCache:
         self._tried.clear()
 
     def encode(self, piece: LosslessPiece, out: np.ndarray) -> int:
-        """Write a frame at the start of ``out`` (uint8), and return its size in bytes."""
+        """Write a frame, and return its size in bytes.
+
+        Args:
+            piece: the values.
+            out: takes the frame, at its start, uint8.
+        """
         tried = self._tried.get(piece.key)
         if tried is not None:
             return self._again(piece, tried, out)

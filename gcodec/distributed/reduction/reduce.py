@@ -155,16 +155,16 @@ class Reduction:
             self._send(transfers, [slot], self.values[slot.begin : slot.end], rounded)
         yield
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
-        total, rooms = RankSum(self.coder.dtype, longest), self._rooms(transfers, longest)
+        total, buffers = RankSum(self.coder.dtype, longest), self._term_buffers(transfers, longest)
         for due in self.schedule.sums():
-            self._reduce(transfers, due, contributions[due.piece], total, rooms[:, : due.end - due.begin])
+            self._reduce(transfers, due, contributions[due.piece], total, buffers[:, : due.end - due.begin])
             yield
         for slot, message in results:
             self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
             yield
         self._confirm(transfers, receipts)
 
-    def _rooms(self, transfers: Transfers, n_values: int) -> np.ndarray:
+    def _term_buffers(self, transfers: Transfers, n_values: int) -> np.ndarray:
         """Return memory for two contributions of so many values, uintW[2, n], as long as the exchange lasts."""
         n_bytes = 2 * n_values * self.values.itemsize
         buffer = self.lane.buffers.take(max(n_bytes, HEADER))
@@ -190,7 +190,7 @@ class Reduction:
         due: Slot,
         incoming: dict[int, tuple[Slot, Incoming]],
         total: RankSum,
-        rooms: np.ndarray,
+        buffers: np.ndarray,
     ) -> None:
         """Sum one piece of this rank's share, send the result, and keep what the others will decode.
 
@@ -199,13 +199,13 @@ class Reduction:
             due: the piece.
             incoming: the other ranks' contributions to it, by rank.
             total: makes the sum.
-            rooms: memory for two contributions, uintW[2, n]. They take turns, as the sum reads the first term until the
-                second has been added; from then on it has memory of its own.
+            buffers: memory for two contributions, uintW[2, n]. They take turns, as the sum reads the first term until
+                the second has been added; from then on it has memory of its own.
         """
         result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
         last = self.lane.size - 1
         for peer in range(self.lane.size):
-            term = rooms[peer & 1]
+            term = buffers[peer & 1]
             if peer != self.lane.rank:
                 self._decode(transfers, *incoming[peer], term)
             elif self._mutual:  # where it was left when it was sent
@@ -216,11 +216,11 @@ class Reduction:
             if peer < last:
                 total.add(term)
             else:
-                total.finish(term, self.lane.size if self.mean else 1, rooms[0] if copies else result)
+                total.finish(term, self.lane.size if self.mean else 1, buffers[0] if copies else result)
             self.coder.counters.sum_seconds += perf_counter() - start
         # Encoding leaves in ``result`` what the others will decode, so that all ranks end with the same bits.
         if copies:
-            self._send(transfers, copies, rooms[0], result)
+            self._send(transfers, copies, buffers[0], result)
 
     @property
     def _mutual(self) -> bool:

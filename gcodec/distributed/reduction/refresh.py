@@ -32,7 +32,12 @@ class AsyncSum:
         self._lane: Lane | None = None  #: keeps the group alive: the lane may be closed before the sum is read
 
     def begin(self, lane: Lane, tensor: torch.Tensor) -> None:
-        """Start the all-reduce of the tensor, in place; Gloo works on it beside the lane."""
+        """Start an all-reduce, on which Gloo works beside the lane.
+
+        Args:
+            lane: the lane, on whose thread this is called.
+            tensor: the tensor, to be summed in place.
+        """
         self.tensor = tensor
         if lane.size > 1:
             self._lane = lane

@@ -24,7 +24,10 @@ from .schedule import OneWay, Schedule
 
 
 class ScatterSchedule(OneWay):
-    """Lists the messages of one rank: contributions. The parts are equal and lie one after another, by rank."""
+    """Lists the messages of one rank: contributions. The parts are equal and lie one after another, by rank.
+
+    Arguments are those of ``Schedule``, the number of values being a multiple of the ranks.
+    """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:
         super().__init__(n_values, rank, size)

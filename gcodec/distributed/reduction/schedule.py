@@ -86,7 +86,7 @@ class Schedule:
 
     @classmethod
     def between(cls, n_values: int, rank: int, size: int) -> Schedule:
-        """Return the schedule that moves the least."""
+        """Return the schedule that moves the fewest bytes; arguments are those of the class."""
         return (Mutual if size == 2 else cls)(n_values, rank, size)
 
     def _others(self, kind: int) -> list[Slot]:
@@ -115,7 +115,7 @@ class Mutual(OneWay):
     """Lists the messages of one of two ranks: each sends the other everything, and both sum it.
 
     That moves as many values as one half and then the other half's sums, but each is encoded once, and no message waits
-    for a sum.
+    for a sum. Arguments are those of ``Schedule``.
     """
 
     def __init__(self, n_values: int, rank: int, size: int) -> None:

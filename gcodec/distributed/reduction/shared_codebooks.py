@@ -127,7 +127,13 @@ class SharedCodebooks:
         self._for_frames: dict[bytes, FixedCodebooks | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
-        """Make room for the parameters with these numbers, whose frames have this form."""
+        """Begin to count for parameters that are new, or whose frames have another form than before.
+
+        Args:
+            numbers: the parameters' numbers.
+            head_bits: bits of a head in their frames.
+            n_levels: levels of their frames.
+        """
         for number in numbers:
             layer = self.layers.get(number)
             if layer is None or layer.form != (head_bits, n_levels):
@@ -157,7 +163,12 @@ class SharedCodebooks:
         return FixedCodebooks(tuple(book for _, book in chosen), records, True)
 
     def find(self, codebook_id: int, digest: int) -> Codebook | None:
-        """Return the codebook that a frame names, or None if there is no such codebook."""
+        """Return the codebook that a frame names, or None if there is no such codebook.
+
+        Args:
+            codebook_id: its id.
+            digest: its hash.
+        """
         return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
 
     def count(self, owners: np.ndarray, plan: FramePlan) -> bool:

@@ -52,7 +52,12 @@ class StepDetector:
         return self._period is not None
 
     def begins(self, call: Hashable, now: float) -> bool:
-        """Return True if a step begins with this call, at ``now`` seconds; False as long as there is no period."""
+        """Return True if a step begins with a call; False as long as there is no period.
+
+        Args:
+            call: the call, which is equal to itself when it comes again.
+            now: the time, in seconds.
+        """
         if self._period is not None:
             if call == self._period[self._place]:
                 first = self._place == 0
@@ -106,7 +111,14 @@ class GroupBypass:
     def kind(self, call: Hashable, n_bytes: int) -> int:
         """Return how to make the next collective: COMPRESSED, DENSE, or DENSE_TIMED, which is dense but on the lane.
 
-        Ranks ask in the same order. Raises PeerError.
+        Ranks ask in the same order.
+
+        Args:
+            call: the collective, as for :meth:`StepDetector.begins`.
+            n_bytes: bytes of its tensors.
+
+        Raises:
+            PeerError: another rank failed or is silent.
         """
         if self._detector.begins(call, perf_counter()):
             self._end_step()
@@ -129,7 +141,12 @@ class GroupBypass:
             self._lane.submit(lambda: self._bypass.end_step(self._lane)).wait()
 
     def add(self, n_bytes: int, counters: Counters) -> None:
-        """Record that the lane has made a collective."""
+        """Record that the lane has made a collective.
+
+        Args:
+            n_bytes: bytes of its tensors.
+            counters: its counters.
+        """
         self._bypass.add(n_bytes, counters)
 
     def _summed(self, numbers: np.ndarray) -> np.ndarray:

@@ -32,7 +32,16 @@ def config_or_none(name: str, value: Config | bool | None, kind: type[Config]) -
 
 
 def check_int(name: str, value: Any, minimum: int = 0) -> int:
-    """Return ``value`` as an int of at least ``minimum``; ``name`` is the argument's. Raises InvalidArgument."""
+    """Return an argument as an int.
+
+    Args:
+        name: the argument's name.
+        value: the argument.
+        minimum: the least value that it may have.
+
+    Raises:
+        InvalidArgument: the argument is no integer, or too small.
+    """
     try:
         number = operator.index(value)
     except TypeError:
@@ -43,12 +52,12 @@ def check_int(name: str, value: Any, minimum: int = 0) -> int:
 
 
 def check_optional_int(name: str, value: Any) -> int | None:
-    """Return a positive int, or None for None. Raises InvalidArgument."""
+    """Return a positive int, or None for None; arguments as for :func:`check_int`. Raises InvalidArgument."""
     return None if value is None else check_int(name, value, 1)
 
 
 def check_duration(name: str, value: Any) -> timedelta:
-    """Return ``value`` if it is a positive ``timedelta``, as torch takes it. Raises InvalidArgument."""
+    """Return a positive ``timedelta``, as torch takes it; arguments as for :func:`check_int`. Raises InvalidArgument."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise InvalidArgument(
             f"{name} must be a positive datetime.timedelta, such as timedelta(seconds=10), not {value!r:.80}"
@@ -57,5 +66,5 @@ def check_duration(name: str, value: Any) -> timedelta:
 
 
 def check_optional_duration(name: str, value: Any) -> timedelta | None:
-    """Return a positive ``timedelta``, or None for None. Raises InvalidArgument."""
+    """Return a positive ``timedelta``, or None for None; arguments as in :func:`check_int`. Raises InvalidArgument."""
     return None if value is None else check_duration(name, value)

@@ -61,7 +61,12 @@ def _handed_on(name: str) -> Callable[..., Any]:
 
 
 def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
-    """Return a method of torch's group, by the name that this torch has for it: the newer one, which does not warn."""
+    """Return a method of torch's group, by the name that this torch has for it: the newer one, which does not warn.
+
+    Args:
+        inner: the group.
+        name: a name in ``NAMES``.
+    """
     names = _NEWER.get(name), name, NAMES[name]
     method: Callable[..., Any] = next(getattr(inner, each) for each in names if each and hasattr(inner, each))
     return method

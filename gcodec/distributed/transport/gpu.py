@@ -38,7 +38,11 @@ class GpuTransport(Protocol):
 
 
 class NcclTransport:
-    """Moves bytes by a process group that takes the device's tensors itself: NCCL's, on CUDA devices."""
+    """Moves bytes by a process group that takes the device's tensors itself: NCCL's, on CUDA devices.
+
+    Args:
+        group: the process group.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -57,7 +61,12 @@ class NcclTransport:
 
 
 class StagedTransport:
-    """Moves bytes by the lane's Gloo group, through pinned memory of the host. Waits for the device and the network."""
+    """Moves bytes by the lane's Gloo group, through pinned memory of the host. Waits for the device and the network.
+
+    Args:
+        lane: the lane.
+        device: the device of the tensors.
+    """
 
     def __init__(self, lane: Lane, device: torch.device) -> None:
         self.lane, self.device = lane, device
@@ -109,7 +118,11 @@ def _where(peer: int) -> str:
 def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
     """Return the transport of a device's tensors among a lane's ranks, made on the first call.
 
-    Runs on the lane's thread.
+    Called on the lane's thread.
+
+    Args:
+        lane: the lane.
+        device: the device.
     """
     if device not in lane.gpu_transports:
         nccl = has_nccl(lane.parent)

@@ -26,7 +26,12 @@ class Future:
         self._error: BaseException | None = None
 
     def complete(self, value: Any, error: BaseException | None = None) -> None:
-        """Set the value, or the error that :meth:`wait` is to raise; called once, by the lane."""
+        """Set the value, or an error. Called once, by the lane.
+
+        Args:
+            value: the value.
+            error: the error that :meth:`wait` is to raise; None for none.
+        """
         self._error = error
         self._box.set_result(value)
 
@@ -69,7 +74,12 @@ class StartedJob:
 
 
 def then(value: Any, end: Callable[[Any], Any]) -> Any:
-    """Apply ``end`` to a job's value: at once, or when a ``StartedJob`` ends."""
+    """Apply a function to a job's value: at once, or when a ``StartedJob`` ends.
+
+    Args:
+        value: what the job's ``run`` returned.
+        end: the function.
+    """
     return value.then(end) if isinstance(value, StartedJob) else end(value)
 
 

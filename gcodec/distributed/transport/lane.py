@@ -240,7 +240,7 @@ class Lane:
 def _private_store(parent: dist.ProcessGroup) -> Store:
     """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument."""
     if parent not in distributed_c10d._world.pg_map:
-        raise InvalidArgument("group must be one of torch.distributed's that has not been destroyed")
+        raise InvalidArgument("group must be one of torch.distributed's; this one is not, or has been destroyed")
     name = str(parent.group_name)
     # Every private group needs keys of its own in the store, the same on all ranks: ranks make lanes in one order.
     _n_made[name] = _n_made.get(name, 0) + 1
@@ -248,10 +248,16 @@ def _private_store(parent: dist.ProcessGroup) -> Store:
 
 
 def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
-    """Make a Gloo group of the processes that meet through ``store``. It is collective over these alone.
+    """Make a Gloo group. It is collective over its ranks alone.
 
     ``new_group`` with local synchronization would name it after how many groups this process is in, which is not the
     same on all ranks, and falls when one is destroyed.
+
+    Args:
+        store: the store that the ranks meet through.
+        rank: this rank.
+        size: the number of ranks.
+        timeout: time after which a silent peer is an error.
     """
     group = dist.ProcessGroup(store, rank, size)
     adopt(group, dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
@@ -259,7 +265,12 @@ def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dis
 
 
 def adopt(group: dist.ProcessGroup, gloo: dist.ProcessGroupGloo) -> None:
-    """Make a Gloo backend the one of a group for tensors in CPU memory, and for all that has no device."""
+    """Let a group use a Gloo backend for tensors in CPU memory, and for all that has no device.
+
+    Args:
+        group: the group.
+        gloo: the backend.
+    """
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
 

@@ -116,7 +116,12 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
 
 
 def abort_message(header: Header, error: BaseException) -> np.ndarray:
-    """Return the message that takes the place of ``header``'s when its sender fails: uint8."""
+    """Return the message that takes the place of another one when its sender fails: uint8.
+
+    Args:
+        header: the header of the message that the receiver expects.
+        error: why the sender fails.
+    """
     text = f"{type(error).__name__}: {error}".encode()[:MAX_REASON]
     message = np.empty(HEADER + len(text), np.uint8)
     header._replace(kind=ABORT, payload=len(text)).write_to(message)

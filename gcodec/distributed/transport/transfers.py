@@ -25,6 +25,10 @@ _MAX_KEPT = 64  #: buffers of one size that are kept
 def labeled(label: str, operation: Callable[[], Any]) -> Any:
     """Return the result of an operation of torch's groups, with a label for its errors.
 
+    Args:
+        label: names the operation.
+        operation: the operation.
+
     Raises:
         PeerError: with ``label`` ahead of torch's text, which does not say which rank it has waited for. Errors of the
             device itself are raised as they are.
@@ -124,7 +128,13 @@ class Transfers:
         self.waited, self.sent = 0.0, 0
 
     def post(self, peer: int, tag: int, max_bytes: int) -> Incoming:
-        """Expect a message of at most ``max_bytes`` bytes from a rank of the group."""
+        """Expect a message from a rank of the group.
+
+        Args:
+            peer: the sender's rank.
+            tag: the number by which sender and receiver know the message.
+            max_bytes: bytes of the longest message that the sender may send.
+        """
         buffer = self.buffers.take(max_bytes)
         incoming = Incoming(peer, buffer, self._begin(self.group.recv, buffer, peer, tag))
         self._receives.append(incoming)
@@ -135,17 +145,29 @@ class Transfers:
         self._owned.append(buffer)
 
     def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
-        """Send the first ``size`` bytes of a buffer."""
+        """Send the first bytes of a buffer.
+
+        Args:
+            peer: the receiver's rank.
+            tag: the number by which sender and receiver know the message.
+            buffer: the buffer, uint8, which must stay as it is until :meth:`finish`.
+            size: bytes to send.
+        """
         part = buffer[:size]
         self._sends.append((peer, part, self._begin(self.group.send, part, peer, tag)))
         self.sent += size
 
     def send_array(self, peer: int, tag: int, message: np.ndarray) -> None:
-        """Send all of an array, uint8."""
+        """Send all of an array, uint8; other arguments as for :meth:`send`."""
         self.send(peer, tag, torch.from_numpy(message), len(message))
 
     def receive(self, incoming: Incoming, where: str) -> np.ndarray:
-        """Wait for a message, and return its buffer, uint8, which is longer; ``where`` begins the text of an error."""
+        """Wait for a message, and return its buffer, uint8, of which the message takes the first part.
+
+        Args:
+            incoming: what :meth:`post` returned.
+            where: begins the text of an error.
+        """
         self._wait(incoming.work, incoming.peer, where)
         return incoming.bytes
 

@@ -17,6 +17,9 @@ class LaneWork(Work):
     """The work of one lane job, whose value is a list of tensors.
 
     Errors are raised by :meth:`wait` and by the future; DDP and functional collectives ask one or the other.
+
+    Args:
+        future: the job's future.
     """
 
     def __init__(self, future: Future) -> None:
