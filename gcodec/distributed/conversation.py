@@ -92,8 +92,8 @@ class ConversationRunner:
         except BaseException as error:
             self._send_aborts(transfers, error)
             raise
-        self.counters.sent_bytes += transfers.sent
-        self.counters.wait_seconds += transfers.waited
+        self.counters.sent_bytes += transfers.sent_bytes
+        self.counters.wait_seconds += transfers.wait_seconds
         self.counters.seconds += perf_counter() - start
         return result
 
@@ -114,13 +114,13 @@ class ConversationRunner:
                 return end.value
             match request:
                 case AllReduce():
-                    answer = self._reduced(transfers, request)
+                    answer = self._answer_reduce(transfers, request)
                 case AllGather(payload):
-                    answer = self._swap(transfers, [payload] * self.lane.size)
+                    answer = self._exchange_payloads(transfers, [payload] * self.lane.size)
                 case AllToAll(payloads):
-                    answer = self._swap(transfers, payloads)
+                    answer = self._exchange_payloads(transfers, payloads)
 
-    def _reduced(self, transfers: Transfers, request: AllReduce) -> torch.Tensor:
+    def _answer_reduce(self, transfers: Transfers, request: AllReduce) -> torch.Tensor:
         """Return the answer to a request. A device's values go through the host's memory, which waits for it."""
         buffer = request.buffer()
         if buffer.is_cpu:
@@ -135,7 +135,7 @@ class ConversationRunner:
             self._reduce_everywhere(transfers, total.view(-1))
             return total
         if not self.piece:  # nobody knows yet that all ranks have a buffer of this size
-            self._swap(transfers, [b""] * self.lane.size)
+            self._exchange_payloads(transfers, [b""] * self.lane.size)
         if len(self.others) == 1:
             self._reduce_pair(total)
         else:
@@ -158,29 +158,30 @@ class ConversationRunner:
         """Sum flat tensors in the order of ranks, on each of them."""
         rank, size = self.lane.rank, self.lane.size
         message = self._message(transfers, total)
-        terms = self._traded(transfers, dict.fromkeys(self.others, message), [total] * size) | {rank: message.values}
-        sum_by_rank([terms[peer] for peer in range(size)], total)
+        received = self._exchange_values(transfers, dict.fromkeys(self.others, message), [total] * size)
+        terms = received | {rank: message.values}
+        sum_by_rank((terms[peer] for peer in range(size)), total)
 
     def _reduce_by_rank(self, transfers: Transfers, total: torch.Tensor) -> None:
         """Sum flat tensors part by part, each on the rank that owns it, in the order of ranks."""
         rank, size = self.lane.rank, self.lane.size
         parts = [total[part] for part in parts_of(len(total), size)]
         messages = {peer: self._message(transfers, parts[peer]) for peer in self.others}
-        terms = self._traded(transfers, messages, [parts[rank]] * size) | {rank: parts[rank]}
+        terms = self._exchange_values(transfers, messages, [parts[rank]] * size) | {rank: parts[rank]}
         result = self._message(transfers, parts[rank])  # summed where it is sent from
         sum_by_rank((terms[peer] for peer in range(size)), result.values)
         parts[rank].copy_(result.values)
-        for peer, values in self._traded(transfers, dict.fromkeys(self.others, result), parts).items():
+        for peer, values in self._exchange_values(transfers, dict.fromkeys(self.others, result), parts).items():
             parts[peer].copy_(values)
 
     def _message(self, transfers: Transfers, values: torch.Tensor) -> Message:
         """Copy values into memory to send them from, with room for a header ahead of them."""
-        buffer = transfers.buffers.take(HEADER + values.nbytes)
-        transfers.own(buffer)
+        buffer = transfers.buffers.acquire(HEADER + values.nbytes)
+        transfers.release_after(buffer)
         body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
         return Message(buffer, body.copy_(values))
 
-    def _traded(
+    def _exchange_values(
         self, transfers: Transfers, messages: Mapping[int, Message], like: Sequence[torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """Exchange values, whose number is known on both sides.
@@ -213,7 +214,7 @@ class ConversationRunner:
             self.counters.received_bytes += HEADER + size
         return received
 
-    def _swap(self, transfers: Transfers, payloads: Sequence[bytes]) -> list[bytes]:
+    def _exchange_payloads(self, transfers: Transfers, payloads: Sequence[bytes]) -> list[bytes]:
         """Exchange payloads, whose sizes only their senders know.
 
         Args:

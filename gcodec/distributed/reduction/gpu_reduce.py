@@ -99,7 +99,7 @@ class GpuReduction(Reduction):
 
         # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
         frames = self._encode(self.parts, CONTRIBUTION, lossy)
-        received = self._swap(transfers, transport, expected[0], posted[0], frames)
+        received = self._exchange(transfers, transport, expected[0], posted[0], frames)
         ranges = [(begin, end)] * self.lane.size
         terms = self._decode_all(received, ranges, expected[0], None if lossy else self.source[begin:end])
         mean = sum_in_rank_order(terms, self.lane.size if self.mean else 1)
@@ -107,7 +107,7 @@ class GpuReduction(Reduction):
             self.target.copy_(mean)
         else:
             frame = self._encode_part((begin, end), mean) if end > begin else self._nothing()
-            received = self._swap(transfers, transport, expected[1], posted[1], [frame] * self.lane.size)
+            received = self._exchange(transfers, transport, expected[1], posted[1], [frame] * self.lane.size)
             results = self._decode_all(received, self.parts, expected[1], None if lossy else mean)
             for (first, last), part in zip(self.parts, results, strict=True):
                 self.target[first:last] = part
@@ -141,7 +141,7 @@ class GpuReduction(Reduction):
     def _nothing(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8, device=self.source.device)
 
-    def _swap(
+    def _exchange(
         self,
         transfers: Transfers,
         transport: GpuTransport,

@@ -125,8 +125,8 @@ class Reduction:
         except BaseException as error:
             self._send_aborts(transfers, error)
             raise
-        self.coder.counters.sent_bytes += transfers.sent
-        self.coder.counters.wait_seconds += transfers.waited
+        self.coder.counters.sent_bytes += transfers.sent_bytes
+        self.coder.counters.wait_seconds += transfers.wait_seconds
 
     def abort(self, error: BaseException) -> None:
         """Tell all ranks that this one cannot take part."""
@@ -167,8 +167,8 @@ class Reduction:
     def _term_buffers(self, transfers: Transfers, n_values: int) -> np.ndarray:
         """Return memory for two contributions of so many values, uintW[2, n], as long as the exchange lasts."""
         n_bytes = 2 * n_values * self.values.itemsize
-        buffer = self.lane.buffers.take(max(n_bytes, HEADER))
-        transfers.own(buffer)
+        buffer = self.lane.buffers.acquire(max(n_bytes, HEADER))
+        transfers.release_after(buffer)
         memory: np.ndarray = buffer.numpy()[:n_bytes]
         return memory.view(self.values.dtype).reshape(2, n_values)
 
@@ -252,11 +252,11 @@ class Reduction:
         """
         first = slots[0]
         max_bytes = HEADER + max_encoded_size(len(bits), self.coder.dtype.name) + _TRIAL
-        buffer = self.lane.buffers.take(max_bytes)
+        buffer = self.lane.buffers.acquire(max_bytes)
         message: np.ndarray = buffer.numpy()
         size = self.coder.encode(bits, first.begin, first.kind, message[HEADER:], rounded)
         self._header(first, size).write_to(message)
-        transfers.own(buffer)
+        transfers.release_after(buffer)
         for slot in slots:
             transfers.send(slot.peer, self._tag(slot), buffer, HEADER + size)
             self._unsent.popleft()

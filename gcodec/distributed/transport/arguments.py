@@ -57,7 +57,7 @@ def check_optional_int(name: str, value: Any) -> int | None:
 
 
 def check_duration(name: str, value: Any) -> timedelta:
-    """Return a positive ``timedelta``, as torch takes it; arguments as for :func:`check_int`. Raises InvalidArgument."""
+    """Return a ``timedelta`` if it is positive; arguments as for :func:`check_int`. Raises InvalidArgument."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise InvalidArgument(
             f"{name} must be a positive datetime.timedelta, such as timedelta(seconds=10), not {value!r:.80}"

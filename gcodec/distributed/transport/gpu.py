@@ -93,9 +93,9 @@ class StagedTransport:
         for peer in others:
             size = len(frames[peer])
             if size:
-                buffer = self._buffers.take(size)
+                buffer = self._buffers.acquire(size)
                 buffer[:size].copy_(frames[peer])
-                transfers.own(buffer)
+                transfers.release_after(buffer)
                 transfers.send(peer, tag, buffer, size)
         received = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
         for peer, message in incoming.items():

@@ -54,7 +54,7 @@ class Buffers:
         self._kept: dict[int, list[torch.Tensor]] = {}
         self._pinned = pinned
 
-    def take(self, size: int) -> torch.Tensor:
+    def acquire(self, size: int) -> torch.Tensor:
         """Return a buffer, uint8, of at least ``size`` bytes."""
         # Sizes are rounded up to a multiple of an eighth of the next power of two, so that messages of about one size
         # share buffers and at most a quarter of a large one is wasted.
@@ -63,8 +63,8 @@ class Buffers:
         kept = self._kept.get(n_bytes)
         return kept.pop() if kept else torch.empty(n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
-    def give(self, buffer: torch.Tensor) -> None:
-        """Return a buffer that is no longer in use."""
+    def release(self, buffer: torch.Tensor) -> None:
+        """Take back a buffer that is no longer in use."""
         kept = self._kept.setdefault(buffer.numel(), [])
         if len(kept) < _MAX_KEPT:
             kept.append(buffer)
@@ -97,7 +97,7 @@ class Transfers:
         rank 1   post(0, tag, max_bytes)   the receive waits in Gloo, with a buffer that is large enough
         rank 0   send(1, tag, ...)         Gloo writes straight into that buffer; the header says how much is there
         rank 1   receive(incoming)         waits until it has
-        both     finish()                  wait for the rest, and give all buffers back
+        both     finish()                  wait for the rest, and release all buffers
 
     Args:
         group: the process group.
@@ -107,8 +107,8 @@ class Transfers:
         failure_records: the reasons that failed ranks have left; None for a group without a store.
 
     Attributes:
-        waited: seconds spent waiting for the network.
-        sent: bytes handed to it.
+        wait_seconds: seconds spent waiting for the network.
+        sent_bytes: bytes handed to it.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Transfers:
         self._timeout = timeout
         self._receives: list[Incoming] = []
         self._sends: list[tuple[int, torch.Tensor, Any]] = []
-        self._owned: list[torch.Tensor] = []
-        self.waited, self.sent = 0.0, 0
+        self._to_release: list[torch.Tensor] = []
+        self.wait_seconds, self.sent_bytes = 0.0, 0
 
     def post(self, peer: int, tag: int, max_bytes: int) -> Incoming:
         """Expect a message from a rank of the group.
@@ -135,14 +135,14 @@ class Transfers:
             tag: the number by which sender and receiver know the message.
             max_bytes: bytes of the longest message that the sender may send.
         """
-        buffer = self.buffers.take(max_bytes)
+        buffer = self.buffers.acquire(max_bytes)
         incoming = Incoming(peer, buffer, self._begin(self.group.recv, buffer, peer, tag))
         self._receives.append(incoming)
         return incoming
 
-    def own(self, buffer: torch.Tensor) -> None:
-        """Keep a buffer to send from, and give it back when everything has been sent."""
-        self._owned.append(buffer)
+    def release_after(self, buffer: torch.Tensor) -> None:
+        """Return a buffer that is sent from to the pool once everything has been sent."""
+        self._to_release.append(buffer)
 
     def send(self, peer: int, tag: int, buffer: torch.Tensor, size: int) -> None:
         """Send the first bytes of a buffer.
@@ -155,7 +155,7 @@ class Transfers:
         """
         part = buffer[:size]
         self._sends.append((peer, part, self._begin(self.group.send, part, peer, tag)))
-        self.sent += size
+        self.sent_bytes += size
 
     def send_array(self, peer: int, tag: int, message: np.ndarray) -> None:
         """Send all of an array, uint8; other arguments as for :meth:`send`."""
@@ -172,13 +172,13 @@ class Transfers:
         return incoming.bytes
 
     def finish(self) -> None:
-        """Wait until everything has been sent, and take the memory back."""
+        """Wait until everything has been sent, and release all buffers."""
         for peer, _, work in self._sends:
             self._wait(work, peer, self.where(peer))
-        for buffer in self._owned:
-            self.buffers.give(buffer)
+        for buffer in self._to_release:
+            self.buffers.release(buffer)
         for incoming in self._receives:
-            self.buffers.give(incoming.buffer)
+            self.buffers.release(incoming.buffer)
 
     def _begin(self, operation: Callable[..., Any], buffer: torch.Tensor, peer: int, tag: int) -> Any:
         try:
@@ -206,7 +206,7 @@ class Transfers:
         except RuntimeError as error:
             raise self._failed(peer, where, error) from error
         finally:
-            self.waited += perf_counter() - start
+            self.wait_seconds += perf_counter() - start
         if not done:
             raise PeerError(f"{where}: the operation was aborted")
 
