@@ -164,6 +164,8 @@ class ConversationRunner:
 
     def _reduce_by_rank(self, transfers: Transfers, total: torch.Tensor) -> None:
         """Sum flat tensors part by part, each on the rank that owns it, in the order of ranks."""
+        # ``reduction.reduce`` exchanges frames in this way. The two stay apart: values need no codec, no rounding and
+        # no pieces to overlap with it; there a lane goes on with other work between pieces.
         rank, size = self.lane.rank, self.lane.size
         parts = [total[part] for part in parts_of(len(total), size)]
         messages = {peer: self._message(transfers, parts[peer]) for peer in self.others}

@@ -16,7 +16,7 @@ from ...errors import InvalidArgument, Unsupported
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
 from ..modes import Mode, NearLossless, mode_of
-from ..reduction.allreduce import SMALLEST, compressed, plain_begun
+from ..reduction.allreduce import SMALLEST, compressed, start_plain
 from ..reduction.bypass import DENSE_TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import TYPES as GPU_TYPES
@@ -163,7 +163,7 @@ class CompressedAllreduce:
         if lane.size == 1:
             return unchanged(buffer) if on_gpu else LaneJob(lambda: buffer)
         label = f"step {self._stats.steps}, bucket {index}"
-        dense = LaneJob(lambda: plain_begun(lane, buffer, True, counters, label), begins=True)
+        dense = LaneJob(lambda: start_plain(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
             dense = plain_on_gpu(lane, buffer, True, counters, label)
         types = GPU_TYPES if on_gpu else TYPES

@@ -138,11 +138,11 @@ def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label:
     Raises:
         PeerError: some rank failed or is silent.
     """
-    reduced: torch.Tensor = plain_begun(lane, flat, mean, counters, label).finish()
+    reduced: torch.Tensor = start_plain(lane, flat, mean, counters, label).finish()
     return reduced
 
 
-def plain_begun(
+def start_plain(
     lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
 ) -> StartedJob:
     """Start :func:`plain`, with the same arguments: Gloo does several at a time, and goes on beside the lane.

@@ -80,8 +80,8 @@ class GpuReduction(Reduction):
         terms: tuple[object, ...],
         label: str = "",
     ) -> None:
-        taken: Any = coder, values, result
-        super().__init__(lane, *taken, mean=mean, terms=terms, label=label)
+        on_gpu: Any = coder, values, result  # of which Reduction asks here no more than lengths, type and counters
+        super().__init__(lane, *on_gpu, mean=mean, terms=terms, label=label)
         self.gpu_coder, self.source, self.target = coder, values, result
         self.two = lane.size == 2
         self.parts: list[Range] = [share[0] for share in self.schedule.shares]

@@ -27,7 +27,8 @@ Two ranks both own every piece::
 
 Both halves work piece by piece (``schedule``), and all receives are posted first: the network has always something to
 carry in both directions. A reduction that has begun has encoded all its contributions, and the network has them; what
-is left to do, a lane may do by and by, and begin another one meanwhile.
+is left to do, a lane may do by and by, and begin another one meanwhile. Sums that compressors ask for, which need no
+codec, have a simpler exchange of this form in ``conversation``.
 """
 
 from __future__ import annotations
