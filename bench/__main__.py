@@ -1,4 +1,4 @@
-"""All benchmarks one after another, each in a process of its own, then the pictures and the pages.
+"""Run all benchmarks one after another, each in a process of its own, then the pictures and the pages.
 
     python -m bench [--quick] [--data DIR] [--out DIR]
 
@@ -30,7 +30,7 @@ CORRUPTION_TRIALS = "20"  #: of a quick run
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
-    """The arguments of ``python -m`` for each part."""
+    """Return the arguments of ``python -m`` for each part."""
     small = ["--quick"] if quick else []
     found = [["bench.record", str(data), "--missing", *small]]
     for name, reads, _ in PARTS:
@@ -41,7 +41,7 @@ def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if a part failed. The others are run all the same."""
+    """Run the command line; return 1 if a part failed. The others are run all the same."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="try everything, measure little")
     parser.add_argument("--data", type=Path, help="folder of dumps; recorded first if it is not there")

@@ -32,7 +32,7 @@ WIDTH = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if a round trip of gcodec failed."""
+    """Run the command line; return 1 if a round trip of gcodec failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.codec", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: gcodec-demo/dumps, else tests/corpus)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(folder: Path, quick: bool, sizes_only: bool,
             console: Console) -> tuple[Result, Result, list[tuple[str, str, str]]]:
-    """The results for whole dumps, and for single tensors; and the rows of ``level-speed.csv``."""
+    """Return the results for whole dumps, and for single tensors; and the rows of ``level-speed.csv``."""
     peers, missing = available(PEERS)
     plan = MeasurementPlan(peers, at_least=4 * MEGA if quick else 32 * MEGA, rounds=1 if quick else 7, budget=1.0,
                            fresh=True, settings=settings_with_literal)
@@ -78,12 +78,12 @@ def measure(folder: Path, quick: bool, sizes_only: bool,
 
 
 def settings_with_literal(data: Input) -> list[Setting]:
-    """gcodec's modes and, where there are levels, GComp to the letter."""
+    """Return gcodec's modes and, where there are levels, GComp to the letter."""
     return settings_for(data) + ([literal_gcomp_setting(data)] if "paper" in data.levels else [])
 
 
 def describe(folder: Path) -> list[str]:
-    """Machine, versions and data."""
+    """Return machine, versions and data."""
     packages = dict.fromkeys(["zstandard", *(peer.package for peer in PEERS if peer.package)])
     versions = [f"{package} {installed_version(package)}" for package in packages if installed_version(package)]
     return [f"Machine: {machine()}.", f"Versions: {', '.join(versions)}.", f"Data: {folder}."]

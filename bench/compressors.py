@@ -1,4 +1,5 @@
-"""What compressors cost a rank: seconds until its message is there, its bytes, and how much of the gradient is in it.
+"""Measure what compressors cost a rank: seconds until its message is there, its bytes, and how much of the gradient is
+in it.
 
     python -m bench.compressors [--quick] [--values N] [--threads N] [--out DIR]
 
@@ -51,14 +52,15 @@ TORCH, PYTORCH, HALF = "torch.topk", "PyTorch PowerSGD", "float16"
 
 
 def gradients(n_values: int) -> dict[str, torch.Tensor]:
-    """Normal values; and heavy tails, normal times log-normal of sigma 1.5, as layers of very different scale have."""
+    """Return normal values, and heavy tails, normal times log-normal of sigma 1.5, as layers of very different scale
+    have."""
     random = torch.Generator().manual_seed(0)
     normal = torch.randn(n_values, generator=random)
     return {"normal": normal, "heavy tails": normal * torch.exp(1.5 * torch.randn(n_values, generator=random))}
 
 
 def seconds_of(methods: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, in turn, after one run that is not timed."""
+    """Return the median seconds of each, in turn, after one run that is not timed."""
     found: dict[str, list[float]] = {name: [] for name in methods}
     for method in methods.values():
         method()
@@ -71,7 +73,7 @@ def seconds_of(methods: dict[str, Callable[[], Any]], rounds: int) -> dict[str, 
 
 
 def norm(tensor: torch.Tensor) -> float:
-    """L2, in double precision."""
+    """Return the L2 norm, in double precision."""
     return float(torch.linalg.vector_norm(tensor.double()))
 
 
@@ -83,7 +85,7 @@ def sparsifiers(density: float) -> dict[str, Sparsifier]:
 
 
 def exact_choice(flat: torch.Tensor, k: int) -> torch.Tensor:
-    """What PyTorch offers."""
+    """Return the indices that PyTorch's own top-k chooses."""
     return torch.topk(flat.abs(), k, sorted=False).indices
 
 
@@ -142,7 +144,7 @@ def _first_request(setting: Compressor, flat: torch.Tensor) -> Callable[[], Any]
 
 
 def pytorch_powersgd(matrix: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """The arithmetic of a step of PyTorch's hook, on one rank: P, orthogonalized, Q, and their product."""
+    """Return the arithmetic of a step of PyTorch's hook, on one rank: P, orthogonalized, Q, and their product."""
     p = torch.matmul(matrix, q).unsqueeze(0)
     _orthogonalize(p, 0)
     q = torch.matmul(matrix.t(), p[0])
@@ -175,7 +177,7 @@ def _step(setting: LowRank, matrix: torch.Tensor) -> Callable[[], Any]:
 
 
 def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator[list[object]]:
-    """All contests, of gradients of these numbers of values."""
+    """Yield all contests, of gradients of these numbers of values."""
     for data, flat in gradients(n_choose).items():
         yield from choices(data, flat, rounds)
     for data, flat in gradients(n_message).items():
@@ -189,7 +191,7 @@ def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.compressors", description=__doc__.splitlines()[0])
     parser.add_argument("--values", type=int, help="of a gradient (25 million for choose, 4 for message)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (1)")

@@ -17,7 +17,7 @@ _COLUMNS = [">ms", ">times as fast", ">bytes", ">ratio", ">norm kept", ">of the 
 
 
 def compressors_table(results: Path) -> list[str]:
-    """A table for each contest, its data in the order of the file."""
+    """Return a table for each contest, its data in the order of the file."""
     comments, rows = read_table(results / "compressors.csv")
     lines: list[str] = []
     for contest, heading in CONTESTS.items():
@@ -42,7 +42,7 @@ def _millions(n_values: str) -> str:
 
 
 def controllers_table(results: Path) -> list[str]:
-    """Decisions, then two levels of compression."""
+    """Return the tables of decisions, then of two levels of compression."""
     comments, rows = read_table(results / "controllers.csv")
     lines: list[str] = []
     decisions = [row for row in rows if row["contest"] == "decide"]

@@ -1,4 +1,4 @@
-"""What controllers cost: L-GreCo's decisions, and GraVAC's second compression factor.
+"""Measure what controllers cost: L-GreCo's decisions, and GraVAC's second compression factor.
 
     python -m bench.controllers [--quick] [--threads N] [--out DIR]
 
@@ -45,7 +45,7 @@ FAMILIES = {"QSGD": QSGD(4), "Top-k": TopK(0.01), "PowerSGD": PowerSGD(4)}
 
 
 def resnet50() -> list[tuple[int, ...]]:
-    """The shapes of its convolutions and its last layer."""
+    """Return the shapes of its convolutions and its last layer."""
     found: list[tuple[int, ...]] = [(64, 3, 7, 7)]
     width = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
@@ -58,19 +58,19 @@ def resnet50() -> list[tuple[int, ...]]:
 
 
 def bert(layers: int = 12, width: int = 768, words: int = 30522) -> list[tuple[int, ...]]:
-    """The shapes of a base model's matrices."""
+    """Return the shapes of a base model's matrices."""
     block = [(width, width)] * 4 + [(4 * width, width), (width, 4 * width)]
     return [(words, width), (512, width), *(block * layers), (width, width)]
 
 
 def gradient(shape: tuple[int, ...], number: int) -> torch.Tensor:
-    """Normal times log-normal, whose sigma differs from layer to layer."""
+    """Return values that are normal times log-normal, whose sigma differs from layer to layer."""
     random = torch.Generator().manual_seed(number)
     return torch.randn(shape, generator=random) * torch.exp(number % 4 / 2 * torch.randn(shape, generator=random))
 
 
 def choose(errors: list[np.ndarray], costs: list[np.ndarray], references: list[int]) -> list[int]:
-    """The dynamic programming, from errors as they are."""
+    """Run the dynamic programming, from errors as they are."""
     bins, budget = discretized(errors, references, BINS)
     return solve(bins, costs, budget)
 
@@ -102,7 +102,7 @@ def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> It
 
 
 def chosen(level: ProbeResult) -> torch.Tensor:
-    """Indices."""
+    """Return the indices of chosen values."""
     assert isinstance(level.compressor, Chosen)
     return level.compressor.indices
 
@@ -130,7 +130,7 @@ def two_levels(n_values: int, rounds: int, threads: int) -> Iterator[list[object
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.controllers", description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1, help="of torch (1)")
     parser.add_argument("--quick", action="store_true", help="small models, 1 round")

@@ -1,4 +1,4 @@
-"""What each format makes of bit flips and truncations: are they detected, do they go unnoticed, does the process die.
+"""Measure whether formats detect bit flips and truncations, let them pass unnoticed, or end the process.
 
     python -m bench.corruption [--trials 200] [--out DIR]
 
@@ -45,14 +45,14 @@ LETTERS = {"d": "detected", "s": "silent", "h": "harmless"}
 
 
 def contestants() -> dict[str, Peer]:
-    """By name: gcodec, lossless and near-lossless, and every peer that is installed."""
+    """Return the codecs by name: gcodec, lossless and near-lossless, and every peer that is installed."""
     ours = [Peer("gcodec", "", lambda data: lossless_setting(data).task()),
             Peer("gcodec near-lossless", "", lambda data: near_lossless_setting(data).task())]
     return {peer.name: peer for peer in (*ours, *PEERS, *CHECKED) if peer.installed}
 
 
 def sample(folder: Path) -> Input:
-    """The last step's gradients of the larger tensors, the first ``VALUES`` of them."""
+    """Return the last step's gradients of the larger tensors, the first ``VALUES`` of them."""
     (model, dumps), *_ = sorted(read_series(folder).items(), reverse=True)
     whole = gradients(dumps[-1], model)
     levels = {ladder: values[:VALUES] for ladder, values in whole.levels.items()}
@@ -60,7 +60,7 @@ def sample(folder: Path) -> Input:
 
 
 def damages(encoded: bytes, trials: int) -> Iterator[tuple[str, bytes]]:
-    """(kind, damaged bytes): single bit flips anywhere, then truncations to any shorter length; seeded."""
+    """Yield (kind, damaged bytes): single bit flips anywhere, then truncations to any shorter length; seeded."""
     random = np.random.default_rng(SEED)
     for place in random.integers(8 * len(encoded), size=trials):
         flipped = bytearray(encoded)
@@ -71,7 +71,7 @@ def damages(encoded: bytes, trials: int) -> Iterator[tuple[str, bytes]]:
 
 
 def outcome(task: CodecTask, damaged: bytes) -> str:
-    """The letter for one decoding."""
+    """Return the letter for one decoding."""
     try:
         return "h" if same_bytes(task.decode(damaged), task.result) else "s"
     except Exception:
@@ -99,7 +99,7 @@ def examine(peer: Peer, data: Input, trials: int) -> dict[str, Counter[str]]:
 
 
 def _decode_in_child(task: CodecTask, todo: list[bytes]) -> tuple[str, str]:
-    """A letter for each decoding that a forked process got to, and what became of it then: crashed or hung."""
+    """Return a letter for each decoding that a forked process got to, and what became of it then: crashed or hung."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -137,7 +137,7 @@ def _child(task: CodecTask, todo: list[bytes], answers: int) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if gcodec let anything pass or ended the process."""
+    """Run the command line; return 1 if gcodec let anything pass or ended the process."""
     parser = argparse.ArgumentParser(prog="python -m bench.corruption", description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=200, help="bit flips, and as many truncations (default: 200)")
     parser.add_argument("--data", type=Path, help="folder of dumps (default: gcodec-demo/dumps, else tests/corpus)")

@@ -21,7 +21,7 @@ Series = dict[str, list[Dump]]  #: by model, in the order of steps
 
 
 def default_folder() -> Path:
-    """The first of ``PLACES`` that is there."""
+    """Return the first of ``PLACES`` that is there."""
     found = [place for place in PLACES if place.is_dir()]
     if not found:
         raise InvalidArgument("no dumps: run `make bench`, or record some (docs/recording.md) and give --data DIR")
@@ -29,7 +29,7 @@ def default_folder() -> Path:
 
 
 def read_series(folder: Path, ends_only: bool = False) -> Series:
-    """Every model's dumps under ``folder``, or of each model the first and the last."""
+    """Return every model's dumps under ``folder``, or of each model the first and the last."""
     series: Series = {}
     for model, dump in find_dumps(folder):
         series.setdefault(model, []).append(dump)
@@ -38,7 +38,7 @@ def read_series(folder: Path, ends_only: bool = False) -> Series:
 
 def named_inputs(series: Series, groups: Sequence[str] = GROUPS,
                  dtypes: Sequence[str] = tuple(DTYPES), with_levels: bool = True) -> Iterator[tuple[str, list[Input]]]:
-    """(title, an input for each step), by model, group and type. The first step may have no state yet."""
+    """Yield (title, an input for each step), by model, group and type. The first step may have no state yet."""
     for model, dumps in series.items():
         for group in groups:
             usable = [dump for dump in dumps if group != STATE or set(dump.state_kinds) - {"step"}]
@@ -49,7 +49,7 @@ def named_inputs(series: Series, groups: Sequence[str] = GROUPS,
 
 
 def single_tensors(series: Series) -> Iterator[Input]:
-    """The float32 gradient of every larger tensor of every dump, by itself; its name is the tensor's."""
+    """Yield the float32 gradient of every larger tensor of every dump, by itself; its name is the tensor's."""
     for model, dumps in series.items():
         for dump in dumps:
             for name in dump.names:

@@ -71,7 +71,7 @@ class Line:
 
 
 def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
-    """What ``encode_batch`` is told."""
+    """Return the arguments of ``encode_batch``."""
     import torch
 
     if mode == "fixed 6":
@@ -210,7 +210,7 @@ def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Seq
 
 
 def all_rows(sizes: Sequence[int], rounds: int) -> Iterator[Sequence[Any]]:
-    """The table."""
+    """Yield the rows of the table."""
     import torch
 
     copy = copies(sizes, rounds)

@@ -1,4 +1,4 @@
-"""All-reduces of CUDA tensors among processes of one machine: compressed in each mode, beside torch's own.
+"""Time all-reduces of CUDA tensors among processes of one machine: compressed in each mode, beside torch's own.
 
     python -m bench.gpu_allreduce [--quick] [--out DIR] [--device cpu]
 
@@ -39,7 +39,7 @@ Reduce = Callable[[Any], object]
 
 
 def ways(weight: Any) -> dict[str, Reduce]:
-    """How gradients of a weight, the same on all ranks, are averaged, in place: by mode."""
+    """Return, by mode, how gradients of a weight, the same on all ranks, are averaged in place."""
     import torch
     import torch.distributed as dist
 
@@ -63,7 +63,7 @@ def ways(weight: Any) -> dict[str, Reduce]:
 
 
 def verify(tensor: Any, weight: Any, name: str, reduce: Reduce) -> None:
-    """All ranks end with the same bits; where it is compressed, with those of tensors in CPU memory."""
+    """Check that all ranks end with the same bits; where it is compressed, with those of tensors in CPU memory."""
     import torch
     import torch.distributed as dist
 
@@ -80,7 +80,7 @@ def verify(tensor: Any, weight: Any, name: str, reduce: Reduce) -> None:
 
 
 def milliseconds(tensor: Any, reduce: Reduce, rounds: int) -> float:
-    """Of the slowest rank, the median."""
+    """Return the median milliseconds of the slowest rank."""
     import torch
     import torch.distributed as dist
 
@@ -130,7 +130,7 @@ def serve(rank: int, size: int, store: str, device: str, sizes: Sequence[int], r
 
 
 def rows_of(size: int, device: str, sizes: Sequence[int], rounds: int) -> list[Sequence[Any]]:
-    """The table, of so many ranks. Raises RuntimeError where one of them fails."""
+    """Return the rows of the table, for so many ranks. Raises RuntimeError where one of them fails."""
     context = multiprocessing.get_context("spawn")
     answers, rows = context.SimpleQueue(), []
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +151,7 @@ def rows_of(size: int, device: str, sizes: Sequence[int], rounds: int) -> list[S
 
 
 def _answer(answers: Any, team: Sequence[Any]) -> Any:
-    """The next one. Raises RuntimeError where a rank has ended before its time, or none comes."""
+    """Return the next answer. Raises RuntimeError where a rank has ended before its time, or none comes."""
     start = perf_counter()
     while answers.empty():
         team[0].join(0.1)

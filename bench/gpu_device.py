@@ -1,4 +1,4 @@
-"""What the benchmarks on a CUDA device share: whether there is one, inputs, a clock, and the device's own copy."""
+"""The common part of benchmarks on a CUDA device: its presence, inputs, a clock, and the device's own copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAMPLE = 1 << 22           #: values that are drawn; more are copies of these
 
 
 def reason_not_to() -> str:
-    """Why nothing can be measured here; empty if it can."""
+    """Return why nothing can be measured here; empty if something can."""
     try:
         import torch
     except ImportError:
@@ -42,13 +42,13 @@ def gradients(dtype: str, size: int, device: str = "cuda", seed: int = 0) -> Any
 
 
 def buffers_of(size: int) -> int:
-    """How many buffers of so many bytes are used in turn."""
+    """Return the number of buffers of so many bytes to use in turn."""
     return max(min(ROTATING // size, 64), 2)
 
 
 def seconds(call: Callable[[int], Any], n_buffers: int, rounds: int) -> float:
-    """Median time of ``call(k)``, k going around, between two events on the device's stream: with the time in which the
-    device waits for the host to launch."""
+    """Return the median time of ``call(k)``, k going around, between two events on the device's stream: with the time
+    in which the device waits for the host to launch."""
     import torch
 
     call(0)
@@ -65,7 +65,7 @@ def seconds(call: Callable[[int], Any], n_buffers: int, rounds: int) -> float:
 
 
 def copies(sizes: Sequence[int], rounds: int) -> dict[int, float]:
-    """GB/s at which the device copies, by size: bytes copied, not read plus written."""
+    """Return the GB/s at which the device copies, by size: bytes copied, not read plus written."""
     import torch
 
     found = {}

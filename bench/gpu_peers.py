@@ -1,4 +1,4 @@
-"""What the codec on a CUDA device is measured beside: the host's codec, and nvCOMP's ANS where the package
+"""Peers of the codec on a CUDA device: the host's codec, and nvCOMP's ANS where the package
 ``nvidia-nvcomp-cu12`` or ``-cu13`` is installed. (DietGPU comes without packages.)"""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ans(NamedTuple):
 
 
 def ans(dtype: str) -> Ans | str:
-    """nvCOMP's ANS on the current stream, or why there is none."""
+    """Return nvCOMP's ANS on the current stream, or why there is none."""
     try:
         import torch
         from nvidia import nvcomp
@@ -39,7 +39,7 @@ def ans(dtype: str) -> Ans | str:
 
 
 def checked_ans(dtype: str, x: Any) -> Ans | str:
-    """The same, once it has been seen to give a tensor back."""
+    """Return nvCOMP's ANS, once it has been seen to give a tensor back."""
     import torch
     from torch.utils.dlpack import from_dlpack
 
@@ -54,7 +54,7 @@ def checked_ans(dtype: str, x: Any) -> Ans | str:
 
 
 def host_seconds(x: Any) -> tuple[float, float]:
-    """What the host's codec takes, once each way, for a tensor in CPU memory."""
+    """Return what the host's codec takes, once each way, for a tensor in CPU memory."""
     begin = perf_counter()
     data = encode(x)
     middle = perf_counter()

@@ -29,12 +29,12 @@ DENSITY = 0.01
 
 
 class WrongResultError(Exception):
-    """A method does not do what it is timed for."""
+    """A method did not do what it is timed for."""
 
 
 class Bucket:
-    """What hooks ask of a ``GradBucket``: the gradients of a model in one piece of memory. ``model``: whose; a bias
-    beside each matrix would be a thousandth of it."""
+    """A stand-in for a ``GradBucket``, as far as hooks use it: the gradients of a model in one piece of memory.
+    ``model``: whose; a bias beside each matrix would be a thousandth of it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._params = list(model.parameters())
@@ -43,15 +43,15 @@ class Bucket:
             param.grad = gradient  # none would say that this rank has not used it
 
     def index(self) -> int:
-        """The only one."""
+        """Return 0, the index of the only bucket."""
         return 0
 
     def is_last(self) -> bool:
-        """The only one."""
+        """Return True, for the only bucket is the last."""
         return True
 
     def buffer(self) -> torch.Tensor:
-        """All gradients, end to end."""
+        """Return all gradients, end to end."""
         return self._buffer
 
     def gradients(self) -> list[torch.Tensor]:
@@ -64,7 +64,7 @@ class Bucket:
         return [*self._params]
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """PyTorch's fp16 hook may call it."""
+        """Set the buffer, as PyTorch's fp16 hook may do."""
         self._buffer = buffer
 
 
@@ -72,14 +72,14 @@ Hook = Callable[[Bucket], torch.Tensor]
 
 
 def layer(width: int) -> torch.nn.Module:
-    """The matrices of a transformer's layer."""
+    """Return the matrices of a transformer's layer."""
     shapes = [(width, width)] * 4 + [(4 * width, width), (width, 4 * width)]
     return torch.nn.ParameterList([torch.nn.Parameter(torch.empty(shape)) for shape in shapes])
 
 
 @contextlib.contextmanager
 def one_rank() -> Iterator[None]:
-    """A process group of this process alone."""
+    """Make a process group of this process alone."""
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'store'}", rank=0, world_size=1)
         try:
@@ -92,7 +92,7 @@ def one_rank() -> Iterator[None]:
 def ours(
     model: torch.nn.Module, settings: Mapping[str, Compressor | CompressionPlan]
 ) -> tuple[dict[str, gd.CompressedGradients], dict[str, Hook]]:
-    """Our hook's states for compressors, and what the hook does with each."""
+    """Return our hook's states for compressors, and what the hook does with each."""
     states = {name: gd.CompressedGradients(model, setting) for name, setting in settings.items()}
     return states, {name: partial(_reduced, state) for name, state in states.items()}
 
@@ -102,7 +102,7 @@ def _reduced(state: gd.CompressedGradients, bucket: Any) -> torch.Tensor:
 
 
 def pytorch_powersgd(rank: int) -> Hook:
-    """PyTorch's, past its first steps, which are dense."""
+    """Return PyTorch's PowerSGD hook, past its first steps, which are dense."""
     state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
     state.iter = 2
 
@@ -113,13 +113,14 @@ def pytorch_powersgd(rank: int) -> Hook:
 
 
 def pytorch_half(bucket: Any) -> torch.Tensor:
-    """PyTorch's cast to 16 bits."""
+    """Return PyTorch's hook that casts to 16 bits."""
     assert dist.group.WORLD is not None
     return fp16_compress_hook(dist.group.WORLD, bucket).wait()
 
 
 def seconds_of(hooks: dict[str, Hook], bucket: Bucket, gradient: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Median seconds of each, in turn, after a call that is not timed; the bucket gets the gradient anew each time."""
+    """Return the median seconds of each, in turn, after a call that is not timed; the bucket gets the gradient anew
+    each time."""
     found: dict[str, list[float]] = {name: [] for name in hooks}
     for number in range(rounds + 1):
         for name, hook in hooks.items():
@@ -149,7 +150,7 @@ def check_low_rank(hooks: dict[str, Hook], bucket: Bucket, rank: int, steps: int
 
 
 def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
-    """Rows: low ranks beside PyTorch's PowerSGD hook, then the others beside its fp16 hook."""
+    """Yield rows: low ranks beside PyTorch's PowerSGD hook, then the others beside its fp16 hook."""
     model = layer(width)
     bucket = Bucket(model)
     gradient = torch.randn(bucket.buffer().numel(), generator=torch.Generator().manual_seed(4))

@@ -23,7 +23,7 @@ NAME = "hook, two ranks"
 
 
 def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
-    """Rows, with the seconds of the first of the two."""
+    """Yield rows, with the seconds of the first of the two."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_take_part, (folder, width, rounds, tuple(ranks)), nprocs=RANKS)
         with (Path(folder) / "rows").open(newline="") as file:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table; columns whose names begin with ``>`` are set to the right."""
+    """Return a table; columns whose names begin with ``>`` are set to the right."""
     rule = ["---:" if column.startswith(">") else "---" for column in columns]
     cells = [[column.lstrip(">") for column in columns], rule, *rows]
     return [f"| {' | '.join(row)} |" for row in cells]
@@ -20,17 +20,17 @@ def source(comments: Sequence[str]) -> str:
 
 
 def rounded(text: str) -> str:
-    """A number with two digits after the point; nothing stays nothing."""
+    """Return a number with two digits after the point; an empty text stays empty."""
     return f"{float(text):.2f}" if text else ""
 
 
 def signed(text: str) -> str:
-    """The same with its sign."""
+    """Return a number with two digits after the point and its sign."""
     return f"{float(text):+.2f}"
 
 
 def filled(page: str, name: str, lines: Sequence[str]) -> str:
-    """The page with ``lines`` in the place called ``name``, if it has one."""
+    """Return the page with ``lines`` in the place called ``name``, if it has one."""
     pattern = re.compile(rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
     text = "\n".join(lines)
     return pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)

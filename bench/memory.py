@@ -1,4 +1,4 @@
-"""Peak memory of an encoding and of a decoding, and what a thousand round trips leave behind.
+"""Measure peak memory of an encoding and of a decoding, and what a thousand round trips leave behind.
 
     python -m bench.memory [--quick] [--out DIR]
 
@@ -50,13 +50,13 @@ def contestants() -> dict[str, Peer]:
 
 
 def values_of(n_bytes: int) -> Input:
-    """Normal values, seeded: memory does not depend on them much."""
+    """Return normal values, seeded: memory does not depend on them much."""
     random = np.random.default_rng(20240)
     return Input("", "float32", (random.standard_normal(n_bytes // 4, np.float32) * np.float32(1e-3)).view(np.uint32))
 
 
 def resident(key: str) -> int:
-    """``VmRSS`` or ``VmHWM`` of this process, in bytes."""
+    """Return ``VmRSS`` or ``VmHWM`` of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
@@ -93,7 +93,7 @@ def peaks(name: str, n_bytes: int) -> dict[str, int]:
 
 
 def same_place(task: CodecTask) -> bool:
-    """Whether a task decodes into memory that it has kept for that."""
+    """Return True if a task decodes into memory that it has kept for that."""
     task.prepare()
     encoded = bytes(task.encode())
     first, second = (np.frombuffer(task.decode(encoded), np.uint8) for _ in range(2))
@@ -115,7 +115,7 @@ def growth(name: str, n_bytes: int, round_trips: int) -> dict[str, int]:
 
 
 def rows(n_bytes: int, round_trips: int) -> Iterator[list[object]]:
-    """The table, codec by codec; one that fails is left out, but not ours."""
+    """Yield the table, codec by codec; one that fails is left out, but not ours."""
     for name in contestants():
         found: dict[str, object] = {"codec": name, "bytes": n_bytes, "round_trips": round_trips}
         try:
@@ -128,7 +128,7 @@ def rows(n_bytes: int, round_trips: int) -> Iterator[list[object]]:
 
 
 def in_child(function: str, *arguments: object) -> dict[str, int]:
-    """What a function of this module returns in a process of its own."""
+    """Return what a function of this module returns in a process of its own."""
     program = f"import json; from bench import memory; print(json.dumps(memory.{function}(*{arguments!r})))"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False,
                           cwd=ROOT)
@@ -139,7 +139,7 @@ def in_child(function: str, *arguments: object) -> dict[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="8 MiB, 20 round trips")

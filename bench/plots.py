@@ -132,7 +132,7 @@ def scaling(results: Path, path: Path) -> None:
 
 
 def prediction(results: Path, path: Path) -> None:
-    """Vocabulary layers over training, and by batch size."""
+    """Plot vocabulary layers over training, and by batch size."""
     _, rows = read_table(results / "prediction.csv")
     places = list(dict.fromkeys((row["model"], row["layer"]) for row in rows))
     codecs = list(dict.fromkeys(row["codec"] for row in rows))
@@ -197,7 +197,7 @@ PICTURES: Pictures = {
 
 
 def draw_all(pictures: Pictures, parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """The command line of a module of pictures."""
+    """Run the command line of a module of pictures."""
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
     parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (default: docs/images)")
     options = parser.parse_args(arguments)
@@ -209,7 +209,7 @@ def draw_all(pictures: Pictures, parser: argparse.ArgumentParser, arguments: Seq
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.plots", description=__doc__.splitlines()[0])
     return draw_all(PICTURES, parser, arguments)
 

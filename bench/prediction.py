@@ -40,14 +40,14 @@ def without_prediction(data: Input) -> CodecTask:
 
 
 def contestants() -> list[Peer]:
-    """gcodec, with and without prediction, and the peers."""
+    """Return gcodec, with and without prediction, and the peers."""
     ours = [Peer(OURS, "", lambda data: lossless_setting(data).task()),
             Peer(f"{OURS}, no prediction", "", without_prediction)]
     return [*ours, *available(peer for peer in PEERS if peer.name in NAMES)[0]]
 
 
 def rows_of(path: Path) -> Iterator[list[object]]:
-    """The table for one model, layer by layer. Raises RoundTripError."""
+    """Yield the table for one model, layer by layer. Raises RoundTripError."""
     peers = contestants()
     with safe_open(path, "np") as file:
         places = sorted((layer, int(step), int(batch)) for step, batch, layer in
@@ -62,7 +62,7 @@ def rows_of(path: Path) -> Iterator[list[object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.prediction", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")

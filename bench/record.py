@@ -46,7 +46,7 @@ class Watcher:
     taken: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, step: int, task: train.TrainingTask) -> None:
-        """What :func:`gcodec.demo.train.train` calls before each of the optimizer's steps."""
+        """Observe a step; :func:`gcodec.demo.train.train` calls this before each of the optimizer's steps."""
         if step not in self.steps:
             return
         named = dict(task.model.named_parameters())
@@ -72,7 +72,7 @@ def record(out: Path, plans: Mapping[str, train.TrainingPlan], watcher: Callable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.record", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="where the dumps go")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to try it out")

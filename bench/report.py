@@ -41,7 +41,7 @@ Row = dict[str, str]
 
 
 def demo_table(results: Path) -> list[str]:
-    """README's table: percent of the original by codec and data, and speeds on one of the sections."""
+    """Return README's table: percent of the original by codec and data, and speeds on one of the sections."""
     comments, rows = read_table(results / "demo.csv")
     rows = [row for row in rows if row["codec"] != COPY]
     sections = list(dict.fromkeys(row["data"] for row in rows))
@@ -64,12 +64,12 @@ def demo_table(results: Path) -> list[str]:
 
 
 def _kind(mode: str) -> str:
-    """The entry of ``MODES`` that a mode belongs to."""
+    """Return the entry of ``MODES`` that a mode belongs to."""
     return FIXED if mode.endswith(FIXED) else NEAR_LOSSLESS if mode.startswith(NEAR_LOSSLESS) else LOSSLESS
 
 
 def _of_mode(percent: dict[tuple[str, str, str], float], data: str, mode: str, codec: str) -> float | None:
-    """A size in percent; the fixed-bits modes of the types differ in the number of bits and share a row."""
+    """Return a size in percent; the fixed-bits modes of the types differ in the number of bits and share a row."""
     if _kind(mode) == FIXED:
         found = (p for (d, m, c), p in percent.items() if (d, c) == (data, codec) and m.endswith(FIXED))
         return next(found, None)
@@ -88,7 +88,7 @@ def _heading(data: str) -> str:
 
 
 def updates(results: Path) -> list[str]:
-    """What near-lossless gradients did to the parameters, in a sentence per model."""
+    """Return what near-lossless gradients did to the parameters, in a sentence per model."""
     _, rows = read_table(results / "demo-updates.csv")
     found: dict[str, dict[str, int]] = {}
     for row in rows:
@@ -117,7 +117,7 @@ def codec_table(results: Path) -> list[str]:
 
 
 def bound_table(results: Path) -> list[str]:
-    """gcodec's overhead over the bound and its saving against the paper, on every dump's gradients."""
+    """Return gcodec's overhead over the bound and its saving against the paper, on every dump's gradients."""
     comments, rows = read_table(results / "sizes.csv")
     ours = {(row["data"], row["dtype"], row["mode"]): row for row in rows
             if row["codec"] == OURS and row["group"] == "gradients" and row["dtype"] == "float32"}
@@ -135,7 +135,8 @@ def bound_table(results: Path) -> list[str]:
 
 
 def peers_ahead(results: Path) -> list[str]:
-    """Every tensor on which a peer is smaller than lossless gcodec by more than half a percent of the original."""
+    """Return every tensor on which a peer is smaller than lossless gcodec by more than half a percent of the
+    original."""
     comments, rows = read_table(results / "tensors.csv")
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -154,7 +155,7 @@ def peers_ahead(results: Path) -> list[str]:
 
 
 def corruption_table(results: Path) -> list[str]:
-    """What each format makes of damage."""
+    """Return the table of what each format makes of damage."""
     comments, rows = read_table(results / "corruption.csv")
     outcomes = ("detected", "silent", "harmless", "crashed", "hung")
     table = [[row["codec"], row["damage"], row["trials"], *(row[outcome] for outcome in outcomes)] for row in rows]
@@ -191,7 +192,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; with ``--check`` 1 if a page is not up to date."""
+    """Run the command line; with ``--check`` 1 if a page is not up to date."""
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.splitlines()[0])
     parser.add_argument("--demo", type=Path, help="the folder that `gcodec demo` wrote")
     parser.add_argument("--check", action="store_true", help="change nothing")

@@ -1,4 +1,4 @@
-"""Speed against size, and microseconds per call: what is fixed about a call, and whether the rate holds.
+"""Measure speed against size, and microseconds per call: what is fixed about a call, and whether the rate holds.
 
     python -m bench.scaling [--data DIR] [--quick] [--largest MIB] [--out DIR]
 
@@ -38,7 +38,7 @@ _pool = ThreadPoolExecutor(2)
 
 
 def source(folder: Path) -> np.ndarray:
-    """The gradients of all recorded steps of a model, end to end, as bits."""
+    """Return the gradients of all recorded steps of a model, end to end, as bits."""
     series = read_series(folder)
     model = MODEL if MODEL in series else next(iter(series))
     ((_, parts),) = named_inputs({model: series[model]}, (GRADIENTS,), ("float32",), with_levels=False)
@@ -46,14 +46,14 @@ def source(folder: Path) -> np.ndarray:
 
 
 def of_size(bits: np.ndarray, n_bytes: int) -> Input:
-    """So many bytes of it: from the middle, or repeated."""
+    """Return so many bytes of an array: from the middle, or repeated."""
     count = n_bytes // bits.itemsize
     start = max(0, (bits.size - count) // 2)
     return Input("", "float32", np.resize(bits[start:], count))
 
 
 def side_by_side(data: Input) -> CodecTask:
-    """Each half of the values by a call of its own, at the same time."""
+    """Return the task that codes each half of the values by a call of its own, at the same time."""
     middle, result = data.bits.size // 2, np.zeros_like(data.values)
     halves, results = (data.bits[:middle], data.bits[middle:]), (result[:middle], result[middle:])
     rooms = [np.zeros(gcodec.max_encoded_size(half.size, data.dtype), np.uint8) for half in halves]
@@ -70,7 +70,7 @@ def side_by_side(data: Input) -> CodecTask:
 
 
 def tasks_of(data: Input) -> dict[tuple[str, int, str], CodecTask]:
-    """By codec, threads and kind of memory. More threads only where gcodec would use them."""
+    """Return tasks by codec, threads and kind of memory. More threads only where gcodec would use them."""
     ours = lossless_setting(data)
     found = {(COPY, 1, EXISTING): copy_task(data.bits)}
     for threads in (1, 2):
@@ -112,7 +112,7 @@ def calls_of(bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (default: bench/results)")

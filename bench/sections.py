@@ -35,12 +35,12 @@ class Contest:
 
     @property
     def margin(self) -> float:
-        """Percent by which gcodec is larger than the best peer; negative: smaller."""
+        """The percentage by which gcodec is larger than the best peer; negative: smaller."""
         return 100 * (self.ours / self.best - 1)
 
 
 def contests(results: Path) -> Iterator[Contest]:
-    """Every dump of ``levels.csv`` on which a peer qualifies."""
+    """Yield every dump of ``levels.csv`` on which a peer qualifies."""
     _, rows = read_table(results / "levels.csv")
     dumps: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
@@ -55,7 +55,7 @@ def contests(results: Path) -> Iterator[Contest]:
 
 
 def levels_summary(results: Path) -> list[str]:
-    """On how many dumps gcodec is the smallest, by model, kind and type."""
+    """Return on how many dumps gcodec is the smallest, by model, kind and type."""
     comments, _ = read_table(results / "levels.csv")
     kinds: dict[tuple[str, str, str], list[Contest]] = {}
     for contest in contests(results):
@@ -75,7 +75,7 @@ def levels_summary(results: Path) -> list[str]:
 
 
 def levels_ahead(results: Path) -> list[str]:
-    """Every dump on which a peer's level is smaller."""
+    """Return every dump on which a peer's level is smaller."""
     found = list(contests(results))
     ahead = [contest for contest in found if contest.margin > 0]
     columns = ["dump", ">step", "type", ">gcodec %", "best peer", ">%", ">gcodec larger by, %"]
@@ -104,13 +104,13 @@ def stages_table(results: Path) -> list[str]:
 
 
 def stages_in_order(rows: list[Row]) -> list[str]:
-    """The stages of rows of ``stages.csv``, without the whole and the floor."""
+    """Return the stages of rows of ``stages.csv``, without the whole and the floor."""
     names = {row["stage"] for row in rows} - {"whole", "floor"}
     return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def _limits(rows: list[Row]) -> Iterator[str]:
-    """A sentence for each bar: how far from the floor, and its largest part, which is the next limit."""
+    """Yield a sentence for each bar: how far from the floor, and its largest part, which is the next limit."""
     for data, mode in dict.fromkeys((row["data"], row["mode"]) for row in rows):
         times = {row["stage"]: float(row["ns_per_value"]) for row in rows if (row["data"], row["mode"]) == (data, mode)}
         whole, floor = times.pop("whole"), times.pop("floor")
@@ -163,7 +163,7 @@ def calls_table(results: Path) -> list[str]:
 
 
 def memory_table(results: Path) -> list[str]:
-    """Peak memory, and what stays."""
+    """Return the tables of peak memory, and of what stays."""
     comments, rows = read_table(results / "memory.csv")
     table = []
     for row in rows:
@@ -178,7 +178,7 @@ def memory_table(results: Path) -> list[str]:
 
 
 def prediction_table(results: Path) -> list[str]:
-    """Vocabulary layers by step, then by batch size."""
+    """Return the tables of vocabulary layers by step, then by batch size."""
     comments, rows = read_table(results / "prediction.csv")
     codecs = list(dict.fromkeys(row["codec"] for row in rows))
     lines: list[str] = []
@@ -197,7 +197,7 @@ def prediction_table(results: Path) -> list[str]:
 
 
 def level_speed(results: Path) -> list[str]:
-    """How fast near-lossless levels are chosen."""
+    """Return how fast near-lossless levels are chosen."""
     comments, rows = read_table(results / "level-speed.csv")
     table = [[row["data"], row["GBps"], row["ns_per_value"]] for row in rows]
     return [*markdown(["gradients", ">GB/s", ">ns per value"], table), "", f"One core; from {source(comments)}"]

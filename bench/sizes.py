@@ -35,7 +35,7 @@ COLUMNS = ("model", "step", "group", "dtype", "codec", "original_bytes", "compre
 
 
 def measure(part: Input, name: str, task: CodecTask) -> list[object]:
-    """A row of the table. Raises RoundTripError, and whatever a peer raises."""
+    """Return a row of the table. Raises RoundTripError, and whatever a peer raises."""
     encoding = float("inf")
     for _ in range(TRIES):
         task.prepare()
@@ -79,7 +79,7 @@ def sweep(parts: Sequence[Input], peers: Sequence[Peer], notes: list[str]) -> It
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.sizes", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")

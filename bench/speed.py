@@ -1,4 +1,4 @@
-"""Speed against that of copying memory on 64 Mi values, and the same without the vector steps of AVX-512.
+"""Measure speed against that of copying memory on 64 Mi values, and the same without the vector steps of AVX-512.
 
     python -m bench.speed [--data DIR] [--quick] [--out DIR]
 
@@ -52,14 +52,14 @@ def measured(title: str, setting: Setting, rounds: int) -> Found:
 
 
 def here(folder: Path, values: int, rounds: int) -> Iterator[Found]:
-    """All of it in this process."""
+    """Yield all results of this process."""
     for title, settings in inputs_of(folder, values):
         for setting in settings:
             yield measured(title, setting, rounds)
 
 
 def elsewhere(path: str, folder: Path, values: int, rounds: int) -> Iterator[Found]:
-    """The same in a process that is compiled for another path."""
+    """Yield the results of a process that is compiled for another path."""
     command = [sys.executable, "-m", "bench.speed", "--child", f"{values},{rounds}", "--data", str(folder)]
     # The name alone keeps the features of the machine at hand; the empty list takes them away.
     own = {"NUMBA_CPU_NAME": CPUS[path], "NUMBA_CPU_FEATURES": "",
@@ -72,7 +72,7 @@ def elsewhere(path: str, folder: Path, values: int, rounds: int) -> Iterator[Fou
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if the paths do not give the same bytes."""
+    """Run the command line; return 1 if the paths do not give the same bytes."""
     parser = argparse.ArgumentParser(prog="python -m bench.speed", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")

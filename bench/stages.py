@@ -62,7 +62,7 @@ VALUES = 8 << 20
 @no_type_check
 def encode_up_to(upto, values, levels, geometry, float_bits, begin, end, rounding, choices, columns, books, planes,
                  rounded, keep, scratch, out, at):
-    """``encode_blocks``, left in each block after so many of ``ENCODING``."""
+    """Return ``encode_blocks``, left in each block after so many of ``ENCODING``."""
     stream_len = geometry.stream_len
     for b in range(begin, end):
         n = min(geometry.block, geometry.n_values - b * geometry.block)
@@ -91,7 +91,7 @@ def encode_up_to(upto, values, levels, geometry, float_bits, begin, end, roundin
 @kernel
 @no_type_check
 def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, columns, books, planes, scratch, out):
-    """``decode_blocks``, left in each block after so many of ``DECODING``."""
+    """Return ``decode_blocks``, left in each block after so many of ``DECODING``."""
     bad, stream_len = 0, geometry.stream_len
     for b in range(begin, end):
         at, size = offsets[b], sizes[b]
@@ -119,7 +119,7 @@ def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, c
 
 @dataclass(frozen=True)
 class Run:
-    """What is timed in one direction: ``steps`` from nothing to everything the loop does, by the stage each adds."""
+    """The calls timed in one direction: ``steps`` from nothing to everything the loop does, by the stage each adds."""
 
     whole: Callable[[], Any]
     before: Mapping[str, Callable[[], Any]]
@@ -127,7 +127,7 @@ class Run:
 
 
 def encoding_run(task: CodecTask, lossy: bool) -> Run:
-    """The encoder's stages on what a task encodes."""
+    """Return the encoder's stages on what a task encodes."""
     with (patch.object(writer, "_encode_blocks", wraps=writer._encode_blocks) as loop,
           patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
           patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
@@ -143,7 +143,7 @@ def encoding_run(task: CodecTask, lossy: bool) -> Run:
 
 
 def decoding_run(task: CodecTask) -> Run:
-    """The decoder's stages on what a task decodes."""
+    """Return the decoder's stages on what a task decodes."""
     encoded = bytes(task.encode())
     with patch.object(decode, "_decode_blocks", wraps=decode._decode_blocks) as loop:
         task.decode(encoded)
@@ -185,7 +185,7 @@ def stages_of(run: Run, copy: CodecTask, moved: float, rounds: int) -> dict[str,
 
 
 def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[list[object]]:
-    """The table's rows for a mode on an input, both directions."""
+    """Yield the table's rows for a mode on an input, both directions."""
     task, data = setting.task(), setting.data
     moved = (data.nbytes + task.verify()) / (2 * data.nbytes)
     for direction, run in (("encode", encoding_run(task, bool(setting.key))), ("decode", decoding_run(task))):
@@ -196,7 +196,7 @@ def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[list[object]]
 
 
 def inputs_of(folder: Path, values: int) -> Iterator[tuple[str, list[Setting]]]:
-    """(title, settings) of the gradients of every model, all steps end to end, about so many values."""
+    """Yield (title, settings) of the gradients of every model, all steps end to end, about so many values."""
     for model, dumps in read_series(folder).items():
         for dtype in dict.fromkeys(dtype for _, dtype in SETTINGS):
             for _, parts in named_inputs({model: dumps}, (GRADIENTS,), (dtype,)):
@@ -210,7 +210,7 @@ def inputs_of(folder: Path, values: int) -> Iterator[tuple[str, list[Setting]]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.stages", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")

@@ -1,4 +1,4 @@
-"""What gcodec is meant to reach, beside what was measured: the first table of docs/benchmarks.md."""
+"""The targets of gcodec, beside what was measured: the first table of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRECTIONS = ("encode", "decode")
 
 
 def targets(results: Path) -> list[str]:
-    """The table: of files that are there."""
+    """Return the table, from the files that are there."""
     table = [[target, found] for rows, file in PARTS if (results / file).exists() for target, found in rows(results)]
     return markdown(["target", "measured"], table)
 

@@ -29,7 +29,7 @@ PARTS = (("allreduce", True), ("runs", False), ("bypass", False), ("bits", False
 
 
 def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
-    """The arguments of ``python -m`` for each part."""
+    """Return the arguments of ``python -m`` for each part."""
     small = ["--quick"] if quick else []
     found = [["bench.record", str(data), "--missing", *small]]
     for name, reads in PARTS:
@@ -40,7 +40,7 @@ def commands(quick: bool, data: Path, out: Path) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if a part failed. The others are run all the same."""
+    """Run the command line; return 1 if a part failed. The others are run all the same."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="try everything, measure little")
     parser.add_argument("--data", type=Path, help="folder of dumps; recorded first if it is not there")
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(command: Sequence[str]) -> int:
-    """``python -m`` in a process of its own, which is told when this one is to end, so that it removes its bed."""
+    """Run ``python -m`` in a process of its own, which is told when this one is to end, so that it removes its bed."""
     child = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
 
     def pass_on(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""25 MB of gradients averaged over 2 and 4 workers, at every rate of the bed, by every method, in turn.
+"""Average 25 MB of gradients over 2 and 4 workers, at every rate of the bed, by every method, in turn.
 
     python -m bench.cluster.allreduce [--data DIR] [--model cnn] [--add] [--quick] [--out DIR]
 
@@ -54,7 +54,7 @@ class Series:
     tallies: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, ranks: Answers) -> None:
-        """A round: what the ranks answered."""
+        """Add a round: the ranks' answers."""
         self.seconds.append(max(rank["seconds"] for rank in ranks))
         self.sent.append(mean(rank["sent"] for rank in ranks))
         self.processor.append(mean(rank["processor"] for rank in ranks))
@@ -63,12 +63,12 @@ class Series:
             self.tallies.append({name: mean(rank["tally"][name] for rank in ranks) for name in names})
 
     def tally(self, name: str) -> float | None:
-        """The median of one of the tally's numbers."""
+        """Return the median of one of the tally's numbers."""
         return median(tally[name] for tally in self.tallies) if self.tallies else None
 
 
 def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers: int) -> list[object]:
-    """The columns from ``rounds`` to ``whole_line_share``."""
+    """Return the columns from ``rounds`` to ``whole_line_share``."""
     series = found[name]
     seconds, sent = median(series.seconds), median(series.sent)
     low, _, high = quantiles(series.seconds, n=4) if len(series.seconds) > 1 else [seconds] * 3
@@ -85,7 +85,7 @@ def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers:
 
 
 def wire_seconds(name: str, found: dict[str, Series]) -> float | None:
-    """What a method's messages take without its codec, where that has been measured."""
+    """Return the seconds that a method's messages take without its codec, where that has been measured."""
     alone = name + methods.WIRE
     if alone in found:
         return median(found[alone].seconds)
@@ -128,7 +128,7 @@ def _load() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.allreduce", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of dumps (default: what bench.record wrote)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
@@ -169,7 +169,7 @@ def _rows_of(path: Path) -> list[list[object]]:
 
 
 def _key(row: Sequence[object]) -> str:
-    """Model, workers, rate and method."""
+    """Return model, workers, rate and method of a row."""
     return ", ".join(map(str, row[:4]))
 
 

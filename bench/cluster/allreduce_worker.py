@@ -38,7 +38,7 @@ class Worker:
         return self.check(**options) if command == "check" else self.measure(**options)
 
     def check(self, names: Sequence[str]) -> dict[str, Any]:
-        """Every method's results on every set of gradients. Raises WrongResultError."""
+        """Return every method's results on every set of gradients. Raises WrongResultError."""
         deviations: dict[str, float] = {}
         for values in self.share.sets:
             parts = checks.gathered(values)

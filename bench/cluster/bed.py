@@ -34,7 +34,8 @@ class BedError(GcodecError):
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a rate as ``tc`` writes it, such as ``"100mbit"``; infinite for ``UNSHAPED``. Raises BedError."""
+    """Return the bits per second of a rate as ``tc`` writes it, such as ``"100mbit"``; infinite for ``UNSHAPED``.
+    Raises BedError."""
     if rate == UNSHAPED:
         return float("inf")
     match = re.fullmatch(r"([\d.]+)([kmg]bit)", rate)
@@ -44,7 +45,7 @@ def bits_per_second(rate: str) -> float:
 
 
 def obstacle() -> str | None:
-    """Why there can be no bed on this machine, or None."""
+    """Return why there can be no bed on this machine, or None."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "network namespaces need root"
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
@@ -58,12 +59,12 @@ def obstacle() -> str | None:
 
 
 def clean_up_when_told_to_end() -> None:
-    """From now on SIGTERM is an exception like Ctrl-C, so that a bed is taken away before the process ends."""
+    """Make SIGTERM an exception like Ctrl-C, so that a bed is taken away before the process ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Bed:
-    """``size`` namespaces on a bridge, in being while the context lasts. Beds do not see each other."""
+    """Namespaces on a bridge, ``size`` of them, that exist while the context lasts. Beds do not see each other."""
 
     _made = 0
 
@@ -91,15 +92,15 @@ class Bed:
         self.close()
 
     def namespace(self, rank: int) -> str:
-        """The name of a worker's namespace."""
+        """Return the name of a worker's namespace."""
         return f"{self._prefix}{rank}"
 
     def address(self, rank: int) -> str:
-        """A worker's IPv4 address. Networks of different beds may have the same: they are not connected."""
+        """Return a worker's IPv4 address. Networks of different beds may have the same: they are not connected."""
         return f"10.83.0.{rank + 1}"
 
     def inside(self, rank: int) -> list[str]:
-        """What to put before a command so that it runs in a worker's namespace, as the same process."""
+        """Return the words to put before a command so that it runs in a worker's namespace, as the same process."""
         return ["ip", "netns", "exec", self.namespace(rank)]
 
     def shape(self, rate: str) -> None:

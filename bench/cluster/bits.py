@@ -47,12 +47,12 @@ class Watcher:
     since: np.ndarray = field(default_factory=lambda: np.zeros(SYMBOLS, np.int64))
 
     def __call__(self, step: int, task: train.TrainingTask) -> None:
-        """What :func:`gcodec.demo.train.train` calls before the optimizer's step."""
+        """Observe a step; :func:`gcodec.demo.train.train` calls this before the optimizer's step."""
         grads = [parameter.grad for parameter in task.model.parameters() if parameter.grad is not None]
         self.count(step, exponent_counts([grad.numpy() for grad in grads]))
 
     def count(self, step: int, counts: np.ndarray) -> None:
-        """A step's exponents have been counted."""
+        """Record a step, whose exponents have been counted."""
         self.sources[FRESH] = counts
         self.sources.setdefault(STALE, counts)
         self.sources.setdefault(REFRESHED, counts)
@@ -75,7 +75,7 @@ class Watcher:
 
 
 def exponent_counts(gradients: Sequence[np.ndarray]) -> np.ndarray:
-    """How many values have each exponent; first those that are zero: int64[SYMBOLS]."""
+    """Count the values of each exponent; first those that are zero: int64[SYMBOLS]."""
     counts = np.zeros(SYMBOLS, np.int64)
     for gradient in gradients:
         bits = np.ascontiguousarray(gradient, np.float32).reshape(-1).view(np.uint32)
@@ -84,7 +84,7 @@ def exponent_counts(gradients: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.bits", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="a few steps of small models")

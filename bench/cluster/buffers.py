@@ -29,7 +29,7 @@ SETS = 2  #: of gradients at the same parameters; rounds take turns
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What one rank brings to an all-reduce.
+    """One rank's part in an all-reduce.
 
     Attributes:
         params: parameters whose gradients the buffer holds, end to end in row-major order.
@@ -45,7 +45,7 @@ class Share:
 
 
 def dumps_of(folder: Path, model: str, quick: bool = False) -> list[Dump]:
-    """The dumps of whole models that slots can be made of. Raises InvalidArgument if there are none."""
+    """Return the dumps of whole models that slots can be made of. Raises InvalidArgument if there are none."""
     wanted = {f"{PARAM}/{name}" for name, _ in TASKS[model](_plan(model, quick)).model.named_parameters()}
     dumps = usable(dump for name, dump in find_dumps(folder) if name == model and wanted <= dump.keys)
     if not dumps:
@@ -58,7 +58,7 @@ def _plan(model: str, quick: bool) -> TrainingPlan:
 
 
 def share_of(folder: Path, model: str, n_bytes: int, rank: int, quick: bool = False) -> Share:
-    """A buffer of at least ``n_bytes`` for a rank. Raises InvalidArgument if nothing fitting was recorded."""
+    """Return a buffer of at least ``n_bytes`` for a rank. Raises InvalidArgument if nothing fitting was recorded."""
     dumps, plan = dumps_of(folder, model, quick), _plan(model, quick)
     task = TASKS[model](plan)
     sizes = [parameter.nbytes for parameter in task.model.parameters()]
@@ -98,7 +98,7 @@ def load(task: TrainingTask, dump: Dump) -> None:
 
 
 def optimizer_of(groups: Sequence[tuple[Dump, dict[str, torch.nn.Parameter]]]) -> torch.optim.Optimizer:
-    """The recorded optimizer, for copies of the recorded parameters, with their recorded state."""
+    """Return the recorded optimizer, for copies of the recorded parameters, with their recorded state."""
     kind = getattr(torch.optim, groups[0][0].optimizer)
     alike: dict[str, dict[str, Any]] = {}  # parameter groups: as few as a training has
     for dump, copies in groups:
@@ -114,7 +114,7 @@ def optimizer_of(groups: Sequence[tuple[Dump, dict[str, torch.nn.Parameter]]]) -
 
 
 def _gradient(task: TrainingTask, plan: TrainingPlan, kept: int, seed: tuple[int, ...]) -> list[torch.Tensor]:
-    """Of the first ``kept`` parameters, on a batch of their own, clipped as the training clips."""
+    """Return the gradients of the first ``kept`` parameters, on a batch of their own, clipped as the training clips."""
     task.model.zero_grad()
     task.loss(plan.batch, np.random.default_rng(seed)).backward()
     if task.clip is not None:

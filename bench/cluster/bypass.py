@@ -1,4 +1,4 @@
-"""What hook and process group cost where compressing does not pay: plain DDP, and gcodec with its bypass.
+"""The cost of hook and process group where compressing does not pay: plain DDP, and gcodec with its bypass.
 
     python -m bench.cluster.bypass [--quick] [--model cnn] [--rate 1gbit] [--steps N] [--out DIR]
 
@@ -28,7 +28,7 @@ COLUMNS = ("model", "workers", "rate", "batch", "method", "steps", "step_seconds
 
 
 def _of_batch(model: str, batch: int, steps: int) -> Training:
-    """With a batch that makes a step take 50 ms or more."""
+    """Return a training with a batch that makes a step take 50 ms or more."""
     return Training(model, steps, more=("--first", str(FIRST), "--batch", str(batch)))
 
 
@@ -36,7 +36,7 @@ TRAININGS = (_of_batch("cnn", 128, 160), _of_batch("transformer", 8, 120))
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
-    """A row for each method."""
+    """Yield a row for each method."""
     plain = result["runs"][FP32]["seconds"][FIRST:]
     for method, run in result["runs"].items():
         seconds = run["seconds"][FIRST:]

@@ -1,4 +1,4 @@
-"""Whether an average is what it has to be, checked on every rank before anything is timed."""
+"""Check on every rank that an average is right, before anything is timed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _RELATIVE = {methods.FP16: 2.0**-10, methods.BF16: 2.0**-7}
 
 
 class WrongResultError(GcodecError):
-    """An all-reduce did not give what it must."""
+    """An all-reduce gave a wrong result."""
 
 
 def gathered(values: torch.Tensor) -> torch.Tensor:
-    """Every rank's values: float32[ranks, n]."""
+    """Return every rank's values: float32[ranks, n]."""
     parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, values)
     return torch.stack(parts)
@@ -58,8 +58,8 @@ def check(name: str, result: torch.Tensor, parts: torch.Tensor, share: Share) ->
 
 
 def step_deviation(result: torch.Tensor, parts: torch.Tensor, share: Share) -> float:
-    """Of SGD with momentum: η |g′ − g| / (2⁻²⁴ |N|), the largest of all parameters (docs/algorithms.md). What float32
-    sums may lose themselves, and what denormals may, is taken off first. Computed in float64."""
+    """Return, for SGD with momentum, η |g′ − g| / (2⁻²⁴ |N|), the largest of all parameters (docs/algorithms.md). What
+    float32 sums may lose themselves, and what denormals may, is taken off first. Computed in float64."""
     worst, at = 0.0, 0
     for group in share.optimizer.param_groups:
         for parameter in group["params"]:
@@ -78,7 +78,7 @@ def step_deviation(result: torch.Tensor, parts: torch.Tensor, share: Share) -> f
 
 
 def _floor(name: str) -> float:
-    """What a type has no room for below."""
+    """Return the magnitude below which a type cannot represent values."""
     return {methods.FP16: 2.0**-24, methods.FIXED: 2.0**-126}.get(name, 2.0**-133)
 
 

@@ -1,4 +1,4 @@
-"""Other things in the codec's place, in the very same exchange: peers, a copy, and nothing at all.
+"""Coders that take the codec's place in the same exchange: peers, a copy, and nothing at all.
 
 Each has what :class:`gcodec.distributed.reduction.reduce.Reduction` asks of a coder.
 """
@@ -29,7 +29,7 @@ class Codec(Protocol):
     """Bytes of float32 values to fewer bytes and back."""
 
     def encode(self, bits: np.ndarray) -> Any:
-        """Bytes-like, of uint32[n]."""
+        """Encode uint32[n] to a bytes-like object."""
 
     def decode(self, data: memoryview, out: np.ndarray) -> None:
         """The inverse, into uint32[n]."""
@@ -49,7 +49,7 @@ class Zlib:
 
 
 class Zstd:
-    """Of the values as they are."""
+    """A coder of the values as they are."""
 
     def __init__(self, level: int = 1) -> None:
         self._encoder, self._decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
@@ -62,7 +62,7 @@ class Zstd:
 
 
 class ShuffledZstd(Zstd):
-    """Of their bytes, byte k of every value together."""
+    """A coder of the values' bytes, byte k of every value together."""
 
     def encode(self, bits: np.ndarray) -> bytes:
         planes = np.empty((bits.itemsize, len(bits)), np.uint8)
@@ -80,7 +80,7 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 class _Coder:
-    """What coders here have in common: float32, and every bit comes back."""
+    """The common part of coders here: float32, and every bit comes back."""
 
     exact = True
 
@@ -89,12 +89,12 @@ class _Coder:
         self.counters = counters
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
-        """What decoding would return, into ``out``: nothing is rounded."""
+        """Write what decoding would return into ``out``: nothing is rounded."""
         out[:] = bits
 
 
 class PeerCoder(_Coder):
-    """A codec of bytes. What it cannot make smaller is stored."""
+    """A codec of bytes, which stores values that it cannot make smaller."""
 
     def __init__(self, codec: Codec, counters: Counters) -> None:
         super().__init__(counters)
@@ -102,7 +102,7 @@ class PeerCoder(_Coder):
 
     def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
                rounded: np.ndarray | None = None) -> int:
-        """A payload at the start of ``out``; its size."""
+        """Write a payload at the start of ``out``, and return its size."""
         start = thread_time()
         data = np.frombuffer(self.codec.encode(bits), np.uint8)
         coded = len(data) < bits.nbytes
@@ -116,7 +116,7 @@ class PeerCoder(_Coder):
         return 1 + len(data)
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
-        """A payload's values into ``out``. Raises Corruption."""
+        """Decode a payload's values into ``out``. Raises Corruption."""
         start = thread_time()
         if payload[0] == CODED:
             self.codec.decode(_bytes_of(payload[1:]), out)
@@ -129,7 +129,7 @@ class PeerCoder(_Coder):
 
 
 class Copied:
-    """No codec: what the exchange takes by itself, with all bytes."""
+    """A coder that does nothing: the time of the exchange by itself, with all bytes."""
 
     def encode(self, bits: np.ndarray) -> np.ndarray:
         return bits.view(np.uint8)
@@ -147,22 +147,22 @@ class Replay(_Coder):
 
     def encode(self, bits: np.ndarray, begin: int, kind: int, out: np.ndarray,
                rounded: np.ndarray | None = None) -> int:
-        """Whatever lies in ``out``."""
+        """Send whatever lies in ``out``."""
         return self.sizes[begin, kind]
 
     def decode(self, payload: np.ndarray, out: np.ndarray) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def count_processor_time() -> None:
-    """From now on gcodec's coders, too, count seconds of the processor: with more workers than cores, or neighbors on
+    """Let gcodec's coders, too, count seconds of the processor: with more workers than cores, or neighbors on
     the machine, those of the clock say little. Right where the codec has one thread, which is the one that counts."""
     coder.perf_counter = thread_time  # type: ignore[attr-defined]
 
 
 @contextmanager
 def noting(sizes: dict[tuple[int, int], int]) -> Iterator[None]:
-    """Within the context, ``sizes`` takes the size of every payload that gcodec makes: by first value and kind."""
+    """Let ``sizes``, within the context, take the size of every payload that gcodec makes: by first value and kind."""
     made = Coder.encode
 
     def encode(self: Coder, bits: np.ndarray, begin: int, kind: int, *others: Any) -> int:

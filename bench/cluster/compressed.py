@@ -1,4 +1,4 @@
-"""What a step of training takes with each compressor, apart from computing: GradZip's Figures 3 (a) and (b).
+"""The time of a training step with each compressor, apart from computing: GradZip's Figures 3 (a) and (b).
 
     python -m bench.cluster.compressed [--quick] [--model cnn] [--rate 1gbit] [--steps N] [--out DIR]
 
@@ -25,7 +25,7 @@ COLUMNS = ("model", "workers", "rate", "method", "steps", "step_seconds", "step_
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
-    """A row for each method but the one that sends nothing."""
+    """Yield a row for each method but the one that sends nothing."""
     runs = result["runs"]
     compute = median(runs[NOTHING]["seconds"][IGNORED:])
     dense, dense_bytes = median(runs[FP32]["seconds"][IGNORED:]), fmean(runs[FP32]["sent"][IGNORED:])

@@ -28,7 +28,7 @@ COLUMNS = ("model", "workers", "rate", "seed", "method", "steps", "loss", "secon
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
-    """A row for each method, the dense one first."""
+    """Yield a row for each method, the dense one first."""
     runs = result["runs"]
     dense_seconds, dense_bytes = sum(runs[FP32]["seconds"][IGNORED:]), fmean(runs[FP32]["sent"][IGNORED:])
     for method, run in runs.items():

@@ -1,4 +1,4 @@
-"""What crossed a network interface, by the kernel's own counters."""
+"""Count the traffic of a network interface, by the kernel's own counters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Traffic(NamedTuple):
 
 
 def interface() -> str | None:
-    """The one that Gloo has been told to use; None where it chooses itself."""
+    """Return the interface that Gloo has been told to use; None where it chooses itself."""
     return os.environ.get("GLOO_SOCKET_IFNAME")
 
 
 def traffic(name: str | None = None) -> Traffic:
-    """Of an interface (default: Gloo's) of this namespace since it is there; zeros where there is no such counter."""
+    """Return the counters of an interface (default: Gloo's) of this namespace since it is there; zeros where there is
+    no such counter."""
     folder = Path("/sys/class/net") / (name or interface() or "none") / "statistics"
     try:
         return Traffic(*(int((folder / f"{way}_bytes").read_text()) for way in ("tx", "rx")))

@@ -1,4 +1,4 @@
-"""What the numbers about the distributed part mean, as docs/benchmarks.md says it."""
+"""Definitions of the numbers about the distributed part, as docs/benchmarks.md has them."""
 
 from __future__ import annotations
 

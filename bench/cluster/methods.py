@@ -31,7 +31,8 @@ Sizes = dict[tuple[int, int], int]
 
 
 class Method(ABC):
-    """``prepare(values, room)`` untimed, then ``run()`` timed: the average of all ranks' values, float32[n]."""
+    """A way to average: ``prepare(values, room)`` untimed, then ``run()`` timed: the average of all ranks' values,
+    float32[n]."""
 
     @abstractmethod
     def prepare(self, values: torch.Tensor, room: torch.Tensor) -> None:
@@ -42,12 +43,12 @@ class Method(ABC):
         """Do it."""
 
     def tally(self) -> Counters | None:
-        """Of the last run, where there is one."""
+        """Return the counters of the last run, where there is one."""
         return None
 
 
 class Dense(Method):
-    """What DDP does without a hook, or (``dtype``) with PyTorch's hooks for 16 bits: divide, then all-reduce."""
+    """The averaging of DDP without a hook, or (``dtype``) with PyTorch's hooks for 16 bits: divide, then all-reduce."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
@@ -74,7 +75,7 @@ class Small(Method):
 
 
 class Bucket:
-    """As much of DDP's bucket as the hook's state looks at: one that holds all gradients."""
+    """The part of DDP's bucket that the hook's state reads: one that holds all gradients."""
 
     def __init__(self, share: Share, values: torch.Tensor) -> None:
         self._params, self._values = share.params, values
@@ -136,7 +137,7 @@ class Exchanged(Method):
 
 
 def methods_for(share: Share) -> dict[str, Method]:
-    """All of them by name. Each worker has one thread for its codec, so that processor time can be told."""
+    """Return all methods by name. Each worker has one thread for its codec, so that processor time can be told."""
     sizes: dict[str, Sizes] = {LOSSLESS: {}, NEAR: {}}
     found: dict[str, Method] = {
         FP32: Dense(), FP16: Dense(torch.float16), BF16: Dense(torch.bfloat16), SMALL: Small(),

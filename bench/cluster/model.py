@@ -31,24 +31,26 @@ COLUMNS = ("model", "workers", "gbps", "method", "seconds", "serial_seconds", "s
 
 @dataclass(frozen=True)
 class Costs:
-    """What a codec makes of a buffer. ``encode``, ``decode``: bytes of values per second on one worker; ``ratio``."""
+    """The speed and ratio of a codec on a buffer. ``encode``, ``decode``: bytes of values per second on one worker;
+    ``ratio``."""
 
     encode: float
     decode: float
     ratio: float
 
     def codec_seconds(self, n_bytes: float, workers: int) -> float:
-        """Every value is encoded once by each rank, in all; (2N - 2) / N of them are decoded."""
+        """Return the seconds of the codec. Every value is encoded once by each rank, in all; (2N - 2) / N of them are
+        decoded."""
         return n_bytes / self.encode + 2 * (workers - 1) / workers * n_bytes / self.decode
 
 
 def ring(n_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 (N - 1) a + 2 (N - 1) / N · S b: seconds, where a message takes ``alpha`` and each byte ``beta``."""
+    """Return 2 (N - 1) a + 2 (N - 1) / N · S b: seconds, where a message takes ``alpha`` and each byte ``beta``."""
     return 2 * (workers - 1) * alpha + 2 * (workers - 1) / workers * n_bytes * beta
 
 
 def tree(n_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 a log2 N + 2 S b log2 N."""
+    """Return 2 a log2 N + 2 S b log2 N."""
     return 2 * log2(workers) * (alpha + n_bytes * beta)
 
 
@@ -67,7 +69,7 @@ def break_even(workers: int, costs: Costs) -> float:
 
 
 def costs_of(row: Mapping[str, str]) -> Costs:
-    """From a row of ``cluster-allreduce.csv``."""
+    """Read the costs from a row of ``cluster-allreduce.csv``."""
     n_bytes, workers = 4 * int(row["values"]), int(row["workers"])
     decoded = 2 * (workers - 1) / workers * n_bytes
     encode = float(row["encode_seconds"]) + float(row["sum_seconds"])
@@ -75,7 +77,7 @@ def costs_of(row: Mapping[str, str]) -> Costs:
 
 
 def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[list[object]]:
-    """Every link and number of workers, from one model's rows of two workers at 1 Gb/s."""
+    """Yield every link and number of workers, from one model's rows of two workers at 1 Gb/s."""
     measured = {row["method"]: row for row in rows}
     n_bytes = 4.0 * int(measured[FP32]["values"])
     alpha = float(measured[SMALL]["seconds"]) / 2
@@ -95,7 +97,7 @@ def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[list[obje
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.model", description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files (bench/results)")
     options = parser.parse_args(arguments)

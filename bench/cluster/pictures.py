@@ -30,7 +30,7 @@ Row = dict[str, str]
 
 
 def normalized(results: Path, path: Path) -> None:
-    """All-reduce time by method, relative to Gloo's fp32 (GComp's Figure 10)."""
+    """Plot the all-reduce time by method, relative to Gloo's fp32 (GComp's Figure 10)."""
     _, rows = read_table(results / allreduce.FILE)
     beds = unique((row["model"], row["workers"]) for row in rows)
     figure, panels = _figure(len(beds), 1, wide=2.2)
@@ -81,7 +81,7 @@ def _symbols(axes: Axes, rows: Sequence[Row], name: str) -> None:
 
 
 def deviations(results: Path, path: Path) -> None:
-    """How far losses are from the dense run's at the same step (GComp's Figure 18)."""
+    """Plot how far losses are from the dense run's at the same step (GComp's Figure 18)."""
     _, rows = read_table(results / runs.DEVIATIONS)
     models = unique(row["model"] for row in rows)
     figure, panels = _figure(1, len(models))
@@ -137,7 +137,7 @@ def modeled(results: Path, path: Path) -> None:
 
 
 def compressors(results: Path, path: Path) -> None:
-    """What a step takes with each compressor: computing, and the rest (GradZip's Figure 3 (a))."""
+    """Plot what a step takes with each compressor: computing, and the rest (GradZip's Figure 3 (a))."""
     _, rows = read_table(results / compressed.FILE)
     beds = unique((row["model"], row["rate"]) for row in rows)
     figure, panels = _figure(1, len(beds))
@@ -154,7 +154,7 @@ def compressors(results: Path, path: Path) -> None:
 
 
 def unique(items: Iterable[Any]) -> list[Any]:
-    """Each once, in order."""
+    """Return each value once, in order."""
     return list(dict.fromkeys(items))
 
 
@@ -169,7 +169,7 @@ PICTURES: Pictures = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.pictures", description=__doc__.splitlines()[0])
     return draw_all(PICTURES, parser, arguments)
 

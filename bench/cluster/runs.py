@@ -50,7 +50,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a model is trained: with the first of ``seeds`` at ``RATE``, with the others unshaped."""
+    """The length of a training: with the first of ``seeds`` at ``RATE``, with the others unshaped."""
 
     steps: int
     seeds: tuple[int, ...]
@@ -90,7 +90,7 @@ def training_rows(result: Result) -> Iterator[list[object]]:
 
 
 def _known_mean(numbers: Sequence[float]) -> str:
-    """The mean of those that are known: before the first codebooks there are none."""
+    """Return the mean of those that are known: before the first codebooks there are none."""
     known = [number for number in numbers if number == number]
     return f"{fmean(known):.4f}" if known else ""
 
@@ -114,7 +114,7 @@ def step_rows(result: Result) -> Iterator[list[object]]:
 
 
 def settled(numbers: Sequence[float]) -> float:
-    """The mean after the first ``SETTLED`` steps, or of the second half of a short run."""
+    """Return the mean after the first ``SETTLED`` steps, or of the second half of a short run."""
     return fmean(numbers[min(SETTLED, len(numbers) // 2) :])
 
 
@@ -127,7 +127,7 @@ def _each(stats: Mapping[str, Any], name: str, steps: int) -> str:
 
 
 def deviations_of(results: Sequence[Result]) -> dict[str, np.ndarray]:
-    """By method, the loss of every step less that of the dense run of the same seed. All are of one model."""
+    """Return, by method, the loss of every step less that of the dense run of the same seed. All are of one model."""
     methods = [method for method in results[0]["runs"] if method != FP32]
     return {method: np.concatenate([np.subtract(result["runs"][method]["losses"], result["runs"][FP32]["losses"])
                                     for result in results]) for method in methods}
@@ -150,7 +150,7 @@ def deviation_rows(results: Sequence[Result]) -> Iterator[list[object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.runs", description=__doc__.splitlines()[0])
     parser.add_argument("--model", action="append", choices=sorted(PLANS), help="of these only")
     parser.add_argument("--steps", type=int, help="instead of each model's own number")

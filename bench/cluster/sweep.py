@@ -19,7 +19,7 @@ from gcodec.benchmark.csv_tables import read_table, write_table
 
 @dataclass(frozen=True)
 class Training:
-    """A model, and how long it is trained; ``small``: a small version of it; ``more``: arguments for
+    """A model and the length of its training; ``small``: a small version of it; ``more``: arguments for
     ``bench.cluster.training``."""
 
     model: str
@@ -52,7 +52,7 @@ class Sweep:
     quick: Training
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """The command line."""
+        """Run the command line."""
         options = self._parser().parse_args(arguments)
         if (reason := obstacle()) is not None:
             print(f"skipped: {reason}")
@@ -68,14 +68,14 @@ class Sweep:
         return 0
 
     def kept(self, options: argparse.Namespace) -> list[list[object]]:
-        """The rows that are there, but for those of trainings that are to be made."""
+        """Return the rows that are there, but for those of trainings that are to be made."""
         path = options.out / self.file
         anew = {(training.model, rate) for training, rate in self.chosen(options)}
         found = read_table(path)[1] if path.exists() else []
         return [[row[column] for column in self.columns] for row in found if (row["model"], row["rate"]) not in anew]
 
     def chosen(self, options: argparse.Namespace) -> list[tuple[Training, str]]:
-        """What to train, at which rates."""
+        """Return what to train, at which rates."""
         models = options.model or ([self.quick.model] if options.quick else self.usual)
         rates = options.rate or self.rates[: 1 if options.quick else None]
         found = []

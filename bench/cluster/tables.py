@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def allreduce_tables(results: Path) -> Iterator[str]:
-    """Each bed's methods at every rate."""
+    """Yield each bed's methods at every rate."""
     comments, rows = read_table(results / allreduce.FILE)
     yield from ("![All-reduce time by method](images/cluster-allreduce.png)", "")
     columns = ["link", "method", ">time, ms", ">quartiles", ">normalized", ">wire MB", ">ratio", ">cpu, ms",
@@ -49,7 +49,7 @@ def allreduce_tables(results: Path) -> Iterator[str]:
 
 
 def _once(rows: Sequence[Row], method: str) -> Iterator[Row]:
-    """A method's first row of every bed."""
+    """Yield a method's first row of every bed."""
     seen = set()
     for row in rows:
         bed = row["model"], row["workers"]
@@ -72,7 +72,7 @@ def steps_table(results: Path) -> Iterator[str]:
 
 
 def training_table(results: Path) -> Iterator[str]:
-    """When each method reached given losses."""
+    """Yield when each method reached given losses."""
     comments, rows = read_table(results / runs.TRAINING)
     yield from ("![Loss over steps and over time](images/cluster-training.png)", "")
     table = []
@@ -97,7 +97,7 @@ def _reached(curve: Sequence[Row], goal: float) -> str:
 
 
 def deviations_table(results: Path) -> Iterator[str]:
-    """How far losses are from those of the dense run."""
+    """Yield how far losses are from those of the dense run."""
     comments, rows = read_table(results / runs.DEVIATIONS)
     yield from ("![Deviation of losses](images/cluster-deviations.png)", "")
     table = []
@@ -222,7 +222,7 @@ PARTS: dict[str, tuple[Callable[[Path], Iterator[str]], str]] = {
 
 
 def section(results: Path) -> list[str]:
-    """All there is."""
+    """Return the lines of all tables that there are."""
     lines = [*DEFINITIONS.splitlines(), ""]
     for title, (make, file) in PARTS.items():
         if (results / file).exists():
@@ -231,7 +231,7 @@ def section(results: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files (default: bench/results)")
     parser.add_argument("--page", type=Path, help="Markdown file to write it to")
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def placed(page: str, lines: Sequence[str]) -> str:
-    """The page with the section in its place."""
+    """Return the page with the section in its place."""
     if f"<!-- begin {PLACE}" not in page:
         page = f"{page.rstrip()}\n\n## {TITLE}\n\n<!-- begin {PLACE} -->\n<!-- end {PLACE} -->\n"
     return filled(page, PLACE, lines)

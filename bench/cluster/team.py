@@ -33,12 +33,13 @@ class WorkerError(GcodecError):
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def environment(bed: Bed, rank: int) -> dict[str, str]:
-    """What ``torch.distributed`` reads, for a worker. All share this machine's cores, and are told so."""
+    """Return the environment that ``torch.distributed`` reads, for a worker. All share this machine's cores, and are
+    told so."""
     threads = max(1, cores() // bed.size)
     return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(bed.size), "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(bed.size), "MASTER_ADDR": bed.address(0), "MASTER_PORT": str(PORT),
@@ -46,7 +47,7 @@ def environment(bed: Bed, rank: int) -> dict[str, str]:
 
 
 class Team:
-    """``python -m module *arguments`` in every namespace of a bed, while the context lasts."""
+    """Workers that run ``python -m module *arguments`` in every namespace of a bed, while the context lasts."""
 
     def __init__(self, bed: Bed, module: str, arguments: Sequence[str] = ()) -> None:
         self.bed, self._command = bed, [sys.executable, "-m", module, *arguments]
@@ -77,7 +78,7 @@ class Team:
         self._folder.cleanup()
 
     def ask(self, patience: float = PATIENCE, **command: Any) -> list[Any]:
-        """Every worker's answer to a command, by rank. Raises WorkerError."""
+        """Return every worker's answer to a command, by rank. Raises WorkerError."""
         for worker in self._workers:
             assert worker.stdin is not None
             try:
@@ -110,7 +111,7 @@ class Team:
 
 
 def serve(answer: Any) -> None:
-    """A worker's side: ``answer(**command)`` for every command, until there are no more. Leaves without the
+    """Run a worker's side: ``answer(**command)`` for every command, until there are no more. Leaves without the
     interpreter's teardown, in which Gloo's threads may still run."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer

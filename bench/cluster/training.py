@@ -77,13 +77,13 @@ BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0}  #: a handful of bucke
 
 
 def _powersgd(shape: tuple[int, ...], ratio: float) -> PowerSGD:
-    """Both factors travel at every step: half of GradZip's rank sends as much."""
+    """Return PowerSGD at a ratio; it sends both factors at every step, so half of GradZip's rank sends as much."""
     m, n = matrix_shape(shape)
     return PowerSGD(max(1, round(m * n / ((m + n) * ratio))))
 
 
 class WithLoss(torch.nn.Module):
-    """A model together with its loss: DDP wants to see the forward pass."""
+    """A model together with its loss, for DDP must see the forward pass."""
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Run:
 
 
 def begin(name: str, model: str, plan: TrainingPlan, seed: int, steps: int) -> Run:
-    """A run of a method (or ``control 1`` and so on), before its first of so many steps."""
+    """Return a run of a method (or ``control 1`` and so on), before its first of so many steps."""
     torch.manual_seed(seed)
     task = TASKS[model](plan)
     if name.startswith(CONTROL):
@@ -190,7 +190,7 @@ def threads_here() -> int:
 def _controlled(
     ddp: DistributedDataParallel, method: Method, optimizer: torch.optim.Optimizer, steps: int
 ) -> CompressedGradients:
-    """The hook of a compressor by itself, or under a controller."""
+    """Return the hook of a compressor by itself, or under a controller."""
     state = (AdaptiveGradients(ddp, method.plan, method.controller(steps), optimizer=optimizer) if method.controller
              else CompressedGradients(ddp, method.plan, optimizer=optimizer))
     ddp.register_comm_hook(state, hook)
@@ -208,7 +208,7 @@ def perturb(model: torch.nn.Module, seed: int) -> None:
 
 
 def gathered(runs: Sequence[Run], plan: TrainingPlan, model: str) -> dict[str, Any]:
-    """Everything, on every rank: losses and traffic are means over the ranks, seconds those of the slowest."""
+    """Return all results, on every rank: losses and traffic are means over the ranks, seconds those of the slowest."""
     found: dict[str, Any] = {"model": model, "workers": dist.get_world_size(), "batch": plan.batch, "runs": {}}
     for run in runs:
         means = torch.tensor([run.losses, run.sent], dtype=torch.float64)

@@ -44,7 +44,7 @@ AVERAGE = 0.9  #: weight of the factor before in a moving average
 
 
 def of_ratio(kind: type[GradZip], ratio: float, dtype: str | None = None, average: float = 0.0) -> Setting:
-    """GradZip or GradNA at a ratio of the paper's: k = 2 m n / ((m + n) ratio), rounded."""
+    """Return GradZip or GradNA at a ratio of the paper's: k = 2 m n / ((m + n) ratio), rounded."""
     def setting(shape: tuple[int, ...]) -> Compressor:
         m, n = matrix_shape(shape)
         return kind(max(1, round(2 * m * n / ((m + n) * ratio))), dtype=dtype, average=average)
@@ -65,7 +65,7 @@ _NAMES = {f"{method}, {variant}": (method, variant) for method, variant in METHO
 
 
 def trained(job: Job, steps: int, width: int) -> list[object]:
-    """Accuracy on held-out images, mean loss of the last tenth of the steps, and the two ratios."""
+    """Return the accuracy on held-out images, mean loss of the last tenth of the steps, and the two ratios."""
     method, variant = _NAMES[job[1]]
     problem = replace(PROBLEMS["cnn"], model=lambda: DigitNet(width=width), rate=RATE, batch=BATCH)
     plan = CompressionPlan(Dense(), ErrorFeedback() if FED in variant else None)
@@ -99,7 +99,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gradzip-table": (
 
 
 def kept(path: Path, every: Sequence[Job], steps: int) -> dict[Job, list[object]]:
-    """The rows of these trainings, of so many steps, that a file has."""
+    """Return the rows of these trainings, of so many steps, that a file has."""
     rows = read_table(path)[1] if path.exists() else []
     found: dict[Job, list[object]] = {("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])):
                                       [row[column] for column in COLUMNS] for row in rows if row["steps"] == str(steps)}
@@ -107,7 +107,7 @@ def kept(path: Path, every: Sequence[Job], steps: int) -> dict[Job, list[object]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gradzip", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300, help="of training (300)")

@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def figure_3(results: Path, path: Path) -> None:
-    """(a) a step's computing and the rest, (b) throughput by ratio, (c, d) accuracy by ratio."""
+    """Plot (a) a step's computing and the rest, (b) throughput by ratio, (c, d) accuracy by ratio."""
     _, steps = read_table(results / compressed.FILE)
     _, trained = read_table(results / gradzip.FILE)
     figure, panels = _figure(1, 3)
@@ -87,7 +87,7 @@ def accuracy(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def family_of(method: str) -> str:
-    """A method's name without its ratio and type."""
+    """Return a method's name without its ratio and type."""
     return method.split("-")[0] if method.split("-")[-1] in ("FP32", "FP16", "40") else method
 
 
@@ -95,7 +95,7 @@ PICTURES: Pictures = {"experiment-gradzip": (figure_3, compressed.FILE)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gradzip_pictures",
                                      description=__doc__.splitlines()[0])
     return draw_all(PICTURES, parser, arguments)

@@ -71,9 +71,9 @@ def rows_of(job: Job, quick: bool, untimed: bool) -> Rows:
 
 
 def summary(job: Job, trial: Trial, untimed: bool) -> list[object]:
-    """Quality, and what was sent. ``compress_share``: processor time of compression over that of computation, in the
-    same run. Seconds of a step: the problem's ``seconds``, that share of them, and the link's, modeled; nothing
-    overlaps. Both are missing if ``untimed``."""
+    """Return the quality, and what was sent. ``compress_share``: processor time of compression over that of
+    computation, in the same run. Seconds of a step: the problem's ``seconds``, that share of them, and the link's,
+    modeled; nothing overlaps. Both are missing if ``untimed``."""
     problem, steps = PROBLEMS[job[0]], len(trial.losses)
     values = trial.sent.values // steps
     share = trial.compress_seconds / trial.train_seconds if job[1] != DENSE else 0.0
@@ -101,7 +101,7 @@ def curve(job: Job, trial: Trial) -> list[list[object]]:
 
 
 def factors(job: Job, trial: Trial) -> list[list[object]]:
-    """Of a controller: steps by the compression factor of what was sent, with its last gain and throughput."""
+    """Return a controller's steps by the compression factor of what was sent, with its last gain and throughput."""
     controller = trial.controller
     if isinstance(controller, GraVAC):
         counts = Counter(controller.log)
@@ -117,7 +117,7 @@ def factors(job: Job, trial: Trial) -> list[list[object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gravac", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, help="of every training (1; with --full 3)")
     parser.add_argument("--minutes", type=float, default=20, help="that all may take (20)")
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def kept(folder: Path, every: Sequence[Job]) -> Rows:
-    """The rows of these trainings that a folder has."""
+    """Return the rows of these trainings that a folder has."""
     found: Rows = {}
     for name, columns in COLUMNS.items():
         path = folder / NAME.format(name)
@@ -158,7 +158,7 @@ def kept(folder: Path, every: Sequence[Job]) -> Rows:
 
 
 def job_of(row: Sequence[object], table: str) -> Job:
-    """The training that a row is from."""
+    """Return the training that a row is from."""
     name, method, seed = (row[0], DENSE, row[1]) if table == "early" else row[:3]
     return str(name), str(method), int(str(seed))
 

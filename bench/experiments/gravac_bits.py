@@ -42,7 +42,7 @@ RANKS = 2  #: what a step takes to encode and decode grows with their square
 
 
 def fixed(bits: int, feedback: Feedback | None = FEEDBACK) -> Method:
-    """The same bits in every step."""
+    """Return the method that has the same bits in every step."""
     return Method(Frames(bits), feedback=feedback)
 
 
@@ -82,7 +82,7 @@ def trained(job: Job, quick: bool) -> list[object]:
 
 
 def bits_of(factor: float) -> int:
-    """The mantissa bits that a nominal factor of ``gravac_bits`` stands for."""
+    """Return the mantissa bits that a nominal factor of ``gravac_bits`` stands for."""
     return LOSSLESS if factor == 1 else round(32 / factor) - 9
 
 
@@ -118,7 +118,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gravac-bits": (ta
 
 
 def kept(path: Path, every: Sequence[Job]) -> dict[Job, list[object]]:
-    """The rows of these trainings that a file has."""
+    """Return the rows of these trainings that a file has."""
     rows = read_table(path)[1] if path.exists() else []
     found: dict[Job, list[object]] = {(row["problem"], row["method"], int(row["seed"])):
                                       [row[column] for column in COLUMNS] for row in rows}
@@ -126,7 +126,7 @@ def kept(path: Path, every: Sequence[Job]) -> dict[Job, list[object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gravac_bits",
                                      description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every training ({SEEDS})")

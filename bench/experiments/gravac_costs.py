@@ -1,4 +1,4 @@
-"""What compression factors cost: one after another, and two at a time (GraVAC's Figure 3 and Table 3).
+"""Measure what compression factors cost: one after another, and two at a time (GraVAC's Figure 3 and Table 3).
 
 Ratios of processor times on one thread, so that what else the machine does matters little.
 """
@@ -33,7 +33,7 @@ LARGE = 4_000_000  #: values
 
 
 def tables(quick: bool) -> Tables:
-    """Both, as names, columns and rows."""
+    """Return both tables, as names, columns and rows."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -49,7 +49,7 @@ def tables(quick: bool) -> Tables:
 
 
 def costs_of(name: str, steps: int) -> Iterator[list[object]]:
-    """A problem's first steps with DGC at every factor."""
+    """Yield a problem's first steps with DGC at every factor."""
     problem = PROBLEMS[name]
     run(problem, Method(DGC(0.1)).plan, 0, 1)  # reads the data, loads kernels
     for factor in SWEEP:
@@ -61,7 +61,7 @@ def costs_of(name: str, steps: int) -> Iterator[list[object]]:
 
 
 def gradients_of(name: str, steps: int) -> Gradients:
-    """Rank 0's, some steps into a dense training."""
+    """Return rank 0's gradients, some steps into a dense training."""
     last: list[Gradients] = [{}]
 
     def see(step: int, gradients: Any, averages: Gradients) -> None:
@@ -72,8 +72,8 @@ def gradients_of(name: str, steps: int) -> Gradients:
 
 
 def levels_of(data: str, gradients: Gradients, rounds: int) -> Iterator[list[object]]:
-    """10x and 1000x of every tensor: how many times faster the second is chosen among the first's values than both
-    among all; the ways take turns, and each round is a ratio of processor times."""
+    """Yield, for 10x and 1000x of every tensor, how many times faster the second is chosen among the first's values
+    than both among all; the ways take turns, and each round is a ratio of processor times."""
     for name, one in COMPRESSORS.items():
         settings = [one.at(1 / factor) for factor in (10, 1000)]
         verify(name, gradients, settings)
@@ -88,12 +88,12 @@ def levels_of(data: str, gradients: Gradients, rounds: int) -> Iterator[list[obj
 
 
 def every(gradients: Gradients, settings: list[Compressor], nested: bool) -> dict[str, list[ProbeResult]]:
-    """Both levels of each tensor."""
+    """Return both levels of each tensor."""
     return {name: probe_settings(tensor, settings, {}, Place(name=name), nested) for name, tensor in gradients.items()}
 
 
 def verify(name: str, gradients: Gradients, settings: list[Compressor]) -> None:
-    """Nested choices are among the first's, and for Top-k those of the direct way."""
+    """Check that nested choices are among the first's, and for Top-k those of the direct way."""
     direct, nested = (every(gradients, settings, way) for way in (False, True))
     for key, (first, second) in nested.items():
         ours, theirs = second.compressor, direct[key][1].compressor
@@ -106,7 +106,7 @@ def verify(name: str, gradients: Gradients, settings: list[Compressor]) -> None:
 
 
 def seconds_of(method: Callable[[], object]) -> float:
-    """Processor time."""
+    """Return the processor time of a call."""
     start = process_time()
     method()
     return process_time() - start

@@ -1,4 +1,4 @@
-"""What GraVAC's experiments compare, by name: plans, and controllers over them."""
+"""The methods that GraVAC's experiments compare, by name: plans, and controllers over them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DENSE, UNFED = "dense", "Random-k 10x, no feedback"
 
 @dataclass(frozen=True)
 class Method:
-    """``compressor`` by itself, with ``feedback``; or what ``controller`` makes of it, given the number of steps.
-    ``link``: on which the controller believes to be."""
+    """A method: ``compressor`` by itself, with ``feedback``; or what ``controller`` makes of it, given the number of
+    steps. ``link``: on which the controller believes to be."""
 
     compressor: Compressor
     controller: Callable[[int], Controller] | None = None
@@ -35,7 +35,8 @@ class Method:
 
     @property
     def plan(self) -> CompressionPlan:
-        """Every tensor is compressed, biases too, as in the authors' code: in small models they are not few."""
+        """The plan, by which every tensor is compressed, biases too, as in the authors' code: in small models they are
+        not few."""
         return CompressionPlan(self.compressor, self.feedback, smallest=0, vectors=True)
 
 
@@ -46,7 +47,7 @@ def window(steps: int, checks: int = CHECKS) -> int:
 
 def exponential(name: str, epsilon: float, denominator: str = "fed", metric: str = "squared",
                 link: Link = SLOW, settle: bool = False) -> Method:
-    """From 10 to 1000 by 2^1, 2^2, 2^4 ... (section IV-B-1)."""
+    """Return GraVAC from 10 to 1000 by 2^1, 2^2, 2^4 ... (section IV-B-1)."""
     return Method(COMPRESSORS[name], lambda steps: GraVAC(
         COMPRESSORS[name], 10, 1000, epsilon, window(steps), policy=Exponential(), denominator=denominator,
         metric=metric, settle=settle), link=link)
@@ -54,14 +55,14 @@ def exponential(name: str, epsilon: float, denominator: str = "fed", metric: str
 
 def geometric(name: str, least: float, most: float, denominator: str = "fed", metric: str = "squared",
               weight: float | None = None) -> Method:
-    """By powers of 2, with windows twice as long (sections IV-B-2 and IV-D-1)."""
+    """Return GraVAC by powers of 2, with windows twice as long (sections IV-B-2 and IV-D-1)."""
     return Method(COMPRESSORS[name], lambda steps: GraVAC(
         COMPRESSORS[name], least, most, 0.7, window(steps, CHECKS // 2), policy=Geometric(), weight=weight,
         denominator=denominator, metric=metric))
 
 
 def accordion(mild: Compressor, harsh: Compressor) -> Method:
-    """Two settings (section IV-D)."""
+    """Return Accordion with two settings (section IV-D)."""
     return Method(mild, lambda steps: Accordion(mild, harsh, window(steps)))
 
 
@@ -101,7 +102,7 @@ GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def jobs(seeds: int) -> list[Job]:
-    """(problem, method, seed), each once: all groups with seed 0, then with the next."""
+    """Return (problem, method, seed), each once: all groups with seed 0, then with the next."""
     found = [(problem, method, seed) for seed in range(seeds) for problems, methods in GROUPS
              for problem in problems for method in methods]
     return list(dict.fromkeys(found))

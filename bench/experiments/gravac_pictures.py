@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def rows_of(results: Path, name: str) -> list[Row]:
-    """A file's rows of the first seed."""
+    """Return a file's rows of the first seed."""
     _, rows = read_table(results / FILES[name])
     return [row for row in rows if row.get("seed", "0") == "0"]
 
@@ -40,12 +40,12 @@ def of(rows: Iterable[Row], problem: str, method: str | None = None) -> list[Row
 
 
 def problems_of(rows: Iterable[Row]) -> list[str]:
-    """In order of first appearance."""
+    """Return the names in order of first appearance."""
     return list(dict.fromkeys(row["problem"] for row in rows))
 
 
 def lines(axes: Axes, rows: Sequence[Row], methods: Sequence[str], value: str, x: str = "step") -> None:
-    """A line for each method that has rows."""
+    """Draw a line for each method that has rows."""
     for number, method in enumerate(methods):
         some = [row for row in rows if row["method"] == method]
         if some:
@@ -89,7 +89,7 @@ def motives(results: Path, path: Path) -> None:
 
 
 def efficiency(values: int, seconds: float, workers: int, link: Link) -> float:
-    """Of dense training, by the model."""
+    """Return the scaling efficiency of dense training, by the model."""
     ring = Traffic(2 * (workers - 1), 2 * (workers - 1) / workers * 4 * values)
     return seconds / (seconds + ring.seconds(link))
 
@@ -114,7 +114,7 @@ def factors_reached(axes: Axes, curves: Sequence[Row], name: str) -> None:
 
 
 def reached(curve: Sequence[Row], target: float, higher: bool) -> float | None:
-    """Modeled seconds to a quality."""
+    """Return the modeled seconds to a quality."""
     for row in curve:
         if (float(row["quality"]) >= target) == higher or float(row["quality"]) == target:
             return float(row["seconds_30m"])
@@ -161,7 +161,7 @@ def training(results: Path, path: Path) -> None:
 
 def by_factor(row: Sequence[Axes], curves: Sequence[Row], factors: Sequence[Row], name: str,
               methods: Sequence[str]) -> None:
-    """Quality over steps; steps sent by factor; compression throughput by factor."""
+    """Plot quality over steps; steps sent by factor; compression throughput by factor."""
     lines(row[0], of(curves, name), methods, "quality")
     _describe(row[0], f"{name}: quality", "step", PROBLEMS[name].unit)
     known = sorted({float(one["factor"]) for method in methods for one in of(factors, name, method)})
@@ -225,7 +225,7 @@ PICTURES: Pictures = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.gravac_pictures",
                                      description=__doc__.splitlines()[0])
     return draw_all(PICTURES, parser, arguments)

@@ -26,22 +26,22 @@ COLUMNS = ["problem", "method", ">quality", ">less dense", ">floats", ">bytes", 
 
 
 def table_2(results: Path) -> list[str]:
-    """GraVAC beside static factors."""
+    """Return the table of GraVAC beside static factors."""
     return _table(results, TABLE_2)
 
 
 def random_k(results: Path) -> list[str]:
-    """What each way makes of a choice at random."""
+    """Return the table of what each way makes of a choice at random."""
     return _table(results, (DENSE, *RANDOM_K))
 
 
 def accordion(results: Path) -> list[str]:
-    """GraVAC beside Accordion."""
+    """Return the table of GraVAC beside Accordion."""
     return _table(results, (DENSE, *ACCORDION))
 
 
 def gains(results: Path) -> list[str]:
-    """Denominators, metrics, policies."""
+    """Return the table of denominators, metrics and policies."""
     return _table(results, (DENSE, *GAINS))
 
 
@@ -79,7 +79,7 @@ def _mean(rows: Sequence[Row], key: str) -> float:
 
 
 def levels(results: Path) -> list[str]:
-    """Two factors tried on one gradient."""
+    """Return the table of two factors tried on one gradient."""
     comments, rows = read_table(results / FILES["levels"])
     table = [[row["data"], row["values"], row["tensors"], row["method"], f"{float(row['speedup']):.2f}×",
               f"{float(row['speedup_q1']):.2f} ... {float(row['speedup_q3']):.2f}"] for row in rows]

@@ -21,8 +21,8 @@ PROCESSES = 2
 def results_of(
     jobs: Sequence[Job], work: Callable[[Job], Result], minutes: float, processes: int = PROCESSES
 ) -> Iterator[tuple[Job, Result]]:
-    """Jobs' results, in the order in which they end. A job that is longer than the time left, as the longest of its
-    problem so far was, is left out, and named."""
+    """Yield jobs' results, in the order in which they end. A job that is longer than the time left, as the longest of
+    its problem so far was, is left out, and named."""
     begin = perf_counter()
     longest: dict[str, float] = {}
     running: dict[Future[tuple[float, Result]], Job] = {}

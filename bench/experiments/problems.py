@@ -1,4 +1,4 @@
-"""What the experiments train: small models on problems hard enough that careless compression shows.
+"""The problems that the experiments train: small models on problems hard enough that careless compression shows.
 
 Digits are turned, shifted, partly hidden and noised: as they come, even a thousandth of each gradient is enough for
 them. The texts are Python's standard library. All of it is drawn from the seed alone.
@@ -51,7 +51,7 @@ class Problem:
     seconds: float = 0.0
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied by at a step, counted from 0, of a run of so many."""
+        """Return the factor of the learning rate at a step, counted from 0, of a run of so many."""
         part = step / steps
         return min(1.0, (step + 1) / max(WARM_UP * steps, 1.0)) * 0.1 ** sum(part >= drop for drop in DROPS)
 
@@ -117,7 +117,7 @@ def digit_loss(model: nn.Module, size: int, random: np.random.Generator) -> Tens
 
 
 def digit_quality(model: nn.Module) -> float:
-    """Percent of held-out digits that are recognized, in ``LOOKS`` disguises each, always the same."""
+    """Return the percentage of held-out digits that are recognized, in ``LOOKS`` disguises each, always the same."""
     digits = digits_of()[1]
     images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.labels)
     model.eval()
@@ -130,7 +130,7 @@ def digit_quality(model: nn.Module) -> float:
 
 @lru_cache(1)
 def tokens() -> tuple[Tensor, Tensor, int]:
-    """The text to learn, the text held out, and the size of the vocabulary."""
+    """Return the text to learn, the text held out, and the size of the vocabulary."""
     text = read_standard_library(CHARACTERS)
     vocabulary = build_vocabulary(text, VOCABULARY)
     ids = torch.from_numpy(vocabulary.encode(text))

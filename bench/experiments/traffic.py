@@ -1,4 +1,4 @@
-"""What ranks say to each other, counted, and the seconds that it takes on a link: the alpha-beta model."""
+"""Count what ranks send to each other, and the seconds that it takes on a link: the alpha-beta model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gcodec.compressors.contract import AllGather, AllReduce, AllToAll, Request
 
 
 class Link(NamedTuple):
-    """``rate``: bits per second; ``latency``: seconds that a message takes before its first byte."""
+    """A link. ``rate``: bits per second; ``latency``: seconds that a message takes before its first byte."""
 
     rate: float
     latency: float
@@ -23,7 +23,8 @@ SLOW = Link(30e6, LATENCY)  #: on which these small models' dense sums take some
 
 @dataclass
 class Traffic:
-    """Of one rank: ``messages`` in a row that it waits for, and ``wire_bytes`` through its end of the link, one way.
+    """One rank's traffic: ``messages`` in a row that it waits for, and ``wire_bytes`` through its end of the link, one
+    way.
 
     Sums are rings, 2 (W - 1) messages and 2 (W - 1) / W of the bytes; payloads for all go round a ring, W - 1 messages;
     payloads for single ranks, likewise W - 1.
@@ -33,7 +34,7 @@ class Traffic:
     wire_bytes: float = 0.0
 
     def seconds(self, link: Link) -> float:
-        """On a link."""
+        """Return the seconds on a link."""
         return self.messages * link.latency + 8 * self.wire_bytes / link.rate
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -43,11 +44,11 @@ class Traffic:
         return Traffic(self.messages - other.messages, self.wire_bytes - other.wire_bytes)
 
     def copy(self) -> Traffic:
-        """As it is now."""
+        """Return a copy of the counts as they are now."""
         return Traffic(self.messages, self.wire_bytes)
 
     def metered(self, conversation: Generator[Request, Any, Any], size: int) -> Generator[Request, Any, Any]:
-        """The same conversation among ``size`` ranks, counted."""
+        """Return the same conversation among ``size`` ranks, counted."""
         answer: Any = None
         while True:
             try:

@@ -26,7 +26,7 @@ See = Callable[[int, Sequence[Gradients], Gradients], None]  #: a step's gradien
 
 @dataclass
 class Trial:
-    """What a training came to.
+    """The results of a training.
 
     ``losses``: of every step, nats, mean over ranks; ``qualities`` on held-out data, by steps done; ``quality``, the
     last of them; ``sent``: by rank 0 in all; ``floats``: of that, in every step; ``traffic``: in every step, of a rank;
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def controller(self) -> Controller | None:
-        """Rank 0's."""
+        """The controller of rank 0."""
         return self.ranks[0].controller if self.ranks else None
 
     def set(self, name: str, compressor: Compressor) -> None:
@@ -161,13 +161,13 @@ class Group:
 
 
 def square(tensor: torch.Tensor) -> float:
-    """The squared L2 norm."""
+    """Return the squared L2 norm."""
     return float(torch.linalg.vector_norm(tensor)) ** 2
 
 
 def _gradients(problem: Problem, model: torch.nn.Module, params: Mapping[str, torch.Tensor],
                random: np.random.Generator, trial: Trial) -> Gradients:
-    """Of one rank; its loss goes to the end of the trial's."""
+    """Return the gradients of one rank; its loss goes to the end of the trial's."""
     model.zero_grad()
     loss = problem.loss(model, problem.batch, random)
     loss.backward()

@@ -47,7 +47,7 @@ DECISIONS = 10  #: in a training
 def parts_of(
     full: bool, seeds: int, steps: int | None, named: Collection[str] = ()
 ) -> Iterator[tuple[str, list[Job]]]:
-    """The name and the trainings of every part, or of the named ones, seed by seed."""
+    """Yield the name and the trainings of every part, or of the named ones, seed by seed."""
     for seed, (part, problem) in product(range(seeds), (*ORDER, *(FULL if full else ()))):
         n_steps = PROBLEMS[problem].steps if steps is None else steps
         if part in named or (not named and (full or not seed or part not in ONE_SEED)):
@@ -80,13 +80,13 @@ def run_all(
 
 
 def fits(passed: float, begun: Sequence[Future[Training]], more: int, seconds: float) -> bool:
-    """Whether so many more trainings end in time, if they take as long as those that are done."""
+    """Return True if so many more trainings end in time, if they take as long as those that are done."""
     done = sum(one.done() for one in begun)
     return passed + (len(begun) - done + more) * passed / max(done, 1) <= seconds
 
 
 def write(trainings: Sequence[Training], out: Path) -> None:
-    """All tables."""
+    """Write all tables."""
     write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, map(tables.training_row, trainings))
     write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
     write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
@@ -113,7 +113,7 @@ def write_timed(adapted: Sequence[Training], out: Path) -> None:
 
 
 def add(trainings: Sequence[Training], out: Path) -> None:
-    """To the tables that no clock is needed for."""
+    """Write the tables that no clock is needed for."""
     rows = [tables.training_row(one, timed=False) for one in trainings]
     tables.add_rows(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
     tables.add_rows(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
@@ -122,7 +122,7 @@ def add(trainings: Sequence[Training], out: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1 seed, 10 steps, the pairs alone")
     parser.add_argument("--full", action="store_true", help="more problems, and seeds of every part")

@@ -1,4 +1,4 @@
-"""What L-GreCo's decisions take, and how good its two ways to low-rank errors are, on gradients accumulated in
+"""Measure what L-GreCo's decisions take, and how good its two ways to low-rank errors are, on gradients accumulated in
 training."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Means = Mapping[str, torch.Tensor]
 
 
 def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Of the processor: the median of some calls after a first one; and what it returns."""
+    """Return the seconds of the processor: the median of some calls after a first one; and what it returns."""
     found, times = call(), []
     for _ in range(ROUNDS):
         begun = process_time()
@@ -42,20 +42,20 @@ def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def options_of(reference: Compressor, means: Means) -> dict[str, list[Compressor]]:
-    """The paper's settings of every tensor."""
+    """Return the paper's settings of every tensor."""
     return {name: Range().settings(reference, mean.shape) for name, mean in means.items()}
 
 
 def choice(reference: Compressor, options: Mapping[str, list[Compressor]], errors: list[np.ndarray],
            shapes: Mapping[str, torch.Size]) -> list[int]:
-    """The dynamic programming, from errors on."""
+    """Run the dynamic programming, from errors on."""
     bins, budget = discretized(errors, [own.index(reference) for own in options.values()], BINS)
     costs = [np.array([Bytes().of(name, shapes[name], one) for one in own]) for name, own in options.items()]
     return solve(bins, costs, budget)
 
 
 def overhead(training: Training) -> list[object]:
-    """A decision as a share of ``INTERVAL`` steps of the training that its gradients come from (Table 1)."""
+    """Return a decision as a share of ``INTERVAL`` steps of the training that its gradients come from (Table 1)."""
     job, means = training.job, training.means
     reference = REFERENCES[job.problem][job.family]
     options, shapes = options_of(reference, means), {name: mean.shape for name, mean in means.items()}
@@ -94,12 +94,12 @@ def low_rank(training: Training) -> Iterator[list[object]]:
 
 
 def excess_of(found: np.ndarray, least: np.ndarray, whole: float) -> np.ndarray:
-    """By how many percent errors exceed the least, as norms; where these are more than rounding."""
+    """Return by how many percent errors exceed the min, as norms; where these are more than rounding."""
     known = least > LEAST * whole
     excess: np.ndarray = 100 * (np.sqrt(found[known] / least[known]) - 1)
     return excess
 
 
 def total(tables: Sequence[np.ndarray], numbers: Sequence[int]) -> float:
-    """The sum of one number from each table."""
+    """Return the sum of one number from each table."""
     return sum(float(table[number]) for table, number in zip(tables, numbers, strict=True))

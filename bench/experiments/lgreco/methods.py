@@ -1,4 +1,4 @@
-"""What is compared: uniform settings, L-GreCo on them, and what else adapts."""
+"""The methods compared: uniform settings, L-GreCo on them, and what else adapts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Make = Callable[["Setup"], Controller]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a controller is made for: its ``reference`` setting, steps between decisions, and buckets by tensor."""
+    """The facts that a controller is made for: its ``reference`` setting, steps between decisions, and buckets by
+    tensor."""
 
     reference: Compressor
     period: int
@@ -38,7 +39,7 @@ class Fixed(Controller):
 
 @dataclass(frozen=True)
 class Method:
-    """``reference``: the uniform setting that it is or starts from; ``make``: its controller."""
+    """A method. ``reference``: the uniform setting that it is or starts from; ``make``: its controller."""
 
     family: str
     name: str
@@ -47,18 +48,18 @@ class Method:
 
     @property
     def plan(self) -> CompressionPlan:
-        """Without error feedback where what is lost is zero in the mean."""
+        """The plan, without error feedback where what is lost is zero in the mean."""
         unbiased = isinstance(self.reference, QSGD | Dense)
         return CompressionPlan(self.reference, None if unbiased else ErrorFeedback())
 
 
 def uniform(family: str, reference: Compressor, name: str = UNIFORM) -> Method:
-    """The same setting everywhere, always."""
+    """Return the method that has one setting everywhere, always."""
     return Method(family, name, reference)
 
 
 def lgreco(family: str, reference: Compressor, name: str = LGRECO, **options: object) -> Method:
-    """L-GreCo with the paper's range, unless ``options`` say otherwise."""
+    """Return L-GreCo with the paper's range, unless ``options`` say otherwise."""
     def make(setup: Setup) -> Controller:
         return LGreCo(setup.reference, period=setup.period, **options)  # type: ignore[arg-type]
     return Method(family, name, reference, make)
@@ -72,14 +73,15 @@ def prioritized(family: str, reference: Compressor) -> Method:
 
 
 def accordion(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
-    """Two settings, given as multiples of the reference's."""
+    """Return Accordion of two settings, given as multiples of the reference's."""
     def make(setup: Setup) -> Controller:
         return _accordion(setup, mild, harsh)
     return Method(family, "Accordion", reference, make)
 
 
 def combined(family: str, reference: Compressor, mild: float, harsh: float) -> Method:
-    """Accordion's verdicts are L-GreCo's references, and its range is twice as wide on either side (section 5.3)."""
+    """Return L-GreCo whose references are Accordion's verdicts, with a range twice as wide on either side (section
+    5.3)."""
     def make(setup: Setup) -> Controller:
         return LGreCo(setup.reference, Range(2 / harsh, 2 * mild), period=setup.period,
                       accordion=_accordion(setup, mild, harsh))
@@ -94,7 +96,7 @@ def _accordion(setup: Setup, mild: float, harsh: float) -> Accordion:
 
 
 def k_means(family: str, reference: Compressor) -> Method:
-    """CGX: as many settings as clusters, evenly from twice the reference to half of it."""
+    """Return CGX: as many settings as clusters, evenly from twice the reference to half of it."""
     def make(setup: Setup) -> Controller:
         value = setup.reference.value
         steps = [round(2 * value - number * 1.5 * value / (CLUSTERS - 1)) for number in range(CLUSTERS)]
@@ -103,16 +105,16 @@ def k_means(family: str, reference: Compressor) -> Method:
 
 
 def threshold(family: str, reference: TopK, share: float) -> Method:
-    """Rethink-GS: one threshold for all, which a share of the reference's density of the first period's mean gradient
-    reaches."""
+    """Return Rethink-GS: one threshold for all, which a share of the reference's density of the first period's mean
+    gradient reaches."""
     def make(setup: Setup) -> Controller:
         return GlobalThreshold(reference.at(share * setup.reference.value), period=setup.period)
     return Method(family, f"Rethink-GS, {share:g} × the density", reference, make)
 
 
 def buckets_of(params: Mapping[str, torch.Tensor], count: int = BUCKETS) -> dict[str, int]:
-    """The bucket of each tensor, from 1 in the order of transmission: the last layer's gradients come first. Buckets
-    are about equally large, and hold whole tensors."""
+    """Return the bucket of each tensor, from 1 in the order of transmission: the last layer's gradients come first.
+    Buckets are about equally large, and hold whole tensors."""
     total, seen, found = sum(param.numel() for param in params.values()), 0, dict[str, int]()
     for name, param in reversed(list(params.items())):
         found[name] = min(1 + int((seen + param.numel() / 2) * count / total), count)
@@ -173,8 +175,8 @@ def _swept(problem: str, family: str, values: Sequence[float]) -> list[Method]:
 
 
 def variants(problem: str) -> list[Method]:
-    """What the paper or its code do otherwise: a wider range, as in section 5.3, errors that are not squared, one
-    rank's gradients, or all of them; and half the rank."""
+    """Return what the paper or its code do otherwise: a wider range, as in section 5.3, errors that are not squared,
+    one rank's gradients, or all of them; and half the rank."""
     reference = REFERENCES[problem][RANKS]
     half = reference.at(int(reference.value) // 2)
     return [uniform(RANKS, half, f"{UNIFORM}, {half.value:g}"), lgreco(RANKS, half, f"{LGRECO}, {half.value:g}"),
@@ -191,7 +193,7 @@ def depth(problem: str) -> list[Method]:
 
 
 def replay(problem: str) -> list[Method]:
-    """L-GreCo once more, to see whether it decides alike."""
+    """Return L-GreCo once more, to see whether it decides alike."""
     return [lgreco(family, reference) for family, reference in REFERENCES[problem].items()]
 
 
@@ -202,5 +204,5 @@ PARTS: dict[str, Callable[[str], list[Method]]] = {
 
 
 def method_of(part: str, problem: str, family: str, name: str) -> Method:
-    """The one of these names."""
+    """Return the method of these names."""
     return next(one for one in PARTS[part](problem) if (one.family, one.name) == (family, name))

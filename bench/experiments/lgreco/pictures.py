@@ -60,7 +60,8 @@ def profile(results: Path, path: Path) -> None:
 
 
 def tradeoff(results: Path, path: Path) -> None:
-    """Quality less that of dense, against ratio, for densities and bits (Figure 2): every seed's, and their means."""
+    """Plot quality less that of dense, against ratio, for densities and bits (Figure 2): every seed's, and their
+    means."""
     rows = rows_of(results, tables.TRAININGS, problem=TEXT)
     swept = {family: swept_rows([row for row in rows if row["family"] == family]) for family in (SPARSE, QUANTIZED)}
     swept = {family: some for family, some in swept.items() if some}
@@ -78,7 +79,7 @@ def tradeoff(results: Path, path: Path) -> None:
 
 
 def curve(axes: Axes, rows: Sequence[Row], dense: Mapping[str, float], number: int, label: str) -> None:
-    """A line through the means of each method, and what they are means of."""
+    """Draw a line through the means of each method, and what they are means of."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         point = float(row["byte_ratio"]), float(row["quality"]) - dense[row["seed"]]
@@ -99,7 +100,7 @@ def swept_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def throughput(results: Path, path: Path) -> None:
-    """Modeled throughput by workers and link, as a share of ideal scaling (Figures 3 to 6)."""
+    """Plot modeled throughput by workers and link, as a share of ideal scaling (Figures 3 to 6)."""
     rows = [row for row in rows_of(results, tables.THROUGHPUT)
             if row["gbps"] in LINKS and row["method"] in (DENSE, UNIFORM, LGRECO)]
     problems = unique(row["problem"] for row in rows)
@@ -121,7 +122,7 @@ def throughput(results: Path, path: Path) -> None:
 
 
 def rivals(results: Path, path: Path) -> None:
-    """Ratio over training, and floats by bucket, of what adapts ranks (Figures 7 and 8)."""
+    """Plot ratio over training, and floats by bucket, of what adapts ranks (Figures 7 and 8)."""
     periods = rows_of(results, tables.PERIODS, problem=TEXT, family=RANKS, seed="0")
     tensors = rows_of(results, tables.TENSORS, problem=TEXT, family=RANKS)
     figure, panels = _figure(1, 2, wide=1.4)
@@ -144,7 +145,7 @@ def rivals(results: Path, path: Path) -> None:
 
 
 def ratios(axes: Axes, rows: Iterable[Row], number: int, label: str) -> None:
-    """A line: the mean ratio of each period, over steps."""
+    """Draw a line: the mean ratio of each period, over steps."""
     found: dict[int, list[float]] = {}
     for row in rows:
         found.setdefault(int(row["step"]), []).append(float(row["byte_ratio"]))
@@ -153,7 +154,7 @@ def ratios(axes: Axes, rows: Iterable[Row], number: int, label: str) -> None:
 
 
 def training(results: Path, path: Path) -> None:
-    """Ratio over training of every family, over the uniform setting's (Figure 9)."""
+    """Plot ratio over training of every family, over the uniform setting's (Figure 9)."""
     rows = rows_of(results, tables.PERIODS, part="pairs")
     problems = unique(row["problem"] for row in rows)
     figure, panels = _figure(1, len(problems))
@@ -173,7 +174,7 @@ def training(results: Path, path: Path) -> None:
 
 
 def low_rank(results: Path, path: Path) -> None:
-    """How far errors by power iteration are from those by singular values (appendix C)."""
+    """Plot how far errors by power iteration are from those by singular values (appendix C)."""
     rows = rows_of(results, tables.LOW_RANK)
     figure, panels = _figure(1, 1, wide=1.3)
     axes = panels[0][0]
@@ -201,7 +202,7 @@ PICTURES: Pictures = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.experiments.lgreco.pictures",
                                      description=__doc__.splitlines()[0])
     return draw_all(PICTURES, parser, arguments)

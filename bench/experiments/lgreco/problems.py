@@ -1,4 +1,4 @@
-"""What L-GreCo's experiments train beside the common problems: a transformer of more layers.
+"""The problem that L-GreCo's experiments train beside the common problems: a transformer of more layers.
 
 In the common one of two layers embedding and head are more than half of what is sent, which leaves little to choose.
 """
@@ -15,7 +15,7 @@ LAYERS, WIDTH = 6, 64
 
 
 def deep() -> Transformer:
-    """430 thousand parameters, of which embedding and head are 30 %."""
+    """Return a problem of 430 thousand parameters, of which embedding and head are 30 %."""
     return Transformer(tokens()[2], width=WIDTH, layers=LAYERS, context=CONTEXT)
 
 

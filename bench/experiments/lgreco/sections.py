@@ -17,30 +17,30 @@ QUALITY = "quality, mean ± deviation over seeds"
 
 
 def unique(rows: Sequence[Row], *keys: str) -> list[tuple[str, ...]]:
-    """What rows have in some columns, each once, in order."""
+    """Return what rows have in some columns, each once, in order."""
     return list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
 
 
 def number(rows: Sequence[Row], column: str) -> float:
-    """The mean of a column; NaN where it is empty."""
+    """Return the mean of a column; NaN where it is empty."""
     return mean(float(row[column] or "nan") for row in rows)
 
 
 def quality(rows: Sequence[Row]) -> str:
-    """Mean and deviation over seeds."""
+    """Return mean and deviation over seeds."""
     values = [float(row["quality"]) for row in rows]
     return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def paired(rows: Sequence[Row], others: Sequence[Row]) -> str:
-    """The mean difference in quality between trainings of the same seeds."""
+    """Return the mean difference in quality between trainings of the same seeds."""
     known = {row["seed"]: float(row["quality"]) for row in others}
     found = [float(row["quality"]) - known[row["seed"]] for row in rows if row["seed"] in known]
     return f"{mean(found):+.3f}" if found else ""
 
 
 def pairs(results: Path) -> list[str]:
-    """Uniform settings and L-GreCo, by family (Tables 2 and 3)."""
+    """Return the table of uniform settings and L-GreCo, by family (Tables 2 and 3)."""
     comments, rows = read_table(results / tables.TRAININGS)
     rows = [row for row in rows if row["part"] == "pairs"]
     lines: list[str] = []
@@ -66,7 +66,7 @@ def pairs(results: Path) -> list[str]:
 
 
 def rivals(results: Path) -> list[str]:
-    """What else adapts (Tables 4 and 6)."""
+    """Return the table of other adaptive methods (Tables 4 and 6)."""
     comments, rows = read_table(results / tables.TRAININGS)
     _, modeled = read_table(results / tables.THROUGHPUT)
     lines: list[str] = []
@@ -89,8 +89,8 @@ def rivals(results: Path) -> list[str]:
 
 
 def sweep(results: Path) -> list[str]:
-    """Quality and ratio by density and by bits (Figure 2), and variants of L-GreCo; of the seeds that all have that are
-    compared."""
+    """Return quality and ratio by density and by bits (Figure 2), and variants of L-GreCo; of the seeds that all have
+    that are compared."""
     comments, rows = read_table(results / tables.TRAININGS)
     parts = ("pairs", "sweep", "bit sweep", "variants", "depth")
     table = list[list[str]]()
@@ -117,7 +117,7 @@ def in_common(rows: Sequence[Row]) -> list[Row]:
 
 
 def overhead(results: Path) -> list[str]:
-    """What decisions take (Table 1)."""
+    """Return the table of what decisions take (Table 1)."""
     comments, rows = read_table(results / tables.OVERHEAD)
     table = [[row["problem"], row["family"], row["tensors"], row["settings"],
               *(f"{1000 * float(row[key]):.2f}" for key in ("error_seconds", "choose_seconds", "step_seconds")),
@@ -140,7 +140,7 @@ def low_rank(results: Path) -> list[str]:
 
 
 def replay(results: Path) -> list[str]:
-    """Whether trainings made once more decided alike, and ranks among each other."""
+    """Say whether trainings made once more decided alike, and ranks among each other."""
     _, rows = read_table(results / tables.TRAININGS)
     keys = ("problem", "family", "method", "seed")
     again = [row for row in rows if row["part"] == "replay"]

@@ -1,4 +1,4 @@
-"""What trainings came to, as rows of CSV files."""
+"""Results of trainings, as rows of CSV files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TENSOR_COLUMNS = (*KEYS, "tensor", "shape", "bucket", "values", "floats_per_step
 
 
 def keys(training: Training) -> list[object]:
-    """What a row begins with."""
+    """Return the first entries of a row."""
     job = training.job
     return [job.part, job.problem, job.family, job.method, job.seed]
 
 
 def training_row(training: Training, timed: bool = True) -> list[object]:
-    """``worst_error_of_uniform``: of all decisions, squared, on accumulated gradients; ``lost_share``: what compression
-    really lost of error-fed gradients; ``decide_percent`` of the training's time, where ``timed``; ``decisions``: a
-    hash."""
+    """Return a training's row. ``worst_error_of_uniform``: of all decisions, squared, on accumulated gradients;
+    ``lost_share``: what compression really lost of error-fed gradients; ``decide_percent`` of the training's time,
+    where ``timed``; ``decisions``: a hash."""
     errors = [decision.error for decision in training.decisions]
     seconds = training.train_seconds + training.compress_seconds + training.decide_seconds
     job = training.job
@@ -58,7 +58,7 @@ def add_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def period_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
-    """Every period of every training: what was sent, and the decision that held."""
+    """Yield every period of every training: what was sent, and the decision that held."""
     for training in trainings:
         decided = {decision.step: decision for decision in training.decisions}
         for number, count in enumerate(training.periods):
@@ -69,7 +69,7 @@ def period_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
 
 
 def tensor_rows(trainings: Iterable[Training]) -> Iterator[list[object]]:
-    """Every tensor of the trainings of the first seed, replays apart; ``last_setting``: of its knob, where it is
+    """Yield every tensor of the trainings of the first seed, replays apart; ``last_setting``: of its knob, where it is
     compressed."""
     for training in trainings:
         if training.job.seed or training.job.part == "replay":

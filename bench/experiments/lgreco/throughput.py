@@ -36,13 +36,13 @@ class Load:
 
 
 def wire_seconds(n_bytes: float, workers: int, gbps: float, reduced: bool) -> float:
-    """What a bucket takes. Payloads: every rank gets those of the others, (N - 1) (a + S b)."""
+    """Return the seconds that a bucket takes. Payloads: every rank gets those of the others, (N - 1) (a + S b)."""
     beta = 8 / (gbps * 1e9)
     return ring(n_bytes, workers, ALPHA, beta) if reduced else (workers - 1) * (ALPHA + n_bytes * beta)
 
 
 def step_seconds(load: Load, workers: int, gbps: float) -> tuple[float, float]:
-    """What a step takes, and how much of it the last bucket is waited for after the backward pass."""
+    """Return what a step takes, and how much of it the last bucket is waited for after the backward pass."""
     known, end = load.compute * FORWARD, 0.0
     for share, n_bytes in zip(load.shares, load.n_bytes, strict=True):
         known += load.compute * (1 - FORWARD) * share
@@ -53,7 +53,7 @@ def step_seconds(load: Load, workers: int, gbps: float) -> tuple[float, float]:
 
 
 def load_of(training: Training, compute: float) -> Load:
-    """From a training, and what a step computes."""
+    """Return a step's costs from a training and the seconds that a step computes."""
     values, n_bytes = [0.0] * BUCKETS, [0.0] * BUCKETS
     for name, count in training.tensors.items():
         values[training.buckets[name] - 1] += count.values
@@ -65,7 +65,7 @@ def load_of(training: Training, compute: float) -> Load:
 
 
 def rows_of(trainings: Sequence[Training]) -> Iterator[list[object]]:
-    """Every training of one problem and seed, the dense one among them, on every link."""
+    """Yield every training of one problem and seed, the dense one among them, on every link."""
     dense = next(one for one in trainings if one.job.method == DENSE)
     compute = dense.train_seconds / dense.job.steps
     plain = load_of(dense, compute)

@@ -31,7 +31,7 @@ WATCHED = 10  #: steps from one look at what compression really loses to the nex
 
 @dataclass(frozen=True)
 class Job:
-    """A training: what a process needs to know of it."""
+    """A training to be made: all that a process needs to know of it."""
 
     part: str
     problem: str
@@ -44,9 +44,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Decision:
-    """``step`` from which it held; ``error``: squared errors of all tensors on the accumulated gradients, over those of
-    the uniform setting, of low ranks by singular values; ``cost``: payload bytes, likewise; ``settings``: values of the
-    knob; ``seconds`` it took, of the processor's."""
+    """A decision. ``step`` from which it held; ``error``: squared errors of all tensors on the accumulated gradients,
+    over those of the uniform setting, of low ranks by singular values; ``cost``: payload bytes, likewise; ``settings``:
+    values of the knob; ``seconds`` it took, of the processor's."""
 
     step: int
     error: float
@@ -56,7 +56,7 @@ class Decision:
 
 
 class Observed(Planner):
-    """A planner, and beside it what its decisions come to. They are as without it."""
+    """A planner that also records what its decisions result in, without changing them."""
 
     def __init__(self, inner: Planner, reference: Compressor) -> None:
         self.inner, self.reference = inner, reference
@@ -103,7 +103,7 @@ class Observed(Planner):
 
 @dataclass
 class Training:
-    """What a training came to. Seconds are of the processor, of one rank and all steps: ``train_seconds`` of forward
+    """The results of a training. Seconds are of the processor, of one rank and all steps: ``train_seconds`` of forward
     and backward pass and optimizer, ``compress_seconds`` of averaging without decisions, ``decide_seconds`` of these.
     ``loss``: mean over the last tenth of the steps; ``lost``: share of the squared error-fed gradients that compression
     really lost, mean over steps looked at; ``tensors``, ``periods``: what rank 0 sent, by name, by period."""
@@ -146,7 +146,7 @@ def path_of(job: Job, folder: Path) -> Path:
 
 
 def kept(job: Job, folder: Path, resume: bool) -> Training:
-    """A training, or what an earlier run has left of it in a folder."""
+    """Return a training, or what an earlier run has left of it in a folder."""
     path = path_of(job, folder)
     if resume and path.exists():
         known: Training = pickle.loads(path.read_bytes())
@@ -216,7 +216,7 @@ def _update(problem: Problem, optimizer: torch.optim.Optimizer, params: Mapping[
 
 
 def _watch(rank: Adaptive) -> list[tuple[int, float, float]]:
-    """Step, squared norm of what was lost, and of what was to be compressed, of every tensor in some steps."""
+    """Return step, squared norm of what was lost, and of what was to be compressed, of every tensor in some steps."""
     looked: list[tuple[int, float, float]] = []
 
     def watch(name: str, corrected: torch.Tensor, outcome: Outcome) -> None:
