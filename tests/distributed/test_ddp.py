@@ -33,13 +33,21 @@ pair = ranks_of(2)
 others = ranks_of(1, 3, 4)
 
 
-def trained(ranks: Ranks, mode: str | None, **options) -> int:
-    return agreed([checksum for checksum, _ in ranks.run(cases.train, mode=mode, **options)])
+_checksums: dict[tuple[Ranks, str | None, str], int] = {}
+
+
+def trained(ranks: Ranks, mode: str | None, **options: Any) -> int:
+    """Return the checksum of the parameters after training, the same on all ranks; a training is run once."""
+    key = ranks, mode, repr(sorted(options.items()))
+    if key not in _checksums:
+        _checksums[key] = agreed([checksum for checksum, _ in ranks.run(cases.train, mode=mode, **options)])
+    return _checksums[key]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_lossless_training_is_training_in_rank_order(pair, form):
-    assert trained(pair, "lossless", **FORMS[form]) == trained(pair, None, **FORMS[form])
+    without_our_hook = {name: value for name, value in FORMS[form].items() if name != "state_options"}
+    assert trained(pair, "lossless", **FORMS[form]) == trained(pair, None, **without_our_hook)
 
 
 @pytest.mark.parametrize("form", ["plain", "bucket_view"])
@@ -52,9 +60,12 @@ def test_near_lossless_replicas_of_every_optimizer_stay_the_same(pair, optimizer
     assert trained(pair, "near", optimizer_name=optimizer) != trained(pair, None, optimizer_name=optimizer)
 
 
-@pytest.mark.parametrize("mode", ["near", "fixed"])
-@pytest.mark.parametrize("form", ["static_graph", "find_unused_parameters", "no_sync", "mixed_dtypes", "channels_last",
-                                  "loss_scale", "nan", "fresh_codebooks"])
+# Fixed bits look at no parameter: in most forms they are lossless buckets, rounded.
+@pytest.mark.parametrize(("mode", "form"), [
+    *(("near", form) for form in ("static_graph", "find_unused_parameters", "no_sync", "mixed_dtypes", "channels_last",
+                                  "loss_scale", "nan", "fresh_codebooks")),
+    *(("fixed", form) for form in ("mixed_dtypes", "nan", "fresh_codebooks")),
+])
 def test_lossy_replicas_stay_the_same_in_every_form(pair, mode, form):
     trained(pair, mode, **FORMS[form])
 

@@ -26,6 +26,8 @@ def test_an_outer_step_of_diloco_is_that_of_the_outer_optimizer(ranks):
 
 @pytest.mark.parametrize(("mode", "narrow"), [("lossless", False), ("fixed", False), ("near", False), ("near", True)])
 def test_replicas_under_diloco_learn_and_stay_the_same(ranks, mode, narrow):
+    if ranks.size == 1 and mode != "lossless":
+        pytest.skip("one rank sends nothing, in whatever mode")
     found = ranks.run(cases.train, mode=mode, narrow=narrow)
     agreed([checksum for checksum, *_ in found])
     for _, first, last, ratio in found:

@@ -39,6 +39,8 @@ def test_compressed_and_plain_collectives_interleave(ranks):
                                      {"static_graph": True}, {"narrow": True}, {"join": True}],
                          ids=lambda options: next(iter(options), "plain"))
 def test_ddp_over_the_group_trains_as_over_gloo(ranks, options):
+    if ranks.size == 1 and options not in ({}, {"join": True}):
+        pytest.skip("one rank sends nothing, in whatever form")
     ours, gloos = ranks.run(cases.train_ddp, gloo=False, **options), ranks.run(cases.train_ddp, gloo=True, **options)
     checksum, sums = agreed(ours)
     assert sums == pytest.approx(gloos[0][1], rel=1e-3 if options.get("narrow") else 1e-5)
