@@ -364,13 +364,13 @@ def recorded() -> dict[str, Array]:
     """Return gradients from ``tests/corpus``: "transformer-step-000400/head.weight" and so on, float32."""
     from safetensors import safe_open
 
-    found = {}
+    gradients = {}
     for path in sorted(CORPUS.glob("*.safetensors")):
         with safe_open(path, "np") as dump:
             for key in sorted(dump.keys()):
                 if key.startswith("grad/"):
-                    found[f"{path.stem}/{key.removeprefix('grad/')}"] = dump.get_tensor(key)
-    return found
+                    gradients[f"{path.stem}/{key.removeprefix('grad/')}"] = dump.get_tensor(key)
+    return gradients
 
 
 def _of_record(name: str) -> Maker:
@@ -541,11 +541,11 @@ class Pair:
     @cached_property
     def both(self) -> tuple[Bits, Bits]:
         """Bits of the array and of its base; read-only, and not the same memory."""
-        made_of = np.random.default_rng(zlib.crc32(str(self).encode()))
-        bits, base = (np.array(made) for made in PAIR_MAKERS[self.name](self.kind, made_of))    # 0-d, too
-        for made in (bits, base):
-            assert made.dtype == self.kind.container and made.size == base.size
-            made.setflags(write=False)
+        rng = np.random.default_rng(zlib.crc32(str(self).encode()))
+        bits, base = (np.array(values) for values in PAIR_MAKERS[self.name](self.kind, rng))    # 0-d, too
+        for values in (bits, base):
+            assert values.dtype == self.kind.container and values.size == base.size
+            values.setflags(write=False)
         return bits, base
 
     @property

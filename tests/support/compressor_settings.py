@@ -80,20 +80,20 @@ def gradients_at(step: int, size: int, *, scale: float = 0.01, shapes: Mapping[s
     """Return each rank's gradients of a step, by name: what all have in common, and noise."""
     common = torch.Generator().manual_seed(step)
     shared = {name: torch.randn(*shape, generator=common) * scale for name, shape in shapes.items()}
-    found = []
+    gradients = []
     for rank in range(size):
-        own = torch.Generator().manual_seed(1000 * step + rank + 1)
-        found.append({name: (one + torch.randn(one.shape, generator=own) * scale).to(dtype)
-                      for name, one in shared.items()})
-    return found
+        generator = torch.Generator().manual_seed(1000 * step + rank + 1)
+        gradients.append({name: (value + torch.randn(value.shape, generator=generator) * scale).to(dtype)
+                          for name, value in shared.items()})
+    return gradients
 
 
 def mean_of(gradients: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Return what dense training would use, added up in the order of ranks."""
-    totals = {name: one.clone() for name, one in gradients[0].items()}
+    totals = {name: value.clone() for name, value in gradients[0].items()}
     for other in gradients[1:]:
-        for name, one in other.items():
-            totals[name] += one
+        for name, value in other.items():
+            totals[name] += value
     return {name: total / len(gradients) for name, total in totals.items()}
 
 

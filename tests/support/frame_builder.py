@@ -106,7 +106,7 @@ class Draft:
         residuals = tuple(codebook.record for codebook in p.residuals)
         templates = tuple(base_template(template) if isinstance(template, int) else
                           struct.pack("<I", len(template)) + template.tobytes() for template in p.templates)
-        columns = tuple(one.record for one in p.columns)
+        columns = tuple(entry.record for entry in p.columns)
         return cls(frame[5], p.mode, p.container, p.block_log2, p.stream_log2, p.n_values, p.shape, p.planes,
                    levels, records, blocks, residuals, templates, columns)
 
@@ -513,7 +513,7 @@ def build_frame(
     draft = Draft(dtype, rng.randrange(3), rng.randrange(2), block_log2, stream_log2, n_values,
                   random_shape(rng, n_values), tuple(planes), tuple(rows), tuple(records), tuple(blocks),
                   tuple(codebook.record(spare=spare) for codebook in residuals), tuple(stored),
-                  tuple(one.record(spare=spare) for one in columns))
+                  tuple(entry.record(spare=spare) for entry in columns))
     return Built(draft.seal(), np.array(values, kind.container), known, None if all(templates) else earlier)
 
 
@@ -629,7 +629,7 @@ def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
     if rng.random() < 0.3:          # one that covers all
         cuts = [0, n_values]
     spans = list(zip(cuts[::2], cuts[1::2], strict=True)) if apart or len(cuts) == 2 else list(pairwise(cuts))
-    found = []
+    records = []
     for first, end in spans:
         group = rng.choice([1, 1, rng.randint(1, 9), rng.randint(1, 700)])
         width = rng.choice([0, 1, 3, 8, rng.randint(0, 8)])
@@ -640,8 +640,8 @@ def random_columns(rng: Random, n_values: int, most: int) -> list[Columns]:
         least = rng.choice([0, -128, rng.randint(-128, 127), rng.randint(-4, 0)])
         top = min(127 - least, (1 << width) - 1)
         numbers = [rng.choice([top, rng.randint(0, top)]) for _ in range(n_columns // group)] if width else []
-        found.append(Columns(n_columns, first, end, group, least, width, tuple(numbers)))
-    return found
+        records.append(Columns(n_columns, first, end, group, least, width, tuple(numbers)))
+    return records
 
 
 def random_base(rng: Random, kind: DType, n_values: int) -> list[int]:
@@ -736,7 +736,7 @@ class BlockWriter:
                 weights = [50.0 if symbol == most else 1 / len(symbols) for symbol in symbols]
         share_of_runs = rng.choice([0, 0.2, 1])
         flags = int(bool(self.columns) and rng.random() < 0.7)
-        in_reach = [one for one in self.columns if flags and one.first < start + n_values and start < one.end]
+        in_reach = [entry for entry in self.columns if flags and entry.first < start + n_values and start < entry.end]
 
         values: list[int] = []
         streams, references = [], []
@@ -751,7 +751,7 @@ class BlockWriter:
                 level, head = 0, rng.getrandbits(H)
                 if symbol not in (ZERO, ESCAPE):
                     level, relative = codebook.meaning(symbol)
-                    column = sum(one.reference(start + len(values)) for one in in_reach)
+                    column = sum(entry.reference(start + len(values)) for entry in in_reach)
                     head = (base + references[-1] + column + relative) % (1 << H)
                 if not run:
                     text.append(codes[symbol] + (to_bits(head, H) if symbol == ESCAPE else ""))
@@ -1325,7 +1325,7 @@ def with_residual(draft: Draft, c: int, record: bytes) -> bytes:
     return replace(draft, residuals=(*draft.residuals[:c], record, *draft.residuals[c + 1 :])).seal()
 
 
-def some_residuals(draft: Draft, rng: Random) -> Iterator[tuple[int, Residual]]:
+def pick_residuals(draft: Draft, rng: Random) -> Iterator[tuple[int, Residual]]:
     """Some of the residual codebooks with their positions."""
     for c in rng.sample(range(len(draft.residuals)), min(2, len(draft.residuals))):
         yield c, Residual.of(draft.residuals[c])
@@ -1333,7 +1333,7 @@ def some_residuals(draft: Draft, rng: Random) -> Iterator[tuple[int, Residual]]:
 
 @spoils("residual codebook kind")
 def spoil_residual_kind(draft: Draft, rng: Random) -> Spoilt:
-    for c, codebook in some_residuals(draft, rng):
+    for c, codebook in pick_residuals(draft, rng):
         for number in 3, 0, 1, rng.randint(4, 255):
             spoilt = bytes([number]) + codebook.record()[1:]
             yield f"{number}", with_residual(draft, c, spoilt), "unsupported"
@@ -1341,7 +1341,7 @@ def spoil_residual_kind(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("residual codebook digits")
 def spoil_digits(draft: Draft, rng: Random) -> Spoilt:
-    for c, codebook in some_residuals(draft, rng):
+    for c, codebook in pick_residuals(draft, rng):
         digits = draft.kind.W // 4
         for other in 0, digits - 1, digits + 1, 12 - digits, 255:
             yield f"{other} for {digits}", with_residual(draft, c, codebook.record(digits=other)), "corruption"
@@ -1352,21 +1352,21 @@ def spoil_digits(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("residual codebook reserved")
 def spoil_residual_reserved(draft: Draft, rng: Random) -> Spoilt:
-    for c, codebook in some_residuals(draft, rng):
+    for c, codebook in pick_residuals(draft, rng):
         for reserved in 1, 1 << 15:
             yield f"{reserved}", with_residual(draft, c, codebook.record(reserved=reserved)), "corruption"
 
 
 @spoils("residual codebook lengths")
 def spoil_residual_lengths(draft: Draft, rng: Random) -> Spoilt:
-    for c, codebook in some_residuals(draft, rng):
+    for c, codebook in pick_residuals(draft, rng):
         for how, lengths in broken_codes(codebook.lengths):
             yield how, with_residual(draft, c, Residual(lengths).record()), "corruption"
 
 
 @spoils("padding of a residual codebook")
 def spoil_residual_padding(draft: Draft, rng: Random) -> Spoilt:
-    for c, codebook in some_residuals(draft, rng):      # there is always padding: 1 + 15 W / 4 is 5 modulo 8
+    for c, codebook in pick_residuals(draft, rng):      # there is always padding: 1 + 15 W / 4 is 5 modulo 8
         yield "", with_residual(draft, c, codebook.record(fill=rng.randint(1, 255))), "corruption"
 
 
@@ -1430,7 +1430,7 @@ def spoil_base_for_template(draft: Draft, rng: Random) -> Spoilt:
         if t not in draft.bases:
             expected: Kind = "corruption" if draft.bases else "unsupported"
             yield "of any hash", with_template(draft, t, base_template(rng.getrandbits(64))), expected
-        for b, block in some_blocks(draft, rng, kinds=(3,)):
+        for b, block in pick_blocks(draft, rng, kinds=(3,)):
             parts = draft.predicted(block)
             if parts.template != t:
                 continue
@@ -1451,7 +1451,7 @@ def spoilt_columns(draft: Draft, c: int, how: str, record: bytes) -> tuple[str, 
     return how, spoilt.seal(), "corruption"
 
 
-def some_columns(draft: Draft, rng: Random) -> Iterator[tuple[int, Columns]]:
+def pick_columns(draft: Draft, rng: Random) -> Iterator[tuple[int, Columns]]:
     """Some of the records with their positions."""
     for c in rng.sample(range(len(draft.columns)), min(2, len(draft.columns))):
         yield c, Columns.of(draft.columns[c])
@@ -1466,20 +1466,20 @@ def spoil_columns_without_tail(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("columns n_columns")
 def spoil_columns_n_columns(draft: Draft, rng: Random) -> Spoilt:
-    for c, one in some_columns(draft, rng):
+    for c, entry in pick_columns(draft, rng):
         for n_columns in 0, 1, 1 << 24, (1 << 24) + 1, 1 << 30, (1 << 31) - 1:
             few = n_columns < 2
-            spoilt = replace(one, n_columns=n_columns, group=1, width=int(few), numbers=(0,) * (n_columns * few))
+            spoilt = replace(entry, n_columns=n_columns, group=1, width=int(few), numbers=(0,) * (n_columns * few))
             yield spoilt_columns(draft, c, f"{n_columns}", spoilt.record())
 
 
 @spoils("columns first and end")
 def spoil_columns_first(draft: Draft, rng: Random) -> Spoilt:
     n = draft.n_values
-    for c, one in some_columns(draft, rng):
-        for first, end in ((one.first, one.first), (one.end, one.first), (one.first, n + 1), (n, n + 1),
-                           (one.first, (1 << 64) - 1), (1 << 63, (1 << 63) + 1), ((1 << 64) - 1, one.end)):
-            spoilt = replace(one, first=first, end=end)
+    for c, entry in pick_columns(draft, rng):
+        for first, end in ((entry.first, entry.first), (entry.end, entry.first), (entry.first, n + 1), (n, n + 1),
+                           (entry.first, (1 << 64) - 1), (1 << 63, (1 << 63) + 1), ((1 << 64) - 1, entry.end)):
+            spoilt = replace(entry, first=first, end=end)
             yield spoilt_columns(draft, c, f"{first} and {end} of {n}", spoilt.record())
     if draft.columns:
         last = Columns.of(draft.columns[-1])
@@ -1494,40 +1494,40 @@ def spoil_columns_first(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("columns group")
 def spoil_columns_group(draft: Draft, rng: Random) -> Spoilt:
-    for c, one in some_columns(draft, rng):
-        yield spoilt_columns(draft, c, "0", replace(one, group=0).record())
-        yield spoilt_columns(draft, c, "0, and no references", replace(one, group=0, numbers=()).record())
+    for c, entry in pick_columns(draft, rng):
+        yield spoilt_columns(draft, c, "0", replace(entry, group=0).record())
+        yield spoilt_columns(draft, c, "0, and no references", replace(entry, group=0, numbers=()).record())
         for n_columns, group in ((5, 2), (5, 6), (7, 65535), (4, 3), (300, 256)):
             for width in 0, 3:
-                spoilt = replace(one, n_columns=n_columns, group=group, least=0, width=width,
+                spoilt = replace(entry, n_columns=n_columns, group=group, least=0, width=width,
                                  numbers=(1,) * (n_columns // group))
                 yield spoilt_columns(draft, c, f"{group} of {n_columns}, {width} bits", spoilt.record())
 
 
 @spoils("columns width")
 def spoil_columns_width(draft: Draft, rng: Random) -> Spoilt:
-    for c, one in some_columns(draft, rng):
+    for c, entry in pick_columns(draft, rng):
         for width in 9, 16, 32, 255:
-            numbers = tuple(number % 100 for number in one.numbers) or (0,) * (one.n_columns // one.group)
-            spoilt = replace(one, least=0, width=width, numbers=numbers[:3000])
+            numbers = tuple(number % 100 for number in entry.numbers) or (0,) * (entry.n_columns // entry.group)
+            spoilt = replace(entry, least=0, width=width, numbers=numbers[:3000])
             yield spoilt_columns(draft, c, f"{width}", spoilt.record())
 
 
 @spoils("column reference")
 def spoil_column_reference(draft: Draft, rng: Random) -> Spoilt:
-    for c, one in some_columns(draft, rng):
+    for c, entry in pick_columns(draft, rng):
         for least, width, most in (127, 1, 1), (0, 8, 128), (-127, 8, 255), (100, 5, 28):
             for place in 0, 6, rng.randrange(7):
                 numbers = tuple(most if i == place else 0 for i in range(7))
-                spoilt = Columns(7 * one.group, one.first, one.end, one.group, least, width, numbers)
+                spoilt = Columns(7 * entry.group, entry.first, entry.end, entry.group, least, width, numbers)
                 yield spoilt_columns(draft, c, f"{least} and {most} in place {place}", spoilt.record())
 
 
 @spoils("padding of columns")
 def spoil_columns_padding(draft: Draft, rng: Random) -> Spoilt:
-    for c, one in some_columns(draft, rng):
+    for c, entry in pick_columns(draft, rng):
         for width in 1, 6, 8:       # of three numbers, 1, 3 and 3 bytes
-            spoilt = Columns(3 * one.group, one.first, one.end, one.group, -3, width, (1, 0, 1))
+            spoilt = Columns(3 * entry.group, entry.first, entry.end, entry.group, -3, width, (1, 0, 1))
             yield spoilt_columns(draft, c, f"{width} bits each", spoilt.record(fill=rng.randint(1, 255)))
 
 
@@ -1561,12 +1561,12 @@ def with_block(draft: Draft, b: int, block: bytes) -> bytes:
     return replace(draft, blocks=(*draft.blocks[:b], block, *draft.blocks[b + 1 :])).seal()
 
 
-def some_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3)) -> Iterator[tuple[int, bytes]]:
+def pick_blocks(draft: Draft, rng: Random, kinds: Sequence[int] = (0, 1, 2, 3)) -> Iterator[tuple[int, bytes]]:
     """A block of each kind, with its position."""
     for kind in kinds:
-        found = [b for b, block in enumerate(draft.blocks) if block[0] == kind]
-        if found:
-            b = rng.choice(found)
+        places = [b for b, block in enumerate(draft.blocks) if block[0] == kind]
+        if places:
+            b = rng.choice(places)
             yield b, draft.blocks[b]
 
 
@@ -1579,7 +1579,7 @@ def with_fields(block: bytes, **change: int) -> bytes:
 
 @spoils("block kind")
 def spoil_block_kind(draft: Draft, rng: Random) -> Spoilt:
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         for kind in 4, 255, rng.randint(5, 254):
             yield f"{kind} for {block[0]}", with_block(draft, b, with_fields(block, kind=kind)), "unsupported"
 
@@ -1587,7 +1587,7 @@ def spoil_block_kind(draft: Draft, rng: Random) -> Spoilt:
 @spoils("predicted block where there is none")
 def spoil_not_predictable(draft: Draft, rng: Random) -> Spoilt:
     """Without residual codebooks or templates no codebook or template is below their number."""
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         if not (draft.residuals and draft.templates):
             spoilt = with_fields(block, kind=3, codebook=0, base=0)
             yield f"in place of kind {block[0]}", with_block(draft, b, spoilt), "corruption"
@@ -1600,7 +1600,7 @@ def spoil_not_predictable(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("block codebook")
 def spoil_block_codebook(draft: Draft, rng: Random) -> Spoilt:
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         n = len(draft.residuals if block[0] == 3 else draft.records)
         for codebook in (n, 255) if block[0] >= 2 else (1, 255):
             spoilt = with_fields(block, codebook=codebook)
@@ -1609,7 +1609,7 @@ def spoil_block_codebook(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("block base")
 def spoil_base(draft: Draft, rng: Random) -> Spoilt:
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         (base,) = struct.unpack_from("<H", block, 2)
         wrong = {2: (base + (1 << draft.kind.H), 65535), 3: (len(draft.templates), base + 256, 65535)}
         for other in wrong.get(block[0], (1, 256, 65535)):
@@ -1619,7 +1619,7 @@ def spoil_base(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("block n_values")
 def spoil_block_n_values(draft: Draft, rng: Random) -> Spoilt:
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         (n_values,) = struct.unpack_from("<I", block, 4)
         for other in 0, n_values - 1, n_values + 1, 2**32 - 1:
             spoilt = with_fields(block, n_values=other)
@@ -1651,14 +1651,14 @@ def spoil_block_checksum(draft: Draft, rng: Random) -> Spoilt:
 
 @spoils("block body")
 def spoil_body(draft: Draft, rng: Random) -> Spoilt:
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         yield f"8 bytes more, kind {block[0]}", with_block(draft, b, block + bytes(8)), "corruption"
         yield f"8 bytes less, kind {block[0]}", with_block(draft, b, block[:-8]), "corruption"
 
 
 @spoils("padding of a block")
 def spoil_block_padding(draft: Draft, rng: Random) -> Spoilt:
-    for b, block in some_blocks(draft, rng):
+    for b, block in pick_blocks(draft, rng):
         if block[0] >= 2:
             parts = draft.predicted(block) if block[0] == 3 else Coded.of(block, draft.stream_log2)
             spoilt = parts.block(fill=255)
@@ -1680,12 +1680,12 @@ def some_with_streams(draft: Draft, rng: Random) -> Iterator[tuple[int, Coded | 
 
 
 def some_predicted(draft: Draft, rng: Random) -> Iterator[tuple[int, Predicted]]:
-    for b, block in some_blocks(draft, rng, kinds=(3,)):
+    for b, block in pick_blocks(draft, rng, kinds=(3,)):
         yield b, draft.predicted(block)
 
 
 def some_coded(draft: Draft, rng: Random) -> Iterator[tuple[int, Coded]]:
-    for b, block in some_blocks(draft, rng, kinds=(2,)):
+    for b, block in pick_blocks(draft, rng, kinds=(2,)):
         yield b, Coded.of(block, draft.stream_log2)
 
 

@@ -36,13 +36,13 @@ def bits_of(x: Any) -> Bits:
 def assert_same_bits(x: Any, bits: Bits) -> None:
     """Assert that the shape and the bits of ``x`` are those of ``bits``."""
     assert tuple(x.shape) == bits.shape
-    found, wanted = bits_of(x), bits_of(bits)
-    assert found.dtype == wanted.dtype
-    if not np.array_equal(found, wanted):
-        different = np.flatnonzero(found != wanted)
+    actual, expected = bits_of(x), bits_of(bits)
+    assert actual.dtype == expected.dtype
+    if not np.array_equal(actual, expected):
+        different = np.flatnonzero(actual != expected)
         at = different[0]
-        raise AssertionError(f"{len(different)} of {len(found)} values differ, the first at {at}: "
-                             f"{int(found[at]):#x} and not {int(wanted[at]):#x}")
+        raise AssertionError(f"{len(different)} of {len(actual)} values differ, the first at {at}: "
+                             f"{int(actual[at]):#x} and not {int(expected[at]):#x}")
 
 
 def kind_of(error: gcodec.GcodecError) -> reference.Kind:
@@ -271,11 +271,11 @@ def check_bit_flips(frame: bytes, rng: Random, at_most: int = 1500, base: Bits |
     for bit in bits if len(bits) <= at_most else sorted(rng.sample(bits, at_most)):
         spoilt = bytearray(frame)
         spoilt[bit >> 3] ^= 1 << (bit & 7)
-        found = outcome(spoilt, base=base)
+        result = outcome(spoilt, base=base)
         expected = {"unsupported"} if bit >> 3 == 4 else {"corruption"}
         if 16 <= bit >> 3 < 24:     # frame_bytes
             expected.add("insufficient")
-        assert found in expected, f"bit {bit & 7} of byte {bit >> 3}: {found}"
+        assert result in expected, f"bit {bit & 7} of byte {bit >> 3}: {result}"
 
 
 def entropy_bound(dtype: str, bits: Bits, levels: Array | None = None, kept: tuple[int, ...] = ()) -> float:

@@ -501,11 +501,11 @@ def other_bases(built: Built) -> Iterator[tuple[str, Built]]:
 
 
 def held(built: Built) -> dict[str, Any]:
-    """Codebooks and base that the decoder holds."""
-    found: dict[str, Any] = {"codebooks": as_lists(built.codebooks)} if built.codebooks else {}
+    """Return the codebooks and the base that the decoder holds, as JSON has them."""
+    known: dict[str, Any] = {"codebooks": as_lists(built.codebooks)} if built.codebooks else {}
     if built.base is not None:
-        found["base"] = [name_of_base(built.base), 8 * built.base.itemsize]
-    return found
+        known["base"] = [name_of_base(built.base), 8 * built.base.itemsize]
+    return known
 
 
 def small_frame(seed: int) -> Built:
