@@ -8,10 +8,11 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 # Tests that `make test` runs a second time, on the code that a CPU without AVX and BMI gets. Left out is what does not
-# depend on that: that denormals may be flushed; float64 and the types of 8 bits, which take the plain loops on every CPU;
-# and GComp's code, which is one more choice of code lengths.
-PORTABLE_TESTS ?= tests/codec/test_codec.py tests/kernels tests/plan/test_prediction.py \
-	-k "not flushes and not float64 and not float8 and not GComp"
+# depend on that: denormals that are flushed; float64 and the types of 8 bits, which take the plain loops on every CPU;
+# GComp's code, which is one more choice of code lengths; tensors and optimizers; and the cache of kernels.
+PORTABLE_TESTS ?= tests/codec/test_codec.py tests/kernels/test_kernels.py tests/kernels/test_vector_steps.py \
+	tests/plan/test_prediction.py -k "not (flushes or denormals_are or float64 or float8 or GComp or tensors_are or \
+	optimizer or anew or renamed)"
 PORTABLE_TYPES := float32 bfloat16 float16
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable

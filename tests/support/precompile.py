@@ -11,10 +11,14 @@ import multiprocessing as mp
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 
 import gcodec
+from gcodec.frame import writer
+from gcodec.kernels.planes.layout_types import GeneralPlanes
 from tests.support import laws
 from tests.support.cases import KINDS, MULTIPLES, PAIRS, Case, from_floats, modes, typed
 from tests.support.make_golden import as_base, as_known, read_manifest
@@ -26,6 +30,13 @@ WIDTHS: tuple[Types, ...] = (
     ("float32",), ("bfloat16", "float16"), ("float64",), ("float8_e4m3fn", "float8_e5m2"))
 
 
+@contextmanager
+def general_layout() -> Iterator[None]:
+    """Split planes of any type as those of no layout of their own are split."""
+    with patch.object(writer, "layout_of", lambda *any_planes: GeneralPlanes):
+        yield
+
+
 def encode_in_all_modes(types: Types) -> None:
     """Encode arrays of several blocks in every mode, and values that have a wide head."""
     for dtype in types:
@@ -33,6 +44,9 @@ def encode_in_all_modes(types: Types) -> None:
             for mode in modes(dtype):
                 case = Case(dtype, name)
                 gcodec.encode(case.array(), **mode.arguments(case))
+                if KINDS[dtype].predicted:      # tests compare the layouts of such types with the general one
+                    with general_layout():
+                        gcodec.encode(case.array(), **mode.arguments(case))
         uniform = from_floats(KINDS[dtype], np.random.default_rng(0).uniform(-0.75, 0.75, 5000))
         gcodec.encode(typed(dtype, uniform), dtype=dtype)
 
