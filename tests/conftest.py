@@ -17,9 +17,9 @@ LONGEST = (
     "codec/test_codec.py", "gpu/test_cuda_one_thread.py", "codec/test_corruption.py", "gpu/test_cuda_simulator.py",
     "compressors/test_compressors.py", "bench/test_bench.py", "format/test_reference.py", "kernels/test_kernels.py",
     "plan/test_prediction.py", "bench/test_experiments.py", "archive/test_bases.py", "cli/test_cli.py",
-    "distributed/test_group.py", "distributed/test_compressors.py", "distributed/test_adaptive.py",
-    "distributed/test_ddp.py", "distributed/test_misuse.py", "distributed/test_allreduce.py",
-    "distributed/test_gpu_allreduce.py", "distributed/test_diloco.py",
+    "distributed/test_diloco.py", "distributed/test_group.py", "distributed/test_parts.py",
+    "distributed/test_compressors.py", "distributed/test_adaptive.py", "distributed/test_ddp.py",
+    "distributed/test_fsdp.py", "distributed/test_gpu_allreduce.py",
 )
 
 pytest.register_assert_rewrite("tests.support.laws")     # shared assertions explain a failure as a test's own do

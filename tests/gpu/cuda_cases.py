@@ -120,7 +120,9 @@ def books_of(known: Any) -> list[Codebook]:
     return books
 
 
-SLOW_CASES = ("every corner of the type", "one value", "runs of equal sub-streams", "gaussian")
+#: Arrays for the simulator, which shows that threads wait for each other. Others differ in their values only, which the
+#: kernels of one thread code.
+SLOW_CASES = ("every corner of the type", "one value", "runs of equal sub-streams")
 
 
 @law
@@ -149,7 +151,7 @@ def fixed_bits(memory: HostMemory, quick: bool) -> None:
 def ladders(memory: HostMemory, quick: bool) -> None:
     """Check frames with a level for each value."""
     uneven = {"float32": Ladder((1, 4, 11)), "bfloat16": Ladder((2, 7)), "float16": Ladder((0, 5, 10))}
-    for case in cases(quick, SLOW_CASES[:3], 270):
+    for case in cases(quick, SLOW_CASES, 270):
         dtype, bits = BY_NAME[case.dtype], case.bits.copy()
         for ladder in (FINE_LADDER[case.dtype], PAPER_LADDER[case.dtype], uneven[case.dtype])[: 3 if quick else 1]:
             levels = levels_at_random(bits, len(ladder.drops))
