@@ -530,11 +530,12 @@ def test_frames_record_their_mode_and_container():
     assert gcodec.encode(x)[7] == 0
 
 
-def test_frames_have_the_default_block_and_stream_sizes_of_the_page():
-    for dtype, kind in KINDS.items():
-        frame = gcodec.encode(np.zeros(3, kind.container) if dtype in BITS_ONLY else np.zeros(3, dtype), dtype=dtype)
-        assert 1 << frame[9] == block_of(kind)
-        assert 1 << frame[10] == 256
+@pytest.mark.parametrize("dtype", KINDS)
+def test_frames_have_the_default_block_and_stream_sizes_of_the_page(dtype):
+    kind = KINDS[dtype]
+    frame = gcodec.encode(np.zeros(3, kind.container) if dtype in BITS_ONLY else np.zeros(3, dtype), dtype=dtype)
+    assert 1 << frame[9] == block_of(kind)
+    assert 1 << frame[10] == 256
 
 
 def test_levels_of_non_finite_values_are_those_of_level_0():
@@ -788,30 +789,34 @@ def test_random_bytes_are_refused(data):
         assert laws.outcome(start + data) in ("insufficient", "corruption", "unsupported")
 
 
-def test_inspect_describes_what_a_frame_holds():
-    for dtype, name in (("float32", "runs of equal sub-streams"), ("bfloat16", "spread by block"), ("float64", "empty"),
-                        ("float8_e5m2", "0-d"), ("float16", "blocks of zeros"),
-                        ("bfloat16", "multiples: blocks of noise among them")):
-        which = Case(dtype, name)
-        for mode in modes(which.dtype):
-            frame = gcodec.encode(which.array(), **mode.arguments(which))
-            draft, info = Draft.of(frame, laws.SHIPPED), gcodec.inspect(frame)
-            assert (info.dtype, info.shape, info.n_values) == (which.dtype, which.bits.shape, which.bits.size)
-            assert info.mode == ("lossless", "fixed", "near-lossless")[draft.mode]
-            assert info.container == "numpy"
-            assert info.frame_bytes == len(frame)
-            assert info.value_bytes == which.bits.nbytes
-            assert info.prelude_bytes == len(frame) - sum(map(len, draft.blocks))
-            assert info.levels == tuple(drop for drop, _ in draft.levels)
-            assert info.planes == draft.planes
-            assert info.n_codebooks == len(draft.records)
-            assert info.n_blocks == len(draft.blocks) == sum(info.kinds.values())
-            for number, name in enumerate(("constant", "raw", "coded", "predicted")):
-                assert info.kinds[name] == sum(block[0] == number for block in draft.blocks)
-            assert info.ratio == which.bits.nbytes / len(frame)
-            assert gcodec.inspect(frame + b"more") == info
-            described = json.loads(json.dumps(info.as_dict()))
-            assert described["bits_per_value"] == info.bits_per_value
+@pytest.mark.parametrize("which", [
+    Case("float32", "runs of equal sub-streams"), Case("bfloat16", "spread by block"), Case("float64", "empty"),
+    Case("float8_e5m2", "0-d"), Case("float16", "blocks of zeros"),
+    Case("bfloat16", "multiples: blocks of noise among them"),
+], ids=str)
+def test_inspect_describes_what_a_frame_holds(which):
+    for mode in modes(which.dtype):
+        frame = gcodec.encode(which.array(), **mode.arguments(which))
+        draft, info = Draft.of(frame, laws.SHIPPED), gcodec.inspect(frame)
+        assert (info.dtype, info.shape, info.n_values) == (which.dtype, which.bits.shape, which.bits.size)
+        assert info.mode == ("lossless", "fixed", "near-lossless")[draft.mode]
+        assert info.container == "numpy"
+        assert info.frame_bytes == len(frame)
+        assert info.value_bytes == which.bits.nbytes
+        assert info.prelude_bytes == len(frame) - sum(map(len, draft.blocks))
+        assert info.levels == tuple(drop for drop, _ in draft.levels)
+        assert info.planes == draft.planes
+        assert info.n_codebooks == len(draft.records)
+        assert info.n_blocks == len(draft.blocks) == sum(info.kinds.values())
+        for number, name in enumerate(("constant", "raw", "coded", "predicted")):
+            assert info.kinds[name] == sum(block[0] == number for block in draft.blocks)
+        assert info.ratio == which.bits.nbytes / len(frame)
+        assert gcodec.inspect(frame + b"more") == info
+        described = json.loads(json.dumps(info.as_dict()))
+        assert described["bits_per_value"] == info.bits_per_value
+
+
+def test_inspect_refuses_what_is_no_frame():
     laws.check_refused(gcodec.InsufficientData, lambda: gcodec.inspect(frame_of_x()[:-1]))
     laws.check_refused(gcodec.Corruption, lambda: gcodec.inspect(b"x" * 100))
 
