@@ -33,14 +33,14 @@ from gcodec.benchmark.inputs import GRADIENTS, REPEATABLE, joined
 from gcodec.benchmark.measure import MEGA
 from gcodec.benchmark.settings import Setting, join_settings, lossless_setting, near_lossless_setting
 from gcodec.benchmark.timing import CodecTask, copy_task
-from gcodec.frame import decode, writer
+from gcodec.frame import coded_blocks
 from gcodec.kernels.block import decode as decoder
 from gcodec.kernels.block import encode as encoder
 from gcodec.kernels.block import header
 from gcodec.kernels.core.jit import kernel
 from gcodec.kernels.core.unaligned import subarray, subarray_if_any
 from gcodec.kernels.entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
-from gcodec.kernels.entropy.encode_streams import NextValues, checksum, encode_buffers, encode_streams, prefix_encoder
+from gcodec.kernels.entropy.encode_streams import NextValues, encode_buffers, encode_streams, prefix_encoder
 from gcodec.kernels.entropy.prefix_code import ESCAPE
 from gcodec.kernels.heads.symbols import find_block_symbols, symbol_ranges
 from gcodec.kernels.levels.rounding import round_values
@@ -60,60 +60,59 @@ VALUES = 8 << 20
 
 @kernel
 @no_type_check
-def encode_up_to(upto, values, levels, geometry, float_bits, begin, end, rounding, choices, columns, books, planes,
-                 rounded, keep, scratch, out, at):
+def encode_up_to(upto, coding, rounded, begin, end, scratch, out, at):
     """Return ``encode_blocks``, left in each block after so many of ``ENCODING``."""
+    geometry, books, choices, float_bits = coding.geometry, coding.books, coding.choices, coding.float_bits
     stream_len = geometry.stream_len
     for b in range(begin, end):
-        n = min(geometry.block, geometry.n_values - b * geometry.block)
-        some = subarray(values, b * geometry.block, n)
-        some_levels = subarray_if_any(levels, b * geometry.block, n)
+        start = b * geometry.block
+        n = min(geometry.block, geometry.n_values - start)
+        values, following = subarray(coding.values, start, n), subarray(coding.values, start + n, n)
+        levels = subarray_if_any(coding.levels, start, n)
         if rounded is not None:
-            round_values(some, some_levels, float_bits, rounding, scratch.symbols,
-                         subarray(values, b * geometry.block + n, n), subarray(rounded, 0, n))
-            some = subarray(rounded, 0, n)
+            result = subarray(rounded, 0, n)
+            round_values(values, levels, float_bits, coding.rounding, scratch.symbols, following, result)
+            values = result
         c = choices.codebook[b]
-        if upto == 1 or header.is_constant(some, n) or c < 0:
+        if upto == 1 or header.is_constant(values, n) or c < 0:
             continue
-        find_block_symbols(some, some_levels, stream_len, float_bits, choices.base[b], choices.references,
+        find_block_symbols(values, levels, stream_len, float_bits, choices.base[b], choices.references,
                            symbol_ranges(books, c), scratch)
         if upto == 2:
             continue
-        streams_at = layouts.split_planes(some, stream_len, float_bits, layouts.plane_tables(books, c), planes, scratch,
-                                          out, at + header.CODED_HEADER)
+        streams_at = layouts.split_planes(values, stream_len, float_bits, layouts.plane_tables(books, c), coding.planes,
+                                          scratch, out, at + header.CODED_HEADER)
         if upto == 3:
             continue
-        following = NextValues(subarray(values, b * geometry.block + n, n), np.int64(64 if rounded is None else 128))
-        encode_streams(some, stream_len, prefix_encoder(books, c, float_bits), following, encode_buffers(scratch), out,
-                       streams_at)
+        encode_streams(values, stream_len, prefix_encoder(books, c, float_bits),
+                       NextValues(following, np.int64(64 if rounded is None else 128)), encode_buffers(scratch),
+                       out, streams_at)
 
 
 @kernel
 @no_type_check
-def decode_up_to(upto, data, offsets, sizes, begin, end, geometry, float_bits, columns, books, planes, scratch, out):
+def decode_up_to(upto, blocks, begin, end, coding, scratch, out):
     """Return ``decode_blocks``, left in each block after so many of ``DECODING``."""
+    data, geometry, books, float_bits = blocks.data, coding.geometry, coding.books, coding.float_bits
     bad, stream_len = 0, geometry.stream_len
     for b in range(begin, end):
-        at, size = offsets[b], sizes[b]
+        at, size = blocks.offsets[b], blocks.sizes[b]
         n = min(geometry.block, geometry.n_values - b * geometry.block)
-        bad += checksum(data, at, size >> 2, 2, np.uint64(0)) == 0
+        bad += header.check_block(data, at, size, b)
         if upto == 1 or data[at] != header.CODED:
             continue
         c, n_streams = data[at + header.CODEBOOK], (n + stream_len - 1) // stream_len
         fields = header.read_coded(data, at)
-        position = at + header.CODED_HEADER + fields.plane_bytes
-        lengths_at = position + fields.symbol_bytes
-        header.unpack_numbers(data, lengths_at, n_streams, fields.length_width, scratch.stream_bytes)
-        for s in range(n_streams):
-            scratch.stream_bytes[s] += fields.min_stream_bytes
-            scratch.starts[s] = position
-            position += scratch.stream_bytes[s]
+        streams_at = at + header.CODED_HEADER + fields.plane_bytes
+        lengths_at = streams_at + fields.symbol_bytes
+        decoder.locate_streams(data, streams_at, lengths_at, n_streams, fields.length_width, fields.min_stream_bytes,
+                             scratch)
         code = PrefixDecoder(books.table[c], books.lengths[c], np.int64(books.lengths[c, ESCAPE]),
                              np.int64(float_bits.head_bits), fields.run_symbol)
         decode_streams(data, stream_len, code, decode_buffers(scratch), subarray(out, b * geometry.block, n), at + size)
         if upto == 2:
             continue
-        layouts.count_plane_items(n, stream_len, layouts.plane_tables(books, c), planes, scratch)
+        layouts.count_plane_items(n, stream_len, layouts.plane_tables(books, c), coding.planes, scratch)
     return bad
 
 
@@ -128,13 +127,12 @@ class Run:
 
 def encoding_run(task: CodecTask, lossy: bool) -> Run:
     """Return the encoder's stages on what a task encodes."""
-    with (patch.object(writer, "_encode_blocks", wraps=writer._encode_blocks) as loop,
+    with (patch.object(coded_blocks, "_encode_blocks", wraps=coded_blocks._encode_blocks) as loop,
           patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
           patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan):
         task.encode()
-    found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[5] - args[4])    # without a key
-    part = found[:16]       # all but the sizes, which only the whole loop notes
-    steps = {stage: _bound(encode_up_to, upto, *part) for upto, stage in enumerate(ENCODING[:-1], 1)
+    found = max((call.args[1:] for call in loop.call_args_list), key=lambda args: args[3] - args[2])    # without a key
+    steps = {stage: _bound(encode_up_to, upto, *found) for upto, stage in enumerate(ENCODING[:-1], 1)
              if lossy or stage != ENCODING[0]}
     steps[ENCODING[-1]] = _bound(encoder.encode_blocks, *found)
     before = {SAMPLE: lambda: [sampling.take_sample(*call.args, **call.kwargs) for call in sample.call_args_list],
@@ -145,10 +143,10 @@ def encoding_run(task: CodecTask, lossy: bool) -> Run:
 def decoding_run(task: CodecTask) -> Run:
     """Return the decoder's stages on what a task decodes."""
     encoded = bytes(task.encode())
-    with patch.object(decode, "_decode_blocks", wraps=decode._decode_blocks) as loop:
+    with patch.object(coded_blocks, "_decode_blocks", wraps=coded_blocks._decode_blocks) as loop:
         task.decode(encoded)
     found = loop.call_args_list[0].args[1:]    # a second call, for the end of the data, has the last block or two only
-    steps = {stage: _bound(decode_up_to, upto, *found[:12]) for upto, stage in enumerate(DECODING[:-1], 1)}
+    steps = {stage: _bound(decode_up_to, upto, *found[:6]) for upto, stage in enumerate(DECODING[:-1], 1)}
     steps[DECODING[-1]] = _bound(decoder.decode_blocks, *found)
     return Run(lambda: task.decode(encoded), {}, steps)
 

@@ -47,6 +47,23 @@ def release(key: Hashable, buffer: Any) -> None:
         pooled.append(buffer)
 
 
+class Borrowed(dict[Hashable, Any]):
+    """Buffers that one thread has taken out of the pool, by key: each is taken when it is first asked for, and kept
+    until all are given back together."""
+
+    def take(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return this thread's buffer for a key; arguments as for :func:`acquire`."""
+        buffer = self.get(key)
+        if buffer is None:
+            buffer = self[key] = acquire(key, make)
+        return buffer
+
+    def give_back(self) -> None:
+        """Return all buffers to the pool; they are not to be used any more."""
+        for key, buffer in self.items():
+            release(key, buffer)
+
+
 # Bytes objects: CPython's private parts
 #
 # All that gcodec takes from CPython beside Python itself stands here; what it takes from numba stands in

@@ -1,6 +1,6 @@
 """The frame's prelude, read and written field by field (docs/format.md sections 2 and 4). No kernels here.
 
-Block headers are read and written by the kernels themselves (``kernels/block/encode.py``, ``kernels/block/decode.py``).
+Block headers are read and written by the kernels themselves (``kernels/block/header.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ STREAM_LOG2 = range(6, 13)
 MAX_CODEBOOKS = 255
 MODES = ("lossless", "fixed", "near-lossless")
 CONTAINERS = ("numpy", "torch")
-BLOCK_KINDS = ("constant", "raw", "coded", "predicted")
 TEMPLATE_COLUMNS = range(2, 1 << 24)
 
 

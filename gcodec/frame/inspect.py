@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..format.prelude import BLOCK_KINDS, CONTAINERS, MODES
+from ..format.prelude import CONTAINERS, MODES
 from .decode import FrameReader
+from .kinds import BLOCK_KINDS
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def inspect(data: Any) -> FrameInfo:
         if prelude.n_blocks
         else np.zeros(len(BLOCK_KINDS), np.int64)
     )
-    kinds = {name: int(number) for name, number in zip(BLOCK_KINDS, count[: len(BLOCK_KINDS)], strict=True)}
+    kinds = {kind.name: int(count[kind.number]) for kind in BLOCK_KINDS}
     if len(count) > len(BLOCK_KINDS):
         kinds["unknown"] = int(count[len(BLOCK_KINDS) :].sum())
     return FrameInfo(

@@ -11,7 +11,8 @@ import numpy as np
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
 from ..format.prelude import HEADER_BYTES, FindCodebook, Prelude, prelude_size
-from ..frame.decode import check_status, read_start
+from ..frame.decode import read_start
+from ..frame.kinds import check_status
 from ..kernels.block import header
 from ..kernels.cuda.decode import decode_blocks
 from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2, EncodedFrames
@@ -82,11 +83,11 @@ class Decoding:
     frames: Sequence[Parsed]
 
     def failures(self) -> list[int]:
-        """Return the numbers of frames with predicted blocks, which the host has to decode; waits for the device.
+        """Return the numbers of frames with blocks of kinds that the device does not know, which the host has to decode
+        or to refuse; waits for the device.
 
         Raises:
             Corruption: A block of another frame is damaged.
-            Unsupported: A block of another frame is of a kind that is not known.
         """
         statuses, first, left = self.memory.fetch(self.statuses), 0, []
         for number, frame in enumerate(self.frames):
@@ -95,11 +96,10 @@ class Decoding:
             bad = np.flatnonzero(own != header.OK)
             if not len(bad):
                 continue
-            predicted = own[bad] == header.IS_PREDICTED
-            if predicted.any() and frame.prelude.dtype.predictable:
+            if (own == header.BAD_KIND).any():
                 left.append(number)
             else:
-                check_status(int(own[bad[0]]), int(bad[0]), frame.prelude.dtype)
+                check_status(int(own[bad[0]]), int(bad[0]))
         return left
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from ..dtypes import DType
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
 from ..format.shipped import fitting as fitting_shipped
+from ..kernels.block import header
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..options import EncoderOptions
@@ -57,6 +60,22 @@ class FramePlan(NamedTuple):
     def histogram(self) -> np.ndarray:
         """The sum of what was counted in all blocks: uint64[n_bins]."""
         return self.counts.sum(axis=0, dtype=np.uint64)
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """The kinds of blocks that are planned; any block may turn out constant or raw."""
+        return (header.CODED,) if self.prediction is None else (header.CODED, header.PREDICTED)
+
+    def runs(self, begin: int, end: int) -> Sequence[tuple[int, int, int]]:
+        """Return blocks ``begin ... end`` in runs that are planned as one kind: (first, stop, kind)."""
+        if self.prediction is None:
+            return ((begin, end, header.CODED),)
+        predicted = self.prediction.choice[begin:end] >= 0
+        edges = [0, *(np.flatnonzero(np.diff(predicted)) + 1).tolist(), len(predicted)]
+        return [
+            (begin + first, begin + stop, header.PREDICTED if predicted[first] else header.CODED)
+            for first, stop in pairwise(edges)
+        ]
 
 
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:

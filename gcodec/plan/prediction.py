@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -72,13 +71,6 @@ class Prediction:
     codebooks: tuple[Codebook, ...]
     choice: np.ndarray
     bits: float
-
-    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield blocks ``begin ... end`` in runs of one choice: (first, stop, choice)."""
-        wanted = self.choice[begin:end]
-        edges = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
-        for first, stop in pairwise(edges):
-            yield begin + first, begin + stop, int(wanted[first])
 
     def renewed(self, values: np.ndarray, dtype: DType, rows: Sequence[Rows]) -> Prediction:
         """Return this prediction for another array of the same tensors, with templates of its own.

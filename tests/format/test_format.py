@@ -22,6 +22,7 @@ from gcodec.format import levels as kept
 from gcodec.format import prelude as fmt
 from gcodec.format.levels import Level, check_levels, kept_bits
 from gcodec.format.prelude import Prelude
+from gcodec.frame import kinds
 from gcodec.kernels.block import header
 from gcodec.kernels.block.block_index import find_blocks, seal_prelude
 from gcodec.kernels.entropy import prefix_code
@@ -203,7 +204,7 @@ def test_legal_values_of_the_header_are_those_of_the_page():
 
 def test_fields_are_wide_enough_for_their_maxima():
     for most in (fmt.MAX_DIMENSIONS, fmt.BLOCK_LOG2[-1], fmt.STREAM_LOG2[-1], fmt.MAX_CODEBOOKS, kept.MAX_LEVELS,
-                 kept.MAX_PLANES, kept.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(fmt.BLOCK_KINDS),
+                 kept.MAX_PLANES, kept.MAX_PLANE_BITS, len(fmt.MODES), len(fmt.CONTAINERS), len(kinds.BLOCK_KINDS),
                  max(kind.code for kind in DTYPES), max(kind.mantissa_bits for kind in DTYPES),
                  (1 << kept.MAX_PLANES) - 1, codebook.MAX_SYMBOLS + 1):
         assert 0 <= most < 1 << 8
@@ -221,10 +222,10 @@ def test_fields_are_wide_enough_for_their_maxima():
 
 
 def test_constants_of_blocks_are_those_of_the_page():
-    kinds = re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted", PAGE)
-    assert kinds
+    assert re.search(r"\| 0 \| u8 \| kind \| 0 constant, 1 raw, 2 coded, 3 predicted", PAGE)
     assert (header.CONSTANT, header.RAW, header.CODED, header.PREDICTED) == (0, 1, 2, 3)
-    assert fmt.BLOCK_KINDS == ("constant", "raw", "coded", "predicted")
+    assert [(kind.number, kind.name) for kind in kinds.BLOCK_KINDS] == [(0, "constant"), (1, "raw"), (2, "coded"),
+                                                                        (3, "predicted")]
     assert BLOCK_HEADER.size == header.BLOCK_HEADER == 16
     assert BLOCK_HEADER.size + EXTENSION.size == header.CODED_HEADER == 32
     assert PREDICTED_EXTENSION.size == EXTENSION.size

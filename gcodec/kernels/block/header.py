@@ -30,8 +30,9 @@ SYMBOL_BYTES, PLANE_BYTES, MIN_STREAM_BYTES, LENGTH_WIDTH = 16, 20, 24, 26
 REFERENCE_WIDTH, RUN_SYMBOL, FLAGS, RESERVED = 27, 28, 29, 30
 RESIDUAL_RUN_SYMBOL, COLUMN = 27, 28
 
-#: What can be wrong with a block, in the order of the binding's messages.
-OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES, IS_PREDICTED = range(8)
+#: What can be wrong with a block. BAD_KIND is said by devices only, of blocks that the host has to look at; on the host
+#: each driver leaves blocks of other kinds alone.
+OK, BAD_CHECKSUM, BAD_KIND, BAD_FIELD, BAD_SIZE, BAD_STREAM, BAD_PLANES = range(7)
 
 
 class CodedHeader(NamedTuple):
@@ -159,6 +160,16 @@ def block_checksum(data, at, size, b):
 
 
 @kernel
+def check_block(data, at, size, b):
+    """Return the status of block number ``b``, of ``size`` bytes at ``at``, as far as it is the same for all kinds."""
+    if size < BLOCK_HEADER:
+        return BAD_SIZE
+    if block_checksum(data, at, size, b) != load_u64(data, at + CHECKSUM):
+        return BAD_CHECKSUM
+    return OK
+
+
+@kernel
 def seal_block(out, at, stop, n, b):
     """Finish block number ``b`` of ``n`` values, which begins at ``at`` and has its body up to ``stop``.
 
@@ -185,19 +196,45 @@ def is_constant(values, n):
 
 
 @kernel
+def is_zero(data, start, stop):
+    """Return whether bytes ``start ... stop`` are all zero."""
+    union = 0
+    for i in range(start, stop):
+        union |= data[i]
+    return union == 0
+
+
+@kernel
+def min_and_width(numbers, n):
+    """Return the least of the first ``n`` numbers, and the bits that the largest difference from it needs."""
+    min_number, max_number = numbers[0], numbers[0]
+    for i in range(1, n):
+        min_number, max_number = min(min_number, numbers[i]), max(max_number, numbers[i])
+    width = 0
+    while (max_number - min_number) >> width:
+        width += 1
+    return np.int64(min_number), width
+
+
+@kernel
 def pack_numbers(numbers, n, least, width, out, at):
-    """Packed array of ``numbers[i] - least``; ``out`` has 8 bytes of margin. Returns the end."""
+    """Write a packed array of ``numbers[i] - least``, ``width`` bits each from the lowest bit of each byte up.
+
+        numbers a, b, c of 3 bits     byte 0: ccbbbaaa     byte 1: 0000000c
+
+    ``out`` has 8 bytes of margin. Returns the end.
+    """
     window = U64(0)
-    filled = 0
+    n_bits = 0
     for i in range(n):
-        window |= U64(np.int64(numbers[i]) - least) << U64(filled)
-        filled += width
-        while filled >= 8:
+        window |= U64(np.int64(numbers[i]) - least) << U64(n_bits)
+        n_bits += width
+        while n_bits >= 8:
             out[at] = U8(window & U64(255))
             at += 1
             window >>= U64(8)
-            filled -= 8
-    if filled > 0:
+            n_bits -= 8
+    if n_bits > 0:
         out[at] = U8(window & U64(255))
         at += 1
     return at
@@ -205,7 +242,8 @@ def pack_numbers(numbers, n, least, width, out, at):
 
 @kernel
 def unpack_numbers(data, at, n, width, numbers):
-    """Inverse of :func:`pack_numbers`, without the least; ``width`` <= 16. Reads up to 8 bytes past the array."""
+    """Read a packed array: the inverse of :func:`pack_numbers`, without the least; ``width`` <= 16. Reads up to 8 bytes
+    past the array."""
     for i in range(n):
         bit = i * width
         window = load_u64(data, at + (bit >> 3)) >> U64(bit & 7)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ..core.jit import kernel
+from ..core.bundles import Books, Geometry
+from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32
-from ..core.unaligned import (
-    load_u16,
-    load_u32,
-    load_u64,
-    store_u32,
-    subarray,
-    subarray_if_any,
-    width_of,
-)
+from ..core.unaligned import load_u32, store_u32, subarray, subarray_if_any, width_of
 from ..core.vector import compress_8, expand_8, look_up_64
 from ..entropy.decode_streams import PrefixDecoder, decode_buffers, decode_streams
 from ..entropy.encode_streams import STREAM_PAD, NextValues, PrefixEncoder, encode_buffers, encode_streams
@@ -22,31 +17,29 @@ from ..planes import narrow
 from ..planes.layouts import count_items
 from ..predict.residuals import restore
 from ..predict.rows import copy_base, predict_block, residuals_of_block
-from .decode import is_zero
+from .decode import locate_streams
 from .header import (
-    BAD_CHECKSUM,
     BAD_FIELD,
     BAD_PLANES,
     BAD_SIZE,
     BAD_STREAM,
     BLOCK_HEADER,
-    CHECKSUM,
     CODEBOOK,
     CODED_HEADER,
     KIND,
     N_VALUES,
     OK,
     PREDICTED,
-    TEMPLATE,
     PredictedHeader,
-    block_checksum,
+    check_block,
     is_constant,
+    is_zero,
+    min_and_width,
     pack_numbers,
     read_predicted,
     seal_block,
     store_constant,
     store_raw,
-    unpack_numbers,
     write_predicted,
 )
 
@@ -54,9 +47,78 @@ SCALE_BYTES = 3
 NO_ESCAPE = 64  #: length of an escape that does not exist: no look-up reaches it
 
 
+class PredictionSources(NamedTuple):
+    """The rows and arrays that blocks of a frame are predicted from.
+
+    Attributes:
+        templates: float32, the templates end to end; one of no columns stands for the base.
+        spans: int64[n_templates, 2], where each begins and ends in it.
+        base: uintW[n_values], or None: no template stands for it, which the caller has made sure of.
+        dtype_code: The values' type, for ``predict.residuals``.
+        digit_tables: uint8[4, 256], by symbol: plane marks, first digit, and by how many bits that and the bytes are
+            shifted left.
+    """
+
+    templates: np.ndarray
+    spans: np.ndarray
+    base: np.ndarray | None
+    dtype_code: int
+    digit_tables: np.ndarray
+
+
+class PredictedEncoding(NamedTuple):
+    """An array to be encoded, and what all its predicted blocks have in common.
+
+    Attributes:
+        values: uintW[n_values].
+        geometry: Sizes of the array and its parts.
+        sources: What blocks are predicted from.
+        origins: int64[n_templates], where in the array a row begins that a template predicts.
+        choice: int64[n_blocks], number of each block's template and residual codebook.
+        tables: uint32[n_templates, 256], to encode with these codebooks.
+        sizes: uint32[n_blocks], result: bytes of each block.
+    """
+
+    values: np.ndarray
+    geometry: Geometry
+    sources: PredictionSources
+    origins: np.ndarray
+    choice: np.ndarray
+    tables: np.ndarray
+    sizes: np.ndarray
+
+
+class PredictedDecoding(NamedTuple):
+    """The part of decoding that all predicted blocks of a frame have in common.
+
+    Attributes:
+        geometry: Sizes of the array and its parts.
+        sources: What blocks are predicted from.
+        books: Tables of the residual codebooks.
+    """
+
+    geometry: Geometry
+    sources: PredictionSources
+    books: Books
+
+
+@inlined
+def template_row(sources, number):
+    """Return template ``number``: float32[n_columns]."""
+    return subarray(sources.templates, sources.spans[number, 0], sources.spans[number, 1] - sources.spans[number, 0])
+
+
 @kernel
 def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
-    """The planes of a block: ``n_planes - 1`` of bytes, the last of half bytes. Returns the end."""
+    """Write the planes of a block: ``n_planes - 1`` of bytes, the last of half bytes. Returns the end.
+
+    Planes are cut from words as :func:`residuals.digits` leaves them. Which of them have an item of a value the mark of
+    its symbol says; ``mark_of``: uint8[256], by symbol, bit p for plane p. A float32 with five digits after the first:
+
+        word        a | . f | e d | c b     in hexadecimal; f is in the symbol, a the odd one of the five
+        plane       3     2     1     0
+        mark        1     0     1     1
+    """
     marks, n_items, items = scratch.marks, scratch.n_items, scratch.items
     narrow.find_marks(scratch.symbols, n, stream_len, mark_of, marks)
     n_items[:] = 0
@@ -65,6 +127,7 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
         count = min(stream_len, n - s * stream_len)
         words = subarray(scratch.words, s * stream_len, count)
         for p in range(n_planes):
+            # Cut the plane's item out of every word, then keep those that are owned, 64 at a time.
             right = U32(28 if p == n_planes - 1 else 8 * p)
             for i in range(count):
                 scratch.bytes[i] = U8(U32(words[i]) >> right)
@@ -79,15 +142,30 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
 
 @kernel
 def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
-    """Inverse of :func:`split_digits` and of :func:`residuals.digits`: residuals into ``scratch.words``. ``tables``:
-    uint8[4, 256], by symbol: marks, first digit, and by how many bits it and the bytes are shifted left."""
+    """Join planes and symbols into residuals: the inverse of :func:`split_digits` and of :func:`residuals.digits`.
+
+        planes 0 ... n_planes - 2       . . . . e d c b       shifted left by 4 where there is an odd digit
+        the last plane                                  a     below them
+        the symbol                          f                 above them, shifted left by 4 for each other digit
+
+    Args:
+        data: uint8, the block.
+        at: Where the planes begin.
+        n: Values of the block.
+        stream_len: Values per sub-stream.
+        n_planes: Number of planes.
+        tables: ``PredictionSources.digit_tables``.
+        scratch: A :class:`bundles.Residuals`; ``words`` is the result.
+    """
     marks, n_items, items, symbols = scratch.marks, scratch.n_items, scratch.items, scratch.symbols
     for p in range(n_planes):
         width = 4 if p == n_planes - 1 else 8
         narrow.unpack_bytes(data, at, n_items[p], width, items[p])
         at += (n_items[p] * width + 7) >> 3
     n_items[:] = 0
-    own = scratch.bytes
+    # One byte of every value of a sub-stream in the lower half, and by how much to shift it in the upper.
+    halves = scratch.bytes
+    middle = len(halves) >> 1
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)
@@ -97,103 +175,102 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
         for p in range(n_planes):
             k = n_items[p]
             for i in range(0, count, 64):
-                k += expand_8(items[p], k, marks, place + i, 1 << p, own, i)
+                k += expand_8(items[p], k, marks, place + i, 1 << p, halves, i)
             n_items[p] = k
             if p < n_planes - 1:
                 left = U32(8 * p)
                 for i in range(count):
-                    words[i] = U32(words[i] | U32(U32(own[i]) << left))
+                    words[i] = U32(words[i] | U32(U32(halves[i]) << left))
             else:
-                shift = subarray(own, len(own) >> 1, count)
+                shift = subarray(halves, middle, count)
                 for i in range(0, count, 64):
-                    look_up_64(tables[3], 0, symbols, place + i, own, (len(own) >> 1) + i)
+                    look_up_64(tables[3], 0, symbols, place + i, halves, middle + i)
                 for i in range(count):
-                    words[i] = U32(U32(words[i] << U32(shift[i])) | U32(own[i]))
-        first, shift = subarray(own, 0, count), subarray(own, len(own) >> 1, count)
+                    words[i] = U32(U32(words[i] << U32(shift[i])) | U32(halves[i]))
+        first, shift = subarray(halves, 0, count), subarray(halves, middle, count)
         for i in range(0, count, 64):
-            look_up_64(tables[1], 0, symbols, place + i, own, i)
-            look_up_64(tables[2], 0, symbols, place + i, own, (len(own) >> 1) + i)
+            look_up_64(tables[1], 0, symbols, place + i, halves, i)
+            look_up_64(tables[2], 0, symbols, place + i, halves, middle + i)
         for i in range(count):
             words[i] = U32(words[i] | U32(U32(first[i]) << U32(shift[i])))
 
 
-@kernel
-def encode_predicted_blocks(
-    values, base, geometry, form, begin, end, template, origin, tables, code, c, scratch, out, at, sizes
-):
-    """Encode blocks ``begin ... end`` as predicted ones, from one template or from ``base``, and with one residual
-    codebook; see :func:`encode.encode_blocks`.
+@inlined
+def encode_predicted(values, b, coding, scratch, out, at):
+    """Write block number ``b`` as a predicted one at ``at``, all but its number of values and its checksum.
 
-    ``base``: uintW[n_values], or None, and then it is the template; ``c``: number of the template and of its
-    codebook; ``template``: float32[n_columns], ``origin``: where in the array a row begins; ``tables``: see
-    :func:`merge_digits`; ``code``: uint32[256], encode table.
+    ``values``: uintW[n]. Returns the end, or -1 if the block cannot be coded.
     """
+    stream_len, sources, c = coding.geometry.stream_len, coding.sources, coding.choice[b]
+    n, start, n_planes = len(values), b * coding.geometry.block, width_of(values) // 8
+    n_streams = (n + stream_len - 1) // stream_len
+    template = template_row(sources, c)
+    column = (start - coding.origins[c]) % max(len(template), 1)
+    base_values = subarray_if_any(sources.base, start, n)
+    n_rows = residuals_of_block(values, base_values, stream_len, template, column, sources.dtype_code, scratch)
+    planes_at = at + CODED_HEADER
+    streams_at = split_digits(n, stream_len, n_planes, sources.digit_tables[0], scratch, out, planes_at)
+    none = np.int64(0)
+    code = PrefixEncoder(coding.tables[c], U32(0), none, none, none, none)  # residuals have no escape
+    following = NextValues(subarray(coding.values, start + n, n), np.int64(64))
+    end = encode_streams(values, stream_len, code, following, encode_buffers(scratch), out, streams_at)
+    if end >= 0:
+        min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)
+        symbol_bytes, plane_bytes = end - streams_at, streams_at - planes_at
+        header = PredictedHeader(c, symbol_bytes, plane_bytes, min_bytes, length_width, 0, column)
+        write_predicted(out, at, c, header)
+        end = pack_numbers(scratch.stream_bytes, n_streams, min_bytes, length_width, out, end)
+        for row in range(n_rows):
+            store_u32(out, end, U32(scratch.scales[row] >> U32(8)))
+            end += SCALE_BYTES
+    return end
+
+
+@kernel
+def encode_predicted_blocks(coding, begin, end, scratch, out, at):
+    """Encode blocks ``begin ... end`` back to back, each as the smallest of a constant, a predicted and a raw one.
+
+    Args:
+        coding: A :class:`PredictedEncoding`, whose results are filled in.
+        begin: First block.
+        end: End of the blocks, which all have a template.
+        scratch: A :class:`bundles.Residuals`.
+        out: uint8, with room as for :func:`encode.encode_blocks`.
+        at: Where to write.
+
+    Returns:
+        The end.
+    """
+    values, geometry = coding.values, coding.geometry
     width = width_of(values) // 8
-    stream_len = geometry.stream_len
     for b in range(begin, end):
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
         block_values = subarray(values, start, n)
-        n_streams = (n + stream_len - 1) // stream_len
-        column = (start - origin) % len(template) if base is None else 0
-        stop = -1
         if is_constant(block_values, n):
             stop = store_constant(out, at, block_values[0], width)
         else:
-            base_values = subarray_if_any(base, start, n)
-            n_rows = residuals_of_block(block_values, base_values, stream_len, template, column, form, scratch)
-            planes_at = at + CODED_HEADER
-            streams_at = split_digits(n, stream_len, width, tables[0], scratch, out, planes_at)
-            none = np.int64(0)
-            encoder = PrefixEncoder(code, U32(0), none, none, none, none)  # residuals have no escape
-            following = NextValues(subarray(values, start + n, n), np.int64(64))
-            lengths_at = encode_streams(
-                block_values, stream_len, encoder, following, encode_buffers(scratch), out, streams_at
-            )
-            if lengths_at >= 0:
-                least, most = scratch.stream_bytes[0], scratch.stream_bytes[0]
-                for s in range(1, n_streams):
-                    least, most = min(least, scratch.stream_bytes[s]), max(most, scratch.stream_bytes[s])
-                length_width = 0
-                while (most - least) >> length_width:
-                    length_width += 1
-                part_bytes = lengths_at - streams_at, streams_at - planes_at
-                header = PredictedHeader(c, part_bytes[0], part_bytes[1], least, length_width, 0, column)
-                write_predicted(out, at, c, header)
-                stop = pack_numbers(scratch.stream_bytes, n_streams, np.int64(least), length_width, out, lengths_at)
-                for row in range(n_rows):
-                    store_u32(out, stop, U32(scratch.scales[row] >> U32(8)))
-                    stop += SCALE_BYTES
+            stop = encode_predicted(block_values, b, coding, scratch, out, at)
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
             stop = store_raw(out, at, block_values, n, width)
         stop = seal_block(out, at, stop, n, b)
-        sizes[b] = stop - at
+        coding.sizes[b] = stop - at
         at = stop
     return at
 
 
 @kernel
-def decode_predicted(
-    data,
-    at,
-    size,
-    n,
-    stream_len,
-    form,
-    n_planes,
-    base,
-    start,
-    template,
-    tables,
-    lengths,
-    table,
-    n_symbols,
-    scratch,
-    out,
-):
-    """Decode the predicted block of ``size`` bytes at ``at`` into ``out`` (uintW[n]); return a status."""
-    _, symbol_bytes, plane_bytes, least, length_width, run_symbol, column = read_predicted(data, at)
-    if length_width > 16 or run_symbol > n_symbols or column >= max(len(template), 1):
+def decode_predicted(data, at, size, start, coding, scratch, out):
+    """Decode the predicted block of ``size`` bytes at ``at``; return a status.
+
+    Its codebook and its template exist; its values, those from number ``start`` of the frame on, go to ``out``
+    (uintW[n]).
+    """
+    sources, books, c = coding.sources, coding.books, np.int64(data[at + CODEBOOK])
+    n, stream_len, n_planes = len(out), coding.geometry.stream_len, width_of(out) // 8
+    number, symbol_bytes, plane_bytes, min_bytes, length_width, run_symbol, column = read_predicted(data, at)
+    template = template_row(sources, number)
+    if length_width > 16 or run_symbol > books.n_symbols[c] or column >= max(len(template), 1):
         return BAD_FIELD
     n_streams = (n + stream_len - 1) // stream_len
     n_rows = (column + n + len(template) - 1) // len(template) if len(template) else 0
@@ -205,20 +282,12 @@ def decode_predicted(
         return BAD_SIZE
     if not is_zero(data, at + body, at + size):
         return BAD_FIELD
-    unpack_numbers(data, lengths_at, n_streams, length_width, scratch.stream_bytes)
-    position = streams_at
-    for s in range(n_streams):
-        scratch.stream_bytes[s] += least
-        scratch.starts[s] = position
-        position += scratch.stream_bytes[s]
-        if position > lengths_at:
-            break
-    if position != lengths_at:
+    if not locate_streams(data, streams_at, lengths_at, n_streams, length_width, min_bytes, scratch):
         return BAD_STREAM
-    code = PrefixDecoder(table, lengths, np.int64(NO_ESCAPE), np.int64(0), run_symbol)
-    n_escapes = decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size)
-    if n_escapes:
+    code = PrefixDecoder(books.table[c], books.lengths[c], np.int64(NO_ESCAPE), np.int64(0), run_symbol)
+    if decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size):
         return BAD_STREAM
+    tables = sources.digit_tables
     count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items)
     total = 0
     for p in range(n_planes):
@@ -229,57 +298,46 @@ def decode_predicted(
     for row in range(n_rows):
         scratch.scales[row] = U32(load_u32(data, scales_at + SCALE_BYTES * row) << U32(8))
     if n_rows:
-        predict_block(scratch, template, column, n, form)
-    elif base is not None:
-        copy_base(base, start, n, scratch.predictions)
+        predict_block(scratch, template, column, n, sources.dtype_code)
+    else:
+        copy_base(sources.base, start, n, scratch.predictions)
     restore(scratch.words, scratch.predictions, n, 0, out)
     return OK
 
 
 @kernel
-def decode_predicted_blocks(
-    data, offsets, sizes, begin, end, geometry, form, base, templates, spans, tables, books, scratch, out, out_first
-):
-    """Decode predicted blocks from ``begin`` on, as many as there are before ``end``; see :func:`decode.decode_blocks`.
+def decode_predicted_blocks(blocks, begin, end, coding, scratch, out, out_first):
+    """Decode blocks from ``begin`` on, as many before ``end`` as are predicted.
 
-    ``base``: uintW[n_values], what a template of no columns stands for; None where there is none, which the caller has
-    made sure of; ``templates``: float32, all templates of the frame end to end; ``spans``: int64[n_templates, 2],
-    where each begins and ends; ``books``: of the residual codebooks. Returns (status, block): the first block that is
-    of another kind, or faulty.
+    Args:
+        blocks: A :class:`bundles.FrameBlocks`.
+        begin: First block.
+        end: End of the blocks.
+        coding: A :class:`PredictedDecoding`.
+        scratch: A :class:`bundles.Residuals`.
+        out: uintW, result: value i of the frame goes to ``out[i - out_first]``.
+        out_first: The frame's value that ``out`` begins with.
+
+    Returns:
+        (status, block): the first block that is of another kind (status OK) or faulty; ``end`` if there is none.
     """
-    n_planes = width_of(out) // 8
+    data, geometry = blocks.data, coding.geometry
     for b in range(begin, end):
-        at, size = offsets[b], sizes[b]
-        if size < BLOCK_HEADER or data[at + KIND] != PREDICTED:
+        at, size = blocks.offsets[b], blocks.sizes[b]
+        if data[at + KIND] != PREDICTED:
             return OK, b
+        status = check_block(data, at, size, b)
+        if status != OK:
+            return status, b
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
-        if block_checksum(data, at, size, b) != load_u64(data, at + CHECKSUM):
-            return BAD_CHECKSUM, b
-        c, number = np.int64(data[at + CODEBOOK]), np.int64(load_u16(data, at + TEMPLATE))
         if size < CODED_HEADER or load_u32(data, at + N_VALUES) != n:
             return BAD_FIELD, b
-        if c >= len(books.n_symbols) or number >= len(spans):
+        if data[at + CODEBOOK] >= len(coding.books.n_symbols) or read_predicted(data, at).template >= len(
+            coding.sources.spans
+        ):
             return BAD_FIELD, b
-        template = subarray(templates, spans[number, 0], spans[number, 1] - spans[number, 0])
-        status = decode_predicted(
-            data,
-            at,
-            size,
-            n,
-            geometry.stream_len,
-            form,
-            n_planes,
-            base,
-            start,
-            template,
-            tables,
-            books.lengths[c],
-            books.table[c],
-            books.n_symbols[c],
-            scratch,
-            subarray(out, start - out_first, n),
-        )
+        status = decode_predicted(data, at, size, start, coding, scratch, subarray(out, start - out_first, n))
         if status != OK:
             return status, b
     return OK, end

@@ -8,7 +8,13 @@ import numpy as np
 
 
 class Geometry(NamedTuple):
-    """``n_values`` of the frame; values per ``block`` and per sub-stream (``stream_len``)."""
+    """Sizes of a frame's array and of its parts, in values.
+
+    Attributes:
+        n_values: values of the frame.
+        block: values per block; the last may have fewer.
+        stream_len: values per sub-stream; the last of a block may have fewer.
+    """
 
     n_values: int
     block: int
@@ -16,8 +22,19 @@ class Geometry(NamedTuple):
 
 
 class FloatBits(NamedTuple):
-    """The value type (docs/format.md section 2): bits of head and tail, where the head lies, and the bits of two
-    magnitudes."""
+    """A value type (docs/format.md section 2).
+
+        bfloat16, with the usual head     s eeeeeeee mmmmmmm
+                                            +--head--+           head_bits = 8, head_shift = 7
+                                          +          +-----+     the tail: sign and mantissa, tail_bits = 8
+
+    Attributes:
+        head_bits: bits of the head.
+        head_shift: bits below the head.
+        tail_bits: bits of the tail.
+        infinity: bits of that magnitude.
+        smallest_normal: bits of that magnitude.
+    """
 
     head_bits: int
     head_shift: int
@@ -27,8 +44,14 @@ class FloatBits(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """``drops``: uint8[256], mantissa bits to drop by level, of which there are ``n_levels``; ``nearest`` even, else
-    truncate; ``prune``: denormals and -0 become +0."""
+    """A way to round values before they are coded.
+
+    Attributes:
+        drops: uint8[256], mantissa bits to drop by level.
+        n_levels: number of levels.
+        nearest: round to nearest, ties to even; else truncate.
+        prune: denormals and -0 become +0.
+    """
 
     drops: np.ndarray
     n_levels: int
@@ -37,8 +60,13 @@ class Rounding(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Per block: ``codebook`` (int64, -1: store raw) and ``base`` (int64, -1: to be found); ``references``:
-    sub-streams have references of their own."""
+    """The plan's decisions on each coded block.
+
+    Attributes:
+        codebook: int64[n_blocks], number of the codebook; -1: store raw.
+        base: int64[n_blocks], reference head; -1: to be found.
+        references: sub-streams have references of their own.
+    """
 
     codebook: np.ndarray
     base: np.ndarray
@@ -46,29 +74,34 @@ class Choices(NamedTuple):
 
 
 class Books(NamedTuple):
-    """The codebooks of a frame, first axis the codebook; see ``codebook.Tables``. Only the tables of one direction
-    are there."""
+    """The tables of a frame's codebooks; the first axis is the codebook. ``code_tables`` fills them."""
 
-    n_symbols: np.ndarray
-    lengths: np.ndarray
-    first: np.ndarray
-    counts: np.ndarray
-    number: np.ndarray
-    ranges: np.ndarray
-    coded: np.ndarray
-    with_gaps: np.ndarray
-    mark_of: np.ndarray
-    shift: np.ndarray
-    head_of: np.ndarray
-    narrow_head_of: np.ndarray
-    run_symbol: np.ndarray
-    escape_code: np.ndarray
-    table: np.ndarray
+    n_symbols: np.ndarray  #: int64[n], symbols besides zero and the escape
+    lengths: np.ndarray  #: uint8[n, 256], bits of each symbol's code; 0: none
+    first: np.ndarray  #: int64[n, 16], first relative head of each level
+    counts: np.ndarray  #: int64[n, 16], number of heads of each level
+    number: np.ndarray  #: int64[n, 16], symbol of the first head of each level
+    ranges: np.ndarray  #: uint8[n, 3, 256], these three in bytes
+    coded: np.ndarray  #: uint8[n, 256], the symbol, or the escape where it has no code
+    with_gaps: np.ndarray  #: bool[n], any symbol has no code
+    mark_of: np.ndarray  #: uint8[n, 256], planes of which a symbol's values own an item
+    shift: np.ndarray  #: uint8[n, 8, 256], where in the tail that item lies
+    head_of: np.ndarray  #: uint16[n, 256], relative head, modulo 2**head_bits
+    narrow_head_of: np.ndarray  #: uint8[n, 256], its low byte
+    run_symbol: np.ndarray  #: int64[n], symbol of empty sub-streams
+    escape_code: np.ndarray  #: uint32[n], code of the escape
+    table: np.ndarray  #: uint32[n, 256] to encode with, uint64[n, 4096] to decode with
 
 
 class Planes(NamedTuple):
-    """``n``: number of planes; ``widths``: int64[n]; ``uniform``: int64[8], see ``kernels.planes``; ``chunks``:
-    int64[12], see ``tables.chunks_of``."""
+    """The planes of a frame.
+
+    Attributes:
+        n: number of planes.
+        widths: int64[n], bits of an item of each.
+        uniform: int64[8], see ``tables.uniform_shifts``.
+        chunks: int64[12], see ``tables.chunks_of``.
+    """
 
     n: int
     widths: np.ndarray
@@ -77,11 +110,30 @@ class Planes(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Column references: ``spans``: int64[5 * n], of each first and last value, number of columns, where in ``heads``
-    (int8) they lie and how many columns share one."""
+    """The column references of a frame.
+
+    Attributes:
+        spans: int64[5 * n], of each first and last value, number of columns, where in ``heads`` they lie, and how many
+            columns share one.
+        heads: int8, of all of them.
+    """
 
     spans: np.ndarray
     heads: np.ndarray
+
+
+class FrameBlocks(NamedTuple):
+    """The blocks of a frame, to be decoded.
+
+    Attributes:
+        data: uint8, readable for ``frame.decode.margin`` bytes after the last block that is decoded.
+        offsets: int64[n_blocks], byte of ``data`` where each begins, checked to lie inside the frame.
+        sizes: int64[n_blocks], bytes of each, likewise.
+    """
+
+    data: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
 
 
 class SampleSpec(NamedTuple):

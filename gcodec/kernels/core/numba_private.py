@@ -106,6 +106,9 @@ def entry_point(kernel: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
 
 
 def _writable(kind: Any) -> Any:
+    """Return the type without the mark of read-only arrays, those in bundles included."""
+    if isinstance(kind, types.NamedTuple | types.NamedUniTuple):
+        return types.BaseTuple.from_types([_writable(item) for item in kind.types], kind.instance_class)
     return kind.copy(readonly=False) if isinstance(kind, types.Array) else kind
 
 

@@ -17,12 +17,10 @@ from ..block.header import (
     CODED,
     CODED_HEADER,
     CONSTANT,
-    IS_PREDICTED,
     MIN_STREAM_BYTES,
     N_VALUES,
     OK,
     PLANE_BYTES,
-    PREDICTED,
     RUN_SYMBOL,
     SYMBOL_BYTES,
 )
@@ -102,7 +100,7 @@ def decode_blocks(frames, coding, tables, out, statuses):
     if checksum != U64(U64(w2) | U64(U64(w3) << U64(32))):
         status = BAD_CHECKSUM
     elif kind > U32(CODED):
-        status = IS_PREDICTED if kind == U32(PREDICTED) else BAD_KIND
+        status = BAD_KIND
     elif w1 != U32(n):
         status = BAD_FIELD
     elif kind == U32(CODED):

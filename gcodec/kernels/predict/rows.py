@@ -113,7 +113,12 @@ def fit_block(values, n, template, column, dtype_code, scratch):
 
 @kernel
 def copy_base(base, start, n, predictions):
-    """Predict values by those of another array at the same places."""
+    """Predict values by those of another array at the same places; without such an array, leave all as it is.
+
+    ``base``: uintW[n_values], or None.
+    """
+    if base is None:
+        return
     part = subarray(base, start, n)
     for i in range(n):
         predictions[i] = part[i]
@@ -125,22 +130,22 @@ def residuals_of_block(values, base, stream_len, template, column, dtype_code, s
 
     Args:
         values: uintW[n], the block.
-        base: uintW[n], what predicts it; or None: the template does.
-        stream: values per sub-stream.
+        base: uintW[n], what a template of no columns stands for; or None.
+        stream_len: values per sub-stream.
         template: float32[n_columns].
         column: that of the block's first value.
         dtype_code: the values' type.
         scratch: a :class:`bundles.Residuals`.
 
     Returns:
-        The number of rows; 0 with a base.
+        The number of rows; 0 where the base predicts.
     """
     n, n_rows = len(values), 0
-    if base is not None:
-        copy_base(base, 0, n, scratch.predictions)
-    else:
+    if len(template):
         fit_block(values, n, template, column, dtype_code, scratch)
         n_rows = predict_block(scratch, template, column, n, dtype_code)
+    else:
+        copy_base(base, 0, n, scratch.predictions)
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)

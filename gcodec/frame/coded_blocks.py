@@ -1,0 +1,105 @@
+"""Blocks of the kinds that every value type has: coded ones, and the constant and raw ones that they may turn into."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..dtypes import DType
+from ..errors import InvalidArgument
+from ..format.columns import for_kernels
+from ..format.levels import Level
+from ..format.modes import layout_of
+from ..format.prelude import Prelude
+from ..format.tables import stack
+from ..kernels.block.decode import CodedDecoding, decode_blocks
+from ..kernels.block.encode import CodedEncoding, encode_blocks
+from ..kernels.core.bundles import Choices, FloatBits, FrameBlocks, Geometry, Rounding
+from ..kernels.core.specialized import Specialized
+from ..kernels.planes.layout_types import Layout
+from ..memory import Borrowed, float_bits_of, scratch_for
+from ..plan.plan import FramePlan
+from ..plan.request import EncodeRequest
+
+_encode_blocks, _decode_blocks = Specialized(encode_blocks), Specialized(decode_blocks)
+
+
+@lru_cache(64)
+def _form_of(
+    dtype: DType, widths: tuple[int, ...], levels: tuple[Level, ...]
+) -> tuple[type[Layout], FloatBits, tuple[int, ...]]:
+    """Return the layout of the planes, the value type as the kernels take it, and the plane mask of every level; kept,
+    because together they take as long as decoding a few hundred values."""
+    return layout_of(dtype, widths, levels), float_bits_of(dtype), tuple([level.mask for level in levels])
+
+
+class CodedEncoder:
+    """Encodes blocks of one frame; arguments as of :class:`kinds.MakeEncoder`."""
+
+    def __init__(
+        self,
+        request: EncodeRequest,
+        plan: FramePlan,
+        geometry: Geometry,
+        sizes: np.ndarray,
+        rounded: np.ndarray | None,
+    ) -> None:
+        bits, dtype, bit_layout = request.values.bits, request.values.dtype, request.bit_layout
+        levels, self._lossy = bit_layout.levels, bit_layout.lossy
+        self._dtype, (self._layout, float_bits, masks) = dtype, _form_of(dtype, bit_layout.widths, levels)
+        books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)
+        self._coding = CodedEncoding(
+            bits,
+            request.levels if len(levels) > 1 else None,
+            geometry,
+            float_bits,
+            Rounding(bit_layout.drop_table, len(levels), request.nearest, bit_layout.prune),
+            Choices(plan.choice, plan.bases, plan.references),
+            for_kernels(plan.columns),
+            books,
+            planes,
+            sizes,
+        )
+        self._rounded = rounded if self._lossy else None
+
+    def encode(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
+        """Encode blocks; see :meth:`kinds.BlockEncoder.encode`. Levels are checked here, where they are read anyway."""
+        coding, dtype, layout, lossy = self._coding, self._dtype, self._layout, self._lossy
+        _, block, stream_len = coding.geometry
+        scratch = borrowed.take(
+            (dtype, stream_len, layout, lossy),
+            lambda: scratch_for(dtype, block, stream_len, layout, decode=False, lossy=lossy),
+        )
+        rounded = scratch.rounded if self._rounded is None else self._rounded  # where nobody asks, one block is kept
+        types = dtype, layout, lossy, coding.levels is None
+        end = _encode_blocks(types, coding, rounded, begin, end, scratch, out, at)
+        if end < 0:
+            assert coding.levels is not None
+            n_levels = coding.rounding.n_levels
+            raise InvalidArgument(
+                f"levels must be at most {n_levels - 1} in a ladder of {n_levels}, not {int(coding.levels.max())}"
+            )
+        return end
+
+
+class CodedDecoder:
+    """Decodes blocks of one frame; arguments as of :class:`kinds.MakeDecoder`."""
+
+    def __init__(self, prelude: Prelude, geometry: Geometry, base: np.ndarray | None) -> None:
+        dtype, widths = prelude.dtype, prelude.widths
+        self._dtype, (self._layout, float_bits, masks) = dtype, _form_of(dtype, widths, prelude.levels)
+        books, planes = stack(prelude.codebooks, widths, masks, dtype.tail_bits, True)
+        self._coding = CodedDecoding(geometry, float_bits, for_kernels(prelude.columns), books, planes)
+
+    def decode(
+        self, blocks: FrameBlocks, begin: int, end: int, out: np.ndarray, out_first: int, borrowed: Borrowed
+    ) -> tuple[int, int]:
+        """Decode blocks; see :meth:`kinds.BlockDecoder.decode`."""
+        dtype, layout, (_, block, stream_len) = self._dtype, self._layout, self._coding.geometry
+        scratch = borrowed.take(
+            (dtype, block, stream_len, layout, "decode"),
+            lambda: scratch_for(dtype, block, stream_len, layout, decode=True),
+        )
+        types = dtype, layout, out.flags.aligned
+        return _decode_blocks(types, blocks, begin, end, self._coding, scratch, out, out_first)
