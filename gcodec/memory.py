@@ -194,9 +194,9 @@ def scratch_for(
         decode: True for decoding, False for encoding.
         lossy: True if values are rounded.
     """
-    n_streams, more = -(-block // stream), GROUP
+    n_streams = -(-block // stream)
     with_heads = dtype.bits == 32 and not decode
-    strided = n_streams * (stream + STREAM_PAD) + 2 * more
+    strided = n_streams * (stream + STREAM_PAD) + 2 * GROUP
 
     def array(wanted: bool, shape: Any, kind: Any) -> Any:
         return np.empty(shape, kind) if wanted else None
@@ -206,10 +206,10 @@ def scratch_for(
         references=np.empty(n_streams, np.uint32),
         stream_bytes=np.empty(n_streams, np.uint32),
         n_items=np.zeros(8, np.int64),
-        chunk=np.empty(max(4 * (stream + more), CHUNK_BYTES, CLASS_BYTES), np.uint8),
+        chunk=np.empty(max(4 * (stream + GROUP), CHUNK_BYTES, CLASS_BYTES), np.uint8),
         columns=np.empty(block, np.int8),
         shifted=np.empty(0 if decode else block, dtype.uint),
-        heads=np.empty(block + more if with_heads else 0, np.uint8),
+        heads=np.empty(block + GROUP if with_heads else 0, np.uint8),
         others=np.empty(block // 64 + 1 if with_heads else 0, np.uint64),
         layout=layout_scratch(layout, block, stream, strided, decode),
         rounded=array(lossy, block, dtype.uint),

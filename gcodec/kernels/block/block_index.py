@@ -14,9 +14,17 @@ CHECKSUM_AT = 40
 
 @kernel
 def seal_prelude(frame, start, index_at, prelude_bytes, sizes):
-    """Write a prelude: ``start`` (uint8[n], what comes before the index), the index, zeros between, the checksum.
+    """Write a prelude.
 
-    ``frame``: uint8, of at least ``prelude_bytes``; ``sizes``: uint32[n_blocks].
+        0       40         48          len(start)   index_at   ...   prelude_bytes
+        start | checksum | start ... | zeros      | index    | zeros
+
+    Args:
+        frame: uint8, of at least ``prelude_bytes``, result.
+        start: uint8[n], what comes before the index.
+        index_at: Byte where the index begins.
+        prelude_bytes: Size of the prelude.
+        sizes: uint32[n_blocks], the index: bytes of each block.
     """
     for i in range(len(start)):
         frame[i] = start[i]
@@ -29,10 +37,17 @@ def seal_prelude(frame, start, index_at, prelude_bytes, sizes):
 
 @kernel
 def find_blocks(prelude, index_at, first, sizes, offsets):
-    """Read an index: ``sizes`` and ``offsets`` of the blocks (int64[n_blocks], results).
+    """Read an index.
 
-    ``prelude``: uint8; ``first``: offset of the first block. Returns the end of the last one, or -1 where a size is
-    not a multiple of 8 or the padding after the index is not zero.
+    Args:
+        prelude: uint8[n], the prelude or more.
+        index_at: Byte where the index begins.
+        first: Byte where the first block begins, which ends the prelude.
+        sizes: int64[n_blocks], result: bytes of each block.
+        offsets: int64[n_blocks], result: where each begins.
+
+    Returns:
+        The end of the last block, or -1 where a size is not a multiple of 8 or the padding after the index is not zero.
     """
     at = first
     for b in range(len(sizes)):

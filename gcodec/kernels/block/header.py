@@ -187,6 +187,7 @@ def seal_block(out, at, stop, n, b):
 def is_constant(values, n):
     """Return whether all of the first ``n`` values have the same bits."""
     first = values[0]
+    # The ends and the middle first; then all without a branch, so that it becomes a loop of vectors.
     if values[n - 1] != first or values[n >> 1] != first:
         return False
     different = first ^ first
@@ -206,7 +207,7 @@ def is_zero(data, start, stop):
 
 @kernel
 def min_and_width(numbers, n):
-    """Return the least of the first ``n`` numbers, and the bits that the largest difference from it needs."""
+    """Return the smallest of the first ``n`` numbers, and the bits that the largest difference from it needs."""
     min_number, max_number = numbers[0], numbers[0]
     for i in range(1, n):
         min_number, max_number = min(min_number, numbers[i]), max(max_number, numbers[i])
@@ -217,8 +218,8 @@ def min_and_width(numbers, n):
 
 
 @kernel
-def pack_numbers(numbers, n, least, width, out, at):
-    """Write a packed array of ``numbers[i] - least``, ``width`` bits each from the lowest bit of each byte up.
+def pack_numbers(numbers, n, min_number, width, out, at):
+    """Write a packed array of ``numbers[i] - min_number``, ``width`` bits each from the lowest bit of each byte up.
 
         numbers a, b, c of 3 bits     byte 0: ccbbbaaa     byte 1: 0000000c
 
@@ -227,7 +228,7 @@ def pack_numbers(numbers, n, least, width, out, at):
     window = U64(0)
     n_bits = 0
     for i in range(n):
-        window |= U64(np.int64(numbers[i]) - least) << U64(n_bits)
+        window |= U64(np.int64(numbers[i]) - min_number) << U64(n_bits)
         n_bits += width
         while n_bits >= 8:
             out[at] = U8(window & U64(255))
@@ -242,8 +243,10 @@ def pack_numbers(numbers, n, least, width, out, at):
 
 @kernel
 def unpack_numbers(data, at, n, width, numbers):
-    """Read a packed array: the inverse of :func:`pack_numbers`, without the least; ``width`` <= 16. Reads up to 8 bytes
-    past the array."""
+    """Read a packed array, without adding ``min_number``: the inverse of :func:`pack_numbers`.
+
+    ``width`` <= 16. Reads up to 8 bytes past the array.
+    """
     for i in range(n):
         bit = i * width
         window = load_u64(data, at + (bit >> 3)) >> U64(bit & 7)

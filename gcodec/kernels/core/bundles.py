@@ -141,12 +141,14 @@ class SampleSpec(NamedTuple):
 
     Attributes:
         block: values per block.
-        stream: values per sub-stream.
+        stream_len: values per sub-stream.
         piece: values per piece.
         every: one piece in so many is counted,
         step: of one block in so many.
-        head_shift, head_mask: where the head lies in a value.
-        window, center: where bins lie in histograms, see ``kernels.sample.code_costs``.
+        head_shift: bits below the head in a value.
+        head_mask: mask of the head, shifted down.
+        window: bins of a level in histograms, see ``kernels.sample.code_costs``.
+        center: bin of a level for head 0.
         infinity: bits of that magnitude, for values of several levels; else 0.
         by_block: heads are counted relative to the mean of their block.
         by_stream: heads are counted relative to the mean of their sub-stream.

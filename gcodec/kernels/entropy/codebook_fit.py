@@ -1,6 +1,10 @@
 """From counted symbols to a codebook's symbols, and what codebooks cost on counted symbols.
 
 Histograms are those of :mod:`code_costs`: zero, outside, then one bin per (level, relative head).
+
+    bin      0      1         2 ... 2 + window       ... 2 + 2 * window
+             zero   outside   heads of level 0       heads of level 1
+    span                          [lo     hi)          [lo  hi)             bins that get a symbol each
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from ..core.unaligned import store_u16, subarray
 from ..sample.code_costs import cost_of
 from .prefix_code import ESCAPE, package_merge
 
-RECORD_BYTES = 4 + 4 * 16 + 128  #: most that an inline record takes
+RECORD_BYTES = 4 + 4 * 16 + 128  #: max bytes of an inline record
 NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 
 
@@ -21,22 +25,29 @@ NO_COST = 1_000_000  #: bits, where a codebook has no code for a bin
 def choose_symbols(histograms, n_levels, window, budget, exact):
     """Choose which bins get a symbol, and the weight of each, for a codebook per row.
 
-    ``histograms``: int64[n, 2 + n_levels * window]; ``budget``: most symbols besides zero and the escape; ``exact``:
-    what was counted is all that will occur. Returns ``spans``: int64[n, n_levels, 2], bins [lo, hi) of every level;
-    ``weights``: int64[n, budget + 2], of zero, of the bins of the spans, of the escape; ``n_weights``: int64[n], how
-    many.
+    Args:
+        histograms: int64[n, 2 + n_levels * window].
+        n_levels: Number of levels.
+        window: Bins of a level.
+        budget: Max symbols besides zero and the escape.
+        exact: True if what was counted is all that will occur.
+
+    Returns:
+        Spans, int64[n, n_levels, 2]: bins [lo, hi) of every level; weights, int64[n, budget + 2]: of zero, of the bins
+        of the spans, of the escape; and int64[n], how many weights there are.
     """
     n = len(histograms)
     spans, weights = np.empty((n, n_levels, 2), np.int64), np.zeros((n, budget + 2), np.int64)
     n_weights = np.empty(n, np.int64)
     for k in range(n):
-        n_weights[k] = _choose_some(histograms[k], n_levels, window, budget, exact, spans[k], weights[k])
+        n_weights[k] = _choose_in_row(histograms[k], n_levels, window, budget, exact, spans[k], weights[k])
     return spans, weights, n_weights
 
 
 @kernel
-def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
+def _choose_in_row(histogram, n_levels, window, budget, exact, spans, weights):
     """Choose symbols and weights for one row; return the number of weights."""
+    # Spans from the first bin of a level that occurs to the last.
     total = 0
     for level in range(n_levels):
         row = 2 + level * window
@@ -71,6 +82,8 @@ def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
             spans[best_level, 1] -= best_gap
         else:
             spans[best_level, 0] += best_gap
+    # Two bins more on either side where there is room, for heads that a sample has missed; what the spans leave out is
+    # escaped.
     room = budget - total
     counted, coded = histogram[1], 0
     n = 1
@@ -90,32 +103,40 @@ def _choose_some(histogram, n_levels, window, budget, exact, spans, weights):
             n += 1
     weights[n] = counted - coded
     n += 1
-    for i in range(n):
+    for i in range(n):  # an eighth of a count for each bin that may occur, though the sample has none of it
         weights[i] = weights[i] * 8 + (0 if exact else 1)
     return n
 
 
 @allocating
 def find_lengths(weights, n_weights, limit):
-    """Code lengths by symbol number, of at most ``limit`` bits, for a codebook per row: uint8[n, 256]. ``weights``,
-    ``n_weights``: of :func:`choose_symbols`."""
-    n_books, most = weights.shape
-    lengths, found = np.zeros((n_books, ESCAPE + 1), np.uint8), np.empty(most, np.uint8)
-    order, weight = np.empty(most, np.int64), np.empty((2, 2 * most), np.uint64)
-    is_leaf, n_items = np.empty((limit, 2 * most), np.uint8), np.empty(limit, np.int64)
+    """Find optimal code lengths for a codebook per row.
+
+    Args:
+        weights: int64[n, budget + 2] of :func:`choose_symbols`.
+        n_weights: int64[n], how many of each row there are, likewise.
+        limit: Max bits of a code.
+
+    Returns:
+        uint8[n, 256], bits of each symbol's code, by the symbol's number.
+    """
+    n_books, max_symbols = weights.shape
+    lengths, row_lengths = np.zeros((n_books, ESCAPE + 1), np.uint8), np.empty(max_symbols, np.uint8)
+    order, weight = np.empty(max_symbols, np.int64), np.empty((2, 2 * max_symbols), np.uint64)
+    is_leaf, n_items = np.empty((limit, 2 * max_symbols), np.uint8), np.empty(limit, np.int64)
     for k in range(n_books):
         n, used = n_weights[k], 0
-        own = weights[k, :n]
+        row = weights[k, :n]
         for i in range(n):
-            used += own[i] > 0
+            used += row[i] > 0
         if used < 2:  # a code has two symbols at least
-            used += own[n - 1] == 0
-            own[n - 1] = max(own[n - 1], 1)
-            own[0] = own[0] if used > 1 else 1
-        package_merge(own, limit, order, weight, is_leaf, n_items, found)
+            used += row[n - 1] == 0
+            row[n - 1] = max(row[n - 1], 1)
+            row[0] = row[0] if used > 1 else 1
+        package_merge(row, limit, order, weight, is_leaf, n_items, row_lengths)
         for i in range(n - 1):
-            lengths[k, i] = found[i]
-        lengths[k, ESCAPE] = found[n - 1]
+            lengths[k, i] = row_lengths[i]
+        lengths[k, ESCAPE] = row_lengths[n - 1]  # the last weight is the escape's, whose number is 255
     return lengths
 
 
@@ -123,36 +144,50 @@ def find_lengths(weights, n_weights, limit):
 def write_records(spans, lengths, center, head_mask, ranges, records, ends):
     """Write the records that frames carry for codebooks (docs/format.md section 5, kind 0).
 
-    ``spans``: int64[n, n_levels, 2], of :func:`choose_symbols`, with bin ``center`` of a level for head 0; ``lengths``:
-    uint8[n, 256]; results: ``ranges``: int64[n, n_levels, 2] of (first, count); ``records``: uint8[n, RECORD_BYTES];
-    ``ends``: int64[n], of the records.
+        byte 0   1          2   4                             at
+        kind 0 | n_levels | 0 | first, count of each level  | lengths, two in a byte, the first in the lower half:
+                                                              zero, escape, 1, 2 ... n_symbols
+
+    Args:
+        spans: int64[n, n_levels, 2] of :func:`choose_symbols`.
+        lengths: uint8[n, 256] of :func:`find_lengths`.
+        center: Bin of a level for head 0.
+        head_mask: Bits of a head.
+        ranges: int64[n, n_levels, 2], result: (first, count) of relative heads.
+        records: uint8[n, RECORD_BYTES], result.
+        ends: int64[n], result: bytes of each record.
     """
     n_levels = spans.shape[1]
     for k in range(len(spans)):
-        own, n_symbols = subarray(records, k * RECORD_BYTES, RECORD_BYTES), 0
+        record, n_symbols = subarray(records, k * RECORD_BYTES, RECORD_BYTES), 0
         for i in range(RECORD_BYTES):
-            own[i] = U8(0)
-        own[1] = U8(n_levels)
+            record[i] = U8(0)
+        record[1] = U8(n_levels)
         for level in range(n_levels):
             count = spans[k, level, 1] - spans[k, level, 0]
             first = (spans[k, level, 0] - center) & head_mask if count else 0
             ranges[k, level, 0], ranges[k, level, 1] = first, count
-            store_u16(own, 4 + 4 * level, U16(first))
-            store_u16(own, 6 + 4 * level, U16(count))
+            store_u16(record, 4 + 4 * level, U16(first))
+            store_u16(record, 6 + 4 * level, U16(count))
             n_symbols += count
         at = 4 + 4 * n_levels
-        own[at] = lengths[k, 0] | U8(lengths[k, ESCAPE] << 4)
+        record[at] = lengths[k, 0] | U8(lengths[k, ESCAPE] << 4)
         for i in range(1, n_symbols + 1):
-            own[at + ((i + 1) >> 1)] |= U8(lengths[k, i] << (4 if i & 1 == 0 else 0))
+            record[at + ((i + 1) >> 1)] |= U8(lengths[k, i] << (4 if i & 1 == 0 else 0))
         ends[k] = (at + ((n_symbols + 3) >> 1) + 3) & ~3
 
 
 @kernel
 def fill_bin_costs(ranges, lengths, head_bits, window, center, costs):
-    """Bits that each bin costs under codebooks, :data:`NO_COST` where one has no code.
+    """Find the bits that each bin costs under codebooks, :data:`NO_COST` where one has no code.
 
-    ``ranges``: int64[n, n_levels, 2] of (first, count); ``lengths``: uint8[n, 256]; ``costs``: uint32[n, n_bins],
-    result.
+    Args:
+        ranges: int64[n, n_levels, 2] of (first, count).
+        lengths: uint8[n, 256].
+        head_bits: Bits of a head.
+        window: Bins of a level.
+        center: Bin of a level for head 0.
+        costs: uint32[n, n_bins], result.
     """
     half, mask = np.int64(1) << (head_bits - 1), (np.int64(1) << head_bits) - 1
     for k in range(len(ranges)):
@@ -166,6 +201,7 @@ def fill_bin_costs(ranges, lengths, head_bits, window, center, costs):
         number = 1
         for level in range(ranges.shape[1]):
             for j in range(ranges[k, level, 1]):
+                # The head's bin: as a number with sign, counted from the window's center.
                 place = ((ranges[k, level, 0] + j + half) & mask) - half + center
                 if 0 <= place < window and lengths[k, number]:
                     costs[k, 2 + level * window + place] = lengths[k, number]
@@ -174,8 +210,15 @@ def fill_bin_costs(ranges, lengths, head_bits, window, center, costs):
 
 @allocating
 def spent(histograms, costs):
-    """Bits that all rows of ``histograms`` (uint32[n_blocks, n_bins]) cost under each codebook: uint64[n_codebooks].
-    ``costs``: uint32[n_codebooks, n_bins], by :func:`fill_bin_costs`."""
+    """Add up the bits that all rows of histograms cost under each codebook.
+
+    Args:
+        histograms: uint32[n_blocks, n_bins].
+        costs: uint32[n_codebooks, n_bins], by :func:`fill_bin_costs`.
+
+    Returns:
+        uint64[n_codebooks].
+    """
     n_codebooks, n_bins = costs.shape
     totals = np.zeros(n_codebooks, np.uint64)
     for b in range(histograms.shape[0]):
@@ -187,10 +230,15 @@ def spent(histograms, costs):
 
 @kernel
 def add_costs(counts, costs, choice, tail_bits, bits, numbers):
-    """Add up, by block, the bits that counted values take and their number: int64[n_blocks], results.
+    """Add up, by block, the bits that counted values take, and their number.
 
-    ``counts``: uint32[n_blocks, n_bins]; ``costs``: int64[n_codebooks, n_bins], bits of a bin's symbol; ``choice``:
-    int64[n_blocks], codebooks; ``tail_bits``: of values that are not 0.
+    Args:
+        counts: uint32[n_blocks, n_bins].
+        costs: int64[n_codebooks, n_bins], bits of a bin's symbol.
+        choice: int64[n_blocks], codebooks.
+        tail_bits: Bits of the tail that each value other than 0 has besides.
+        bits: int64[n_blocks], result.
+        numbers: int64[n_blocks], result.
     """
     for b in range(len(counts)):
         row, cost = counts[b], costs[choice[b]]

@@ -15,13 +15,32 @@ NO_CODE = 64  #: length stored for a symbol without a code: more than the encode
 
 @kernel
 def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
-    """Optimal code lengths of at most ``limit`` bits for symbols of given counts (Larmore and Hirschberg 1990).
+    """Find optimal code lengths for symbols of given counts (Larmore and Hirschberg 1990).
 
-    ``counts``: integers[n], none negative; ``order``: int64[n], ``weight``: uint64[2, 2n], ``is_leaf``: uint8[limit,
-    2n] and ``n_items``: int64[limit], scratch; ``lengths``: uint8[n], result, 0 where the count is 0. Returns the
-    number of counts that are not 0; where it is not in 2 ... 2**limit there is no result. Among equal weights a leaf
-    precedes a package, and leaves go by (count, index): the result is a pure function of the counts.
+    Each level is a sorted list of the symbols (leaves) and of the pairs of the level before (packages). The 2 n - 2
+    first items of the last level are taken; a package that is taken takes its two items of the level before:
+
+        counts    a 1, b 2, c 4
+        level 0   a 1, b 2, c 4                  pairs: ab 3
+        level 1   a 1, b 2, ab 3, c 4            taken: all four, and with ab the items a and b of level 0
+        length    a 2, b 2, c 1                  how often a symbol's leaf is taken
+
+    Among equal weights a leaf precedes a package, and leaves go by (count, index): the result is a pure function of the
+    counts.
+
+    Args:
+        counts: Integers[n], none negative.
+        limit: Max bits of a code.
+        order: int64[n], scratch: the symbols by count.
+        weight: uint64[2, 2n], scratch: of the items of this level and of the one before.
+        is_leaf: uint8[limit, 2n], scratch: 1 where an item is a leaf.
+        n_items: int64[limit], scratch.
+        lengths: uint8[n], result, 0 where the count is 0.
+
+    Returns:
+        The number of counts that are not 0; where it is not in 2 ... 2**limit there is no result.
     """
+    # Sort by insertion: there are at most 256 symbols.
     n = 0
     for i in range(len(counts)):
         lengths[i] = 0
@@ -56,6 +75,7 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
             item += 1
         n_items[level] = item
         n_previous = item
+    # Items taken of a level are its first ones: so many leaves, in order, and the packages between them.
     take = 2 * n - 2
     for level in range(limit - 1, -1, -1):
         n_leaves = 0
@@ -69,10 +89,18 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
 
 @kernel
 def canonical_codes(lengths, following, codes):
-    """Canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
+    """Find canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
 
-    ``lengths``: uint8[256], 0 for no code; ``following``: uint32[MAX_LENGTH + 1], scratch: the next code of each
-    length; ``codes``: uint32[256], result, where there is a code. Returns the Kraft sum in units of 2**-12.
+        lengths    a 1, b 3, c 3, d 2        codes by (length, symbol): a 0, d 10, b 110, c 111
+        reversed                                                        a 0, d 01, b 011, c 111
+
+    Args:
+        lengths: uint8[256], 0 for no code.
+        following: uint32[MAX_LENGTH + 1], scratch: the next code of each length.
+        codes: uint32[256], result, where there is a code.
+
+    Returns:
+        The Kraft sum in units of 2**-12.
     """
     for length in range(MAX_LENGTH + 1):
         following[length] = U32(0)
@@ -96,7 +124,7 @@ def canonical_codes(lengths, following, codes):
 
 @kernel
 def _reversed(code):
-    """The 16 bits in the opposite order."""
+    """Return 16 bits in the opposite order: neighbors are swapped, then pairs, then halves of bytes, then bytes."""
     code = U32(((code >> U32(1)) & U32(0x5555)) | ((code & U32(0x5555)) << U32(1)))
     code = U32(((code >> U32(2)) & U32(0x3333)) | ((code & U32(0x3333)) << U32(2)))
     code = U32(((code >> U32(4)) & U32(0x0F0F)) | ((code & U32(0x0F0F)) << U32(4)))
@@ -105,7 +133,8 @@ def _reversed(code):
 
 @kernel
 def encode_table(lengths, codes, table):
-    """Per symbol ``code << 8 | length``, uint32[256]; the escape and symbols without a code get length NO_CODE."""
+    """Fill the table to encode with, uint32[256]: ``code << 8 | length`` of each symbol; the escape and symbols without
+    a code get length NO_CODE."""
     for symbol in range(256):
         length = lengths[symbol]
         if length == 0 or symbol == ESCAPE:
@@ -116,12 +145,19 @@ def encode_table(lengths, codes, table):
 
 @kernel
 def decode_table(lengths, codes, first_symbol, first_length, table):
-    """Table of 2**12 entries that decodes up to six symbols at once.
+    """Fill the table to decode with: by the next 12 bits, up to six symbols at once.
 
-    ``lengths``: uint8[256]; ``codes``: uint32[256]; ``first_symbol``, ``first_length``: uint8[4096] scratch;
-    ``table``: uint64[4096], result. An entry is, from its lowest byte: six symbols, bits used, number of symbols.
-    The number is 0 where the window starts with the escape.
+        byte     7        6      5   4   3   2   1   0
+        entry    number | bits | f | e | d | c | b | a      the number is 0 where the bits start with the escape
+
+    Args:
+        lengths: uint8[256], 0 for no code.
+        codes: uint32[256] of :func:`canonical_codes`.
+        first_symbol: uint8[4096], scratch: by the next 12 bits, the first symbol.
+        first_length: uint8[4096], scratch: the bits of its code.
+        table: uint64[4096], result.
     """
+    # A code of so many bits is the beginning of every window whose lowest bits it is.
     for symbol in range(256):
         length = lengths[symbol]
         if length:

@@ -15,6 +15,10 @@ _INDEX = ir.IntType(64)
 
 
 def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
+    # Neighbors are joined three times, until eight codes are one word:
+    #   16 bits     llllcccccccccccc of each symbol            two table look-ups of a byte each
+    #   32 bits     codes of two symbols, at most 24 bits      in `codes`, their bits in `lengths`
+    #   64 bits     codes of four, at most 48 bits             in `first` and `second`, which together make eight
     symbols, tables = load(builder, at(2, 8), 8, 64), at(0, 8)
     low = look_up_bytes(builder, tables, symbols)
     high = look_up_bytes(builder, builder.gep(tables, [ir.Constant(ir.IntType(64), 256)]), symbols)
@@ -35,11 +39,12 @@ def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
     part = whole & low_word
     length = part + (whole >> 32)
     begin, end = args[6], length
-    for step in (1, 2, 4):  # sums of the first one, two ... lengths
+    for step in (1, 2, 4):  # running sums: each word begins where those before it end
         end = end + end.pick([8 + k for k in range(step)] + list(range(8 - step)), length ^ length)
     place = end - length + begin
     bit = place & 7
     ((first | (second << part)) << bit).store(at(4, 8))
+    # A word that is stored at its first byte leaves its last, unfinished byte to the next one.
     for k, numbers in enumerate((place >> 3, (bit + length) & 56), 1):
         numbers.store(builder.gep(at(4, 8), [ir.Constant(_INDEX, 64 * k)]))
     escapes, long = high.compare(">=", 0xF0).number(), length.compare(">", 56).number()
@@ -49,8 +54,8 @@ def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
 
 
 #: encode_64(tables, t, symbols, i, octets, k, begin) -> bits of the codes of 64 symbols that are to follow ``begin``
-#: bits, or -1 where the group has to be coded one by one. They come in eight groups of eight: ``octets[k ...]`` (bytes)
-#: gets eight uint64 of code bits, moved to where they begin in a byte, then the numbers of these bytes, and then how
-#: many bits are in whole bytes. ``tables``: uint8[512], low bytes of all symbols' ``length << 12 | code``, then high
-#: bytes; length 15: no code.
+#: bits, or -1 where a symbol has no code or eight have more than 56 bits together. They come in eight groups of eight:
+#: ``octets[k ...]`` (bytes) gets eight uint64 of code bits, moved to where they begin in a byte, then the numbers of
+#: these bytes, and then how many bits are in whole bytes. ``tables``: uint8[512], low bytes of all symbols'
+#: ``length << 12 | code``, then high bytes; length 15: no code.
 encode_64 = intrinsic_step(types.intp, 7, _generate_encode)

@@ -47,7 +47,7 @@ class QuickSample(NamedTuple):
 
     Attributes:
         dtype_code: the values' type.
-        stream: values per sub-stream.
+        stream_len: values per sub-stream.
         digit_bits: uint8[256], bits that a symbol's digits take.
         template: float32[QUICK_COLUMNS], scratch.
         counts: uint32[256], scratch.
