@@ -14,13 +14,13 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless
-from .reduction.allreduce import SMALLEST, compressed, plain
+from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.bypass import COMPRESSED, DENSE, DENSE_TIMED, Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
-from .reduction.scatter import plain_scattered, scattered
+from .reduction.scatter import dense_reduce_scatter_job, reduce_scatter_job
 from .reduction.shared_codebooks import Refresh
 from .reduction.step_detection import GroupBypass
 from .stats import Counters
@@ -176,11 +176,11 @@ class Collectives:
         parts = [tensor.detach().contiguous().view(-1) for tensor in tensors]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts)
         if kind == DENSE_TIMED:
-            result, job = flat, LaneJob(lambda: plain(lane, flat, mean, counters, self.label))
+            result, job = flat, LaneJob(lambda: dense_allreduce(lane, flat, mean, counters, self.label))
         else:
             result = self._result_for(lane, flat)
             request = ReduceRequest(lane, flat, result, self.options.mode, mean, counters, label=self.label)
-            job = _made_on_lane(lambda: compressed(request, self._shared(lane, "reduce", flat), self.threads))
+            job = _made_on_lane(lambda: allreduce_job(request, self._shared(lane, "reduce", flat), self.threads))
 
         def end() -> list[torch.Tensor]:
             for tensor, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
@@ -226,9 +226,9 @@ class Collectives:
         self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters
     ) -> LaneJob:
         if kind == DENSE_TIMED:
-            return plain_scattered(lane, whole, part, mean, counters, self.label)
+            return dense_reduce_scatter_job(lane, whole, part, mean, counters, self.label)
         request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=self.label)
-        return _made_on_lane(lambda: scattered(request, self._shared(lane, "scatter", whole), self.threads))
+        return _made_on_lane(lambda: reduce_scatter_job(request, self._shared(lane, "scatter", whole), self.threads))
 
     def _shared(self, lane: Lane, name: str, flat: torch.Tensor) -> BufferCodebooks | None:
         """Return the shared codebook of a collective, if there are any. Called on the lane's thread."""

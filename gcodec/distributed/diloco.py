@@ -17,7 +17,7 @@ from ..errors import InvalidArgument, Unsupported
 from ..threads import threads_per_rank
 from .gradients import Gradients
 from .modes import Mode, mode_of
-from .reduction.allreduce import SMALLEST, compressed, plain
+from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .stats import Counters
@@ -148,12 +148,12 @@ class DiLoCo:
         counters.raw_bytes += flat.nbytes
         counters.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
         if flat.nbytes < max(self.smallest, 1):
-            return LaneJob(lambda: plain(lane, flat, True, counters))
+            return LaneJob(lambda: dense_allreduce(lane, flat, True, counters))
         gradients = Gradients.of(params, flat.numel())
         label = f"outer step {self.steps // self.every}"
         result = torch.empty_like(flat)
         request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, label)
-        return compressed(request, threads=self.threads)
+        return allreduce_job(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
         return [param for params in self._params.values() for param in params]

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.compressors import RandomK, TopK
-from gcodec.distributed.reduction.allreduce import compressed, plain
+from gcodec.distributed.reduction.allreduce import allreduce_job, dense_allreduce
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport.lane import lane_of
@@ -145,7 +145,7 @@ def between() -> bool:
             waits.set()
         wait(*arguments)
 
-    begun = compressed(ReduceRequest(lane, tensor, result, gd.Lossless(), False, Counters()), threads=1)
+    begun = allreduce_job(ReduceRequest(lane, tensor, result, gd.Lossless(), False, Counters()), threads=1)
     small = torch.ones(3)
     with mock.patch.object(Transfers, "_wait", noticed):
         if rank():
@@ -154,7 +154,7 @@ def between() -> bool:
         else:
             works = [lane.submit(begun)]
             assert waits.wait(30)
-        works.append(lane.submit(lambda: plain(lane, small, False, Counters())))
+        works.append(lane.submit(lambda: dense_allreduce(lane, small, False, Counters())))
         go.set()
         for work in works:
             work.wait()

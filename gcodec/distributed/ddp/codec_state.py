@@ -16,12 +16,12 @@ from ...errors import InvalidArgument, Unsupported
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of
 from ..modes import Mode, NearLossless, mode_of
-from ..reduction.allreduce import SMALLEST, compressed, start_plain
+from ..reduction.allreduce import SMALLEST, allreduce_job, start_dense_allreduce
 from ..reduction.bypass import DENSE_TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import TYPES as GPU_TYPES
 from ..reduction.gpu_coder import GpuCodebooks
-from ..reduction.gpu_jobs import compressed_on_gpu, is_on_gpu, plain_on_gpu, unchanged
+from ..reduction.gpu_jobs import gpu_allreduce_job, gpu_dense_allreduce_job, identity_job, is_on_gpu
 from ..reduction.precompile import precompile_kernels
 from ..reduction.reduce_request import TYPES, ReduceRequest
 from ..reduction.refresh import CodebookRefresh
@@ -161,18 +161,18 @@ class CompressedAllreduce:
         buffer, index = bucket.buffer(), bucket.index()
         on_gpu = is_on_gpu(buffer)
         if lane.size == 1:
-            return unchanged(buffer) if on_gpu else LaneJob(lambda: buffer)
+            return identity_job(buffer) if on_gpu else LaneJob(lambda: buffer)
         label = f"step {self._stats.steps}, bucket {index}"
-        dense = LaneJob(lambda: start_plain(lane, buffer, True, counters, label), begins=True)
+        dense = LaneJob(lambda: start_dense_allreduce(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
-            dense = plain_on_gpu(lane, buffer, True, counters, label)
+            dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label)
         types = GPU_TYPES if on_gpu else TYPES
         if buffer.is_sparse or buffer.dtype not in types or buffer.nbytes < max(self.smallest, 1):
             return dense
         gradients, result = self._gradients(bucket), self._result_for(index, buffer)
         request = ReduceRequest(lane, buffer, result, self.mode, True, counters, gradients, label)
         if on_gpu:
-            coded = compressed_on_gpu(request, self._gpu_codebooks(index, buffer))
+            coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer))
         else:
             coded = self._coded_job(request, gradients)
         if self._bypass is None:
@@ -183,7 +183,7 @@ class CompressedAllreduce:
     def _coded_job(self, request: ReduceRequest, gradients: Gradients) -> LaneJob:
         """Return the job that reduces a bucket in CPU memory, compressed, with the codebooks that ranks share."""
         codebooks = self._shared(gradients)
-        coded = compressed(request, codebooks, self.threads)
+        coded = allreduce_job(request, codebooks, self.threads)
         if codebooks is None:
             return coded
 

@@ -17,8 +17,8 @@ from ...compressors import Compressor, Frames, alone
 from ...compressors.contract import Request
 from ...errors import InvalidArgument, Unsupported
 from ..conversation import ConversationRunner
-from ..reduction.allreduce import plain
-from ..reduction.gpu_jobs import beside
+from ..reduction.allreduce import dense_allreduce
+from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
 from ..stats import Counters, Stats
 from ..transport.arguments import check_duration
@@ -96,14 +96,14 @@ class CompressedGradients:
 
         def average_bucket() -> torch.Tensor:
             if not is_coded(buffer):
-                plain(lane, buffer, True, counters)
+                dense_allreduce(lane, buffer, True, counters)
             if conversation is not None:
                 runner.run(conversation)
             self._count(lane, index, counters, last)
             return buffer
 
         abort = None if conversation is None else runner.abort
-        return lane.submit(beside([buffer], average_bucket, abort)).get_future()
+        return lane.submit(side_stream_job([buffer], average_bucket, abort)).get_future()
 
     def _lane_for(self, buffer: torch.Tensor) -> Lane:
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(buffer)):

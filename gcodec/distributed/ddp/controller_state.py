@@ -21,8 +21,8 @@ from ...averaging.averager import Averager, CompressionPlan
 from ...compressors import Compressor, Frames, alone
 from ...errors import PeerError
 from ..conversation import ConversationRunner
-from ..reduction.allreduce import plain
-from ..reduction.gpu_jobs import beside
+from ..reduction.allreduce import dense_allreduce
+from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
 from ..stats import Counters
 from ..transport.jobs import Future, LaneJob
@@ -161,12 +161,12 @@ class AdaptiveGradients(CompressedGradients):
         def average_step() -> None:
             for held in step:
                 if not is_coded(held.buffer):
-                    plain(lane, held.buffer, True, held.counters)
+                    dense_allreduce(lane, held.buffer, True, held.counters)
             runner.run(conversation)
             for held in step:
                 self._count(lane, held.number, held.counters, held is step[-1])
 
-        return _for_all(step, beside([held.buffer for held in step], average_step, runner.abort))
+        return _for_all(step, side_stream_job([held.buffer for held in step], average_step, runner.abort))
 
     def _packed(self) -> dict[str, Any]:
         return packed_state(self.adaptive, self._params)

@@ -22,7 +22,7 @@ from ..transport.jobs import Future, LaneJob, StartedJob, result_of
 from ..transport.lane import Lane, lane_of
 from ..transport.transfers import labeled
 from .coder import BufferCodebooks, Coder
-from .gpu_jobs import allreduce_on_gpu, is_on_gpu
+from .gpu_jobs import gpu_in_place_allreduce_job, is_on_gpu
 from .level_chooser import LevelChooser
 from .reduce import Reduction
 from .reduce_request import TYPES, ReduceRequest
@@ -86,12 +86,12 @@ def allreduce(
     if lane.size == 1:
         job = LaneJob(lambda: None)
     elif is_on_gpu(tensor):
-        job = allreduce_on_gpu(lane, tensor, dense, mode, op == "avg", gradients, compress=not small)
+        job = gpu_in_place_allreduce_job(lane, tensor, dense, mode, op == "avg", gradients, compress=not small)
     elif small:
-        job = LaneJob(lambda: _put_back(tensor, plain(lane, dense.clone(), op == "avg", Counters())))
+        job = LaneJob(lambda: _put_back(tensor, dense_allreduce(lane, dense.clone(), op == "avg", Counters())))
     else:
         request = ReduceRequest(lane, dense, torch.empty_like(dense), mode, op == "avg", Counters(), gradients)
-        coded = compressed(request, threads=threads)
+        coded = allreduce_job(request, threads=threads)
         job = LaneJob(lambda: _put_back(tensor, result_of(coded.run())), coded.abort)
     future = lane.submit(job)
     if async_op:
@@ -122,7 +122,9 @@ def _put_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
     tensor.detach().copy_(result.view(tensor.shape))
 
 
-def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> torch.Tensor:
+def dense_allreduce(
+    lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
+) -> torch.Tensor:
     """Reduce a tensor in place by Gloo's own all-reduce, on the lane's thread. As in DDP a mean is divided first.
 
     Args:
@@ -138,14 +140,14 @@ def plain(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label:
     Raises:
         PeerError: some rank failed or is silent.
     """
-    reduced: torch.Tensor = start_plain(lane, flat, mean, counters, label).finish()
+    reduced: torch.Tensor = start_dense_allreduce(lane, flat, mean, counters, label).finish()
     return reduced
 
 
-def start_plain(
+def start_dense_allreduce(
     lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
 ) -> StartedJob:
-    """Start :func:`plain`, with the same arguments: Gloo does several at a time, and goes on beside the lane.
+    """Start :func:`dense_allreduce`, with the same arguments: Gloo does several at a time, and goes on beside the lane.
 
     The seconds of ``counters`` are those until somebody asks for the end.
     """
@@ -164,7 +166,7 @@ def start_plain(
     return StartedJob(finish)
 
 
-def compressed(
+def allreduce_job(
     request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None
 ) -> LaneJob:
     """Return the job that all-reduces a buffer in CPU memory. Its value is the request's result, as a ``StartedJob``.

@@ -30,7 +30,7 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def beside(
+def side_stream_job(
     buffers: Sequence[torch.Tensor], run: Callable[[], Any], abort: Callable[..., None] | None = None
 ) -> LaneJob:
     """Return the job that calls ``run`` on the side stream of the buffers' device, or for buffers on the host.
@@ -50,12 +50,14 @@ def beside(
     return LaneJob(run_on_side_stream, abort, _devices(buffers[0]), side.current)
 
 
-def unchanged(flat: torch.Tensor) -> LaneJob:
+def identity_job(flat: torch.Tensor) -> LaneJob:
     """Return the job of a group of one rank, whose value is ``flat`` as it is."""
-    return beside([flat], lambda: flat)
+    return side_stream_job([flat], lambda: flat)
 
 
-def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce") -> LaneJob:
+def gpu_dense_allreduce_job(
+    lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
+) -> LaneJob:
     """Return the job that reduces a tensor in place, uncompressed. As in DDP, a mean is divided before it is summed.
 
     Args:
@@ -78,10 +80,10 @@ def plain_on_gpu(lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters,
         gpu_transport_of(lane, flat.device).all_reduce(flat)
         side_stream_of(flat.device).finish()  # so that the seconds counted are those of the network
 
-    return beside([flat], reduce_uncompressed)
+    return side_stream_job([flat], reduce_uncompressed)
 
 
-def compressed_on_gpu(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
+def gpu_allreduce_job(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
     """Return the job that all-reduces a buffer on a CUDA device. Its value is the request's result.
 
     Args:
@@ -93,7 +95,7 @@ def compressed_on_gpu(request: ReduceRequest, codebooks: GpuCodebooks | None = N
         _reduction(request, codebooks).run()
         return request.result
 
-    return beside(
+    return side_stream_job(
         [request.flat, request.result], reduce_compressed, lambda error: _reduction(request, codebooks).abort(error)
     )
 
@@ -112,7 +114,7 @@ def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None) -> GpuRed
     )
 
 
-def allreduce_on_gpu(
+def gpu_in_place_allreduce_job(
     lane: Lane,
     tensor: torch.Tensor,
     dense: torch.Tensor,
@@ -134,9 +136,9 @@ def allreduce_on_gpu(
         compress: False to send the values as they are. Types that the codec does not have on GPUs always are.
     """
     if compress and dense.dtype in TYPES:
-        job = compressed_on_gpu(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
+        job = gpu_allreduce_job(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
     else:
-        job = plain_on_gpu(lane, dense.clone(), mean, Counters())
+        job = gpu_dense_allreduce_job(lane, dense.clone(), mean, Counters())
 
     def reduce_and_put_back() -> torch.Tensor:
         # The job's own ``run`` makes the stream wait; ``tensor``, which it does not know, has to be recorded.

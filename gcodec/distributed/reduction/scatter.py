@@ -57,7 +57,7 @@ class Scatter(Reduction):
         part[:] = self.result[begin : begin + len(part)]
 
 
-def scattered(
+def reduce_scatter_job(
     request: ReduceRequest, codebooks: BufferCodebooks | None = None, threads: int | None = None
 ) -> LaneJob:
     """Return the job that reduces a buffer and keeps this rank's part of it. Its value is the request's result.
@@ -76,7 +76,7 @@ def scattered(
     return LaneJob(reduce_scatter, lambda error: scatter().abort(error))
 
 
-def plain_scattered(
+def dense_reduce_scatter_job(
     lane: Lane, flat: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters, label: str
 ) -> LaneJob:
     """Return the job that reduces and scatters a tensor by Gloo's own collective, uncompressed. Its value is the part.
