@@ -159,7 +159,7 @@ def test_a_fault_under_a_compressor_is_an_error_on_all_ranks(pair, kind):
         assert "rank 1" in first[-1]
         assert "rank 0" in second[-1]
     elif kind == "damage":
-        assert "rank 1: a payload's checksum differs" in first[-1]
+        assert "rank 1: the payload's checksum is wrong" in first[-1]
         assert "aborted" in second[-1]
     else:
         assert "MemoryError: no memory" in first[-1]
