@@ -113,8 +113,8 @@ class GraVAC(Selector):
         """Decide an iteration, lines 7 to 27 of Algorithm 1."""
         self._update_throughput(measured)
         factors = self.factors
-        for factor, kept in zip(factors, measured.kept, strict=True):
-            self._update_gain(factor, kept, measured.fed if self.denominator == "fed" else measured.raw)
+        for factor, kept_square in zip(factors, measured.kept, strict=True):
+            self._update_gain(factor, kept_square, measured.fed if self.denominator == "fed" else measured.raw)
         finite = measured.fed < float("inf")
         enough = [n for n, factor in enumerate(factors) if finite and self.gains.get(factor, 0) >= self.epsilon]
         choice = enough[-1] if enough else None
@@ -131,12 +131,12 @@ class GraVAC(Selector):
             }
         return self._by_factor[factor]
 
-    def _update_gain(self, factor: float, kept: float, whole: float) -> None:
+    def _update_gain(self, factor: float, kept_square: float, whole: float) -> None:
         """Update the moving average (EWMA) of a factor's gain, which begins with the factor's first gain."""
         if not 0 < whole < float("inf"):
             return
         weight = min(self.size / 100, 1.0) if self.weight is None else self.weight
-        gain = kept / whole if self.metric == "squared" else math.sqrt(max(kept / whole, 0.0))
+        gain = kept_square / whole if self.metric == "squared" else math.sqrt(max(kept_square / whole, 0.0))
         self.gains[factor] = gain + (1 - weight) * (self.gains.get(factor, gain) - gain)
 
     def _update_throughput(self, measured: Measured) -> None:

@@ -149,7 +149,7 @@ class _InArchive:
     def _find(self, path: str) -> Base | None:
         files, name = list(self._archive.files), Path(self._archive.name).name
         if len(files) > 1:
-            files = [entry for wanted in _names(path) for entry in self._archive.files if wanted in _names(entry.path)]
+            files = [entry for name in _names(path) for entry in files if name in _names(entry.path)]
             name = f"{name}:{files[0].path}" if files else ""
         return Base.of_entry(name, files[0], partial(self._archive.segment_range, files[0])) if files else None
 

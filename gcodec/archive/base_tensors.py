@@ -97,9 +97,9 @@ class Base:
             other = self.tensors[0] if alone else self._by_name.get(view.name)
             if other is None or not self._same_type(view, other, dtype, raw):
                 continue
-            known = self.segments[other.segment]
-            if known.bytes == size:
-                return BaseBytes(self.name, other.segment, 0, known.hash, self.read)
+            segment = self.segments[other.segment]
+            if segment.bytes == size:
+                return BaseBytes(self.name, other.segment, 0, segment.hash, self.read)
             element = width(view.dtype) or 1
             if _is_dense(view) and _is_dense(other) and prod(view.shape) * element == size == _bytes(other):
                 return BaseBytes(self.name, other.segment, other.offset * element, None, self.read)

@@ -111,16 +111,16 @@ def load_file(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
         if names is None:
-            wanted = {_key(archive, entry, tensor): (entry, tensor) for entry, tensor in archive.tensors()}
+            views = {_key(archive, entry, tensor): (entry, tensor) for entry, tensor in archive.tensors()}
         else:
-            wanted = {name: archive.find(name) for name in names}
-        segments = {(entry.path, tensor.segment): entry.segments[tensor.segment] for entry, tensor in wanted.values()}
+            views = {name: archive.find(name) for name in names}
+        segments = {(entry.path, tensor.segment): entry.segments[tensor.segment] for entry, tensor in views.values()}
         total = sum(segment.bytes for segment in segments.values())
         if max_output_bytes is not None and total > max_output_bytes:
             raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
         data = {key: _no_bytes() for key in segments}
         result = {}
-        for name, (entry, tensor) in wanted.items():
+        for name, (entry, tensor) in views.items():
             key = (entry.path, tensor.segment)
             if data[key].size != segments[key].bytes:
                 data[key] = archive.segment_bytes(entry, tensor)
@@ -154,12 +154,13 @@ def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Base
 
 
 def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> tuple[str, tuple[int, ...], Bytes]:
-    given = dtype.get(name) if isinstance(dtype, Mapping) else dtype
-    if isinstance(given, str) and not isinstance(dtype, Mapping):
-        found = None if is_torch(value) else np.asarray(value).dtype
-        given = given if found is not None and found.kind == "u" and found.itemsize == width(given) else None
+    type_name = dtype.get(name) if isinstance(dtype, Mapping) else dtype
+    if isinstance(type_name, str) and not isinstance(dtype, Mapping):
+        array_type = None if is_torch(value) else np.asarray(value).dtype
+        fits = array_type is not None and array_type.kind == "u" and array_type.itemsize == width(type_name)
+        type_name = type_name if fits else None
     try:
-        return as_bytes(value, given)
+        return as_bytes(value, type_name)
     except InvalidArgument as error:
         raise InvalidArgument(f"tensor {name!r}: {error}") from error
 

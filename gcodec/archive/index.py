@@ -90,12 +90,12 @@ def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
 
 
 def _file_to_json(entry: FileEntry) -> dict[str, Any]:
-    more = {"container": entry.container, "base": entry.base}
+    optional = {"container": entry.container, "base": entry.base}
     return {
         "path": entry.path,
         "format": entry.format,
         "exact": entry.exact,
-        **{key: value for key, value in more.items() if value is not None},
+        **{key: value for key, value in optional.items() if value is not None},
         "size": entry.size,
         "verbatim": _blob_to_json(entry.verbatim),
         "segments": [_segment_to_json(segment) for segment in entry.segments],
@@ -159,8 +159,9 @@ def _blob_from_json(value: object, where: str) -> Blob:
 
 def _segment_to_json(segment: SegmentEntry) -> dict[str, Any]:
     skip = {"skip": segment.skip} if segment.skip else {}
-    more = {**skip, **({"dtype": segment.dtype} if segment.dtype else {}), **({"lossy": True} if segment.lossy else {})}
-    return {**more, **({"base": segment.base} if segment.base else {}), **_blob_to_json(segment)}
+    dtype = {"dtype": segment.dtype} if segment.dtype else {}
+    lossy = {"lossy": True} if segment.lossy else {}
+    return {**skip, **dtype, **lossy, **({"base": segment.base} if segment.base else {}), **_blob_to_json(segment)}
 
 
 def _segment_from_json(value: object, where: str) -> SegmentEntry:

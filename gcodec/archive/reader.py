@@ -92,13 +92,13 @@ class ArchiveReader:
         Raises:
             InvalidArgument: there is none, or more than one.
         """
-        found = [(f, t) for f, t in self.tensors() if name in (t.name, f"{f.path}:{t.name}")]
-        if not found:
+        matches = [(f, t) for f, t in self.tensors() if name in (t.name, f"{f.path}:{t.name}")]
+        if not matches:
             raise InvalidArgument(f"{self.name}: no tensor is called {name!r}")
-        if len(found) > 1:
-            files = ", ".join(f"{f.path}:{t.name}" for f, t in found[:3])
+        if len(matches) > 1:
+            files = ", ".join(f"{f.path}:{t.name}" for f, t in matches[:3])
             raise InvalidArgument(f"{self.name}: several tensors are called {name!r}; say which: {files} ...")
-        return found[0]
+        return matches[0]
 
     def read(self, name: str, *, like: str | None = None) -> Any:
         """Read a tensor without the rest of the archive.
@@ -155,12 +155,12 @@ class ArchiveReader:
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop`` of a segment, from their chunks alone: the segment's hash is not checked. Safe
         from several threads."""
-        found, at = [], 0
+        pieces, at = [], 0
         for item in _chunks_to_read([self._segment(entry, number)]):
             if at < stop and start < at + item.chunk.size:
-                found.append(self._unpacked(item)[max(0, start - at) : stop - at])
+                pieces.append(self._unpacked(item)[max(0, start - at) : stop - at])
             at += item.chunk.size
-        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.uint8), *pieces])
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:
         """Yield the bytes of a file, from its first to its last, part by part in bounded memory.
@@ -173,10 +173,10 @@ class ArchiveReader:
         parts = self._parts_of([self._segment(entry, number) for number in range(len(entry.segments))])
         for segment in entry.segments:
             yield from verbatim.take(segment.skip)
-            left = segment.bytes
-            while left:
+            n_left = segment.bytes
+            while n_left:
                 part = next(parts)
-                left -= part.size
+                n_left -= part.size
                 yield part
         for _ in parts:
             pass
@@ -191,8 +191,8 @@ class ArchiveReader:
         if header.blob.bytes > MAX_HEADER + 8:
             return {}
         parts = list(self._parts_of([header]))
-        found = read_header(ArraySource(parts), entry.path)[1].get("__metadata__", {})
-        return found if isinstance(found, dict) else {}
+        pairs = read_header(ArraySource(parts), entry.path)[1].get("__metadata__", {})
+        return pairs if isinstance(pairs, dict) else {}
 
     def check_limit(self) -> None:
         """Raises LimitExceeded if all files together are above the limit."""
@@ -223,10 +223,10 @@ class ArchiveReader:
         if segment.base is None:
             return _BlobToRead(segment, where, None)
         try:
-            found = base_bytes(entry, number, self._bases)
+            base = base_bytes(entry, number, self._bases)
         except Unsupported as error:
             raise Unsupported(f"{self.name}: {where}: {error}") from error
-        return _BlobToRead(segment, f"{where} (base: {found.name})", found)
+        return _BlobToRead(segment, f"{where} (base: {base.name})", base)
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
         results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1)
@@ -287,9 +287,9 @@ class _Verbatim:
         yield from self._parts
 
 
-def _check_hash(found: str, blob: Blob, where: str) -> None:
-    if found != blob.hash:
-        raise Corruption(f"{where}: the hash is {found}, not {blob.hash} as the index says")
+def _check_hash(digest: str, blob: Blob, where: str) -> None:
+    if digest != blob.hash:
+        raise Corruption(f"{where}: the hash is {digest}, not {blob.hash} as the index says")
 
 
 def _room_for(size: int, what: str) -> Bytes:

@@ -140,12 +140,12 @@ class ArchiveWriter:
         """Adds the segments; also returns the CRC-32s that lossy values change, by their places in the file."""
 
         def work(part: Part) -> tuple[Packed, Bytes | None]:
-            segment, earlier = plan.segments[part.segment], bases[part.segment]
+            segment, base_bytes = plan.segments[part.segment], bases[part.segment]
             data = plan.source.read(segment.start + part.start, segment.start + part.stop)
             try:
                 options = policy.options(part, data) if policy and segment.dtype else {}
-                known = earlier.read(part.start, part.stop) if earlier else None
-                return pack_chunk(data, segment.dtype, options, columns.get(part.segment, 0), known), known
+                base_part = base_bytes.read(part.start, part.stop) if base_bytes else None
+                return pack_chunk(data, segment.dtype, options, columns.get(part.segment, 0), base_part), base_part
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error

@@ -171,8 +171,8 @@ def joined(parts: Sequence[Input], name: str, at_least: int = 0) -> Input:
     levels = {ladder: gather([part.levels[ladder] for part in parts], count) for ladder in ladders}
     bits, shapes = gather([part.bits for part in parts], count), [shape for part in parts for shape in part.shapes]
     repeats, rest = divmod(bits.size, sum(part.bits.size for part in parts) or 1)
-    known = tuple(shapes) * repeats if all(part.shapes for part in parts) and not rest else ()
-    return replace(parts[0], name=name, bits=bits, levels=levels, shapes=known)
+    joined_shapes = tuple(shapes) * repeats if all(part.shapes for part in parts) and not rest else ()
+    return replace(parts[0], name=name, bits=bits, levels=levels, shapes=joined_shapes)
 
 
 def joined_count(parts: Sequence[Input], at_least: int) -> int:

@@ -136,8 +136,8 @@ def compete(title: str, parts: Sequence[Input], plan: MeasurementPlan) -> Result
             plan.advance(f"{part.name}: {peer.name}")
     seconds = _times(joined(parts, title, plan.at_least), settings, len(parts), plan, result) if plan.at_least else {}
     result.rows = _rows(title, parts, result.sizes, seconds)
-    chosen = sum(part.level_seconds for part in parts)
-    result.level_speed = sum(part.nbytes for part in parts) / chosen / GIGA if chosen else 0.0
+    level_seconds = sum(part.level_seconds for part in parts)
+    result.level_speed = sum(part.nbytes for part in parts) / level_seconds / GIGA if level_seconds else 0.0
     return result
 
 
@@ -219,7 +219,7 @@ def _rows(title: str, parts: Sequence[Input], sizes: Iterable[Size],
     after: dict[Key, list[int]] = {}
     for size in sizes:
         after.setdefault((size.mode, size.codec), []).append(size.compressed_bytes)
-    stored = {key: sum(found) for key, found in after.items() if len(found) == len(parts)}
+    stored = {key: sum(part_bytes) for key, part_bytes in after.items() if len(part_bytes) == len(parts)}
     rows = []
 
     def add(key: Key, compressed: int) -> None:

@@ -55,21 +55,21 @@ class Setting:
     def task(self, threads: int = 1, reuse: bool = True) -> CodecTask:
         """Return encoding and decoding with this many threads, into memory that exists already if ``reuse``."""
         data = self.data
-        more: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.options}
-        back: dict[str, Any] = {"threads": threads}
+        encode_options: dict[str, Any] = {"dtype": data.dtype, "threads": threads, **self.options}
+        decode_options: dict[str, Any] = {"threads": threads}
         if self.key:
-            more |= {"levels": self.levels, "ladder": self.ladder}
+            encode_options |= {"levels": self.levels, "ladder": self.ladder}
         if data.shapes:
-            more["shapes"] = data.shapes
+            encode_options["shapes"] = data.shapes
         if reuse:
-            room = codec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
-            more["out"], back["out"] = np.zeros(room, np.uint8), np.zeros_like(data.values)
+            out_bytes = codec.max_encoded_size(data.bits.size, data.dtype) + _SPARE
+            encode_options["out"], decode_options["out"] = np.zeros(out_bytes, np.uint8), np.zeros_like(data.values)
 
         def encode() -> Any:
-            return codec.encode(data.bits, **more)
+            return codec.encode(data.bits, **encode_options)
 
         def decode(encoded: Any) -> Any:
-            return codec.decode(encoded, **back)
+            return codec.decode(encoded, **decode_options)
 
         return CodecTask(encode, decode, self.result)
 
@@ -106,12 +106,12 @@ def literal_gcomp_setting(data: Input) -> Setting:
 def settings_for(data: Input) -> list[Setting]:
     """Return the settings of an input: lossless, near-lossless where there are levels, and fixed bits where the type
     has them."""
-    found = [lossless_setting(data)]
+    settings = [lossless_setting(data)]
     suffixes = [suffix for suffix in ("", BF16_PARAMETERS) if f"fine{suffix}" in data.levels]
-    found += [near_lossless_setting(data, suffix=suffix) for suffix in suffixes]
+    settings += [near_lossless_setting(data, suffix=suffix) for suffix in suffixes]
     if data.dtype in FIXED_BITS:
-        found.append(fixed_bits_setting(data))
-    return found
+        settings.append(fixed_bits_setting(data))
+    return settings
 
 
 def join_settings(parts: Sequence[Setting], data: Input, at_least: int) -> Setting:

@@ -23,13 +23,13 @@ def find_dumps(folder: Path) -> list[tuple[str, Dump]]:
 
     The committed corpus's flat layout, ``MODEL-step-000020.safetensors``, is understood too.
     """
-    found = []
+    dumps = []
     for path in sorted(folder.rglob("*step-*.safetensors")):
         model = path.name.partition("-step-")[0] if "-step-" in path.name else path.parent.name
-        found.append((model, read_dump(path)))
-    if not found:
+        dumps.append((model, read_dump(path)))
+    if not dumps:
         raise InvalidArgument(f"{folder} holds no dumps (step-000001.safetensors and so on)")
-    return sorted(found, key=lambda pair: (pair[0], pair[1].step))
+    return sorted(dumps, key=lambda pair: (pair[0], pair[1].step))
 
 
 def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
@@ -62,12 +62,12 @@ def read_file(path: Path, limit: int = 1 << 62) -> list[Input]:
                 shapes.setdefault(dtype, []).extend([(n_rows, columns.get(number, 1)), (rest,)])
     finally:
         source.close()
-    found = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
+    inputs = [Input(f"{path.name} {dtype}", dtype, np.concatenate(bits), shapes=tuple(shapes[dtype]))
              for dtype, bits in parts.items()]
-    found = [part for part in found if part.bits.size]
-    if not found:
+    inputs = [part for part in inputs if part.bits.size]
+    if not inputs:
         raise InvalidArgument(f"{path}: no floating-point tensors to measure")
-    return [replace(part, name=f"{part.name}, {100 * share:.2g} % of it") for part in found] if share < 1 else found
+    return [replace(part, name=f"{part.name}, {100 * share:.2g} % of it") for part in inputs] if share < 1 else inputs
 
 
 def _shortened(data: Input, limit: int) -> Input:
@@ -91,7 +91,7 @@ def _as_dump(path: Path) -> Dump | None:
 
 def _of_dump(dump: Dump, stem: str) -> list[Input]:
     """Gradients (with levels where the optimizer has a rule), parameters and state of a dump, each type apart."""
-    found: list[Input] = []
+    inputs: list[Input] = []
     for group, kinds in ((GRADIENTS, (GRAD,)), (PARAMETERS, (PARAM,)), (STATE, dump.state_kinds)):
         by_type: dict[str, list[tuple[str, Any]]] = {}
         shapes: dict[str, list[tuple[int, ...]]] = {}
@@ -105,16 +105,16 @@ def _of_dump(dump: Dump, stem: str) -> list[Input]:
         for dtype, parts in by_type.items():
             bits = np.concatenate([part for _, part in parts])
             levels = _levels_where_ruled(dump, dtype, parts) if group == GRADIENTS else {}
-            found.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group,
+            inputs.append(Input(f"{stem} {group} {dtype}", dtype, bits, levels, stem, dump.step, group,
                                shapes=tuple(shapes[dtype])))
-    return found
+    return inputs
 
 
 def _levels_where_ruled(dump: Dump, dtype: str, parts: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
     names, bits = [name for name, _ in parts], [part for _, part in parts]
     try:
         calls = {ladder: choices_of(dump, names, bits, dtype, ladder) for ladder in LADDERS}
-        return {ladder: np.concatenate([call().reshape(-1) for call in own]) for ladder, own in calls.items()}
+        return {name: np.concatenate([call().reshape(-1) for call in of_ladder]) for name, of_ladder in calls.items()}
     except (Unsupported, InvalidArgument, KeyError):
         return {}
 

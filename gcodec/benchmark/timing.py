@@ -143,12 +143,12 @@ def _turn(task: CodecTask, timing: Timing, calls: int, verify: bool) -> float:
 
 def copy_task(values: np.ndarray) -> CodecTask:
     """Return the copy that every codec's speed is compared with: into memory that exists already, both ways."""
-    there, back = (np.zeros(values.nbytes, np.uint8) for _ in range(2))
+    target, back = (np.zeros(values.nbytes, np.uint8) for _ in range(2))
     source = values.reshape(-1).view(np.uint8)
 
     def encode() -> np.ndarray:
-        np.copyto(there, source)
-        return there
+        np.copyto(target, source)
+        return target
 
     def decode(encoded: np.ndarray) -> np.ndarray:
         np.copyto(back, encoded)

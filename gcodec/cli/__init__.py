@@ -77,12 +77,12 @@ def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    chosen = next((argument for argument in argv if not argument.startswith("-")), None)
+    verb_name = next((argument for argument in argv if not argument.startswith("-")), None)
     for name, text in VERBS.items():
         verb = verbs.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", formatter_class=argparse.RawTextHelpFormatter
         )
-        if name == chosen:
+        if name == verb_name:
             module = importlib.import_module(f"gcodec.cli.{name}")
             module.add_arguments(verb)
             verb.set_defaults(run=module.run)

@@ -72,10 +72,10 @@ def _peers(names: str | None) -> tuple[list[Peer], list[str]]:
     from ..benchmark.peers import PEERS, available
 
     patterns = [name.strip().lower() for name in (names or "").split(",") if name.strip()]
-    chosen = [peer for peer in PEERS if not patterns or any(name in peer.name.lower() for name in patterns)]
-    if patterns and not chosen and patterns != ["none"]:
+    peers = [peer for peer in PEERS if not patterns or any(name in peer.name.lower() for name in patterns)]
+    if patterns and not peers and patterns != ["none"]:
         raise UsageError(f"--peers must name one of {', '.join(peer.name for peer in PEERS)}, or be none, not {names}")
-    return available(chosen)
+    return available(peers)
 
 
 def _settings(data: Input, kept: int | None) -> list[Setting]:

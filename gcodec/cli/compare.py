@@ -46,8 +46,8 @@ def compare_file(archive: ArchiveReader, entry: FileEntry, original: Path, progr
         with closing(plan_or_bytes(entry.path, source)) as plan:
             _check_structure(entry, plan, original)
             pairs = zip(entry.segments, plan.segments, strict=True)
-            found = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
-    return [difference for difference in found if difference.changed]
+            differences = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
+    return [difference for difference in differences if difference.changed]
 
 
 def _compare_bytes(

@@ -33,25 +33,25 @@ def extract(archive: ArchiveReader, args: argparse.Namespace) -> list[dict[str, 
         Unsupported: a type that the file to be written has not.
         UsageError: several tensors for one file.
     """
-    found = _matches(archive, args.only)
+    matches = _matches(archive, args.only)
     if args.output == STDIO:
-        _check_single(found)
+        _check_single(matches)
         stream = display.binary_stdout()
-        for piece in _npy(archive, *found[0]):
+        for piece in _npy(archive, *matches[0]):
             stream.write(piece)
         return []
     folder = args.output is None or args.output.endswith("/") or Path(args.output).is_dir()
     if not folder:
-        _check_single(found)
-    targets = [Path(args.output or ".", _file_name(tensor)) if folder else Path(args.output) for _, tensor in found]
+        _check_single(matches)
+    targets = [Path(args.output or ".", _file_name(tensor)) if folder else Path(args.output) for _, tensor in matches]
     if len(set(targets)) != len(targets):
         raise UsageError("several files have tensors of the same name: take them out one by one, as FILE:NAME")
     for target in targets:
         check_free(target, force=args.force)
     with Staging(force=args.force) as staging:
-        for target, (entry, tensor) in zip(targets, found, strict=True):
+        for target, (entry, tensor) in zip(targets, matches, strict=True):
             _write(archive, entry, tensor, target, staging)
-    return [_report(args, target, *both) for target, both in zip(targets, found, strict=True)]
+    return [_report(args, target, *both) for target, both in zip(targets, matches, strict=True)]
 
 
 def _matches(archive: ArchiveReader, names: list[str]) -> list[Found]:
@@ -73,9 +73,9 @@ def _like(archive: ArchiveReader, pattern: str) -> list[Found]:
     return matches
 
 
-def _check_single(found: list[Found]) -> None:
-    if len(found) > 1:
-        raise UsageError(f"-o must be a folder (ending in /) for {len(found)} tensors, not a file")
+def _check_single(matches: list[Found]) -> None:
+    if len(matches) > 1:
+        raise UsageError(f"-o must be a folder (ending in /) for {len(matches)} tensors, not a file")
 
 
 def _file_name(tensor: TensorView) -> str:

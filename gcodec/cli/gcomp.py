@@ -77,14 +77,14 @@ class DumpPolicy:
 
     def _gradients(self) -> dict[str, TensorView]:
         """Return the gradients that an optimizer will use and that are of a type with a ladder."""
-        found = {}
+        gradients = {}
         for name in self._hyper:
             grad, param = self._views.get(f"{GRAD}/{name}"), self._views.get(f"{PARAM}/{name}")
             if grad is None or param is None or math.prod(grad.shape) != math.prod(param.shape):
                 raise Corruption(f"{self._plan.path}: parameter {name!r} lacks its gradient or its value")
             if grad.dtype in self._ladders and param.dtype in self._ladders:
-                found[name] = grad
-        return found
+                gradients[name] = grad
+        return gradients
 
     def _view(self, name: str, first: int, last: int) -> OptimizerView:
         """Return the optimizer's view of values ``first`` to ``last`` of a parameter."""
@@ -107,10 +107,10 @@ class DumpPolicy:
 
 
 def _values(data: Bytes, dtype: str) -> np.ndarray:
-    found = numpy_dtype(dtype)
-    if found is None:
+    numpy_type = numpy_dtype(dtype)
+    if numpy_type is None:
         raise Unsupported(f"gradients must be of a type with truncation rules, not {dtype}")
-    return data.view(found)
+    return data.view(numpy_type)
 
 
 def _dump_metadata(plan: FilePlan) -> tuple[str, list[dict[str, Any]]]:

@@ -101,10 +101,10 @@ def _expanded(pattern: str) -> list[str]:
     itself."""
     if pattern == STDIO or Path(pattern).exists():
         return [pattern]
-    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207
-    if not found:
+    names = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207
+    if not names:
         raise GcodecError(f"{pattern}: no such file or folder")
-    return found
+    return names
 
 
 def _path(path: Path, root: Path) -> str:

@@ -81,10 +81,10 @@ def _indented(text: str) -> str:
 def _dump_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(path.rglob("*.safetensors"))
-    if not found:
+    files = sorted(path.rglob("*.safetensors"))
+    if not files:
         raise GcodecError(f"{path}: no .safetensors files in this folder")
-    return found
+    return files
 
 
 def _list(paths: list[Path], args: argparse.Namespace) -> None:

@@ -79,10 +79,10 @@ def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
     if alone and not against.is_dir():
         return against
     places = (against / PurePosixPath(entry.path), against.absolute().parent / PurePosixPath(entry.path))
-    found = next((place for place in places if place.is_file()), None)
-    if found is None or not against.is_dir():
+    file = next((place for place in places if place.is_file()), None)
+    if file is None or not against.is_dir():
         raise GcodecError(f"{against}: " + (f"has no file {entry.path}" if against.is_dir() else "is not a folder"))
-    return found
+    return file
 
 
 def _say(result: dict[str, Any]) -> None:

@@ -99,9 +99,9 @@ class LowRank(Compressor):
         random = orthonormal(random.to(like))
         if previous is None or len(previous) != rows:
             return random
-        kept = previous[:, :rank].to(like)
-        scale = torch.linalg.vector_norm(kept, dim=0).mean()
-        return torch.cat([kept, random[:, kept.shape[1] :] * scale], 1)
+        columns = previous[:, :rank].to(like)
+        scale = torch.linalg.vector_norm(columns, dim=0).mean()
+        return torch.cat([columns, random[:, columns.shape[1] :] * scale], 1)
 
 
 @dataclass(frozen=True)

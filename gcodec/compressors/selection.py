@@ -29,9 +29,9 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     indices = torch.topk(magnitudes_of(values), k, sorted=False).indices
     if _DENSE * k < values.numel():
         return indices.sort().values
-    chosen = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
-    chosen[indices] = True
-    return chosen.nonzero().view(-1)
+    mask = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
+    mask[indices] = True
+    return mask.nonzero().view(-1)
 
 
 def above(values: torch.Tensor, threshold: float, expected: int = 0) -> torch.Tensor:

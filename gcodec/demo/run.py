@@ -127,10 +127,10 @@ def _measure(dumps: Dumps, recorded: Gradients, quick: bool, show: bool, console
     steps = sum(len(DTYPES) * plan.steps(len(series)) + 1 for series in dumps.values()) + plan.steps(2 * len(dumps))
     with _bar(show, steps, console) as advance:
         for section in sections_of(dumps, recorded):
-            found = compete(section.title, section.parts, replace(plan, advance=advance))
-            result.extend(found)
-            if found.level_speed and section.parts[0].dtype == "float32":
-                speeds[section.parts[0].model] = found.level_speed
+            section_result = compete(section.title, section.parts, replace(plan, advance=advance))
+            result.extend(section_result)
+            if section_result.level_speed and section.parts[0].dtype == "float32":
+                speeds[section.parts[0].model] = section_result.level_speed
         for model, series in dumps.items():
             pairs = zip(series, recorded[model], strict=True)
             ulps[model] = sum((_ulps(dump, data) for dump, data in pairs), Counter[int]())
@@ -198,13 +198,13 @@ def lines_of(findings: Findings) -> Iterator[str]:
 
 def _ranges(findings: Findings, start: str, field: str) -> dict[str, tuple[float, float]]:
     """Return min and max percentages by model, type and mode, over the recorded steps' gradients."""
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for size in findings.result.sizes:
         value = getattr(size, field)
         if value is not None and size.mode.startswith(start) and size.dtype == "float32" and size.group == "gradients":
-            low, high = found.get(name := f"{size.model} {size.mode}", (value, value))
-            found[name] = min(low, value), max(high, value)
-    return found
+            low, high = ranges.get(name := f"{size.model} {size.mode}", (value, value))
+            ranges[name] = min(low, value), max(high, value)
+    return ranges
 
 
 def _smaller(findings: Findings) -> Iterator[str]:
@@ -214,11 +214,11 @@ def _smaller(findings: Findings) -> Iterator[str]:
         if size.mode == LOSSLESS:
             by_input.setdefault(replace(size, codec="", compressed_bytes=0, bound=None), {})[size.codec] = size
     losses: dict[str, list[tuple[float, str]]] = {}
-    for data, found in by_input.items():
+    for data, by_codec in by_input.items():
         name = f"{data.model} {data.group} {DTYPES[data.dtype]}"
-        best = min(found.values(), key=lambda size: size.compressed_bytes)
-        if OURS in found and best.compressed_bytes < found[OURS].compressed_bytes:
-            ours, theirs = 100 / found[OURS].ratio, 100 / best.ratio
+        best = min(by_codec.values(), key=lambda size: size.compressed_bytes)
+        if OURS in by_codec and best.compressed_bytes < by_codec[OURS].compressed_bytes:
+            ours, theirs = 100 / by_codec[OURS].ratio, 100 / best.ratio
             text = f"at step {data.step} {best.codec} {theirs:.1f} %, gcodec {ours:.1f} %"
             losses.setdefault(name, []).append((ours - theirs, text))
     totals = Counter(f"{data.model} {data.group} {DTYPES[data.dtype]}" for data in by_input)

@@ -221,8 +221,8 @@ def train_command(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", action="append", choices=sorted(PLANS), help="train only this one")
     options = parser.parse_args(arguments)
     plans = QUICK_PLANS if options.quick else PLANS
-    chosen = {name: plan for name, plan in plans.items() if name in (options.model or plans)}
-    for outcome in train_all(options.folder, chosen):
+    selected = {name: plan for name, plan in plans.items() if name in (options.model or plans)}
+    for outcome in train_all(options.folder, selected):
         dumps, loss = len(outcome.dumps), outcome.losses[-1]
         print(f"{outcome.model}: {dumps} dumps in {outcome.folder}, loss {loss:.3f}")
 

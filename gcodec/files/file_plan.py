@@ -74,12 +74,12 @@ class FilePlan:
     def columns(self) -> dict[int, int]:
         """Return, by segment, the length of the rows of the tensor that it is, where it is one of two dimensions or
         more."""
-        found = {}
+        columns = {}
         for view in self.tensors:
             dense = view.stride is None or view.stride == row_major(view.shape)
             if len(view.shape) > 1 and 0 not in view.shape and view.offset == 0 and dense:
-                found[view.segment] = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
-        return found
+                columns[view.segment] = view.shape[-1] if len(view.shape) == 2 else math.prod(view.shape[1:])
+        return columns
 
     def verbatim_runs(self) -> list[tuple[int, int]]:
         """Return the runs of bytes before each segment and after the last: one more than there are segments."""
@@ -121,24 +121,24 @@ def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[Segmen
 
 def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
     """Return views with names that an archive can hold; a name that occurs again gets ``#2``, ``#3`` and so on."""
-    taken: set[str] = set()
+    names: set[str] = set()
     result = []
     for view in views:
         name, number = _sound(view.name), 1
-        while name in taken:
+        while name in names:
             number += 1
             name = f"{_sound(view.name)}#{number}"
-        taken.add(name)
+        names.add(name)
         result.append(_moved(view, view.segment, name))
     return tuple(result)
 
 
 def by_segment(tensors: Iterable[TensorView]) -> dict[int, list[TensorView]]:
     """Return the tensors on each segment, by its number."""
-    found: dict[int, list[TensorView]] = {}
+    result: dict[int, list[TensorView]] = {}
     for tensor in tensors:
-        found.setdefault(tensor.segment, []).append(tensor)
-    return found
+        result.setdefault(tensor.segment, []).append(tensor)
+    return result
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -82,8 +82,8 @@ def reinterpreted(dtype: np.dtype, name: str) -> str:
     Raises:
         InvalidArgument: the widths differ, or ``dtype`` is a type of its own.
     """
-    wanted = numpy_dtype(name)
-    if wanted is None or wanted.itemsize != dtype.itemsize or dtype.kind not in "uV":
+    target = numpy_dtype(name)
+    if target is None or target.itemsize != dtype.itemsize or dtype.kind not in "uV":
         raise InvalidArgument(f"an array of {dtype} cannot hold the bits of {name}")
     return name
 

@@ -27,7 +27,7 @@ class ByteSource(Protocol):
     def size(self) -> int: ...
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Bytes ``start`` to ``stop`` as a one-dimensional uint8 array, not to be written to."""
+        """Return bytes ``start`` to ``stop`` as a one-dimensional uint8 array, not to be written to."""
         ...
 
 
@@ -81,9 +81,9 @@ class ArraySource:
         self.size = self._starts[-1]
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
+        """Return bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
         if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"bytes {start} to {stop} of {self.size}")
+            raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
         first = bisect_right(self._starts, start) - 1
         parts = []
         while start < stop:
@@ -103,9 +103,9 @@ class SubSource:
         self.size = stop - start
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
+        """Return bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
         if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"bytes {start} to {stop} of {self.size}")
+            raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
         return self._source.read(self._start + start, self._start + stop)
 
 

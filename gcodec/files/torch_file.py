@@ -44,8 +44,8 @@ def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePl
 
 
 def _pickle_member(archive: Zip) -> ZipMember | None:
-    found = [m for m in archive.members if m.name.rpartition("/")[2] == PICKLE and m.name.count("/") <= 1]
-    return found[0] if len(found) == 1 else None
+    members = [m for m in archive.members if m.name.rpartition("/")[2] == PICKLE and m.name.count("/") <= 1]
+    return members[0] if len(members) == 1 else None
 
 
 def _by_storage(root: object, name: str) -> dict[str, list[tuple[str, Tensor]]]:

@@ -244,9 +244,9 @@ def residual_codebook(lengths: np.ndarray) -> Codebook:
     Args:
         lengths: uint8[1 + 15 * n_digits].
     """
-    own = np.zeros(256, np.uint8)
-    own[: len(lengths)] = lengths
-    return Codebook(4, ((1, 15),) * (len(lengths) // 15), own.tobytes())
+    padded = np.zeros(256, np.uint8)
+    padded[: len(lengths)] = lengths
+    return Codebook(4, ((1, 15),) * (len(lengths) // 15), padded.tobytes())
 
 
 def residual_record(codebook: Codebook) -> bytes:

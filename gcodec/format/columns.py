@@ -48,8 +48,8 @@ class ColumnReferences:
         if self.stored:
             return self.stored
         packed = np.zeros(len(self.heads) + 3, np.uint8)
-        least, width, n_bytes = _pack(None, self.heads, packed)
-        head = _RECORD.pack(self.n_columns | MARK, self.start, self.stop, self.group, least, width)
+        offset, width, n_bytes = _pack(None, self.heads, packed)
+        head = _RECORD.pack(self.n_columns | MARK, self.start, self.stop, self.group, offset, width)
         return head + packed[: n_bytes + 3 & ~3].tobytes()
 
 
@@ -70,7 +70,7 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
     """
     if at + _RECORD.size > len(data):
         raise Corruption("column references: their record does not fit into the prelude")
-    marked, start, stop, group, least, width = _RECORD.unpack_from(data, at)
+    marked, start, stop, group, offset, width = _RECORD.unpack_from(data, at)
     n_columns = marked & ~MARK
     good = 2 <= n_columns <= MAX_COLUMNS and group and n_columns % group == 0 and width <= 8
     if not good or not after <= start < stop <= n_values:
@@ -85,7 +85,7 @@ def read_column_references(data: bytes, at: int, n_values: int, after: int) -> t
     if end > len(data) or any(data[at + n_bytes : end]):
         raise Corruption("column references: their heads do not fit into the prelude, or the padding is not zero")
     heads = np.empty(n_heads, np.int8)
-    if _unpack(None, np.frombuffer(data, np.uint8), at, width, least, heads) > 127:
+    if _unpack(None, np.frombuffer(data, np.uint8), at, width, offset, heads) > 127:
         raise Corruption("column references: a head is above 127")
     return ColumnReferences(start, stop, n_columns, group, heads, data[begin:end]), end
 
@@ -95,13 +95,14 @@ _MAX_SPREAD = 1 << 16
 
 
 @lru_cache(4)
-def for_kernels(found: tuple[ColumnReferences, ...]) -> Columns:
+def for_kernels(references: tuple[ColumnReferences, ...]) -> Columns:
     """Return the column references of a frame as the kernels take them; those of the last few frames are kept."""
-    sizes = np.array([len(one.heads) for one in found], np.int64)
-    shapes = np.array([(one.start, one.stop, one.n_columns) for one in found], np.int64).reshape(-1, 3)
+    sizes = np.array([len(reference.heads) for reference in references], np.int64)
+    shapes = np.array([(reference.start, reference.stop, reference.n_columns) for reference in references], np.int64)
+    shapes = shapes.reshape(-1, 3)
     groups = shapes[:, 2] // sizes
     copies = np.where(shapes[:, 2] <= _MAX_SPREAD, groups, 1)
-    heads = np.concatenate([np.zeros(0, np.int8), *(one.heads for one in found)])
+    heads = np.concatenate([np.zeros(0, np.int8), *(reference.heads for reference in references)])
     begins = np.cumsum(sizes * copies) - sizes * copies
     spans = np.column_stack([shapes, begins, groups // copies])
     return Columns(spans.reshape(-1), np.repeat(heads, np.repeat(copies, sizes)))

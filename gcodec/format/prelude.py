@@ -98,7 +98,7 @@ class Prelude(_Fields):
         if self.residuals or self.templates or self.columns:
             at += sum([len(residual_record(book)) for book in self.residuals])
             at += sum([4 + (row.nbytes or 8) for row in self.templates])
-            at += sum([len(one.record) for one in self.columns])
+            at += sum([len(reference.record) for reference in self.columns])
         return self._places(at)
 
     @property
@@ -152,7 +152,7 @@ class Prelude(_Fields):
             struct.pack("<I", len(row)) + (row.astype("<f4", copy=False).tobytes() or struct.pack("<Q", self.base_hash))
             for row in self.templates
         ]
-        columns = [one.record for one in self.columns]
+        columns = [reference.record for reference in self.columns]
         parts = (head, struct.pack(f"<{ndim}Q", *self.shape), form, *self.records, *residuals, *templates, *columns)
         return b"".join(parts)
 
@@ -287,8 +287,8 @@ def _read_start(data: bytes) -> Prelude:
         residuals.append(residual)
     for _ in range(n_templates):
         if data[at + 3 : at + 4] >= b"\x80":
-            one, at = read_column_references(data, at, n_values, columns[-1].stop if columns else 0)
-            columns.append(one)
+            reference, at = read_column_references(data, at, n_values, columns[-1].stop if columns else 0)
+            columns.append(reference)
             continue
         if not dtype.predictable:
             raise Corruption(f"template: values of {dtype.name} must have none")

@@ -63,8 +63,8 @@ def _books() -> dict[int, tuple[tuple[str, ...], int, Codebook]]:
 
 def find(codebook_id: int, digest: int) -> Codebook | None:
     """Return the shipped codebook with this id and hash, or None."""
-    known = _books().get(codebook_id)
-    return known[2] if known is not None and known[2].hash == digest else None
+    entry = _books().get(codebook_id)
+    return entry[2] if entry is not None and entry[2].hash == digest else None
 
 
 def fitting(dtype: str, n_levels: int) -> list[tuple[int, Codebook]]:

@@ -33,8 +33,8 @@ def stack(
     Raises:
         Corruption: A codebook is not complete.
     """
-    kept = _stack_one if len(codebooks) < 2 else _stack_few if len(codebooks) <= _FEW else _stack
-    return kept(codebooks, widths, masks, tail_bits, decode)
+    cached = _stack_one if len(codebooks) < 2 else _stack_few if len(codebooks) <= _FEW else _stack
+    return cached(codebooks, widths, masks, tail_bits, decode)
 
 
 def residual_tables(dtype: DType, codebooks: tuple[Codebook, ...], decode: bool) -> Books:
@@ -51,12 +51,12 @@ def digit_tables(n_digits: int) -> np.ndarray:
     """
     tables = np.zeros((4, 256), np.uint8)
     symbols = np.arange(1, 1 + 15 * n_digits)
-    others = (symbols - 1) // 15
+    digit = (symbols - 1) // 15
     n_planes = n_digits // 2
-    tables[0, symbols] = (1 << others // 2) - 1 | (others % 2) << n_planes - 1
-    tables[1, symbols] = symbols - 15 * others
-    tables[2, symbols] = 4 * others
-    tables[3, symbols] = 4 * (others % 2)
+    tables[0, symbols] = (1 << digit // 2) - 1 | (digit % 2) << n_planes - 1
+    tables[1, symbols] = symbols - 15 * digit
+    tables[2, symbols] = 4 * digit
+    tables[3, symbols] = 4 * (digit % 2)
     return tables
 
 

@@ -66,7 +66,7 @@ def held_by(
     """
     name = stock_name(optimizer)
     for group in optimizer.param_groups:
-        if any(param is held for held in group["params"]):
+        if any(param is member for member in group["params"]):
             return name, group, optimizer.state.get(param, {})
     raise InvalidArgument("the parameter is not in any of the optimizer's groups")
 
@@ -98,10 +98,10 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
         Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
         InvalidArgument: no ``lr``, or values of the wrong type.
     """
-    read = hyper_from(name, hyper)
-    kept = {key: state[key] for key in RULES[name].state if state.get(key) is not None}
-    arrays = {key: float(value) if key == "step" else _array(value) for key, value in kept.items()}
-    return OptimizerView(name, read, arrays)
+    hyperparameters = hyper_from(name, hyper)
+    values = {key: state[key] for key in RULES[name].state if state.get(key) is not None}
+    arrays = {key: float(value) if key == "step" else _array(value) for key, value in values.items()}
+    return OptimizerView(name, hyperparameters, arrays)
 
 
 def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
         raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
     if "lr" not in hyper:
         raise InvalidArgument("hyper must have lr, the learning rate")
-    known = {"lr": 0.0, **RULES[name].hyper}
-    return {key: _like(default, hyper.get(key, default), key) for key, default in known.items()}
+    defaults = {"lr": 0.0, **RULES[name].hyper}
+    return {key: _like(default, hyper.get(key, default), key) for key, default in defaults.items()}
 
 
 def levels_for(
@@ -155,49 +155,49 @@ def levels_for(
         Unsupported: no rule for this optimizer (centered RMSprop too), or a tensor that is not dense CPU memory.
         InvalidArgument: sizes, types or ranges that have no meaning.
     """
-    known = source if isinstance(source, OptimizerView) else view_from_optimizer(source, param)
+    view = source if isinstance(source, OptimizerView) else view_from_optimizer(source, param)
     policy = Policy(ladder, in_group, scale, loss_scale)
     param, grad = _array(param), _array(grad)
-    formula = formula_for(known, policy, dtype_name(grad))
-    state = [_state_or(initial, known, key, param) for key, initial in arrays_of(known)]
+    formula = formula_for(view, policy, dtype_name(grad))
+    state = [_state_or(initial, view, key, param) for key, initial in arrays_of(view)]
     return run_formula(formula, (param, grad, *state), policy, out)
 
 
-def formula_for(known: OptimizerView, policy: Policy, grad: str) -> Formula:
+def formula_for(view: OptimizerView, policy: Policy, grad: str) -> Formula:
     """Return the formula of a view for gradients of the type ``grad`` (a name). Raises as :func:`levels_for`."""
-    if known.name not in RULES:
-        raise Unsupported(f"no truncation rule for the optimizer {known.name}: {ADVICE}")
-    return RULES[known.name].formula(known, policy, grad)
+    if view.name not in RULES:
+        raise Unsupported(f"no truncation rule for the optimizer {view.name}: {ADVICE}")
+    return RULES[view.name].formula(view, policy, grad)
 
 
-def arrays_of(known: OptimizerView) -> list[tuple[str, float | None]]:
+def arrays_of(view: OptimizerView) -> list[tuple[str, float | None]]:
     """Return the state arrays that a view's rule reads, in order, and what they are before the first step (None: the
     rule does without them)."""
-    return RULES[known.name].arrays(known.hyper)
+    return RULES[view.name].arrays(view.hyper)
 
 
-def _sgd(known: OptimizerView, policy: Policy, grad: str) -> Formula:
-    hyper = _only(known, "lr", "momentum", "dampening", "weight_decay", "nesterov")
-    started = known.state.get("momentum_buffer") is not None
+def _sgd(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    hyper = _only(view, "lr", "momentum", "dampening", "weight_decay", "nesterov")
+    started = view.state.get("momentum_buffer") is not None
     return formulas.sgd_formula(**hyper, policy=policy, started=started)
 
 
-def _adagrad(known: OptimizerView, policy: Policy, grad: str) -> Formula:
-    hyper = _only(known, "lr", "lr_decay", "eps", "weight_decay", "maximize")
-    return formulas.adagrad_formula(_next_step(known), **hyper, policy=policy, grad=grad)
+def _adagrad(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    hyper = _only(view, "lr", "lr_decay", "eps", "weight_decay", "maximize")
+    return formulas.adagrad_formula(_next_step(view), **hyper, policy=policy, grad=grad)
 
 
-def _rmsprop(known: OptimizerView, policy: Policy, grad: str) -> Formula:
-    if known.hyper["centered"]:
+def _rmsprop(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    if view.hyper["centered"]:
         raise Unsupported(f"centered RMSprop has no bound per element: {ADVICE}")
-    hyper = _only(known, "lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
+    hyper = _only(view, "lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
     return formulas.rmsprop_formula(**hyper, policy=policy, grad=grad)
 
 
-def _adam(known: OptimizerView, policy: Policy, grad: str) -> Formula:
-    hyper = _only(known, "lr", "betas", "eps", "weight_decay", "maximize")
-    decoupled = known.hyper["decoupled_weight_decay"]
-    return formulas.adam_formula(_next_step(known), **hyper, decoupled=decoupled, policy=policy, grad=grad)
+def _adam(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    hyper = _only(view, "lr", "betas", "eps", "weight_decay", "maximize")
+    decoupled = view.hyper["decoupled_weight_decay"]
+    return formulas.adam_formula(_next_step(view), **hyper, decoupled=decoupled, policy=policy, grad=grad)
 
 
 def _momentum(hyper: Mapping[str, Any]) -> list[tuple[str, float | None]]:
@@ -267,19 +267,19 @@ RULES: dict[str, OptimizerRule] = {
 }
 
 
-def _only(known: OptimizerView, *names: str) -> dict[str, Any]:
+def _only(view: OptimizerView, *names: str) -> dict[str, Any]:
     """Return the hyperparameters of these names."""
-    return {name: known.hyper[name] for name in names}
+    return {name: view.hyper[name] for name in names}
 
 
-def _next_step(known: OptimizerView) -> int:
+def _next_step(view: OptimizerView) -> int:
     """Return the number of the step that comes next, from 1."""
-    return int(known.state.get("step", 0)) + 1
+    return int(view.state.get("step", 0)) + 1
 
 
-def _state_or(initial: float | None, known: OptimizerView, key: str, param: Array) -> Array | None:
+def _state_or(initial: float | None, view: OptimizerView, key: str, param: Array) -> Array | None:
     """Return a state array, or what torch will make of it in the first step."""
-    array: Any = known.state.get(key)
+    array: Any = view.state.get(key)
     return np.full(param.shape, initial, np.float32) if array is None and initial is not None else array
 
 

@@ -46,11 +46,11 @@ def round_to_levels(
         raise InvalidArgument(f'rounding must be "nearest" or "truncate", not {rounding!r}')
     name = dtype_name(x)
     ladder.check_fits(name)
-    chosen = np.broadcast_to(np.asarray(levels), x.shape)
-    if chosen.dtype.kind not in "iu" or (chosen.size and not 0 <= chosen.min() <= chosen.max() < len(ladder.drops)):
+    indices = np.broadcast_to(np.asarray(levels), x.shape)
+    if indices.dtype.kind not in "iu" or (indices.size and not 0 <= indices.min() <= indices.max() < len(ladder.drops)):
         raise InvalidArgument(f"levels must be integers from 0 to {len(ladder.drops) - 1}")
     word = _word(x)
-    drop = np.array(ladder.drops, word)[chosen]
+    drop = np.array(ladder.drops, word)[indices]
     bits = np.array(x, order="C").view(word)
     return _round_bits(bits, drop, LAYOUTS[name], word, rounding == "nearest", prune).view(x.dtype)
 
@@ -105,7 +105,7 @@ def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
     infinity = word(((1 << layout.exponent_bits) - 1) << layout.mantissa_bits)
     x, y = (np.ascontiguousarray(z).reshape(-1).view(word) for z in (a, b))
     low, high = np.minimum(x & ~sign, y & ~sign), np.maximum(x & ~sign, y & ~sign)
-    apart = np.where((x ^ y) & sign, high + low, high - low)
-    apart = np.where(high > infinity, np.where(low > infinity, word(0), ~word(0)), apart)
-    counts = np.bincount(np.minimum(apart, word(limit + 1)).astype(np.int64), minlength=limit + 2)
+    distance = np.where((x ^ y) & sign, high + low, high - low)
+    distance = np.where(high > infinity, np.where(low > infinity, word(0), ~word(0)), distance)
+    counts = np.bincount(np.minimum(distance, word(limit + 1)).astype(np.int64), minlength=limit + 2)
     return {ulps: int(count) for ulps, count in enumerate(counts)}
