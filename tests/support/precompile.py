@@ -92,8 +92,9 @@ def run_task(task: Task) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Compile the kernels of some value types; of all if none are named."""
     widths = [tuple(dtype for dtype in types if not arguments or dtype in arguments) for types in WIDTHS]
-    with mp.get_context("spawn").Pool(os.cpu_count()) as pool:
-        for _ in pool.imap_unordered(run_task, tasks_for([types for types in widths if types])):
+    tasks = list(tasks_for([types for types in widths if types]))
+    with mp.get_context("spawn").Pool(min(os.cpu_count() or 1, len(tasks))) as pool:
+        for _ in pool.imap_unordered(run_task, tasks):
             pass
     return 0
 
