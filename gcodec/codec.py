@@ -10,7 +10,6 @@ import numpy as np
 
 from .dtypes import BY_NAME, DTYPES, DType
 from .errors import InvalidArgument, LimitExceeded, Unsupported, check_choice
-from .format import modes as bit_layouts
 from .format.ladders import FINE_LADDER, Ladder
 from .format.modes import BitLayout
 from .format.prelude import Prelude
@@ -18,10 +17,10 @@ from .frame.decode import FrameReader
 from .frame.encode import encode_values, plan_for
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
-from .options import LADDERS, ROUNDINGS, EncoderOptions
+from .options import EncoderOptions, Precision, check_level_array
 from .plan.request import EncodeRequest
-from .tensors import Values, is_torch, kernel_view, new_output, output_bits, values_of
-from .threads import n_threads
+from .tensors import Values, kernel_view, new_output, output_bits, values_of
+from .threads import check_threads, n_threads
 from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
@@ -31,37 +30,16 @@ _DEFAULT = EncoderOptions()
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
 
 
-def is_nearest(rounding: str | None, options: EncoderOptions) -> bool:
-    """Return True if values are to be rounded to nearest even, False if truncated.
-
-    Args:
-        rounding: "nearest", "truncate", or None for what ``options`` say.
-        options: Say what is done where ``rounding`` is None.
-
-    Raises:
-        InvalidArgument: For any other ``rounding``.
-    """
-    if rounding is not None:
-        check_choice("rounding", rounding, ROUNDINGS)
-    return (rounding or options.rounding) == "nearest"
-
-
 def bit_layout_for(
-    x: Any,
-    values: Values,
-    mantissa_bits: int | None,
-    levels: Any,
-    ladder: Ladder | None,
-    optimizer: Any,
-    param: Any,
-    options: EncoderOptions,
+    x: Any, values: Values, precision: Precision, options: EncoderOptions
 ) -> tuple[BitLayout, np.ndarray]:
     """Return the bit layout that encode's arguments ask for, and the level of every value.
 
     Args:
         x: The array as the caller gave it.
         values: The same array as bits.
-        mantissa_bits, levels, ladder, optimizer, param, options: As for :func:`encode`.
+        precision: The arguments.
+        options: As for :func:`encode`.
 
     Returns:
         The layout, and uint8[n_values], or an empty array where there is one level for all.
@@ -69,44 +47,17 @@ def bit_layout_for(
     Raises:
         InvalidArgument: If the arguments contradict each other, or do not fit the array.
     """
-    by_level = levels is not None or optimizer is not None
-    if mantissa_bits is not None and by_level:
-        raise InvalidArgument(f"mantissa_bits and {'optimizer' if levels is None else 'levels'} cannot both be given")
-    if not by_level:
-        if param is not None:
-            raise InvalidArgument("param was given without optimizer, whose rule it is for")
-        if ladder is not None:
-            raise InvalidArgument("ladder was given without levels or optimizer, which say how it is used")
-        if mantissa_bits is None:
-            return bit_layouts.lossless(values.dtype), _EMPTY_LEVELS
-        return bit_layouts.fixed(values.dtype, mantissa_bits), _EMPTY_LEVELS
-    ladder = ladder or LADDERS[options.ladder].get(values.dtype.name)
+    bit_layout, ladder = precision.bit_layout(values.dtype, options)
     if ladder is None:
-        name = "optimizer" if levels is None else "levels"
-        raise InvalidArgument(f"{name} must be None for {values.dtype.name}, which can only be encoded losslessly")
-    if optimizer is not None:
-        if levels is not None:
-            raise InvalidArgument("levels and optimizer cannot both be given")
-        if param is None:
-            raise InvalidArgument("optimizer was given without param, the parameter whose gradient is encoded")
-        levels = levels_for(optimizer, param, x, ladder=ladder)
-    return bit_layouts.ladder(values.dtype, ladder), _check_levels(levels, len(values.bits), len(ladder.drops))
-
-
-def _check_levels(levels: Any, n_values: int, n_levels: int) -> np.ndarray:
-    """Return a caller's levels as encoding wants them, uint8[n_values].
-
-    Encoding itself sees levels beyond the ladder, where it reads them; only of a ladder of one level it reads none.
-
-    Raises:
-        InvalidArgument: If they are of another type or number.
-    """
+        return bit_layout, _EMPTY_LEVELS
+    levels = precision.levels
+    if precision.optimizer is not None:
+        levels = levels_for(precision.optimizer, precision.param, x, ladder=ladder)
     levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
-    if levels.dtype != np.uint8 or levels.size != n_values:
-        raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {levels.size} of {levels.dtype}")
-    if n_levels == 1 and levels.any():
+    check_level_array(str(levels.dtype), levels.size, len(values.bits))
+    if len(ladder.drops) == 1 and levels.any():  # where there are more, encoding itself finds those beyond the ladder
         raise InvalidArgument(f"levels must be at most 0 in a ladder of 1 level, not {int(levels.max())}")
-    return levels
+    return bit_layout, levels
 
 
 def encode(
@@ -157,30 +108,41 @@ def encode(
         Unsupported: For a tensor on another device, or what the device's encoder cannot do.
     """
     options = options or _DEFAULT
-    if is_torch(x) and x.is_cuda:
+    precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param)
+    if _is_on_gpu(x):
         if base is not None or dtype is not None:
             name = "dtype" if base is None else "base"
             raise Unsupported(f"{name} is not supported for CUDA tensors; call .cpu() first")
+        if device not in (None, "cpu", str(x.device)):
+            raise InvalidArgument(f"device must be None, 'cpu' or '{x.device}', where x lies, not {device!r}")
+        check_threads(threads)
+        _check_shapes(shapes, tuple(x.shape))
         from . import gpu
 
-        return gpu.encode(x, mantissa_bits, levels, ladder, rounding, optimizer, param, options, out, device)
+        return gpu.encode(x, precision, options, out, to_host=device == "cpu")
     if device not in (None, "cpu"):
         raise InvalidArgument(
             f"device must be None or 'cpu' for an array on the host, not {device!r}; move the tensor there first"
         )
-    nearest = is_nearest(rounding, options)
+    check_threads(threads)
+    nearest = precision.is_nearest(options)
     values = values_of(x, dtype)
-    bit_layout, level_array = bit_layout_for(x, values, mantissa_bits, levels, ladder, optimizer, param, options)
+    shapes = _check_shapes(shapes, values.shape)
+    bit_layout, level_array = bit_layout_for(x, values, precision, options)
     earlier = None if base is None else _base_bits(base, values.dtype, len(values.bits), dtype)
     if earlier is not None and bit_layout.lossy:
         raise InvalidArgument("base is for lossless encoding: mantissa_bits, levels and optimizer must be None")
     if earlier is not None and not values.dtype.predictable:
         raise InvalidArgument(f"base must be None for {values.dtype.name}: only {_PREDICTABLE} can have one")
-    shapes = _check_shapes(shapes, values)
     request = EncodeRequest(
         values, bit_layout, level_array, options, nearest, threads, None, shapes, earlier, standalone=True
     )
     return encode_values(request, plan_for(request), out)
+
+
+def _is_on_gpu(x: Any) -> bool:
+    """Return True for a CUDA tensor; nothing else has torch's attribute, and torch need not be imported to ask."""
+    return getattr(x, "is_cuda", False) is True
 
 
 def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:
@@ -194,12 +156,13 @@ def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) 
     return values.bits
 
 
-def _check_shapes(shapes: Sequence[Sequence[int]] | None, values: Values) -> Sequence[Sequence[int]]:
+def _check_shapes(shapes: Sequence[Sequence[int]] | None, shape: tuple[int, ...]) -> Sequence[Sequence[int]]:
     """Return a caller's shapes, or the array's own in place of None. Raises InvalidArgument."""
     if shapes is None:
-        return (values.shape,)
-    if any(size < 0 for shape in shapes for size in shape) or sum(map(math.prod, shapes)) != len(values.bits):
-        raise InvalidArgument(f"shapes must have the array's {len(values.bits)} values in all, not {list(shapes)}")
+        return (shape,)
+    n_values = math.prod(shape)
+    if any(size < 0 for parts in shapes for size in parts) or sum(map(math.prod, shapes)) != n_values:
+        raise InvalidArgument(f"shapes must have the array's {n_values} values in all, not {list(shapes)}")
     return shapes
 
 
@@ -245,7 +208,7 @@ def decode(
         Unsupported: If the frame needs a codebook, a base or a version that is not there.
         LimitExceeded: If the frame decodes to more than ``max_output_bytes`` or than there is memory for.
     """
-    on_device = is_torch(data) and data.is_cuda
+    on_device = _is_on_gpu(data)
     if (device is None and not on_device) or str(device) == "cpu":
         if on_device:
             data = data.cpu().numpy()

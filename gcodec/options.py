@@ -1,11 +1,15 @@
-"""The options of an encoder: how codebooks are made, and the defaults of near-lossless encoding."""
+"""The options of an encoder: how codebooks are made, and which bits of values are kept, on the host and on a device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from .dtypes import DType
 from .errors import InvalidArgument, check_choice
-from .format.ladders import FINE_LADDER, PAPER_LADDER
+from .format import modes as bit_layouts
+from .format.ladders import FINE_LADDER, PAPER_LADDER, Ladder
+from .format.modes import BitLayout
 from .format.prelude import MAX_CODEBOOKS
 
 ROUNDINGS = ("nearest", "truncate")
@@ -67,3 +71,79 @@ LITERAL_GCOMP = EncoderOptions(
     wide_heads=False,
     columns=False,
 )
+
+
+class Precision(NamedTuple):
+    """The arguments of ``gcodec.encode`` that say which bits of values are kept, as the caller gave them.
+
+    The checks of these arguments are here, once for arrays on the host and for tensors on a device.
+
+    Attributes:
+        mantissa_bits: Mantissa bits to keep of every value.
+        levels: Level of every value; for a batch of tensors, one such argument for each.
+        ladder: The ladder that levels are indices into; by default the one that the options name.
+        rounding: "nearest" or "truncate"; by default as the options say.
+        optimizer: The optimizer whose rule chooses the levels.
+        param: The parameter whose gradient is encoded, with ``optimizer``.
+    """
+
+    mantissa_bits: int | None = None
+    levels: Any = None
+    ladder: Ladder | None = None
+    rounding: str | None = None
+    optimizer: Any = None
+    param: Any = None
+
+    def is_nearest(self, options: EncoderOptions) -> bool:
+        """Return True if values are to be rounded to nearest even, False if truncated.
+
+        Raises:
+            InvalidArgument: ``rounding`` is neither.
+        """
+        if self.rounding is not None:
+            check_choice("rounding", self.rounding, ROUNDINGS)
+        return (self.rounding or options.rounding) == "nearest"
+
+    def bit_layout(self, dtype: DType, options: EncoderOptions) -> tuple[BitLayout, Ladder | None]:
+        """Return the bit layout that is asked for, and the ladder of its levels; None if there is one level for all.
+
+        Args:
+            dtype: Type of the values.
+            options: Options of the encoder.
+
+        Raises:
+            InvalidArgument: The arguments contradict each other, or do not fit the type.
+        """
+        name = "optimizer" if self.levels is None else "levels"
+        by_level = self.levels is not None or self.optimizer is not None
+        if self.param is not None and self.optimizer is None:
+            raise InvalidArgument("param was given without optimizer, whose rule it is for")
+        if self.mantissa_bits is not None and by_level:
+            raise InvalidArgument(f"mantissa_bits and {name} cannot both be given")
+        if not by_level:
+            if self.ladder is not None:
+                raise InvalidArgument("ladder was given without levels or optimizer, which say how it is used")
+            if self.mantissa_bits is None:
+                return bit_layouts.lossless(dtype), None
+            return bit_layouts.fixed(dtype, self.mantissa_bits), None
+        ladder = self.ladder or LADDERS[options.ladder].get(dtype.name)
+        if ladder is None:
+            raise InvalidArgument(f"{name} must be None for {dtype.name}, which can only be encoded losslessly")
+        if self.optimizer is not None:
+            if self.levels is not None:
+                raise InvalidArgument("levels and optimizer cannot both be given")
+            if self.param is None:
+                raise InvalidArgument("optimizer was given without param, the parameter whose gradient is encoded")
+        return bit_layouts.ladder(dtype, ladder), ladder
+
+
+def check_level_array(dtype: str, n_levels: int, n_values: int) -> None:
+    """Raise InvalidArgument unless a caller's levels fit the values.
+
+    Args:
+        dtype: Name of the levels' type.
+        n_levels: How many levels are given.
+        n_values: Number of values.
+    """
+    if dtype != "uint8" or n_levels != n_values:
+        raise InvalidArgument(f"levels must be {n_values} uint8 level indices, not {n_levels} of {dtype}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .codec import bit_layout_for, decode_frame, is_nearest
+from .codec import bit_layout_for, decode_frame
 from .errors import InvalidArgument
 from .format import shipped
 from .format.codebook import Codebook
@@ -21,7 +21,7 @@ from .format.modes import BitLayout
 from .frame.decode import FrameReader
 from .frame.encode import encode_values, plan_for
 from .kernels.sample import code_costs
-from .options import EncoderOptions
+from .options import EncoderOptions, Precision
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 from .plan.request import EncodeRequest, FixedCodebooks
 from .tensors import Values, values_of
@@ -202,7 +202,7 @@ class Encoder:
     ) -> None:
         self.interval, self.trigger, self.threads = interval, trigger, threads
         self.options = options or EncoderOptions()
-        self.nearest = is_nearest(rounding, self.options)
+        self.nearest = Precision(rounding=rounding).is_nearest(self.options)
         self.step = 0
         self.cycle: CodebookCycle | None = None
         self._form: tuple[Any, ...] = ()
@@ -235,9 +235,8 @@ class Encoder:
             InvalidArgument, Unsupported: As ``encode`` does.
         """
         values = values_of(x, dtype)
-        bit_layout, level_array = bit_layout_for(
-            x, values, mantissa_bits, levels, ladder, optimizer, param, self.options
-        )
+        precision = Precision(mantissa_bits, levels, ladder, None, optimizer, param)
+        bit_layout, level_array = bit_layout_for(x, values, precision, self.options)
         form = (values.dtype, bit_layout.widths, bit_layout.levels)
         if self.cycle is None or form != self._form:
             self._start(values, bit_layout)

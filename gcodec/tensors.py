@@ -124,7 +124,12 @@ def _torch_types() -> dict[Any, tuple[DType, Any]]:
     return {getattr(torch, t.name): (t, getattr(torch, f"int{t.bits}")) for t in BY_NAME.values()}
 
 
-def _torch_values(x: Any, dtype: str | None) -> Values:
+def check_tensor(x: Any) -> tuple[DType, Any]:
+    """Return the value type of a torch tensor on any device, and torch's integers of the same width.
+
+    Raises:
+        InvalidArgument: The tensor is not dense, of another type, or has more dimensions than a frame holds.
+    """
     import torch
 
     value_type, integer = _torch_types().get(x.dtype, (None, None))
@@ -132,10 +137,15 @@ def _torch_values(x: Any, dtype: str | None) -> Values:
         raise InvalidArgument(
             f"the tensor must be dense and of one of {', '.join(BY_NAME)}, not a {x.layout} tensor of {x.dtype}"
         )
+    check_dimensions(x.ndim)
+    return value_type, integer
+
+
+def _torch_values(x: Any, dtype: str | None) -> Values:
+    value_type, integer = check_tensor(x)
     if dtype is not None and dtype != value_type.name:
         raise InvalidArgument(f"dtype must be None or {value_type.name!r}, the tensor's own, not {dtype!r}")
     shape = tuple(x.shape)
-    check_dimensions(len(shape))
     if not x.is_cpu:
         raise Unsupported(
             f"the tensor must be on the CPU, not on {x.device.type}; gcodec.encode and gcodec.gpu take CUDA tensors too"

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument, Unsupported
 from ..format.codebook import Codebook
 from ..format.ladders import Ladder
-from ..format.modes import BitLayout
-from ..options import LADDERS, ROUNDINGS, EncoderOptions
+from ..options import EncoderOptions, Precision
 from ..tensors import TORCH, is_torch
 from ..truncation.evaluate import Policy
 
@@ -72,73 +71,53 @@ def start_batch(
         InvalidArgument: tensors of several types or devices, or arguments that do not go together.
         Unsupported: tensors of a type that is not coded on CUDA devices.
     """
-    from . import batches, encoder
-
-    options = options or EncoderOptions()
-    if rounding is not None and rounding not in ROUNDINGS:
-        raise InvalidArgument(f"rounding={rounding!r}; one of {ROUNDINGS}")
-    memory = _memory(tensors)
-    sources, dtype = batches.sources_of(memory, tensors, levels)
-    bit_layout = batches.bit_layout_of(dtype, mantissa_bits, levels is not None, ladder, options)
-    nearest = (rounding or options.rounding) == "nearest"
-    if out is not None:
-        _check_out(out, len(tensors), memory, encoder.frame_bound(sources[0], dtype, bit_layout, TORCH))
-    return batches.encode(memory, sources, dtype, bit_layout, nearest, codebook, options, out)
+    precision = Precision(mantissa_bits, levels, ladder, rounding)
+    return _start(tensors, precision, options or EncoderOptions(), codebook, out)
 
 
-def encode(
-    x: torch.Tensor,
-    mantissa_bits: int | None,
-    levels: Any,
-    ladder: Ladder | None,
-    rounding: str | None,
-    optimizer: Any,
-    param: Any,
-    options: EncoderOptions,
-    out: Any,
-    device: str | None,
-) -> Any:
+def encode(x: torch.Tensor, precision: Precision, options: EncoderOptions, out: Any, *, to_host: bool) -> Any:
     """Encode one CUDA tensor; ``gcodec.encode`` calls this with its own arguments, which are explained there.
 
-    They come one by one, not in a bundle: which of them go together is only found here.
-
     Args:
-        x: a CUDA tensor.
-        mantissa_bits: mantissa bits to keep.
-        levels: level of every value, uint8.
-        ladder: the ladder of the levels.
-        rounding: "nearest" or "truncate".
-        optimizer: the optimizer whose rule finds the levels.
-        param: the parameter whose gradient ``x`` is, for ``optimizer``.
-        options: options of the encoder.
-        out: memory for the frame, as for :func:`start_batch`.
-        device: "cpu" for bytes on the host; None or the tensor's device for a frame there.
+        x: A CUDA tensor.
+        precision: Which bits of its values are kept.
+        options: Options of the encoder.
+        out: Memory for the frame, as for :func:`start_batch`.
+        to_host: Return the frame as bytes.
 
     Returns:
         The frame as a tensor of uint8 or as bytes; or all of ``out``, and nothing waits for the frame's size.
 
     Raises:
-        InvalidArgument: arguments that do not go together.
-        Unsupported: a type or an optimizer that is not known here.
+        InvalidArgument: Arguments that do not go together.
+        Unsupported: A type or an optimizer that is not known here.
     """
-    if device not in (None, "cpu", str(x.device)):
-        raise InvalidArgument(f"device={device!r}: a frame lies where its tensor lies, or on the host")
-    if optimizer is not None:
-        if levels is not None or param is None:
-            raise InvalidArgument("give either levels, or an optimizer together with param")
-        if mantissa_bits is not None:
-            raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
-        ladder = ladder or LADDERS[options.ladder].get(str(x.dtype).removeprefix("torch."))
-        (levels,) = levels_batch(optimizer, [param], [x], ladder=ladder)
-    elif param is not None:
-        raise InvalidArgument("param and ladder need an optimizer or levels")
-    graded = None if levels is None else [levels]
-    arguments: Any = {"mantissa_bits": mantissa_bits, "levels": graded, "ladder": ladder, "rounding": rounding}
-    batch = start_batch([x], **arguments, options=options, out=out)
+    if precision.levels is not None:
+        precision = precision._replace(levels=[precision.levels])
+    batch = _start([x], precision, options, None, out)
     if out is not None:
         return out
     (frame,) = batch.frames
-    return frame.cpu().numpy().tobytes() if device == "cpu" else frame
+    return frame.cpu().numpy().tobytes() if to_host else frame
+
+
+def _start(
+    tensors: Sequence[Any], precision: Precision, options: EncoderOptions, codebook: SharedCodebook | None, out: Any
+) -> Batch:
+    """Start to make frames; ``precision`` has levels for each tensor, or an optimizer and the parameter of one."""
+    from . import batches
+
+    nearest = precision.is_nearest(options)
+    memory = _memory(tensors)
+    sources, dtype = batches.sources_of(memory, tensors)
+    bit_layout, ladder = precision.bit_layout(dtype, options)
+    if out is not None:
+        _check_out(out, len(tensors), memory)
+    levels = precision.levels
+    if precision.optimizer is not None:
+        levels = levels_batch(precision.optimizer, [precision.param], tensors, ladder=ladder)
+    sources = batches.with_levels(memory, sources, levels)
+    return batches.encode(memory, sources, dtype, bit_layout, nearest, codebook, options, out)
 
 
 def levels_batch(
@@ -178,7 +157,9 @@ def levels_batch(
     memory, policy = _memory(grads), Policy(ladder, in_group, scale, loss_scale)
     views = list(source) if isinstance(source, Sequence) else levels.views_of(source, params)
     if not len(views) == len(params) == len(grads):
-        raise InvalidArgument(f"{len(views)} views, {len(params)} parameters and {len(grads)} gradients")
+        raise InvalidArgument(
+            f"source, params and grads must be equally many, not {len(views)}, {len(params)} and {len(grads)}"
+        )
     requests = [levels.LevelRequest(*request) for request in zip(grads, params, views, strict=True)]
     chosen = levels.choose(memory, requests, policy)
     return [flat.view(grad.shape) for flat, grad in zip(chosen, grads, strict=True)]
@@ -221,8 +202,9 @@ def fresh_codebook(
     from . import batches, encoder
 
     options, memory = options or EncoderOptions(), _memory(tensors)
-    sources, dtype = batches.sources_of(memory, tensors, levels)
-    bit_layout = batches.bit_layout_of(dtype, mantissa_bits, levels is not None, ladder, options)
+    sources, dtype = batches.sources_of(memory, tensors)
+    bit_layout, _ = Precision(mantissa_bits, levels, ladder).bit_layout(dtype, options)
+    sources = batches.with_levels(memory, sources, levels)
     return encoder.fit_codebook(memory, sources, dtype, bit_layout, options)
 
 
@@ -237,8 +219,9 @@ def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa
     from . import batches, encoder
 
     memory = _memory([tensor])
-    (source,), dtype = batches.sources_of(memory, [tensor], None)
-    bit_layout: BitLayout = batches.bit_layout_of(dtype, mantissa_bits, ladder is not None, ladder, EncoderOptions())
+    (source,), dtype = batches.sources_of(memory, [tensor])
+    levels = None if ladder is None else ()  # a ladder is for levels, whatever these will be
+    bit_layout, _ = Precision(mantissa_bits, levels, ladder).bit_layout(dtype, EncoderOptions())
     return encoder.frame_bound(source, dtype, bit_layout, TORCH)
 
 
@@ -278,9 +261,10 @@ def decode_batch(
 
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return the device of the first tensor. Raises InvalidArgument unless that is a CUDA tensor."""
     first: Any = tensors[0] if tensors else None
-    if not is_torch(first) or not first.is_cuda:
-        raise InvalidArgument("need at least one tensor, all of them on one CUDA device")
+    if getattr(first, "is_cuda", False) is not True:
+        raise InvalidArgument("tensors must be CUDA tensors of one device, at least one")
 
     from . import gpu_memory as memory
 
@@ -292,20 +276,26 @@ def _indexed(device: Any) -> torch.device:
     import torch
 
     try:
-        found = torch.device(device)
+        where = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InvalidArgument(f"device={device!r}: {error}") from None
-    if found.type != "cuda":
-        raise InvalidArgument(f"{found} is not a CUDA device")
+        raise InvalidArgument(f"device must be a CUDA device or 'cpu', not {device!r}: {error}") from None
+    if where.type != "cuda":
+        raise InvalidArgument(f"device must be a CUDA device or 'cpu', not '{where}'")
     if not torch.cuda.is_available():
         raise Unsupported("torch finds no CUDA device here")
-    index: Any = found.index
-    return found if index is not None else torch.device("cuda", torch.cuda.current_device())
+    index: Any = where.index
+    return where if index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
-def _check_out(out: Any, n_tensors: int, memory: Any, bound: int) -> None:
+def _check_out(out: Any, n_tensors: int, memory: Any) -> None:
+    """Raise InvalidArgument unless ``out`` is memory for a frame; its size is checked where the frame's bound is known.
+    """
     import torch
 
-    fits = isinstance(out, torch.Tensor) and out.dtype == torch.uint8 and out.ndim == 1 and out.is_contiguous()
-    if n_tensors != 1 or not fits or out.device != memory.device or out.data_ptr() % 8 or len(out) < bound:
-        raise InvalidArgument(f"out is for one tensor: {bound} contiguous bytes on its device, from a multiple of 8 on")
+    if n_tensors != 1:
+        raise InvalidArgument(f"out must be None for a batch of {n_tensors} tensors: it is for the frame of one")
+    flat = isinstance(out, torch.Tensor) and out.dtype == torch.uint8 and out.ndim == 1 and out.is_contiguous()
+    if not flat or out.device != memory.device or out.data_ptr() % 8:
+        raise InvalidArgument(
+            f"out must be a flat, contiguous tensor of uint8 on {memory.device} that begins at a multiple of 8 bytes"
+        )

@@ -10,14 +10,12 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import InvalidArgument, LimitExceeded
-from ..format import modes as bit_layouts
 from ..format.codebook import Codebook
-from ..format.ladders import Ladder
 from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
 from ..frame.decode import FrameReader
-from ..options import LADDERS, EncoderOptions
+from ..options import EncoderOptions
 from ..tensors import TORCH
 from . import decoder, encoder
 from .encoder import Batch, GpuSource, SharedCodebook
@@ -25,55 +23,36 @@ from .gpu_memory import Memory
 from .kernel_tables import check_type
 
 
-def sources_of(
-    memory: Memory, tensors: Sequence[Any], levels: Sequence[Any] | None
-) -> tuple[list[GpuSource], DType]:
-    """Return tensors of one type as sources of an encoder, and the type.
+def sources_of(memory: Memory, tensors: Sequence[Any]) -> tuple[list[GpuSource], DType]:
+    """Return tensors of one type as sources of an encoder, without levels, and the type.
 
     Args:
-        memory: the device.
-        tensors: the tensors.
-        levels: a tensor of levels for each, or None.
+        memory: The device.
+        tensors: The tensors, at least one.
 
     Raises:
-        InvalidArgument: there are no tensors, or they or the levels do not fit together.
-        Unsupported: the type is not coded on a device.
+        InvalidArgument: The tensors lie elsewhere, or are of several types.
+        Unsupported: The type is not coded on a device.
     """
-    if not tensors or (levels is not None and len(levels) != len(tensors)):
-        raise InvalidArgument(f"{len(tensors)} tensors and {0 if levels is None else len(levels)} of levels")
     seen = [memory.see(tensor) for tensor in tensors]
     dtype = seen[0][1]
     if any(other is not dtype for _, other, _ in seen):
-        raise InvalidArgument(f"a batch is of one type: {sorted({other.name for _, other, _ in seen})}")
+        raise InvalidArgument(f"tensors must be of one type, not {sorted({other.name for _, other, _ in seen})}")
     check_type(dtype)
-    sources = [GpuSource(bits, math.prod(shape), shape) for bits, _, shape in seen]
-    if levels is not None:
-        sources = [s._replace(levels=memory.levels_of(own, s.n)) for s, own in zip(sources, levels, strict=True)]
-    return sources, dtype
+    return [GpuSource(bits, math.prod(shape), shape) for bits, _, shape in seen], dtype
 
 
-def bit_layout_of(
-    dtype: DType, mantissa_bits: int | None, graded: bool, ladder: Ladder | None, options: EncoderOptions
-) -> BitLayout:
-    """Return which bits of some tensors are kept.
-
-    Args:
-        dtype: type of the tensors.
-        mantissa_bits: mantissa bits to keep, or None.
-        graded: True if there are levels.
-        ladder: the ladder of the levels; that of ``options`` if None.
-        options: options of the encoder.
+def with_levels(memory: Memory, sources: list[GpuSource], levels: Sequence[Any] | None) -> list[GpuSource]:
+    """Return sources with the levels of their values, or as they are if there are none.
 
     Raises:
-        InvalidArgument: arguments that do not go together, or that the type has too few bits for.
+        InvalidArgument: The levels do not fit the sources.
     """
-    if graded and mantissa_bits is not None:
-        raise InvalidArgument("mantissa_bits and levels or optimizer exclude each other")
-    if graded:
-        return bit_layouts.ladder(dtype, ladder or LADDERS[options.ladder][dtype.name])
-    if ladder is not None:
-        raise InvalidArgument("param and ladder need an optimizer or levels")
-    return bit_layouts.lossless(dtype) if mantissa_bits is None else bit_layouts.fixed(dtype, mantissa_bits)
+    if levels is None:
+        return sources
+    if len(levels) != len(sources):
+        raise InvalidArgument(f"levels must be {len(sources)} tensors, one for each that is encoded, not {len(levels)}")
+    return [s._replace(levels=memory.levels_of(own, s.n)) for s, own in zip(sources, levels, strict=True)]
 
 
 def encode(
@@ -90,9 +69,9 @@ def encode(
 
     Args:
         memory: the device.
-        sources: tensors and levels, from :func:`sources_of`.
+        sources: tensors and levels, from :func:`sources_of` and :func:`with_levels`.
         dtype: type of the tensors.
-        bit_layout: which bits are kept, from :func:`bit_layout_of`.
+        bit_layout: which bits are kept.
         nearest: round to nearest; truncate if False.
         codebook: the codebook of all frames; if None one is fitted, which waits for the device.
         options: options of the encoder.
@@ -151,7 +130,7 @@ def decode(
     for group in decoder.decode(memory, [parsed[i] for i in known], [results[i] for i in known]):
         for number in group.failures():
             frame = group.frames[number]
-            place = next(i for i, one in enumerate(parsed) if one is frame)
+            place = next(i for i, other in enumerate(parsed) if other is frame)
             decode_on_host(memory, data[place], results[place], find)
     for i, frame in enumerate(parsed):
         if not frame.decodable:
@@ -161,8 +140,8 @@ def decode(
 
 def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook) -> None:
     """Decode a frame that lies on the device by the host's kernels, into the tensor ``target`` on the device."""
-    (held,) = memory.heads([data], [len(data)])
-    frame = FrameReader(np.ascontiguousarray(held), find)
+    (on_host,) = memory.heads([data], [len(data)])
+    frame = FrameReader(np.ascontiguousarray(on_host), find)
     prelude = frame.prelude
     bits = np.empty(prelude.n_values, prelude.dtype.uint)
     frame.decode_blocks(0, prelude.n_blocks, bits, 1)

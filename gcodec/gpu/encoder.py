@@ -18,7 +18,7 @@ from ..frame.sizes import raw_bytes
 from ..kernels.cuda.assemble import move_blocks, seal_frames
 from ..kernels.cuda.encode import encode_blocks
 from ..kernels.cuda.histogram import MAX_BINS, count_symbols
-from ..kernels.cuda.launch_tables import Output, Tensors
+from ..kernels.cuda.launch_tables import LIMIT, ROOM, Output, Tensors
 from ..kernels.cuda.values import BLOCK, BLOCK_LOG2
 from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
@@ -88,7 +88,7 @@ class Batch:
         faulty = self.memory.fetch(self.faults)
         sizes: list[int] = self.memory.fetch(self.results)[:, 0].tolist()
         if faulty[: len(sizes)].any():
-            raise InvalidArgument("levels: an index that is not in the ladder")
+            raise InvalidArgument("levels must be below the number of levels in the ladder, which some are not")
         return sizes
 
     @property
@@ -212,6 +212,9 @@ def encode(
         container: Container that the frames record.
         target: Memory for the frame of a batch of one: a contiguous tensor of bytes on the device that begins at a
             multiple of 8; or None.
+
+    Raises:
+        InvalidArgument: ``target`` is too small.
     """
     tensors, n_blocks = tensors_of(memory, sources, dtype, shared)
     n = len(sources)
@@ -222,8 +225,11 @@ def encode(
         frames = memory.empty(size // 4, "uint32")
         goal: Any = frames
     else:
+        bound = int(parts[0, LIMIT])
+        if len(target) < bound:
+            raise InvalidArgument(f"out must have at least {bound} bytes, max_frame_bytes, not {len(target)}")
         frames, _ = memory.span([target], "uint32")
-        parts[0, 5] = len(target) & ~7
+        parts[0, ROOM] = len(target) & ~7
         goal = target
     slot_words = 4 + BLOCK * dtype.bits // 32
     out = Output(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..dtypes import BY_NAME, DType
+from ..dtypes import DType
 from ..errors import InvalidArgument
-from ..tensors import check_dimensions, is_torch, kernel_view
+from ..options import check_level_array
+from ..tensors import check_tensor, is_torch, kernel_view
 
 if TYPE_CHECKING:
     import torch
@@ -157,20 +158,19 @@ class TorchMemory:
         import torch
 
         if not is_torch(x) or x.device != self.device:
-            raise InvalidArgument(f"need tensors on {self.device}, all of them")
-        if x.layout != torch.strided or str(x.dtype).removeprefix("torch.") not in BY_NAME:
-            raise InvalidArgument(f"cannot encode a {x.layout} tensor of {x.dtype}; dense ones of {', '.join(BY_NAME)}")
-        check_dimensions(x.ndim)
+            raise InvalidArgument(f"tensors must all be torch tensors on {self.device}")
+        dtype, _ = check_tensor(x)
         with torch.cuda.stream(self.stream):
             dense = x.detach().resolve_neg().contiguous()
-        return dense, BY_NAME[str(x.dtype).removeprefix("torch.")], tuple(x.shape)
+        return dense, dtype, tuple(x.shape)
 
     def levels_of(self, levels: Any, n: int) -> Any:
         """See :class:`Memory`."""
         import torch
 
-        if not is_torch(levels) or levels.dtype != torch.uint8 or levels.device != self.device or levels.numel() != n:
-            raise InvalidArgument(f"levels must be {n} level indices on {self.device}, of torch.uint8")
+        if not is_torch(levels) or levels.device != self.device:
+            raise InvalidArgument(f"levels must be a tensor on {self.device}, where the values are")
+        check_level_array(str(levels.dtype).removeprefix("torch."), levels.numel(), n)
         with torch.cuda.stream(self.stream):
             return levels.contiguous()
 
@@ -181,7 +181,9 @@ class TorchMemory:
         if not is_torch(data):
             return self.send(np.frombuffer(data, np.uint8)).tensor
         if data.dtype != torch.uint8 or data.ndim != 1:
-            raise InvalidArgument(f"a frame is a flat tensor of uint8, not of {data.dtype}, {data.ndim} dimensions")
+            raise InvalidArgument(
+                f"a frame must be a flat tensor of uint8, not of {data.dtype} with {data.ndim} dimensions"
+            )
         with torch.cuda.stream(self.stream):
             here = data.to(self.device).contiguous()
             return here.clone() if here.data_ptr() % 8 else here

@@ -83,16 +83,16 @@ def choose(memory: Memory, requests: Sequence[LevelRequest], policy: Policy) -> 
         Unsupported: There is no rule for the optimizer, or for a type.
     """
     seen = [_see(memory, request, policy) for request in requests]
-    ends = np.cumsum([one.n for one in seen], dtype=np.int64)
+    ends = np.cumsum([tensor.n for tensor in seen], dtype=np.int64)
     out = memory.empty(int(ends[-1]) if requests else 0, "uint8")
     groups: dict[Any, list[int]] = {}
-    for number, one in enumerate(seen):
-        if one.n:
-            groups.setdefault((one.rule, one.types), []).append(number)
+    for number, tensor in enumerate(seen):
+        if tensor.n:
+            groups.setdefault((tensor.rule, tensor.types), []).append(number)
     for (rule, types), numbers in groups.items():
         starts = [int(ends[i]) - seen[i].n for i in numbers]
         _launch(memory, rule, types, [seen[i] for i in numbers], starts, out)
-    return [memory.part(out, int(end) - one.n, int(end)) for one, end in zip(seen, ends, strict=True)]
+    return [memory.part(out, int(end) - tensor.n, int(end)) for tensor, end in zip(seen, ends, strict=True)]
 
 
 def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -> list[OptimizerView]:
@@ -114,49 +114,54 @@ def views_of(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -
 
 
 def _see(memory: Memory, request: LevelRequest, policy: Policy) -> _KernelArguments:
+    """Return a request as kernels take it. Raises InvalidArgument for sizes that differ, Unsupported for types."""
     grad, grad_type, shape = memory.see(request.grad)
     param, param_type, param_shape = memory.see(request.param)
     n = math.prod(shape)
-    found: list[tuple[Any, str]] = [(grad, grad_type.name), (param, param_type.name)]
+    roles: list[tuple[Any, str]] = [(grad, grad_type.name), (param, param_type.name)]
+    sizes = [math.prod(param_shape), n]
     for key, initial in arrays_of(request.known):
         array: Any = request.known.state.get(key)
         if array is None:
-            found.append((None if initial is None else memory.full(n, initial), "float32"))
+            roles.append((None if initial is None else memory.full(n, initial), "float32"))
         else:
             state, state_type, state_shape = memory.see(array)
-            found.append((state, state_type.name))
-            param_shape = state_shape if math.prod(state_shape) != n else param_shape
-    found += [(None, "float32")] * (_ROLES - len(found))
-    if math.prod(param_shape) != n:
-        raise InvalidArgument(f"param, grad and state differ in size: {tuple(param_shape)} instead of {tuple(shape)}")
-    types = tuple(name for _, name in found)
+            roles.append((state, state_type.name))
+            sizes.append(math.prod(state_shape))
+    roles += [(None, "float32")] * (_ROLES - len(roles))
+    if any(size != n for size in sizes):
+        raise InvalidArgument(f"param, grad and state differ in size: {sizes}")
+    types = tuple(name for _, name in roles)
     other = next((name for name in types if name not in _KINDS), None)
     if other is not None:
-        raise Unsupported(f"levels are chosen on CUDA devices from {', '.join(_KINDS)}, not {other}: choose them on "
-                          "the host")
+        raise Unsupported(
+            f"grad, param and state must be of {', '.join(_KINDS)} on CUDA devices, not {other}; "
+            "choose levels on the host"
+        )
     formula = formula_for(request.known, policy, types[0])
-    arrays = tuple(array for array, _ in found)
+    arrays = tuple(array for array, _ in roles)
     return _KernelArguments(formula.kernel, arrays, types, n, float32_terms(formula, policy, types[1], types[0]))
 
 
 def _launch(
     memory: Memory, rule: Any, types: tuple[str, ...], seen: Sequence[_KernelArguments], starts: Sequence[int], out: Any
 ) -> None:
+    """Choose the levels of tensors of the same types by one rule, in one launch: from ``out[starts[i]]`` on each."""
     rows = np.full((len(seen), 10), -1, np.int64)
     arrays = []
     for role, name in enumerate(types):
-        some = [number for number, one in enumerate(seen) if one.arrays[role] is not None]
-        if some:
+        holders = [number for number, tensor in enumerate(seen) if tensor.arrays[role] is not None]
+        if holders:
             width = 32 if _KINDS[name] == WIDE else 16
-            array, places = memory.span([seen[number].arrays[role] for number in some], f"uint{width}")
-            rows[some, role] = places
-        arrays.append(array if some else memory.empty(1, "uint32"))
-    counts = [-(-one.n >> BLOCK_LOG2) for one in seen]
-    constants, thresholds, which = _tables([one.terms for one in seen], rule.n_constants)
-    rows[:, kernels.COUNT] = [one.n for one in seen]
+            array, places = memory.span([seen[number].arrays[role] for number in holders], f"uint{width}")
+            rows[holders, role] = places
+        arrays.append(array if holders else memory.empty(1, "uint32"))
+    counts = [-(-tensor.n >> BLOCK_LOG2) for tensor in seen]
+    constants, thresholds, which = _tables([tensor.terms for tensor in seen], rule.n_constants)
+    rows[:, kernels.COUNT] = [tensor.n for tensor in seen]
     rows[:, kernels.BLOCK_AT] = np.cumsum([0, *counts[:-1]])
     rows[:, kernels.WHICH], rows[:, kernels.OUT] = which, starts
-    rows[:, kernels.TOP] = [0 if one.terms is None else len(one.terms[1]) for one in seen]
+    rows[:, kernels.TOP] = [0 if tensor.terms is None else len(tensor.terms[1]) for tensor in seen]
     owner = np.repeat(np.arange(len(seen), dtype=np.int32), counts)
     tables = (memory.send(array) for array in (rows, owner, constants, thresholds))
     kinds = FloatKinds(*(np.uint32(_KINDS[name]) for name in types))
@@ -166,12 +171,12 @@ def _launch(
 def _tables(terms: Sequence[Terms | None], n_constants: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return the different constants and thresholds, a row each, and the number of the row of every tensor."""
     numbers: dict[Terms | None, int] = {}
-    which = [numbers.setdefault(one, len(numbers)) for one in terms]
+    which = [numbers.setdefault(own, len(numbers)) for own in terms]
     constants = np.zeros((len(numbers), n_constants), np.float32)
     thresholds = np.full((len(numbers), THRESHOLDS), np.inf, np.float32)
-    for one, number in numbers.items():
-        if one is not None:
-            k, exponents = one
+    for distinct, number in numbers.items():
+        if distinct is not None:
+            k, exponents = distinct
             constants[number] = k
             thresholds[number, : len(exponents)] = [math.ldexp(1.0, exponent) for exponent in exponents]
     return constants, thresholds, which
