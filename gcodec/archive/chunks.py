@@ -26,8 +26,15 @@ WORTH_A_BASE = 0.005
 
 
 class Packed(NamedTuple):
-    """A part as it is stored, and the bytes that unpacking it gives; ``lossy`` if these may not be what went in;
-    ``needs_base`` if unpacking it needs the base."""
+    """A part as it is stored.
+
+    Attributes:
+        codec: code of the codec, an index into ``CODECS``.
+        payload: the stored bytes.
+        restored: the bytes that unpacking gives.
+        lossy: True if these may differ from the part.
+        needs_base: True if unpacking needs the base.
+    """
 
     codec: int
     payload: bytes | memoryview

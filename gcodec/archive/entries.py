@@ -17,7 +17,13 @@ DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class Chunk(NamedTuple):
-    """A stored part: the codec, its stored size and the part's size, in bytes."""
+    """A stored part.
+
+    Attributes:
+        codec: code of the codec.
+        stored: stored size in bytes.
+        size: size of the part in bytes.
+    """
 
     codec: int
     stored: int
@@ -26,7 +32,14 @@ class Chunk(NamedTuple):
 
 @dataclass
 class Blob:
-    """A sequence of bytes in chunks. ``offset`` is where its first chunk lies in the archive."""
+    """A sequence of bytes in chunks.
+
+    Attributes:
+        bytes: number of bytes.
+        hash: their hash, 16 hexadecimal digits.
+        chunks: the chunks, in order.
+        offset: where the first chunk lies in the archive.
+    """
 
     bytes: int
     hash: str
@@ -41,8 +54,14 @@ class Blob:
 
 @dataclass
 class SegmentEntry(Blob):
-    """A blob that is a stretch of a file, after ``skip`` verbatim bytes; ``lossy`` if a lossy mode made it; ``base``:
-    the hash of the bytes that it is coded against, if it is."""
+    """A blob that is a stretch of a file.
+
+    Attributes:
+        skip: verbatim bytes before the segment in the file.
+        dtype: the codec's type of its values; None for plain bytes.
+        lossy: True if a lossy mode made it.
+        base: hash of the bytes that it is coded against; None if it has no base.
+    """
 
     skip: int = 0
     dtype: str | None = None

@@ -27,7 +27,13 @@ from .layout import padding
 
 
 class _BlobToRead(NamedTuple):
-    """A blob to be read, what errors call it, and what it is coded against."""
+    """A blob to be read.
+
+    Attributes:
+        blob: the blob.
+        where: name of the blob in errors.
+        base: the bytes that it is coded against, if it is.
+    """
 
     blob: Blob
     where: str
@@ -35,7 +41,15 @@ class _BlobToRead(NamedTuple):
 
 
 class _ChunkToRead(NamedTuple):
-    """A chunk to be unpacked: where it lies in the archive (``at``), where its part begins in its blob."""
+    """A chunk to be unpacked.
+
+    Attributes:
+        at: where the chunk lies in the archive.
+        start: where its part begins in the blob.
+        chunk: the chunk.
+        where: name of the blob in errors.
+        base: the bytes that the blob is coded against, if it is.
+    """
 
     at: int
     start: int

@@ -71,7 +71,7 @@ class Narrow(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """What a rank contributes by sending a ``size``-th of its values in a narrower dtype: ``size`` times that.
+    """A rank's contribution where it sends a ``size``-th of its values in a narrower dtype: ``size`` times that.
 
     Attributes:
         values: The values before they were divided and rounded.

@@ -31,7 +31,16 @@ class FileSegment:
 
 @dataclass(frozen=True)
 class TensorView:
-    """A named view of a segment; ``offset`` and ``stride`` in elements, stride None for row-major."""
+    """A named view of a segment.
+
+    Attributes:
+        name: name of the tensor.
+        dtype: type of its elements.
+        shape: shape of the tensor.
+        segment: number of the segment.
+        offset: first element, counted in elements from the segment's beginning.
+        stride: steps in elements; None for row-major.
+    """
 
     name: str
     dtype: str

@@ -41,7 +41,12 @@ class Inert:
 
 @dataclass(frozen=True)
 class Storage(Inert):
-    """A storage by its key; ``dtype`` None if it is untyped."""
+    """A storage.
+
+    Attributes:
+        key: name of its member in the zip.
+        dtype: type of its elements; None if it is untyped.
+    """
 
     key: str
     dtype: str | None
@@ -49,7 +54,15 @@ class Storage(Inert):
 
 @dataclass(frozen=True)
 class Tensor(Inert):
-    """A tensor on a storage; offset and strides in elements."""
+    """A tensor on a storage.
+
+    Attributes:
+        storage: the storage.
+        dtype: type of its elements.
+        shape: shape of the tensor.
+        offset: first element, counted in elements.
+        stride: steps in elements.
+    """
 
     storage: Storage
     dtype: str
