@@ -66,15 +66,59 @@ def test_parts_of_a_value_are_those_of_plain_integers(kind):
             moved = int(scalar.add_to_head(bits, difference, kind.head_shift, kind.head_mask))
             field = kind.head_mask << kind.head_shift
             assert moved == word & ~field | (head + difference & kind.head_mask) << kind.head_shift
+            replaced = int(scalar.with_head(bits, head + difference & kind.head_mask, kind.head_shift, kind.head_mask))
+            assert replaced == moved
         reference, first, size, number = (int(x) for x in rng.integers((0, -30, 0, 1), (256, 30, 60, 100)))
         offset = head - reference - first & kind.head_mask
         symbol = 0 if word == 0 else number + offset if offset < size else scalar.ESCAPE
         assert int(scalar.symbol_of(bits, reference, kind.head_shift, kind.head_mask, first, size, number)) == symbol
+        relative = np.uint64(first + offset & kind.head_mask)
+        assert int(scalar.head_of_symbol(relative, reference, kind.head_mask)) == head
+        level, sign_bit = np.uint8(7), 1 << kind.bits - 1
+        finite = word & sign_bit - 1 < kind.infinity
+        assert int(scalar.level_of(bits, level, np.uint64(sign_bit), np.uint64(kind.infinity))) == (7 if finite else 0)
         if kind.tail_bits:
             tail = int(scalar.tail_of(bits, kind.bits, kind.tail_bits))
             below = kind.tail_bits - 1
             assert tail == word >> kind.bits - 1 << below | word & (1 << below) - 1
-            assert int(scalar.value_of(bits.dtype.type(head), bits.dtype.type(tail), kind.bits, kind.tail_bits)) == word
+            parts = bits.dtype.type(head), bits.dtype.type(tail), kind.bits, kind.tail_bits
+            assert int(scalar.value_of(*parts)) == word
+            assert int(scalar.value_of_symbol(np.uint8(1), *parts)) == word
+            assert int(scalar.value_of_symbol(np.uint8(0), *parts)) == 0
+            for shift in range(0, kind.tail_bits, 3):
+                item = int(scalar.item_of(bits.dtype.type(tail), np.uint8(shift), 7))
+                assert item == tail >> shift & 7
+                rest = bits.dtype.type(tail & ~(7 << shift))
+                assert int(scalar.with_item(rest, item, np.uint8(shift))) == tail & (1 << kind.bits) - 1 & (
+                    ~(7 << shift) | item << shift)
+
+
+@given(st.integers(0, 1 << 23), st.integers(0, 1 << 14))
+def test_means_and_references_are_those_of_plain_integers(total, number):
+    for integer in (np.uint32, np.uint64):
+        assert int(scalar.mean_of(integer(total), integer(number))) == total // max(number, 1)
+        assert int(scalar.reference_of(integer(total), integer(number))) == max(total - number, 0)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=name_of)
+@given(st.integers(1, 700), st.sampled_from([64, 128, 512]), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_references_of_sub_streams_follow_the_scalar_law(kind, n, stream_len, zeros, seed):
+    rng = np.random.default_rng(seed)
+    values = values_of(kind, rng, n)
+    values[rng.random(n) < zeros] = 0
+    found = np.empty(-(-n // stream_len), np.uint32)
+    base, width = symbols.find_references_from_values(values, stream_len, float_bits_of(kind), found)
+    # The sign is in the head of types of one byte: magnitudes, from the middle on.
+    mask, middle = (kind.head_mask, 0) if kind.tail_bits else (kind.head_mask >> 1, 64)
+    means, numbers = [], []
+    for first in range(0, n, stream_len):
+        stream = values[first:first + stream_len]
+        heads = [np.uint32(scalar.head_of(bits, kind.head_shift, mask)) for bits in stream]
+        numbers.append(np.count_nonzero(stream))
+        means.append(int(scalar.mean_of(np.uint32(sum(heads)), np.uint32(numbers[-1]))) + middle)
+    used = [mean for mean, number in zip(means, numbers, strict=True) if number] or [0]
+    assert (base, width) == (min(used), (max(used) - min(used)).bit_length())
+    assert found.tolist() == [int(scalar.reference_of(np.uint32(mean), np.uint32(base))) for mean in means]
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
@@ -91,8 +135,8 @@ def test_symbols_of_values_follow_the_scalar_law(kind, with_levels, n, stream_le
     scratch.references[:] = rng.integers(0, 5, len(scratch.references))
     symbols.find_symbols_from_values(values, levels, stream_len, float_bits, base, ranges, scratch)
     for i, bits in enumerate(values):
-        s, magnitude = i // stream_len, int(bits) & (1 << kind.bits - 1) - 1
-        level = int(some_levels[i]) if with_levels and magnitude < kind.infinity else 0
+        s, level = i // stream_len, some_levels[i] if with_levels else np.uint8(0)
+        level = int(scalar.level_of(bits, level, np.uint64(1 << kind.bits - 1), np.uint64(kind.infinity)))
         wanted = int(scalar.symbol_of(
             bits, base + int(scratch.references[s]), kind.head_shift, kind.head_mask, int(ranges.first[level]),
             int(ranges.counts[level]), int(ranges.number[level])))
@@ -113,9 +157,10 @@ def test_rounded_values_follow_the_scalar_law(kind, n, with_levels, nearest, pru
     rounding.round_values(values, levels, float_bits_of(kind), settings, chunk, None, out)
     sign_bit, smallest = 1 << kind.bits - 1, kind.smallest_normal
     for i, bits in enumerate(values):
-        drop, magnitude = int(drops[some_levels[i] if with_levels else 0]), int(bits) & sign_bit - 1
+        level, magnitude = some_levels[i] if with_levels else np.uint8(0), int(bits) & sign_bit - 1
+        drop = int(drops[level])
         if kind.bits == 64:
-            drop = drop if magnitude < kind.infinity else int(drops[0])
+            drop = int(drops[scalar.level_of(bits, level, np.uint64(sign_bit), np.uint64(kind.infinity))])
             size = scalar.round_magnitude(np.uint64(magnitude), np.uint64(drop), np.uint64(kind.infinity), nearest)
             wanted = 0 if prune and magnitude < smallest else int(size) | int(bits) & sign_bit
         else:
@@ -159,19 +204,26 @@ class Spec(NamedTuple):
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)
-def test_bins_of_values_follow_the_scalar_law(kind):
+@pytest.mark.parametrize("with_levels", [False, True])
+def test_bins_of_values_follow_the_scalar_law(kind, with_levels):
     rng = np.random.default_rng(kind.bits)
     values, bins = values_of(kind, rng, 333), np.empty(333, np.uint16)
+    levels = rng.integers(0, 6, 333).astype(np.uint8)  # some beyond the last one
     origin, window, center = int(rng.integers(0, 1 << kind.head_bits)), 40, 25
     spec = Spec(kind.head_shift, kind.head_mask, window, center)
-    count.find_bins(values, None, 1, origin, spec, bins)
-    for bits, found in zip(values, bins, strict=True):
+    count.find_bins(values, levels if with_levels else None, 4 if with_levels else 1, origin, spec, bins)
+    for bits, level, found in zip(values, levels, bins, strict=True):
         head = np.uint32(int(bits) >> kind.head_shift & kind.head_mask)
         words = [np.uint32(x) for x in (origin, kind.head_mask, window, center)]
-        assert found == (scalar.bin_of_head(head, *words) if bits else 0)
+        plain = scalar.bin_of_head(head, *words) if bits else 0
         if kind.bits <= 32:
             shift = np.uint32(kind.head_shift)
-            assert found == scalar.bin_of(np.uint32(bits), words[0], shift, *words[1:])
+            assert plain == scalar.bin_of(np.uint32(bits), words[0], shift, *words[1:])
+        if with_levels:
+            assert found == scalar.bin_of_level(np.uint32(plain), level, 3, window)
+            assert found == (plain + window * min(level, 3) if plain > 1 else plain)
+        else:
+            assert found == plain
 
 
 # Dispatch by layout happens in compiled code only. Numba inlines the calls and cannot do that with *args.
@@ -196,7 +248,7 @@ def _merge(data, at, stream_len, float_bits, tables, planes, scratch, out):
     ("float32", True, (16, 7), Tails23)])
 @pytest.mark.parametrize("n", [1, 64, 100, 1000])
 def test_planes_of_whole_tails_are_those_of_the_general_layout(name, wide, widths, layout, n):
-    """The loops of the general layout call scalar.tail_of and value_of one by one."""
+    """The loops of the general layout call scalar.tail_of, item_of and their inverses one by one."""
     kind = next(kind for kind in TYPES if kind.name == name and (kind.head_bits == 9) == wide)
     rng, stream_len = np.random.default_rng(n), 512
     heads = rng.integers(100, 140, n).astype(kind.uint)

@@ -25,7 +25,6 @@ from .jit import kernel
 U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
 I8, I32, I64 = np.int8, np.int32, np.int64
 ESCAPE = 255  #: symbol number of the escape
-NARROW = U32(31)  #: a shift by ``n & NARROW`` is vectorized 32 bits wide: numba's own shifts are of 64 bits
 
 
 def _resized(builder: Any, kind: Any, value: Any, bits: int) -> Any:
@@ -68,13 +67,13 @@ shift_right = _shift("lshr")  #: shift_right(bits, amount): likewise, unsigned
 
 @kernel
 def lesser(a, b):
-    """Return the lesser of two numbers: numba has no ``min`` of unsigned integers for CUDA."""
+    """Return the lesser of two numbers of one type: numba has no ``min`` of unsigned integers for CUDA."""
     return a if a < b else b
 
 
 @kernel
 def greater(a, b):
-    """Return the greater of two numbers."""
+    """Return the greater of two numbers of one type."""
     return a if a > b else b
 
 
@@ -82,6 +81,22 @@ def greater(a, b):
 def word_multiplier(index):
     """Return m(i) of docs/format.md section 3 for the 32-bit word at position ``index``: an odd uint32."""
     return U32(U32(U32(index + 1) * U32(0x9E3779B1)) | U32(1))
+
+
+@kernel
+def level_of(bits, level, sign_bit, infinity):
+    """Return the level that a value of any width is coded with: its own, or 0 where it is not finite.
+
+        bits      s 11111111 mmmmmmm      an infinity or a NaN: level 0
+        others    s eeeeeeee mmmmmmm      ``level``
+
+    Args:
+        bits: The value, an unsigned integer.
+        level: Its level, unsigned; the result has the same type.
+        sign_bit: The value's highest bit.
+        infinity: Bits of +inf of this type.
+    """
+    return level if wrap(bits & ~wrap(sign_bit, bits), bits) < wrap(infinity, bits) else wrap(0, level)
 
 
 @kernel
@@ -168,6 +183,31 @@ def add_to_head(bits, difference, head_shift, head_mask):
 
 
 @kernel
+def with_head(bits, head, head_shift, head_mask):
+    """Return a value of any width with another head: ``value_of(head, tail_of(bits))``.
+
+        bits      s hhhhhhhh mmmmmmm
+        result    s (head)   mmmmmmm
+    """
+    field = shift_left(wrap(head_mask, bits), head_shift)
+    return wrap(wrap(bits & ~field, bits) | wrap(shift_left(wrap(head, bits), head_shift) & field, bits), bits)
+
+
+@kernel
+def mean_of(total, number):
+    """Return the mean of ``number`` heads whose sum is ``total``, rounded down, and 0 of none; both of one unsigned
+    type."""
+    return wrap(total // greater(number, wrap(1, number)), total)
+
+
+@kernel
+def reference_of(mean, base):
+    """Return the reference of a sub-stream with this mean head: how far it lies above the block's base, the min mean of
+    its sub-streams, and 0 where it does not, as that of zeros alone may; both of one unsigned type."""
+    return wrap(mean - base, mean) if mean > base else wrap(0, mean)
+
+
+@kernel
 def symbol_of_head(head, reference, head_mask, first, count, number):
     """Return the symbol of a value by its head alone, as if it were not zero; see :func:`symbol_of`."""
     relative = wrap(head - wrap(reference + first, head), head)
@@ -227,6 +267,23 @@ def bin_of(bits, origin, head_shift, head_mask, window, center):
 
 
 @kernel
+def bin_of_level(number, level, max_level, window):
+    """Return the bin of a value with a level, given its bin as of level 0, in whose type all is computed.
+
+        bin       0      1         2 ... window + 1    window + 2 ... 2 * window + 1    ...
+        values    zeros  outside   heads of level 0    heads of level 1                 heads of max_level
+
+    Args:
+        number: Bin of the value by :func:`bin_of`.
+        level: The value's level; one above ``max_level`` counts as that.
+        max_level: The last level that the histogram has bins for.
+        window: How many bins a level has.
+    """
+    row = lesser(wrap(level, number), wrap(max_level, number))
+    return wrap(number + wrap(wrap(window, number) * row, number), number) if number > 1 else number
+
+
+@kernel
 def tail_of(bits, width, tail_bits):
     """Return sign and low mantissa bits of a value of any type (docs/format.md section 2).
 
@@ -254,6 +311,46 @@ def value_of(head, tail, width, tail_bits):
     mantissa = wrap(shift_left(wrap(1, tail), below) - wrap(1, tail), tail)
     sign = shift_left(shift_right(tail, below), width - 1)
     return wrap(sign | wrap(shift_left(wrap(head, tail), below) | wrap(tail & mantissa, tail), tail), tail)
+
+
+@kernel
+def head_of_symbol(relative, reference, head_mask):
+    """Return the head of a value from its symbol's relative head, computed in the type of ``relative``: the inverse of
+    :func:`symbol_of_head`, modulo the head's width as that is.
+
+    Args:
+        relative: Relative head of the symbol, unsigned.
+        reference: Head that relative heads are counted from.
+        head_mask: Lowest bits, as many as the head has.
+    """
+    return wrap(wrap(relative + wrap(reference, relative), relative) & wrap(head_mask, relative), relative)
+
+
+@kernel
+def value_of_symbol(symbol, head, tail, width, tail_bits):
+    """Return a value from its head and tail by :func:`value_of`, but 0 where the symbol is 0, whatever these are.
+
+    Loops that branch on the symbol, because zeros own no items that could be read, call :func:`value_of` in the branch.
+    """
+    value = value_of(head, tail, width, tail_bits)
+    return value if symbol else wrap(0, tail)
+
+
+@kernel
+def item_of(tail, shift, mask):
+    """Return a plane's item of a tail of any width (docs/format.md section 4).
+
+        tail      s mmmmm iiiiii mmmmm      ``shift`` bits below the item
+        result            . iiiiii          as many as ``mask`` has, which is 0 where the value owns no item
+    """
+    return wrap(shift_right(tail, shift) & wrap(mask, tail), tail)
+
+
+@kernel
+def with_item(tail, item, shift):
+    """Return a tail of any width, which is 0 there so far, with a plane's item ``shift`` bits above its lowest: the
+    inverse of :func:`item_of`."""
+    return wrap(tail | shift_left(wrap(item, tail), shift), tail)
 
 
 @kernel

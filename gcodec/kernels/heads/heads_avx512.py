@@ -18,7 +18,7 @@ from numba import types
 
 from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
-from ..core.scalar import ESCAPE, U8, U32, U64, head_of
+from ..core.scalar import ESCAPE, U8, U32, U64, head_of, mean_of
 from ..core.simd import INDEX, Vector, call, for_range, load, mask_from, slot_for, splat
 from ..core.simd_avx512 import extract_heads, look_up_bytes
 from ..core.vector import look_up_64
@@ -158,7 +158,7 @@ def mean_of_heads(heads, nonzero, begin, n):
     n_groups, n_nonzero = (n + GROUP - 1) >> 6, np.int64(0)
     for k in range(begin >> 6, (begin >> 6) + n_groups):
         n_nonzero += _count(nonzero, k)
-    return _sum(heads, begin, n_groups) // max(n_nonzero, 1), n_nonzero
+    return np.int64(mean_of(U64(_sum(heads, begin, n_groups)), U64(n_nonzero))), n_nonzero
 
 
 @kernel

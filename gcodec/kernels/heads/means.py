@@ -1,7 +1,7 @@
 """The mean head of values that are not zero, which is the reference that their symbols are relative to.
 
     values     s hhhhhhhh mmm     0     s hhhhhhhh mmm    ...
-    mean head  sum of the heads of values that are not zero // their number
+    mean head  sum of the heads of values that are not zero // their number      :func:`scalar.mean_of`
 
 Which reference a block or sub-stream has is the encoder's choice; it is stored (docs/format.md sections 6 and 7).
 """
@@ -16,7 +16,7 @@ from numba import types
 
 from ..core.intrinsics import HAS_SSSE3, intrinsic_step
 from ..core.jit import kernel
-from ..core.scalar import U32, U64, head_of
+from ..core.scalar import U32, U64, head_of, mean_of
 from ..core.simd import INDEX, Vector, for_range, load, slot_for
 from ..core.unaligned import width_of
 
@@ -103,9 +103,9 @@ def mean_head(values, head_shift, head_mask):
             bits = U32(values[i])
             total = U32(total + head_of(bits, head_shift, mask))
             n_nonzero = U32(n_nonzero + U32(bits != U32(0)))
-        return np.int64(total // max(n_nonzero, U32(1))) + middle, np.int64(n_nonzero)
+        return np.int64(mean_of(total, n_nonzero)) + middle, np.int64(n_nonzero)
     sum_64, number_64 = U64(0), U64(0)
     for i in range(len(values)):
         sum_64 += head_of(U64(values[i]), head_shift, head_mask)
         number_64 += U64(values[i] != U64(0))
-    return np.int64(sum_64) // max(np.int64(number_64), 1) + middle, np.int64(number_64)
+    return np.int64(mean_of(sum_64, number_64)) + middle, np.int64(number_64)

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import inlined, kernel
-from ..core.scalar import U8, U32, U64, head_of, symbol_of, symbol_of_head
+from ..core.scalar import U8, U32, U64, head_of, level_of, reference_of, symbol_of, symbol_of_head
 from ..core.unaligned import subarray, width_of
 from ..core.vector import look_up_64, look_up_level
 from ..entropy.encode_streams import STREAM_PAD
@@ -76,7 +76,7 @@ def _subtract_min(min_mean, max_mean, n_streams, references):
     if min_mean > max_mean:  # a block of zeros
         min_mean = max_mean
     for s in range(n_streams):
-        references[s] = max(np.int64(references[s]) - min_mean, 0)
+        references[s] = reference_of(references[s], U32(min_mean))
     width = 0
     while (max_mean - min_mean) >> width:
         width += 1
@@ -187,7 +187,7 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
         result: uint8[n, rounded up to a multiple of 64], symbols.
     """
     n, width, by_level = len(values), width_of(values), ranges.by_level
-    magnitude_mask, infinity = U32((1 << (width - 1)) - 1), U32(float_bits.infinity)
+    sign_bit, infinity = U32(1 << (width - 1)), U32(float_bits.infinity)
     whole = np.int64(0)
     if HAS_AVX512 and width == 16 and n & 63 == 0:
         for i in range(0, n, 64):
@@ -212,7 +212,7 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
     row, first = subarray(chunk, 0, n), subarray(chunk, part, n)
     count, number = subarray(chunk, 2 * part, n), subarray(chunk, 3 * part, n)
     for i in range(n):  # infinities and NaNs are of level 0
-        row[i] = levels[i] if U32(U32(values[i]) & magnitude_mask) < infinity else U8(0)
+        row[i] = level_of(U32(values[i]), levels[i], sign_bit, infinity)
     for i in range(0, n, 64):
         look_up_level(by_level[0], 0, row, i, first, i)
         look_up_level(by_level[1], 0, row, i, count, i)
@@ -228,9 +228,9 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
 def _symbols_with_levels_64(values, levels, float_bits, reference, ranges, result):
     """Find the symbols of one sub-stream's float64 with levels; arguments as of :func:`_symbols_with_levels`."""
     mask, infinity = (1 << float_bits.head_bits) - 1, U64(float_bits.infinity)
-    magnitude_mask = (U64(1) << U64(63)) - U64(1)
+    sign_bit = U64(1) << U64(63)
     for i in range(len(values)):
-        level = U32(levels[i]) if (values[i] & magnitude_mask) < infinity else U32(0)
+        level = level_of(values[i], levels[i], sign_bit, infinity)
         first, count, number = ranges.first[level], ranges.counts[level], ranges.number[level]
         result[i] = U8(symbol_of(values[i], reference, float_bits.head_shift, mask, first, count, number))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512, HAS_SSSE3
 from ..core.jit import kernel
-from ..core.scalar import U32, U64, round_magnitude, round_value
+from ..core.scalar import U32, U64, level_of, round_magnitude, round_value
 from ..core.unaligned import prefetch, subarray, width_of
 from ..core.vector import look_up_level
 
@@ -112,7 +112,7 @@ def _round_64(values, levels, float_bits, rounding, out):
         magnitude = bits & ~sign_bit
         drop = rounding.drops[0]
         if levels is not None:
-            drop = rounding.drops[levels[i]] if magnitude < infinity else drop
+            drop = rounding.drops[level_of(bits, levels[i], sign_bit, infinity)]
         result = round_magnitude(magnitude, U64(drop), infinity, rounding.nearest) | (bits & sign_bit)
         out[i] = U64(0) if rounding.prune and magnitude < U64(float_bits.smallest_normal) else result
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.scalar import U64, tail_of, value_of
+from ..core.scalar import U64, head_of_symbol, item_of, tail_of, value_of_symbol, with_item
 from ..core.unaligned import load_u64, store_u64, width_of
 from ..entropy.encode_streams import STREAM_PAD
 
@@ -40,7 +40,7 @@ def split_general(values, stream_len, float_bits, tables, planes, scratch, out, 
                 symbol = symbols[place + i]
                 owned = U64((mark_of[symbol] >> p) & 1)  # 1 or 0: without a branch, which would often be mispredicted
                 tail = tail_of(U64(values[first + i]), width, tail_bits)
-                item = (tail >> U64(shift[symbol])) & (item_mask * owned)
+                item = item_of(tail, shift[symbol], item_mask * owned)
                 window |= item << filled
                 filled += item_bits * owned
                 store_u64(out, at, window)
@@ -79,7 +79,7 @@ def _merge_plane(data, at, p, stream_len, tables, planes, scratch, n):
             symbol = symbols[place + i]
             owned = U64((mark_of[symbol] >> p) & 1)
             item = (load_u64(data, np.int64(position >> U64(3))) >> (position & U64(7))) & (item_mask * owned)
-            tails[first + i] |= item << U64(shift[symbol])
+            tails[first + i] = with_item(tails[first + i], item, shift[symbol])
             position += item_bits * owned
 
 
@@ -100,8 +100,8 @@ def merge_general(data, at, stream_len, float_bits, tables, planes, scratch, out
         base = U64(scratch.bases[s])
         for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
-            head = (U64(tables.head_of[symbol]) + base) & head_mask
-            out[first + i] = value_of(head, U64(tails[first + i]), width, tail_bits) if symbol else U64(0)
+            head = head_of_symbol(U64(tables.head_of[symbol]), base, head_mask)
+            out[first + i] = value_of_symbol(symbol, head, U64(tails[first + i]), width, tail_bits)
 
 
 @kernel
@@ -114,5 +114,5 @@ def merge_without_planes(stream_len, float_bits, tables, scratch, out):
         base = U64(scratch.bases[s])
         for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
-            head = (U64(tables.head_of[symbol]) + base) & head_mask
+            head = head_of_symbol(U64(tables.head_of[symbol]), base, head_mask)
             out[first + i] = (head << U64(float_bits.head_shift)) if symbol else U64(0)

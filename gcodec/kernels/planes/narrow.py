@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..core.intrinsics import BY_CLASSES, HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import U8, U32, tail_of, value_of
+from ..core.scalar import U8, U32, head_of_symbol, item_of, tail_of, value_of_symbol, with_item
 from ..core.unaligned import subarray, width_of
 from ..core.vector import compress_8, expand_8, look_up_64, pack_6, pack_64, unpack_6, unpack_64
 from ..entropy.encode_streams import STREAM_PAD
@@ -82,14 +82,14 @@ def split_narrow(values, stream_len, tables, planes, scratch, out, at):
             # item_bytes        ?? iiiiii                    of every value, owned or not, and what lies above (?)
             # items         those of them that values own, one behind the other
             if uniform[p] >= 0:
-                right = U32(uniform[p]) & U32(31)
+                right = U32(uniform[p])
                 for i in range(count):
-                    item_bytes[i] = U8(U32(words[i]) >> right)
+                    item_bytes[i] = U8(item_of(U32(words[i]), right, 255))
             else:
                 for i in range(0, count, 64):
                     look_up_64(tables.shift[p], 0, symbols, place + i, item_bytes, i)
                 for i in range(count):
-                    item_bytes[i] = U8(U32(words[i]) >> (U32(item_bytes[i]) & U32(31)))
+                    item_bytes[i] = U8(item_of(U32(words[i]), item_bytes[i], 255))
             k = n_items[p]
             for i in range(0, count, 64):
                 k += compress_8(item_bytes, i, marks, place + i, 1 << p, items[p], k)
@@ -130,15 +130,15 @@ def merge_narrow(data, at, stream_len, tables, planes, scratch, out):
                 k += expand_8(items[p], k, marks, place + i, 1 << p, item_bytes, i)
             n_items[p] = k
             if uniform[p] >= 0:
-                left = U32(uniform[p]) & U32(31)
+                left = U32(uniform[p])
                 for i in range(count):
-                    words[i] |= U32(item_bytes[i]) << left
+                    words[i] = with_item(words[i], item_bytes[i], left)
             else:
                 shifts = subarray(item_bytes, stream_len + GROUP, stream_len + GROUP)
                 for i in range(0, count, 64):
                     look_up_64(tables.shift[p], 0, symbols, place + i, shifts, i)
                 for i in range(count):
-                    words[i] |= U32(item_bytes[i]) << (U32(shifts[i]) & U32(31))
+                    words[i] = with_item(words[i], item_bytes[i], shifts[i])
         for i in range(0, count, 64):
             look_up_64(tables.narrow_head_of, 0, symbols, place + i, item_bytes, i)
         base = U32(scratch.bases[s])
@@ -146,14 +146,12 @@ def merge_narrow(data, at, stream_len, tables, planes, scratch, out):
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         if width_of(out) == 32:
             for i in range(count):
-                head = U32(U32(U32(item_bytes[i]) + base) & U32(255))
-                value = value_of(head, U32(words[i]), 32, 24)
-                result[i] = value if row[i] else U32(0)
+                head = head_of_symbol(U32(item_bytes[i]), base, 255)
+                result[i] = value_of_symbol(row[i], head, U32(words[i]), 32, 24)
         else:
             for i in range(count):
-                head = U32(U32(U32(item_bytes[i]) + base) & U32(255))
-                value = value_of(head, U32(words[i]), 16, 8)
-                result[i] = value if row[i] else U32(0)
+                head = head_of_symbol(U32(item_bytes[i]), base, 255)
+                result[i] = value_of_symbol(row[i], head, U32(words[i]), 16, 8)
 
 
 @kernel

@@ -6,8 +6,8 @@ Every value that is not zero owns one item, its tail (docs/format.md sections 2 
     float32 plane  a a a     -         b b b     c c c         bytes, least significant first
     bfloat16       a         -         b         c
 
-:func:`scalar.tail_of` and :func:`scalar.value_of` cut and join single values. With AVX-512 sub-streams of whole groups
-of 64 go through the vector steps of :mod:`whole_tail_avx512`; the loops here are the path of all else.
+:func:`scalar.tail_of` and :func:`scalar.value_of_symbol` cut and join single values. With AVX-512 sub-streams of whole
+groups of 64 go through the vector steps of :mod:`whole_tail_avx512`; the loops here are the path of all else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import U8, U16, U32, tail_of, value_of
+from ..core.scalar import U8, U16, U32, head_of_symbol, tail_of, value_of_symbol
 from ..core.unaligned import subarray
 from ..core.vector import clear_32, compress_8, compress_32, count_64, expand_8, expand_32, pack_24, unpack_24
 from ..entropy.encode_streams import STREAM_PAD
@@ -116,13 +116,11 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
             for i in range(0, count, 16):
                 k += expand_32(dense, k, symbols, place + i, 255, words, i)
         at += 3 * number
-        head_0 = U32(origin & 255)
         row, result = subarray(symbols, place, count), subarray(out, first, count)
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         for i in range(count):
-            head = U32(U32(U32(row[i]) + head_0) & U32(255))
-            value = value_of(head, U32(words[i]), 32, 24)
-            result[i] = value if row[i] else U32(0)
+            head = head_of_symbol(U32(row[i]), origin, 255)
+            result[i] = value_of_symbol(row[i], head, U32(words[i]), 32, 24)
 
 
 @kernel
@@ -162,10 +160,8 @@ def merge_8(data, at, stream_len, first_head, scratch, out):
             continue
         for i in range(0, count, 64):
             at += expand_8(data, at, symbols, place + i, 255, tails, i)
-        head_0 = U16(origin & 255)
         row, result = subarray(symbols, place, count), subarray(out, first, count)
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         for i in range(count):
-            head = U16(U16(U16(row[i]) + head_0) & U16(255))
-            value = value_of(head, U16(tails[i]), 16, 8)
-            result[i] = value if row[i] else U16(0)
+            head = head_of_symbol(U16(row[i]), origin, 255)
+            result[i] = value_of_symbol(row[i], head, U16(tails[i]), 16, 8)

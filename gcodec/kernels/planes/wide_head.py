@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import U8, U16, U32, tail_of, value_of
+from ..core.scalar import U8, U16, U32, head_of_symbol, item_of, tail_of, value_of, value_of_symbol, with_item
 from ..core.unaligned import load_u16, store_u16, subarray
 from ..core.vector import compress_8, expand_8, pack_7, unpack_7
 from ..entropy.encode_streams import STREAM_PAD
@@ -76,13 +76,11 @@ def merge_7(data, at, stream_len, first_head, scratch, out):
             continue
         for i in range(0, count, 64):
             k += expand_8(seven, k, symbols, place + i, 255, tails, i)
-        head_0 = U16(origin & 511)
         row, result = subarray(symbols, place, count), subarray(out, first, count)
         # The value of zeros, too, and then the choice: LLVM makes no vectors of loops with loads in a branch.
         for i in range(count):
-            head = U16(U16(U16(row[i]) + head_0) & U16(511))
-            value = value_of(head, U16(tails[i]), 16, 7)
-            result[i] = value if row[i] else U16(0)
+            head = head_of_symbol(U16(row[i]), origin, 511)
+            result[i] = value_of_symbol(row[i], head, U16(tails[i]), 16, 7)
 
 
 @kernel
@@ -104,8 +102,8 @@ def split_23(values, stream_len, scratch, out, at):
         for i in range(count):
             if symbols[place + i]:
                 tail = U32(tail_of(U32(values[first + i]), 32, 23))
-                store_u16(out, at + 2 * k, U16(tail >> U32(7)))
-                seven[k] = U8(tail & U32(127))
+                store_u16(out, at + 2 * k, U16(item_of(tail, 7, 0xFFFF)))
+                seven[k] = U8(item_of(tail, 0, 127))
                 k += 1
     return _pack(seven, k, out, at + 2 * k)
 
@@ -127,12 +125,11 @@ def merge_23(data, at, stream_len, first_head, scratch, out):
             for i in range(0, count, 64):
                 k += merge_23_64(data, at + 2 * k, seven, k, symbols, place + i, out, first + i, origin)
             continue
-        head_0 = U32(origin & 511)
         for i in range(count):
             symbol = U32(symbols[place + i])
             value = U32(0)
             if symbol:
-                tail = U32(U32(U32(load_u16(data, at + 2 * k)) << U32(7)) | U32(seven[k]))
-                value = U32(value_of(U32(U32(symbol + head_0) & U32(511)), tail, 32, 23))
+                tail = with_item(U32(seven[k]), load_u16(data, at + 2 * k), 7)
+                value = value_of(head_of_symbol(symbol, origin, 511), tail, 32, 23)
                 k += 1
             out[first + i] = value

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.jit import kernel
-from ..core.scalar import U16, U32, U64, bin_of, bin_of_head, head_of
+from ..core.scalar import U16, U32, U64, bin_of, bin_of_head, bin_of_level, head_of, mean_of
 from ..core.unaligned import fetch_values, subarray, subarray_if_any, width_of
 from ..heads.column_references import fill_columns, remove_columns
 from ..heads.means import mean_head
@@ -86,7 +86,7 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
     if levels is not None:  # each level's window lies behind that of the level before
         max_level = U16(n_levels - 1)
         for i in range(n):
-            result[i] += U16(U16(window) * min(U16(levels[i]), max_level)) if result[i] >= U16(N_SPECIAL) else U16(0)
+            result[i] = bin_of_level(result[i], levels[i], max_level, window)
 
 
 @kernel
@@ -290,7 +290,7 @@ def count_block_in_one_pass(values, first, end, spec, columns, scratch, target):
             total += mean * number
             n_nonzero += number
             min_head, max_head = min(min_head, low), max(max_head, high)
-    base = total // n_nonzero if n_nonzero else -1
+    base = np.int64(mean_of(U64(total), U64(n_nonzero))) if n_nonzero else -1
     if spec.by_block:
         add_rotated(block_counts, min_head, max_head, base, spec, target.by_block)
     return base
@@ -332,7 +332,7 @@ def count_block_in_two_passes(values, levels, first, end, spec, columns, scratch
             total += means[s] * numbers[s]
             n_nonzero += numbers[s]
             s += 1
-    base = total // n_nonzero if n_nonzero else -1
+    base = np.int64(mean_of(U64(total), U64(n_nonzero))) if n_nonzero else -1
     used = subarray(counts, 0, BOTH * len(target.by_stream if spec.by_stream else target.by_block))
     for i in range(len(used)):
         used[i] = U32(0)
