@@ -39,7 +39,13 @@ class BaseBytes(NamedTuple):
 
 
 class BaseSegment(NamedTuple):
-    """A segment of a base: its size in bytes, the codec's type of its values, its hash if there is one."""
+    """A segment of a base.
+
+    Attributes:
+        bytes: size in bytes.
+        dtype: the codec's type of its values; None for plain bytes.
+        hash: its hash, where an archive has one.
+    """
 
     bytes: int
     dtype: str | None
@@ -51,8 +57,10 @@ class Base:
     """An earlier file that another is coded against.
 
     Attributes:
-        name: for people; archives keep it.
-        read: bytes of a segment: its number, start and stop.
+        name: name of the file in messages, which archives keep.
+        tensors: tensors of the file.
+        segments: segments of the file.
+        read: function of a segment's number, start and stop that returns these bytes.
     """
 
     name: str

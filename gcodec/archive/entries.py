@@ -71,7 +71,19 @@ class SegmentEntry(Blob):
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file and how it is restored; ``base`` names the file that it is coded against, if that has a name."""
+    """A file and how it is restored.
+
+    Attributes:
+        path: where the file belongs, ``/`` between components.
+        format: kind of the file, such as ``npy``.
+        exact: True if the restored bytes are those of the original.
+        size: bytes of the restored file.
+        verbatim: the bytes between the segments.
+        segments: the segments, in the order of the file.
+        tensors: the tensors on the segments.
+        container: ``numpy`` or ``torch``, the kind of arrays that were saved; None for files.
+        base: name of the file that it is coded against, if that has a name.
+    """
 
     path: str
     format: str

@@ -17,9 +17,12 @@ SUFFIX = ".gc"
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to archive: where it is (None for standard input) and its path in the archive (empty: by its kind).
+    """A file to archive.
 
-    ``named``: the user named this very file, so that it must be what its name says.
+    Attributes:
+        source: where the file is; None for standard input.
+        path: its path in the archive; empty for one by its kind.
+        named: True if the user named this very file, so that it must be of the kind that its suffix says.
     """
 
     source: Path | None
@@ -29,7 +32,12 @@ class InputFile:
 
 @dataclass(frozen=True)
 class ArchiveJob:
-    """An archive to write: its members and its path, None for standard output."""
+    """An archive to write.
+
+    Attributes:
+        target: path of the archive; None for standard output.
+        members: files that go into it.
+    """
 
     target: Path | None
     members: tuple[InputFile, ...]

@@ -57,7 +57,9 @@ class FilePlan:
     Attributes:
         path: relative path under which an archive keeps the file.
         format: ``npy``, ``npz``, ``safetensors``, ``torch``, ``raw`` or ``bytes``.
+        source: the file's bytes.
         segments: in the order of the file, without overlaps.
+        tensors: the tensors on the segments.
         exact: restoring gives the bytes of the original; False if the file had to be re-made.
         container: ``numpy`` or ``torch`` if the file stands for arrays that a program holds.
         metadata: the file's own key-value pairs (.safetensors).
@@ -99,7 +101,12 @@ class FilePlan:
 
 @dataclass(frozen=True)
 class SegmentViews:
-    """A stretch of values while a file is being taken apart, with the tensors that look at it."""
+    """A stretch of values while a file is being taken apart.
+
+    Attributes:
+        segment: the stretch.
+        views: the tensors on it.
+    """
 
     segment: FileSegment
     views: tuple[TensorView, ...] = ()

@@ -21,7 +21,14 @@ CENTRAL, CENTRAL_CRC = struct.Struct("<4s24xHHH12x"), 16
 
 @dataclass(frozen=True)
 class ZipMember:
-    """A stored (not compressed) member: bytes ``start`` to ``stop`` of the zip, and the places of their CRC-32."""
+    """A stored (not compressed) member of a zip.
+
+    Attributes:
+        name: name of the member.
+        start: first byte of its contents in the zip.
+        stop: the byte after the last one.
+        crc_at: places of their CRC-32 in the zip.
+    """
 
     name: str
     start: int
@@ -31,7 +38,12 @@ class ZipMember:
 
 @dataclass(frozen=True)
 class Zip:
-    """The members of a zip in the order of its directory; ``compressed`` if any of them is."""
+    """The members of a zip.
+
+    Attributes:
+        members: in the order of the directory.
+        compressed: True if any of them is compressed.
+    """
 
     members: tuple[ZipMember, ...]
     compressed: bool

@@ -164,10 +164,13 @@ def uniform_shifts(marks: np.ndarray, shift: np.ndarray) -> np.ndarray:
 def chunks_of(widths: Sequence[int], marks: np.ndarray, shift: np.ndarray, tail_bits: int) -> np.ndarray:
     """Return where chunks lie if all levels take them in the same way (``kernels.planes.narrow_avx512``): int64[12].
 
-    Number of wide planes (0: levels do something else, or a chunk lies across the middle of 24 bits); by how many
-    bits a half plane's items are above the lowest bit of their chunk, or -1; the factors that put the first two chunks
-    into the upper twelve bits, a byte each, and the others into the lower; then uint8[64], for bytes of two tails in a
-    row where their chunks begin.
+    The numbers are, in order:
+
+    0. the number of wide planes; 0 if levels do something else, or a chunk lies across the middle of 24 bits
+    1. by how many bits a half plane's items are above the lowest bit of their chunk, or -1
+    2. the factors that put the first two chunks into the upper twelve bits, a byte each
+    3. the factors that put the other chunks into the lower twelve bits
+    4. to 11. uint8[64]: for the bytes of two tails in a row, where their chunks begin
     """
     n_wide = next((n for n in (len(widths), len(widths) - 1) if n > 0 and _nested(widths, n, marks, shift)), 0)
     starts = [24 - sum(widths[: k + 1]) if k < n_wide else 18 - 6 * k for k in range(4)]
