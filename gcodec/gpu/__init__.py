@@ -49,12 +49,12 @@ def start_batch(
     options: EncoderOptions | None = None,
     out: torch.Tensor | None = None,
 ) -> Batch:
-    """Start to make a frame of each of some CUDA tensors of one type: float32, bfloat16 or float16.
+    """Start to encode CUDA tensors of one type, a frame each: float32, bfloat16 or float16.
 
     Args:
         tensors: CUDA tensors of one device and type.
         mantissa_bits: mantissa bits to keep, as for ``gcodec.encode``.
-        levels: for each tensor one of uint8 and its size on the same device, for near-lossless encoding.
+        levels: a tensor of uint8 of its size, on the same device, for each tensor, for near-lossless encoding.
         ladder: the ladder of ``levels``, as for ``gcodec.encode``.
         rounding: "nearest" or "truncate", as for ``gcodec.encode``.
         codebook: the result of :func:`fresh_codebook` for these or earlier tensors: with it, nothing here waits for the
@@ -130,7 +130,7 @@ def levels_batch(
     in_group: bool = True,
     scale: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Choose the level of every value of some CUDA gradients, by the rule of the optimizer that will use them.
+    """Choose the level of every value of CUDA gradients, by the rule of the optimizer that will use them.
 
     The levels are, bit for bit, those of ``gcodec.truncation.optimizers.levels_for``. Waits for the device once, and
     only where the optimizer counts its steps there (``fused``, ``capturable``).
@@ -166,7 +166,7 @@ def levels_batch(
 
 
 def encode_batch(tensors: Sequence[torch.Tensor], **arguments: Any) -> list[torch.Tensor]:
-    """Return the frames of some CUDA tensors, on their device; waits for the frames' sizes.
+    """Return the frames of CUDA tensors, on their device; waits for the frames' sizes.
 
     Args:
         tensors: CUDA tensors of one device and type.
@@ -183,14 +183,14 @@ def fresh_codebook(
     ladder: Ladder | None = None,
     options: EncoderOptions | None = None,
 ) -> SharedCodebook | None:
-    """Return the codebook that suits some CUDA tensors together; waits for their histogram.
+    """Return the codebook that suits CUDA tensors together; waits for their histogram.
 
     Args:
         tensors: CUDA tensors of one device and type.
         mantissa_bits: as for :func:`start_batch`, and as the tensors will be encoded.
-        levels: likewise.
-        ladder: likewise.
-        options: likewise.
+        levels: as for :func:`start_batch`.
+        ladder: as for :func:`start_batch`.
+        options: as for :func:`start_batch`.
 
     Returns:
         The codebook; None where all values are zero.

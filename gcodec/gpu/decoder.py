@@ -62,10 +62,10 @@ def parse(memory: Memory, frames: Sequence[Any], find: FindCodebook | None = Non
     sizes = [prelude_size(head, len(frame)) for head, frame in zip(heads, frames, strict=True)]
     if any(start > len(head) for (start, _), head in zip(sizes, heads, strict=True)):
         heads = memory.heads(frames, [max(start, HEADER_BYTES) for start, _ in sizes])
-    found = []
+    parsed = []
     for frame, head, (start, size) in zip(frames, heads, sizes, strict=True):
-        found.append(Parsed(frame, *read_start(np.ascontiguousarray(head), start, size, find)))
-    return found
+        parsed.append(Parsed(frame, *read_start(np.ascontiguousarray(head), start, size, find)))
+    return parsed
 
 
 @dataclass(frozen=True)
@@ -122,29 +122,34 @@ def decode(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> 
 
 
 def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> Decoding:
-    prelude = frames[0].prelude
-    dtype = prelude.dtype
+    """Start to decode frames that cut values into planes in the same way, by one launch."""
+    common = frames[0].prelude
+    dtype = common.dtype
     rows = np.zeros((len(frames), 10), np.int64)
     books: list[Codebook] = []
     columns: list[ColumnReferences] = []
-    some = [(frame, target) for frame, target in zip(frames, targets, strict=True) if len(frame.sizes)]
-    words, frame_at = memory.span([frame.data for frame, _ in some], "uint32") if some else (memory.empty(1, "u4"), [])
-    out, out_at = memory.span([target for _, target in some], f"u{dtype.itemsize}") if some else (words, [])
+    filled = [(frame, target) for frame, target in zip(frames, targets, strict=True) if len(frame.sizes)]
+    if filled:
+        words, frame_at = memory.span([frame.data for frame, _ in filled], "uint32")
+        out, out_at = memory.span([target for _, target in filled], f"u{dtype.itemsize}")
+    else:
+        words, frame_at = memory.empty(1, "uint32"), []
+        out, out_at = words, []
     places, first = iter(zip(frame_at, out_at, strict=True)), 0
     for row, frame in zip(rows, frames, strict=True):
-        own = frame.prelude
+        prelude = frame.prelude
         here, there = next(places) if len(frame.sizes) else (0, 0)
-        row[:] = (here, there, own.n_values, first, own.block_log2, own.stream_log2, len(books), len(own.codebooks),
-                  len(columns), len(own.columns))
+        row[:] = (here, there, prelude.n_values, first, prelude.block_log2, prelude.stream_log2,
+                  len(books), len(prelude.codebooks), len(columns), len(prelude.columns))
         first += len(frame.sizes)
-        books += own.codebooks
-        columns += own.columns
+        books += prelude.codebooks
+        columns += prelude.columns
     statuses = memory.send(np.full(max(first, 1), -1, np.int32))
     owner = np.repeat(np.arange(len(frames), dtype=np.int32), [len(frame.sizes) for frame in frames])
     offsets = np.concatenate([frame.offsets for frame in frames])
     sizes = np.concatenate([frame.sizes for frame in frames])
     encoded = EncodedFrames(words, memory.send(rows), memory.send(owner), memory.send(offsets), memory.send(sizes))
-    value_coding = value_coding_of(dtype, len(prelude.levels), len(prelude.widths), None, False)
-    tables = decode_tables(memory, dtype, prelude.widths, prelude.levels, books, columns)
+    value_coding = value_coding_of(dtype, len(common.levels), len(common.widths), None, False)
+    tables = decode_tables(memory, dtype, common.widths, common.levels, books, columns)
     memory.launch(decode_blocks, first, encoded, value_coding, tables, out, statuses)
     return Decoding(memory, statuses, frames)

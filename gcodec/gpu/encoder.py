@@ -142,10 +142,11 @@ def tensors_of(
     """Return a batch as all launches over it take it, on the device, and the number of its blocks."""
     check_type(dtype)
     counts = [-(-source.n >> BLOCK_LOG2) for source in sources]
-    some = [source for source in sources if source.n]
-    values, at = memory.span([s.tensor for s in some], f"uint{dtype.bits}") if some else (memory.empty(1, "uint8"), [])
-    graded = bool(some) and some[0].levels is not None
-    levels, level_at = memory.span([s.levels for s in some], "uint8") if graded else (memory.empty(1, "uint8"), at)
+    filled = [source for source in sources if source.n]
+    nothing: tuple[Any, list[int]] = memory.empty(1, "uint8"), []
+    values, at = memory.span([s.tensor for s in filled], f"uint{dtype.bits}") if filled else nothing
+    graded = bool(filled) and filled[0].levels is not None
+    levels, level_at = memory.span([s.levels for s in filled], "uint8") if graded else (nothing[0], at)
     places, level_places = iter(at), iter(level_at)
     slot_words, first = 4 + BLOCK * dtype.bits // 32, 0
     rows = np.zeros((len(sources), 8), np.int64)

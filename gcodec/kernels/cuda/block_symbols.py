@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
-from ..core.scalar import I32, U8, U32, U64, greater, lesser, spread, symbol_of
+from ..core.scalar import I32, U8, U32, U64, greater, head_of, lesser, spread, symbol_of
 from ..entropy.prefix_code import ESCAPE, NO_CODE
 from .grid import BAND, STRIDE, N, evens, gpu_function, odds
 from .values import BLOCK, value_at
@@ -65,7 +65,7 @@ def find_means(block, log2, heads, numbers, sums):
         begin, total, number = I32(j * STRIDE), U32(0), U32(0)
         for i in range(begin, lesser(I32(begin + STRIDE), block.n)):
             bits, _ = value_at(block, i)
-            total = U32(total + U32(U32(bits >> shift) & mask))
+            total = U32(total + head_of(bits, shift, mask))
             number = U32(number + (U32(1) if bits else U32(0)))
             different = U32(different | U32(bits ^ first))
             if coding.n_levels > U32(1) and U32(block.levels[block.level_at + U64(i)]) >= coding.n_levels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 from ..block.header import CODED_HEADER
-from ..core.scalar import I32, U32, U64, lesser, tail_of
+from ..core.scalar import I32, U32, U64, head_of, lesser, tail_of
 from ..entropy.prefix_code import NO_CODE
 from .block_symbols import MAX, MIN, STREAMS, bit_length
 from .grid import STRIDE, STRIP, THREADS, N, gpu_function, number_in, number_of_item, scan
@@ -128,12 +128,13 @@ def put_codes(block, tables, book, symbols, begin, place, window):
         window: The window's words, shared, uint32.
     """
     pending, filled, coding = U64(0), U32(0), block.coding
+    shift, mask = U32(coding.tail_bits - U32(1)), U32(U32(U32(1) << coding.head_bits) - U32(1))
     for i in range(begin, lesser(I32(begin + STRIDE), block.n)):
         entry = U32(tables.codes[book, U32(symbols[i])])
         length, code = U32(entry & U32(255)), U32(entry >> U32(8))
         if length == U32(NO_CODE):
             value, _ = value_at(block, i)
-            head = U32(U32(value >> U32(coding.tail_bits - U32(1))) & U32(U32(U32(1) << coding.head_bits) - U32(1)))
+            head = head_of(value, shift, mask)
             length = U32(tables.escapes[book, 1])
             code = U32(U32(tables.escapes[book, 0]) | U32(head << length))
             length = U32(length + coding.head_bits)

@@ -66,7 +66,7 @@ class StripItems(NamedTuple):
 
     Attributes:
         even: Number of items in the tile before the strip, of planes 0, 2, 4 and 6.
-        odd: The same number of planes 1, 3, 5 and 7.
+        odd: Number of items in the tile before the strip, of planes 1, 3, 5 and 7.
         masks: Byte p has a bit for each value of the strip that owns an item of plane p.
     """
 
