@@ -45,7 +45,7 @@ class CodedEncoder:
         sizes: np.ndarray,
         rounded: np.ndarray | None,
     ) -> None:
-        bits, dtype, bit_layout = request.values.bits, request.values.dtype, request.bit_layout
+        (bits, dtype, _, _), bit_layout = request.values, request.bit_layout
         levels, self._lossy = bit_layout.levels, bit_layout.lossy
         self._dtype, (self._layout, float_bits, masks) = dtype, _form_of(dtype, bit_layout.widths, levels)
         books, planes = stack(plan.codebooks, bit_layout.widths, masks, dtype.tail_bits, False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from ..dtypes import DType
 from ..format.prelude import Prelude
 from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
@@ -50,7 +52,7 @@ class FrameWriter(NamedTuple):
         """Return the writer of one frame; arguments as for ``encode_values``."""
         bits, dtype, dimensions, container = request.values
         bit_layout, prediction, base = request.bit_layout, plan.prediction, request.base
-        log2 = block_log2(dtype)
+        log2, raw, trial = _block_sizes(dtype)
         block = 1 << log2
         prelude = Prelude(
             dtype,
@@ -75,8 +77,8 @@ class FrameWriter(NamedTuple):
             {kind: BLOCK_KINDS[kind].make_encoder(request, plan, geometry, sizes, rounded) for kind in plan.kinds},
             sizes,
             prelude.bare_bytes + raw_bytes(len(bits), dtype, block),
-            header.BLOCK_HEADER + block * dtype.itemsize,
-            block * 8 + block * (12 + dtype.head_bits) // 8 + 4096,
+            raw,
+            trial,
         )
 
     def blocks(self, begin: int, end: int, out: np.ndarray, at: int, borrowed: Borrowed) -> int:
@@ -160,6 +162,14 @@ class FrameWriter(NamedTuple):
 #: turns at the interpreter; of small arrays so many that each thread has a few parts.
 _MIN_BATCH, _MAX_BATCH, _PARTS = 8, 32, 4
 _seal_prelude = Specialized(seal_prelude)
+
+
+@cache
+def _block_sizes(dtype: DType) -> tuple[int, int, int]:
+    """Return log2 of the values in a block, and the largest number of bytes of a block and of a block's trial."""
+    log2 = block_log2(dtype)
+    block = 1 << log2
+    return log2, header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
 
 
 def _put(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
