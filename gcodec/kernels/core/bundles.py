@@ -24,9 +24,9 @@ class Geometry(NamedTuple):
 class FloatBits(NamedTuple):
     """A value type (docs/format.md section 2).
 
-        bfloat16, with the usual head     s eeeeeeee mmmmmmm
-                                            +--head--+           head_bits = 8, head_shift = 7
-                                          +          +-----+     the tail: sign and mantissa, tail_bits = 8
+        bfloat16     s eeeeeeee mmmmmmm
+        head           +------+             head_bits = 8, head_shift = 7
+        tail         +          +-----+     sign and mantissa, tail_bits = 8
 
     Attributes:
         head_bits: bits of the head.
