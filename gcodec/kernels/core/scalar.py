@@ -351,14 +351,3 @@ def with_item(tail, item, shift):
     """Return a tail of any width, which is 0 there so far, with a plane's item ``shift`` bits above its lowest: the
     inverse of :func:`item_of`."""
     return wrap(tail | shift_left(wrap(item, tail), shift), tail)
-
-
-@kernel
-def spread(mark):
-    """Return bit p of eight as bit 8 p of 64.
-
-        mark       ........ ........ ........ ........ ........ ........ ........ hgfedcba
-        result     .......h .......g .......f .......e .......d .......c .......b .......a
-    """
-    copies = U64(U64(mark) * U64(0x0101010101010101)) & U64(0x8040201008040201)
-    return U64(U64(copies + U64(0x7F7F7F7F7F7F7F7F)) >> U64(7)) & U64(0x0101010101010101)

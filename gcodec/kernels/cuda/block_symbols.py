@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
-from ..core.scalar import I32, U8, U32, U64, greater, head_of, lesser, spread, symbol_of
+from ..core.scalar import I32, U8, U32, U64, head_of, lesser, mean_of, reference_of, symbol_of
 from ..entropy.prefix_code import ESCAPE, NO_CODE
-from .grid import BAND, STRIDE, N, evens, gpu_function, odds
+from .grid import BAND, STRIDE, N, evens, gpu_function, odds, spread
 from .values import BLOCK, value_at
 
 STREAMS = BLOCK >> 6  #: max sub-streams of a block
@@ -65,7 +65,7 @@ def find_means(block, log2, heads, numbers, sums):
         begin, total, number = I32(j * STRIDE), U32(0), U32(0)
         for i in range(begin, lesser(I32(begin + STRIDE), block.n)):
             bits, _ = value_at(block, i)
-            total = U32(total + head_of(bits, shift, mask))
+            total = U32(total + U32(head_of(bits, shift, mask)))
             number = U32(number + (U32(1) if bits else U32(0)))
             different = U32(different | U32(bits ^ first))
             if coding.n_levels > U32(1) and U32(block.levels[block.level_at + U64(i)]) >= coding.n_levels:
@@ -99,7 +99,7 @@ def references_of_block(streams, with_references, sums):
     for s in range(lane, streams.n, N):
         number = U32(streams.bits[s])
         if with_references:
-            heads[s] = U32(U32(heads[s]) // greater(number, U32(1)))
+            heads[s] = U32(mean_of(U32(heads[s]), number))
             if number:
                 cuda.atomic.min(sums, MIN, U32(heads[s]))
                 cuda.atomic.max(sums, MAX, U32(heads[s]))
@@ -109,11 +109,11 @@ def references_of_block(streams, with_references, sums):
             heads[s] = U32(0)
     cuda.syncthreads()
     if not with_references:
-        return U32(U32(sums[HEADS]) // greater(U32(sums[NUMBER]), U32(1))), U32(0)
+        return U32(mean_of(U32(sums[HEADS]), U32(sums[NUMBER]))), U32(0)
     low, high = U32(sums[MIN]), U32(sums[MAX])
     low = lesser(low, high)  # of a block of zeros
     for s in range(lane, streams.n, N):
-        heads[s] = U32(U32(heads[s]) - low) if U32(heads[s]) > low else U32(0)
+        heads[s] = U32(reference_of(U32(heads[s]), low))
     cuda.syncthreads()
     return low, bit_length(U32(high - low))
 

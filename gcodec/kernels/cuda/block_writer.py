@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 from ..block.header import CODED_HEADER
-from ..core.scalar import I32, U32, U64, head_of, lesser, tail_of
+from ..core.scalar import I32, U32, U64, head_of, item_of, lesser, tail_of
 from ..entropy.prefix_code import NO_CODE
 from .block_symbols import MAX, MIN, STREAMS, bit_length
 from .grid import STRIDE, STRIP, THREADS, N, gpu_function, number_in, number_of_item, scan
@@ -134,7 +134,7 @@ def put_codes(block, tables, book, symbols, begin, place, window):
         length, code = U32(entry & U32(255)), U32(entry >> U32(8))
         if length == U32(NO_CODE):
             value, _ = value_at(block, i)
-            head = head_of(value, shift, mask)
+            head = U32(head_of(value, shift, mask))
             length = U32(tables.escapes[book, 1])
             code = U32(U32(tables.escapes[book, 0]) | U32(head << length))
             length = U32(length + coding.head_bits)
@@ -173,7 +173,7 @@ def put_items(value, info, rank, items, coding, tables, window):
             width = U32(tables.widths[p])
             number = number_of_item(items, plane, rank)
             shift = U32(U64(U64(tables.shifts[level]) >> U64(U32(plane << U32(3)))) & U64(255))
-            item = U32(U32(tail >> shift) & U32(U32(U32(1) << width) - U32(1)))
+            item = U32(item_of(tail, shift, U32(U32(U32(1) << width) - U32(1))))
             inside = U32(U32(window.done[p]) & U32(31))
             place = U32(U32(U32(window.parts[p]) << U32(5)) + U32(inside + U32(number * width)))
             put(window.words, place, item, width)

@@ -16,7 +16,7 @@ from ..block.header import (
     RUN_SYMBOL,
     SYMBOL_BYTES,
 )
-from ..core.scalar import I32, U8, U32, U64, lesser, spread
+from ..core.scalar import I32, U8, U32, U64, lesser
 from ..entropy.prefix_code import NO_CODE
 from .block_symbols import (
     DIFFERENT,
@@ -47,6 +47,7 @@ from .grid import (
     number_in,
     odds,
     scan_strips,
+    spread,
     strip_mask,
     weighed,
 )

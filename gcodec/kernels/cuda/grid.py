@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from ..core.scalar import I32, U32, U64, spread, word_multiplier
+from ..core.scalar import I32, U32, U64, word_multiplier
 
 # A block of values is worked through in tiles. Of a tile, each thread first sums what its strip of eight consecutive
 # values needs; a scan over the threads turns the sums into places; then all threads write, value by value.
@@ -148,6 +148,17 @@ def weighed(word, index):
 #     marks of a strip    n7 n6 n5 n4 n3 n2 n1 n0        n_p: values that own an item of plane p, a byte each
 #     evens               00 n6 00 n4 00 n2 00 n0
 #     odds                00 n7 00 n5 00 n3 00 n1
+
+
+@gpu_function
+def spread(mark):
+    """Return bit p of eight as bit 8 p of 64.
+
+        mark       ........ ........ ........ ........ ........ ........ ........ hgfedcba
+        result     .......h .......g .......f .......e .......d .......c .......b .......a
+    """
+    copies = U64(U64(mark) * U64(0x0101010101010101)) & U64(0x8040201008040201)
+    return U64(U64(copies + U64(0x7F7F7F7F7F7F7F7F)) >> U64(7)) & U64(0x0101010101010101)
 
 
 @gpu_function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from ..core.scalar import I32, U32, U64, bin_of, lesser
+from ..core.scalar import I32, U32, U64, bin_of, bin_of_level, mean_of
 from .block_symbols import STREAMS, find_means
 from .grid import N, gpu_kernel
 from .launch_tables import STREAM_LOG2
@@ -50,10 +50,10 @@ def count_symbols(tensors, coding, drops, window, center, counts):
         s = I32(i >> log2)
         bits, number = U32(block.values[block.at + U64(i)]), U32(numbers[s])
         if number:
-            place = bin_of(bits, U32(U32(heads[s]) // number), shift, mask, window, center)
-            if coding.n_levels > U32(1) and place > U32(1):
-                level = lesser(U32(block.levels[block.level_at + U64(i)]), U32(coding.n_levels - U32(1)))
-                place = U32(place + U32(window * level))
+            place = U32(bin_of(bits, U32(mean_of(U32(heads[s]), number)), shift, mask, window, center))
+            if coding.n_levels > U32(1):
+                level = U32(block.levels[block.level_at + U64(i)])
+                place = U32(bin_of_level(place, level, U32(coding.n_levels - U32(1)), window))
             cuda.atomic.add(bins, place, U32(1))
         elif I32(s << log2) == i:
             cuda.atomic.add(bins, 0, U32(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 from ..block.header import CODED_HEADER
-from ..core.scalar import I32, U32, U64, lesser, spread, value_of
+from ..core.scalar import I32, U32, U64, head_of_symbol, lesser, value_of, with_item
 from ..entropy.prefix_code import ESCAPE
 from .block_reader import column_reference
 from .block_writer import ceil_bytes
@@ -21,6 +21,7 @@ from .grid import (
     number_of_item,
     odds,
     scan_strips,
+    spread,
     strip_mask,
 )
 from .launch_tables import MAX_BLOCK_LOG2, MAX_STREAMS
@@ -173,7 +174,8 @@ def tail_at(source, info, rank, items, coding, tables, region):
             number = number_of_item(items, plane, rank)
             item = get(source, U32(U32(region[p]) + U32(number * width)))
             item = U32(item & U32(U32(U32(1) << width) - U32(1)))
-            tail = U32(tail | U32(item << U32(U64(shifts >> U64(U32(plane << U32(3)))) & U64(255))))
+            shift = U32(U64(shifts >> U64(U32(plane << U32(3)))) & U64(255))
+            tail = U32(with_item(tail, item, shift))
     return tail
 
 
@@ -220,11 +222,10 @@ def write_values(source, block, heads, tables, book, coding, region, cells):
                 if symbol == U32(ESCAPE):
                     head = U32(U32(block.out[block.at + U64(i)]) & head_mask)
                 else:
-                    head = U32(heads.base + number_at(source, heads.references, I32(i >> block.log2)))
-                    head = U32(head + U32(info & U32(0xFFFF)))
+                    reference = U32(heads.base + number_at(source, heads.references, I32(i >> block.log2)))
                     if heads.first_value >= 0:
-                        head = U32(head + column_reference(tables, heads, heads.first_value + i))
-                    head = U32(head & head_mask)
+                        reference = U32(reference + column_reference(tables, heads, heads.first_value + i))
+                    head = U32(head_of_symbol(U32(info & U32(0xFFFF)), reference, head_mask))
                 value = value_of(head, tail, coding.width, coding.tail_bits)
             block.out[block.at + U64(i)] = value
         cuda.syncthreads()

@@ -8,7 +8,7 @@ from numba import cuda
 
 from ..block.header import CHECKSUM
 from ..block.header import N_VALUES as VALUES_FIELD
-from ..core.scalar import I32, U32, U64, lesser, round_value
+from ..core.scalar import I32, U32, U64, lesser, level_of, round_value
 from .grid import N, block_number, gpu_function, seed_of, weighed
 from .launch_tables import FIRST_BLOCK, LEVELS, N_VALUES, VALUES
 
@@ -71,8 +71,8 @@ def value_at(block, i):
     """
     bits, level, coding = U32(block.values[block.at + U64(i)]), U32(0), block.coding
     if coding.n_levels > U32(1):
-        level = U32(block.levels[block.level_at + U64(i)])
-        level = U32(level & U32(15)) if U32(bits & U32(coding.sign - U32(1))) < coding.infinity else U32(0)
+        level = U32(U32(block.levels[block.level_at + U64(i)]) & U32(15))
+        level = U32(level_of(bits, level, coding.sign, coding.infinity))
     if coding.lossy:
         drop, first = block.drops[level], block.drops[0]
         bits = U32(round_value(bits, drop, first, coding.sign, coding.infinity, coding.smallest_normal, coding.nearest,
