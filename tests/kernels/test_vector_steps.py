@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from gcodec.dtypes import BY_NAME
-from gcodec.kernels.core import scalar
+from gcodec.kernels.core import floats, scalar
 from gcodec.kernels.core.bundles import Planes, Rounding
 from gcodec.kernels.entropy.encode_streams import STREAM_PAD
 from gcodec.kernels.heads import column_references, symbols
@@ -68,6 +68,11 @@ def test_parts_of_a_value_are_those_of_plain_integers(kind):
             assert moved == word & ~field | (head + difference & kind.head_mask) << kind.head_shift
             replaced = int(scalar.with_head(bits, head + difference & kind.head_mask, kind.head_shift, kind.head_mask))
             assert replaced == moved
+            if kind.tail_bits:
+                tail = scalar.tail_of(bits, kind.bits, kind.tail_bits)
+                with_tail = scalar.value_of(head + difference & kind.head_mask, bits.dtype.type(tail), kind.bits,
+                                            kind.tail_bits)
+                assert replaced == int(with_tail)
         reference, first, size, number = (int(x) for x in rng.integers((0, -30, 0, 1), (256, 30, 60, 100)))
         offset = head - reference - first & kind.head_mask
         symbol = 0 if word == 0 else number + offset if offset < size else scalar.ESCAPE
@@ -91,6 +96,24 @@ def test_parts_of_a_value_are_those_of_plain_integers(kind):
                 rest = bits.dtype.type(tail & ~(7 << shift))
                 assert int(scalar.with_item(rest, item, np.uint8(shift))) == tail & (1 << kind.bits) - 1 & (
                     ~(7 << shift) | item << shift)
+
+
+@njit
+def _widen(bits, kind, out):
+    for i in range(len(bits)):
+        out[i] = floats.widened(bits[i], kind)
+
+
+def test_every_float_of_16_bits_is_widened_exactly():
+    bits, out = np.arange(1 << 16, dtype=np.uint32), np.empty(1 << 16, np.float32)
+    _widen(bits, np.uint32(floats.HALF), out)
+    equal = bits.astype(np.uint16).view(np.float16).astype(np.float32)
+    assert np.array_equal(out, equal, equal_nan=True)
+    assert np.array_equal(np.signbit(out), bits >> 15 != 0)
+    finite = np.isfinite(equal)
+    assert [float(floats.from_half(x)) for x in bits[finite][::7]] == equal[finite][::7].tolist()
+    _widen(bits, np.uint32(floats.BFLOAT16), out)
+    assert np.array_equal(out.view(np.uint32), bits << 16)
 
 
 @given(st.integers(0, 1 << 23), st.integers(0, 1 << 14))

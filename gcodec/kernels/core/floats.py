@@ -18,10 +18,10 @@ from numba.extending import intrinsic
 
 from .jit import kernel
 from .scalar import U32
-from .unaligned import float_from_bits
+from .unaligned import bits_of_float, float_from_bits
 
 WIDE, BFLOAT16, HALF = range(3)  #: kinds of floats: float32, bfloat16, float16
-_TINY = np.float32(2.0**-24)  #: the smallest positive float16
+_MIN_NORMAL_HALF = np.float32(2.0**-14)  #: the smallest float16 that is not denormal
 _LETTERS = {types.float32: "f", types.float64: "d"}
 
 
@@ -91,11 +91,39 @@ def root(typingctx: Any, a: Any) -> Any:
 
 
 @kernel
+def from_bfloat16(bits):
+    """Return the float32 equal to a bfloat16, given its bits, a uint32.
+
+        bfloat16   s eeeeeeee mmmmmmm
+        float32    s eeeeeeee mmmmmmm0000000000000000
+    """
+    return float_from_bits(U32(bits << U32(16)))
+
+
+@kernel
+def from_half(bits):
+    """Return the float32 equal to a finite float16, given its bits, a uint32.
+
+        float16    s    eeeee mmmmmmmmmm
+        float32    s (e + 112) mmmmmmmmmm0000000000000      e > 0
+        denormal   s (0 + 113) mmmmmmmmmm0000000000000      less the 1 above the mantissa that this has too much, 2**-14
+
+    Both are computed and one is chosen, so that loops become vectors. No float32 on the way is denormal, which a
+    processor might take for zero.
+    """
+    magnitude = U32(U32(bits & U32(0x7FFF)) << U32(13))
+    normal = float_from_bits(U32(magnitude + U32(0x38000000)))
+    denormal = minus(float_from_bits(U32(magnitude + U32(0x38800000))), _MIN_NORMAL_HALF)
+    size = normal if magnitude >= U32(0x800000) else denormal
+    return float_from_bits(U32(bits_of_float(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
+
+
+@kernel
 def widened(bits, kind):
     """Return a float as the float32 of equal value.
 
-        bfloat16   s eeeeeeee mmmmmmm        s eeeeeeee mmmmmmm0000000000000000
-        float16    s eeeee mmmmmmmmmm        s (e + 112) mmmmmmmmmm0000000000000    infinity and NaN: e + 224
+        float16    s    11111 mmmmmmmmmm     an infinity or a NaN; all others by :func:`from_half`
+        float32    s 11111111 mmmmmmmmmm0000000000000
 
     Args:
         bits: The float's bits, uint32.
@@ -104,10 +132,8 @@ def widened(bits, kind):
     if kind == U32(WIDE):
         return float_from_bits(bits)
     if kind == U32(BFLOAT16):
-        return float_from_bits(U32(bits << U32(16)))
-    sign, size = U32(U32(bits & U32(0x8000)) << U32(16)), U32(bits & U32(0x7FFF))
-    if size < U32(0x400):  # denormal
-        small = times(np.float32(np.int32(size)), _TINY)
-        return -small if sign else small
-    more = U32(255 - 31 << 23) if size >= U32(0x7C00) else U32(127 - 15 << 23)
-    return float_from_bits(U32(sign | U32(U32(size << U32(13)) + more)))
+        return from_bfloat16(bits)
+    if U32(bits & U32(0x7C00)) == U32(0x7C00):
+        sign = U32(U32(bits & U32(0x8000)) << U32(16))
+        return float_from_bits(U32(sign | U32(U32(bits << U32(13)) | U32(0x7F800000))))
+    return from_half(bits)

@@ -20,7 +20,7 @@ import numpy as np
 from ..core.checksum import checksum
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import inlined, kernel
-from ..core.scalar import U8, U32, U64
+from ..core.scalar import U8, U32, U64, head_of
 from ..core.unaligned import load_u64, prefetch, store_u64, subarray, width_of
 from .prefix_code import ESCAPE, NO_CODE
 
@@ -145,7 +145,7 @@ def _append_code(symbol, value, code, writer, out):
     if length == U64(NO_CODE):
         if code.escape_length == 0:
             return _BitWriter(window, n_bits, np.int64(-1))
-        head = (U64(value) >> U64(code.head_shift)) & U64((1 << code.head_bits) - 1)
+        head = head_of(U64(value), code.head_shift, (1 << code.head_bits) - 1)
         bits = U64(code.escape_code) | (head << U64(code.escape_length))
         length = U64(code.escape_length + code.head_bits)
     window |= bits << n_bits

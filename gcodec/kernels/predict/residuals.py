@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..core.floats import from_bfloat16, from_half
 from ..core.jit import inlined, kernel
 from ..core.scalar import U8, U32
 from ..core.unaligned import bits_of_float, float_from_bits, leading_zeros, subarray, width_of
@@ -48,24 +49,13 @@ def _to_half(bits):
 
 
 @kernel
-def _from_half(bits):
-    """Return the float32 equal to a finite float16."""
-    magnitude = U32(U32(bits & U32(0x7FFF)) << U32(13))
-    normal = float_from_bits(U32(magnitude + U32(0x38000000)))
-    # No float32 on the way is denormal, which a processor might take for zero.
-    denormal = np.float32(float_from_bits(U32(magnitude + U32(0x38800000))) - np.float32(2.0**-14))
-    size = normal if magnitude >= U32(0x800000) else denormal
-    return float_from_bits(U32(bits_of_float(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
-
-
-@kernel
 def as_float(bits, dtype_code):
     """Return the float32 equal to a value of a predictable type, given its bits."""
     if dtype_code == FLOAT32:
         return float_from_bits(U32(bits))
     if dtype_code == BFLOAT16:
-        return float_from_bits(U32(U32(bits) << U32(16)))
-    return _from_half(U32(bits))
+        return from_bfloat16(U32(bits))
+    return from_half(U32(bits))
 
 
 @kernel
