@@ -412,14 +412,14 @@ def read_guarded(side: str, many: bool) -> None:
     from gcodec import codec, tensors
     from gcodec import memory as scratch
     from gcodec.format import codebook, columns, tables
-    from gcodec.frame import decode, encode, writer
+    from gcodec.frame import coded_blocks, decode, encode, predicted_blocks, writer
     from gcodec.plan import codebooks as fitting
     from gcodec.plan import columns as column_fit
     from gcodec.plan import plan, prediction, sampling
 
     guarded: Any = Guarded(side)
-    for module in (writer, codebook, codec, column_fit, columns, decode, encode, fitting, plan, prediction,
-                   scratch, sampling, tables, tensors):
+    for module in (writer, coded_blocks, codebook, codec, column_fit, columns, decode, encode, fitting, plan,
+                   predicted_blocks, prediction, scratch, sampling, tables, tensors):
         if hasattr(module, "np"):
             setattr(module, "np", guarded)      # noqa: B010 - to mypy a module has no such attribute
     n_frames = n_refused = 0

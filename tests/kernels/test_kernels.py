@@ -20,7 +20,6 @@ from numba import njit
 import gcodec
 from gcodec import Ladder
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import decode, writer
 from gcodec.kernels.core import intrinsics, logarithms, scalar, unaligned, vector
 from gcodec.kernels.entropy import encode_streams
 from gcodec.kernels.heads import means, symbols
@@ -30,6 +29,7 @@ from gcodec.memory import float_bits_of, scratch_for
 from gcodec.truncation.reference import round_to_levels
 from tests.support import laws, reference
 from tests.support.cases import BITS_ONLY, CASES, KINDS, Case, Mode, gaussian, modes, promised, specials
+from tests.support.layouts import general_layout
 from tests.support.paths import ROOT
 
 if intrinsics.HAS_AVX512:
@@ -267,21 +267,16 @@ LAYOUT_CASES = [Case(dtype, name) for dtype in ("float32", "bfloat16", "float16"
                  "runs of equal sub-streams", "scale by row", "a block and one")]
 
 
-def use_general_layout(monkeypatch):
-    for room in (writer, decode):
-        monkeypatch.setattr(room, "layout_of", lambda *any_planes: layout_types.GeneralPlanes)
-
-
 @pytest.mark.parametrize("which", LAYOUT_CASES, ids=str)
-def test_all_layouts_of_planes_give_the_same_bytes(which, monkeypatch):
+def test_all_layouts_of_planes_give_the_same_bytes(which):
     names = ("lossless", "half the mantissa", "fine ladder", "uneven ladder")
     chosen = [mode for mode in modes(which.dtype) if mode.name in names]
     fast = [gcodec.encode(which.array(), **mode.arguments(which)) for mode in chosen]
-    use_general_layout(monkeypatch)
-    for mode, frame in zip(chosen, fast, strict=True):
-        arguments = mode.arguments(which)
-        assert gcodec.encode(which.array(), **arguments) == frame
-        laws.assert_same_bits(gcodec.decode(frame), promised(which.kind, which.bits, arguments))
+    with general_layout():
+        for mode, frame in zip(chosen, fast, strict=True):
+            arguments = mode.arguments(which)
+            assert gcodec.encode(which.array(), **arguments) == frame
+            laws.assert_same_bits(gcodec.decode(frame), promised(which.kind, which.bits, arguments))
 
 
 CHUNKED: list[dict[str, Any]] = [{"mantissa_bits": bits} for bits in range(1, 23)]
@@ -291,7 +286,7 @@ CHUNKED += [{"ladder": Ladder(drops)} for drops in ((0, 6, 12, 18), (0, 3), (3, 
 
 @pytest.mark.parametrize("options", CHUNKED, ids=lambda options: str(*options.values()))
 @pytest.mark.parametrize("n", [64, 2_117])
-def test_all_ways_to_cut_tails_into_planes_give_the_same_bytes(options, n, monkeypatch):
+def test_all_ways_to_cut_tails_into_planes_give_the_same_bytes(options, n):
     rng = np.random.default_rng(n)
     x = (rng.standard_normal(n) * np.exp(rng.normal(0, 2, n)) * (rng.random(n) < 0.8)).astype(np.float32)
     x[n // 2 : n // 2 + 200] = 0
@@ -300,9 +295,9 @@ def test_all_ways_to_cut_tails_into_planes_give_the_same_bytes(options, n, monke
         options = options | {"levels": rng.integers(0, len(options["ladder"].drops), n).astype(np.uint8)}
     frame = gcodec.encode(x, **options)
     decoded = gcodec.decode(frame)
-    use_general_layout(monkeypatch)
-    assert gcodec.encode(x, **options) == frame
-    laws.assert_same_bits(gcodec.decode(frame), decoded)
+    with general_layout():
+        assert gcodec.encode(x, **options) == frame
+        laws.assert_same_bits(gcodec.decode(frame), decoded)
 
 
 PROGRAM = """

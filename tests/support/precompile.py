@@ -11,16 +11,13 @@ import multiprocessing as mp
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from unittest.mock import patch
 
 import numpy as np
 
 import gcodec
-from gcodec.frame import writer
-from gcodec.kernels.planes.layout_types import GeneralPlanes
 from tests.support import laws
 from tests.support.cases import KINDS, MULTIPLES, PAIRS, Case, from_floats, modes, typed
+from tests.support.layouts import general_layout
 from tests.support.make_golden import as_base, as_known, read_manifest
 from tests.support.paths import GOLDEN
 
@@ -28,13 +25,6 @@ Types = tuple[str, ...]
 #: Types of one width, whose kernels are the same.
 WIDTHS: tuple[Types, ...] = (
     ("float32",), ("bfloat16", "float16"), ("float64",), ("float8_e4m3fn", "float8_e5m2"))
-
-
-@contextmanager
-def general_layout() -> Iterator[None]:
-    """Split planes of any type as those of no layout of their own are split."""
-    with patch.object(writer, "layout_of", lambda *any_planes: GeneralPlanes):
-        yield
 
 
 def encode_in_all_modes(types: Types) -> None:
