@@ -66,13 +66,11 @@ def test_parts_of_a_value_are_those_of_plain_integers(kind):
             moved = int(scalar.add_to_head(bits, difference, kind.head_shift, kind.head_mask))
             field = kind.head_mask << kind.head_shift
             assert moved == word & ~field | (head + difference & kind.head_mask) << kind.head_shift
-            replaced = int(scalar.with_head(bits, head + difference & kind.head_mask, kind.head_shift, kind.head_mask))
-            assert replaced == moved
             if kind.tail_bits:
                 tail = scalar.tail_of(bits, kind.bits, kind.tail_bits)
                 with_tail = scalar.value_of(head + difference & kind.head_mask, bits.dtype.type(tail), kind.bits,
                                             kind.tail_bits)
-                assert replaced == int(with_tail)
+                assert int(with_tail) == moved
         reference, first, size, number = (int(x) for x in rng.integers((0, -30, 0, 1), (256, 30, 60, 100)))
         offset = head - reference - first & kind.head_mask
         symbol = 0 if word == 0 else number + offset if offset < size else scalar.ESCAPE

@@ -183,17 +183,6 @@ def add_to_head(bits, difference, head_shift, head_mask):
 
 
 @kernel
-def with_head(bits, head, head_shift, head_mask):
-    """Return a value of any width with another head: ``value_of(head, tail_of(bits))``.
-
-        bits      s hhhhhhhh mmmmmmm
-        result    s (head)   mmmmmmm
-    """
-    field = shift_left(wrap(head_mask, bits), head_shift)
-    return wrap(wrap(bits & ~field, bits) | wrap(shift_left(wrap(head, bits), head_shift) & field, bits), bits)
-
-
-@kernel
 def mean_of(total, number):
     """Return the mean of ``number`` heads whose sum is ``total``, rounded down, and 0 of none; both of one unsigned
     type."""
