@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import struct
 import tempfile
@@ -17,6 +18,10 @@ from .source import ByteSource, FileSource, SourceFile
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s22xHH"), 14
 CENTRAL, CENTRAL_CRC = struct.Struct("<4s24xHHH12x"), 16
+
+#: What zipfile and the decompressors raise on damaged zips.
+_DIRECTORY_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError)
+_UNPACKING_ERRORS = (*_DIRECTORY_ERRORS, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Zip:
                 return cls(tuple(ZipMember(info.filename, 0, 0, ()) for info in infos), True)
             places = _directory_entries(source, directory, len(infos))
             return cls(tuple(_member(source, *both) for both in zip(infos, places, strict=True)), False)
-        except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError) as error:
+        except _DIRECTORY_ERRORS as error:
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 
 
@@ -83,9 +88,12 @@ def stored_copy(source: ByteSource, path: str) -> FileSource:
                 fresh = zipfile.ZipInfo(info.filename, info.date_time)
                 with old.open(info) as member, new.open(fresh, "w", force_zip64=info.file_size >= 1 << 31) as copy:
                     shutil.copyfileobj(member, copy, 1 << 20)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError) as error:
+    except BaseException as error:
         target.close()
-        raise Corruption(f"{path}: cannot unpack: {error}") from error
+        # bz2 tells of damage by an OSError without a number; those of the operating system have one.
+        if isinstance(error, _UNPACKING_ERRORS) or (isinstance(error, OSError) and error.errno is None):
+            raise Corruption(f"{path}: cannot unpack: {error}") from error
+        raise
     target.seek(0)
     return FileSource(target)
 

@@ -213,6 +213,29 @@ def test_damaged_zips_raise_gcodec_errors_only(data):
         plan(bytes(whole), "x.bin").close()
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_members_begin_before_the_file_raises_corruption(method):
+    """The end of the directory says that it begins later than it does: zipfile then looks for members before byte 0."""
+    whole = bytearray(ZIP)
+    end = whole.rindex(b"PK\x05\x06")
+    whole[end + 18] = 1                                             # of the directory's place: + 65,536
+    entry = whole.index(b"PK\x01\x02")
+    whole[entry + 10] = method
+    with pytest.raises(Corruption):
+        plan(bytes(whole), "x.npz")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_of_a_zip_that_does_not_decompress_raises_corruption(method):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("x.npy", npy(np.arange(300, dtype=np.float32)))
+    whole = bytearray(stream.getvalue())
+    whole[50:90] = bytes(40)
+    with pytest.raises(Corruption):
+        plan(bytes(whole), "x.npz")
+
+
 ZIP = npz({"x": np.arange(3, dtype=np.float32), "y": np.arange(2)})
 
 

@@ -445,7 +445,7 @@ def test_gradzip_solves_small_systems_as_it_solves_large_ones(monkeypatch, shape
     setting = GradZip(shape[1], relative=relative)
     found = []
     for few in (1 << 30, 0):
-        monkeypatch.setattr(gradzip, "_FEW", few)
+        monkeypatch.setattr(gradzip, "_MAX_KERNEL_PRODUCTS", few)
         found.append(setting._solved(factor))
     assert found[0].dtype == found[1].dtype == dtype
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6 * float(found[1].abs().max()))
