@@ -142,7 +142,7 @@ def encode(
 
 def _is_on_gpu(x: Any) -> bool:
     """Return True for a CUDA tensor; nothing else has torch's attribute, and torch need not be imported to ask."""
-    return getattr(x, "is_cuda", False) is True
+    return type(x) is not np.ndarray and getattr(x, "is_cuda", False) is True
 
 
 def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:
