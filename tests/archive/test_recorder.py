@@ -281,15 +281,18 @@ def test_modules_under_ddp_are_recorded_by_their_own_names(tmp_path):
 
     if not distributed.is_available() or not distributed.is_gloo_available():
         pytest.skip("torch without gloo")
-    meeting_place = (tmp_path / "store").as_uri()
-    distributed.init_process_group("gloo", init_method=meeting_place, rank=0, world_size=1)
-    try:
+    def check() -> None:
         model = DistributedDataParallel(make_model(), gradient_as_bucket_view=True)
         backward(model)
         dump = record(model, make_sgd(model), tmp_path)
         assert dump.names == ("0.weight", "2.weight")
         for name, parameter in model.module.named_parameters():
             assert np.array_equal(dump.grad(name), parameter.grad.numpy())
+
+    meeting_place = (tmp_path / "store").as_uri()
+    distributed.init_process_group("gloo", init_method=meeting_place, rank=0, world_size=1)
+    try:
+        check()     # the model ends here: as the last to hold the group it might wait for Gloo's thread forever
     finally:
         distributed.destroy_process_group()
 
