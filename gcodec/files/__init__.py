@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from ..errors import Corruption, GcodecError, InvalidArgument
 from .elements import numpy_dtype, stored_as
@@ -37,7 +38,9 @@ NOT_ZIP = "kept as plain bytes: not the zip file that torch.save writes since ve
 SUFFIXES = {"npy": ".npy", "npz": ".npz", "safetensors": ".safetensors", "torch": ".pt"}
 
 
-def plan_file(path: str, source: ByteSource, *, dtype: str | None = None) -> FilePlan:
+def plan_file(
+    path: str, source: ByteSource, *, dtype: str | None = None, max_unpacked_bytes: int | None = None
+) -> FilePlan:
     """Return the plan of a file of any kind, told by its content.
 
     Args:
@@ -45,14 +48,17 @@ def plan_file(path: str, source: ByteSource, *, dtype: str | None = None) -> Fil
             and gets a name after its kind.
         source: the file's bytes; read from while the plan is used.
         dtype: the type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
+        max_unpacked_bytes: a compressed ``.npz`` may take so many bytes in a temporary file; 1 MiB and 1032 times its
+            own size if None, which is the most that deflate makes of it.
 
     Raises:
         Corruption: the file says it is of a kind but is malformed.
         Unsupported: a ``.pt`` file that cannot be read without executing it.
+        LimitExceeded: a compressed ``.npz`` is above ``max_unpacked_bytes``.
         InvalidArgument: ``dtype`` does not fit, or the file is an archive already.
     """
     if not path:
-        plan = plan_file("stdin", source, dtype=dtype)
+        plan = plan_file("stdin", source, dtype=dtype, max_unpacked_bytes=max_unpacked_bytes)
         return replace(plan, path="stdin" + SUFFIXES.get(plan.format, ""))
     kind, name = _kind(source), PurePosixPath(path).stem
     if kind == "gc":
@@ -67,17 +73,18 @@ def plan_file(path: str, source: ByteSource, *, dtype: str | None = None) -> Fil
     if kind == "safetensors":
         return plan_safetensors(path, source)
     if kind == "zip":
-        return _plan_zip(path, source, name)
+        return _plan_zip(path, source, name, max_unpacked_bytes)
     torch = PurePosixPath(path).suffix.lower() in TORCH_SUFFIXES
     return assemble(path, "bytes", source, [], note=NOT_ZIP if torch else "")
 
 
 def plan_or_bytes(
-    path: str, source: ByteSource, *, dtype: str | None = None, tolerated: type[GcodecError] = GcodecError
+    path: str, source: ByteSource, *, tolerated: type[GcodecError] = GcodecError, **options: Any
 ) -> FilePlan:
-    """Like :func:`plan_file`, but keep a file that raises ``tolerated`` as plain bytes, with a note."""
+    """Like :func:`plan_file`, with its options, but keep a file that raises ``tolerated`` as plain bytes; the note says
+    why."""
     try:
-        return plan_file(path, source, dtype=dtype)
+        return plan_file(path, source, **options)
     except tolerated as error:
         note = "kept as plain bytes: " + str(error).removeprefix(f"{path}: ")
         return assemble(path or "stdin", "bytes", source, [], note=note)
@@ -94,11 +101,13 @@ def _kind(source: ByteSource) -> str:
     return "safetensors" if looks_like_safetensors(head, source.size) else "bytes"
 
 
-def _plan_zip(path: str, source: ByteSource, name: str) -> FilePlan:
+def _plan_zip(path: str, source: ByteSource, name: str, max_unpacked_bytes: int | None) -> FilePlan:
     archive = Zip.read_from(source, path)
     if is_torch_zip(archive):
         return plan_torch(path, source, archive, name)
-    return plan_npz(path, source, archive) if is_npz(archive) else assemble(path, "bytes", source, [])
+    if is_npz(archive):
+        return plan_npz(path, source, archive, max_unpacked_bytes)
+    return assemble(path, "bytes", source, [])
 
 
 def _plan_raw(path: str, source: ByteSource, name: str, dtype: str) -> FilePlan:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
 from ..dtypes import DTYPES
 
+#: Sizes, offsets and strides are below this (docs/archive.md, section 5).
+MAX_SIZE = 1 << 62
 #: Types the codec takes, with the number of mantissa bits stored: the legal ``dtype`` of a segment.
 FLOATS = {t.name: t.mantissa_bits for t in DTYPES}
 #: Types that numpy has under the same name.
@@ -31,6 +34,7 @@ STORED_AS = {
 TYPE_STRING = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9a-zA-Z]{1,12}\])?")
 
 
+@lru_cache(64)
 def numpy_dtype(name: str) -> np.dtype | None:
     """Return the little-endian numpy type that holds elements of type ``name`` (raw bits where numpy lacks it).
 

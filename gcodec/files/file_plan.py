@@ -137,14 +137,14 @@ def assemble(path: str, format: str, source: ByteSource, pieces: Iterable[Segmen
 
 def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
     """Return views with names that an archive can hold; a name that occurs again gets ``#2``, ``#3`` and so on."""
-    names: set[str] = set()
+    numbers: dict[str, int] = {}  # the last that was given to each name
     result = []
     for view in views:
-        name, number = _sound(view.name), 1
-        while name in names:
-            number += 1
-            name = f"{_sound(view.name)}#{number}"
-        names.add(name)
+        name = given = _sound(view.name)
+        while name in numbers:
+            numbers[given] += 1
+            name = f"{given}#{numbers[given]}"
+        numbers[name] = 1
         result.append(_moved(view, view.segment, name))
     return tuple(result)
 

@@ -16,14 +16,18 @@ def is_npz(archive: Zip) -> bool:
     return bool(archive.members) and all(member.name.endswith(".npy") for member in archive.members)
 
 
-def plan_npz(path: str, source: ByteSource, archive: Zip) -> FilePlan:
+def plan_npz(path: str, source: ByteSource, archive: Zip, max_unpacked_bytes: int | None = None) -> FilePlan:
     """Return the plan of a ``.npz`` file; tensors are named as ``numpy.load`` names them.
+
+    Args:
+        max_unpacked_bytes: limit on the members' sizes if they are compressed, as for :func:`stored_copy`.
 
     Raises:
         Corruption: a member does not unpack, or members overlap.
+        LimitExceeded, Unsupported: unpacking takes too much room.
     """
     if archive.compressed:
-        source = stored_copy(source, path)
+        source = stored_copy(source, path, max_unpacked_bytes)
         plan = plan_npz(path, source, Zip.read_from(source, path))
         return replace(plan, exact=False, note="its members were compressed; they are restored uncompressed")
     pieces = [piece for member in archive.members for piece in _pieces(path, source, member)]

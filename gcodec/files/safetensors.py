@@ -8,7 +8,7 @@ from typing import Any
 
 from ..dtypes import DTYPES
 from ..errors import Corruption, InsufficientData, InvalidArgument
-from .elements import stored_as, width
+from .elements import MAX_SIZE, stored_as, width
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .source import ByteSource
 
@@ -109,7 +109,7 @@ def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...], int]], met
 def _piece(path: str, name: str, entry: object, start: int) -> SegmentViews:
     try:
         code, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]  # type: ignore[index]
-        if not all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, first, last)):
+        if not all(type(n) is int and 0 <= n < MAX_SIZE for n in (*shape, first, last)):
             raise ValueError("sizes and offsets must be integers of at least 0")
         bits = PACKED_BITS.get(code) or 8 * _width(code)
     except (KeyError, TypeError, ValueError) as error:

@@ -46,7 +46,12 @@ class FileSource:
         file.seek(self._base)
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Return a copy of bytes ``start`` to ``stop``; raises InsufficientData if the file has become shorter."""
+        """Return a copy of bytes ``start`` to ``stop``; raises InsufficientData outside, or if the file has become
+        shorter."""
+        if not 0 <= start <= stop <= self.size:
+            raise InsufficientData(
+                f"{self.name}: bytes {start} to {stop} were asked for, but there are {self.size}"
+            )
         buffer = np.empty(stop - start, np.uint8)
         view, at = buffer.data, start
         while at < stop:

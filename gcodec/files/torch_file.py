@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import Unsupported
 from .elements import stored_as, width
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble, row_major
+from .inert_pickle import Budget
 from .source import ByteSource
 from .torch_pickle import Storage, Tensor, named_tensors, read_pickle
 from .zips import Zip, ZipMember
@@ -32,11 +33,11 @@ def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePl
         raise Unsupported(f"{path}: is not laid out as torch.save writes a .pt file")
     prefix = pickle.name.removesuffix(PICKLE)
     members = {member.name.removeprefix(prefix): member for member in archive.members}
-    if (order := members.get("byteorder")) and source.read(order.start, order.stop).tobytes() != b"little":
+    order = members.get("byteorder")
+    if order and source.read(order.start, min(order.stop, order.start + 16)).tobytes() != b"little":
         raise Unsupported(f"{path}: the .pt file is big-endian; only little-endian ones can be read")
     try:
-        root = read_pickle(source.read(pickle.start, pickle.stop).tobytes())
-        tensors = _by_storage(root, name)
+        tensors = _by_storage(source.read(pickle.start, pickle.stop).tobytes(), name)
         pieces = [_piece(members[STORAGE + key], views) for key, views in tensors.items()]
     except (ValueError, KeyError) as error:
         raise Unsupported(f"{path}: {error}") from error
@@ -48,10 +49,12 @@ def _pickle_member(archive: Zip) -> ZipMember | None:
     return members[0] if len(members) == 1 else None
 
 
-def _by_storage(root: object, name: str) -> dict[str, list[tuple[str, Tensor]]]:
+def _by_storage(pickle: bytes, name: str) -> dict[str, list[tuple[str, Tensor]]]:
     """Return the tensors on each storage, in the order of the structure."""
+    budget = Budget(len(pickle))
+    root = read_pickle(pickle, budget)
     tensors: dict[str, list[tuple[str, Tensor]]] = {}
-    for path, tensor in named_tensors(root, name):
+    for path, tensor in named_tensors(root, name, budget):
         tensors.setdefault(tensor.storage.key, []).append((path, tensor))
     return tensors
 

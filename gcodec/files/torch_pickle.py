@@ -1,24 +1,27 @@
 """The pickle in a ``.pt`` file: which tensors it describes, and on which storages. Nothing in it is executed.
 
-The pickle runs on inert stand-ins: every class or function it names, except a few that rebuild tensors and
-containers, is a placeholder that takes any arguments and does nothing. That is stricter than torch's
+The pickle runs on inert stand-ins (``inert_pickle.py``): every class or function it names, except a few that rebuild
+tensors and dictionaries, is a placeholder that takes any arguments and does nothing. That is stricter than torch's
 ``weights_only=True``, needs no torch, and still finds the tensors inside objects of unknown classes.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
-import pickletools
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import DTYPES
-from .elements import width
+from .elements import MAX_SIZE, width
+from .inert_pickle import Budget, BudgetError, Global, Items, Ordered, PickleMachine, stranger
 
-MAX_TENSORS = 1 << 22
+#: Deeper than Python's own pickler goes, unless its limit on recursion was raised.
+MAX_DEPTH = 1000
+#: Keys and paths are cut after so many characters.
+MAX_KEY, MAX_PATH = 1 << 10, 1 << 12
+MAX_DIMENSIONS = 64
+#: Estimate of the bytes that are held for a tensor, name aside, until its archive is written.
+TENSOR_BYTES = 1024
 STORAGES = {
     **{t.torch_storage: t.name for t in DTYPES if t.torch_storage is not None},
     "LongStorage": "int64",
@@ -32,15 +35,8 @@ STORAGES = {
 }
 
 
-class Inert:
-    """An object that keeps its fields: a state that the pickle would set is dropped."""
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class Storage(Inert):
+@dataclass(frozen=True, slots=True)
+class Storage:
     """A storage.
 
     Attributes:
@@ -52,8 +48,8 @@ class Storage(Inert):
     dtype: str | None
 
 
-@dataclass(frozen=True)
-class Tensor(Inert):
+@dataclass(frozen=True, slots=True)
+class Tensor:
     """A tensor on a storage.
 
     Attributes:
@@ -71,113 +67,75 @@ class Tensor(Inert):
     stride: tuple[int, ...]
 
 
-class Stranger:
-    """Stands for an object of any class, or the result of any function: it holds what it was given, with keys."""
+def read_pickle(data: bytes, budget: Budget | None = None) -> object:
+    """Return the object a ``data.pkl`` describes, with :class:`Tensor` for tensors.
 
-    held: list[tuple[object, object]]
-
-    def __new__(cls, *args: object, **kwargs: object) -> Stranger:
-        self = super().__new__(cls)
-        self.held = [*enumerate(args), *kwargs.items()]
-        return self
-
-    def __call__(self, *args: object, **kwargs: object) -> Stranger:
-        return Stranger(*args, **kwargs)
-
-    def __setstate__(self, state: object) -> None:
-        self.held += state.items() if isinstance(state, dict) else [("state", state)]
-
-    def append(self, value: object) -> None:
-        """Keep an item, as a pickle adds it to a list."""
-        self.held.append((len(self.held), value))
-
-    def extend(self, values: Any) -> None:
-        """Keep several items, as a pickle adds them to a list."""
-        for value in values:
-            self.append(value)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.held.append((key, value))
-
-
-class Ordered(OrderedDict[Any, Any]):
-    """``collections.OrderedDict``, without the attributes a state dict hangs on it."""
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-def read_pickle(data: bytes) -> Any:
-    """Return the object a ``data.pkl`` describes, with :class:`Tensor` for tensors and :class:`Stranger` for the
-    unknown.
+    Args:
+        data: the pickle.
+        budget: counts what is held; the one that the pickle's size warrants if None.
 
     Raises:
+        BudgetError: it takes more steps or memory than its size warrants.
         ValueError: malformed, or not to be read safely.
     """
     try:
-        _check_opcodes(data)
-        return _Reader(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"malformed pickle: {error}") from error
-    except (AttributeError, EOFError, OverflowError, RecursionError, MemoryError, ImportError) as error:
+        return PickleMachine(_KNOWN, _storage, budget or Budget(len(data))).run(data)
+    except BudgetError:
+        raise
+    except (ValueError, TypeError, LookupError, MemoryError) as error:
         raise ValueError(f"malformed pickle: {error}") from error
 
 
-def named_tensors(root: object, default: str) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(root: object, default: str, budget: Budget | None = None) -> Iterator[tuple[str, Tensor]]:
     """Yield each tensor under ``root`` with its path (``model/fc.weight``); ``default`` if ``root`` is itself a tensor.
 
     Every container is visited once, so shared and recursive structures end.
 
+    Args:
+        root: what :func:`read_pickle` returned.
+        default: name of a bare tensor.
+        budget: counts what is held, as for :func:`read_pickle`.
+
     Raises:
-        ValueError: an unreasonable number of tensors.
+        BudgetError: containers are too deep in each other, or the tensors are too many.
     """
+    budget = budget or Budget(0)
     seen: set[int] = set()
-    count = 0
-    stack: list[tuple[str, object]] = [("", root)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, Tensor):
-            count += 1
-            if count > MAX_TENSORS:
-                raise ValueError(f"there are more than {MAX_TENSORS} tensors")
-            yield path or default, value
-        elif id(value) not in seen and (children := list(_children(value))):
-            seen.add(id(value))
-            stack += [(f"{path}/{key}" if path else key, child) for key, child in reversed(children)]
+    levels: list[tuple[str, Iterator[tuple[object, object]]]] = [("", iter([("", root)]))]
+    while levels:
+        above, children = levels[-1]
+        for key, value in children:
+            if isinstance(value, Tensor):
+                path = _path(above, key)
+                budget.spend(TENSOR_BYTES + 8 * len(path))
+                yield path or default, value
+            elif isinstance(value, Items | tuple) and id(value) not in seen:
+                seen.add(id(value))
+                levels.append((_path(above, key), iter(_children(value))))
+                break
+        else:
+            levels.pop()
+        if len(levels) > MAX_DEPTH:
+            raise BudgetError(f"more than {MAX_DEPTH} containers are in each other, at {levels[-1][0][:80]!r}")
 
 
-def _children(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        yield from ((_key(key), child) for key, child in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((str(index), child) for index, child in enumerate(value))
-    elif isinstance(value, Stranger):
-        yield from ((_key(key), child) for key, child in value.held)
+def _children(value: Items | tuple[object, ...]) -> Iterable[tuple[object, object]]:
+    return value.pairs if isinstance(value, Items) else enumerate(value)
 
 
-def _key(key: object) -> str:
-    return str(key)[:1024] if isinstance(key, str | int | float | bool | None) else "?"
+def _path(above: str, key: object) -> str:
+    name = str(key)[:MAX_KEY] if isinstance(key, str | int | float | bool | None) else "?"
+    return (f"{above}/{name}" if above else name)[:MAX_PATH]
 
 
-def _check_opcodes(data: bytes) -> None:
-    """Refuses what would make the unpickler allocate more than the data warrants, or run for long."""
-    for opcode, argument, _ in pickletools.genops(data):
-        memo = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
-        if memo and not 0 <= int(str(argument)) <= len(data):
-            raise ValueError(f"memo slot {argument} is out of range")
-        if opcode.name in ("EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "INST", "OBJ"):
-            raise ValueError(f"opcode {opcode.name} is not allowed")
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        return _KNOWN.get((module, name)) or type(name, (Stranger,), {"__module__": module})
-
-    def persistent_load(self, pid: Any) -> Storage:
-        kind, type_, key = pid[0], pid[1], pid[2]
-        if kind != "storage" or not isinstance(type_, type) or not isinstance(key, str):
-            raise ValueError(f"a persistent id must be of kind 'storage', not {kind!r}")
-        return Storage(key, STORAGES.get(type_.__name__))
+def _storage(pid: object) -> Storage:
+    """Return what a persistent id stands for: ("storage", type, key, device, number of elements)."""
+    if not isinstance(pid, tuple) or len(pid) < 3:
+        raise ValueError("a persistent id must be a tuple of at least 3")
+    kind, type_, key = pid[:3]
+    if kind != "storage" or not isinstance(type_, Global) or not isinstance(key, str):
+        raise ValueError("a persistent id must be of kind 'storage', with a type and a key")
+    return Storage(key, STORAGES.get(type_.name))
 
 
 def _rebuild_tensor(storage: Storage, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
@@ -187,37 +145,48 @@ def _rebuild_tensor(storage: Storage, offset: int, size: Any, stride: Any, *rest
 
 
 def _rebuild_tensor_v3(
-    storage: Storage, offset: int, size: Any, stride: Any, grad: bool, hooks: object, dtype: type, *rest: object
+    storage: Storage, offset: int, size: Any, stride: Any, grad: bool, hooks: object, dtype: object, *rest: object
 ) -> Tensor:
     """Do what ``torch._utils._rebuild_tensor_v3`` does, for types that have no storage class of their own."""
-    return _tensor(storage, dtype.__name__, offset, size, stride)
+    return _tensor(storage, dtype.name if isinstance(dtype, Global) else "", offset, size, stride)
 
 
 def _tensor(storage: object, dtype: str, offset: int, size: Any, stride: Any) -> Tensor:
-    numbers = (offset, *size, *stride)
-    if not isinstance(storage, Storage) or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
-        raise ValueError("a tensor's offset, sizes and strides must be integers of at least 0")
-    if len(size) != len(stride) or len(size) > 64 or width(dtype) is None:
+    if not isinstance(storage, Storage) or not isinstance(size, tuple) or not isinstance(stride, tuple):
+        raise TypeError("a tensor must be of a storage, an offset, sizes and strides")
+    if len(size) != len(stride) or len(size) > MAX_DIMENSIONS or width(dtype) is None:
         raise ValueError(f"a tensor of type {dtype} with {len(size)} sizes and {len(stride)} strides cannot be read")
-    return Tensor(storage, dtype, tuple(size), offset, tuple(stride))
+    if not all(type(n) is int and 0 <= n < MAX_SIZE for n in (offset, *size, *stride)):
+        raise ValueError("a tensor's offset, sizes and strides must be integers of at least 0 and below 2^62")
+    return Tensor(storage, dtype, size, offset, stride)
 
 
 def _rebuild_parameter(data: object, *rest: object) -> object:
     return data
 
 
-def _rebuild_from_type(function: Callable[..., object], type_: object, args: Any, *rest: object) -> object:
+def _rebuild_from_type(function: object, type_: object, args: object, *rest: object) -> object:
     """Do what ``torch._tensor._rebuild_from_type_v2`` does, for subclasses of tensors: (function, type, arguments,
     state)."""
-    return function(*args)
+    if not isinstance(function, Global) or not isinstance(args, tuple):
+        raise TypeError("a tensor's subclass must be rebuilt by a function of a tuple")
+    known = _KNOWN.get((function.module, function.name))
+    if known is _rebuild_from_type:
+        raise ValueError("a tensor's subclass cannot be of another subclass")
+    return (known or stranger)(*args)
 
 
-_KNOWN: dict[tuple[str, str], Any] = {
+def _ordered(*args: object) -> Items:
+    """Return an OrderedDict: an empty one, which later steps of the pickle fill."""
+    return stranger(*args) if args else Ordered()
+
+
+_KNOWN: dict[tuple[str, str], Callable[..., object]] = {
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor_v3,
     ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _rebuild_parameter,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
-    ("collections", "OrderedDict"): Ordered,
+    ("collections", "OrderedDict"): _ordered,
 }

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import lzma
 import shutil
 import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
-from ..errors import Corruption
+from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
 from .source import ByteSource, FileSource, SourceFile
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
-LOCAL, LOCAL_CRC = struct.Struct("<4s22xHH"), 14
-CENTRAL, CENTRAL_CRC = struct.Struct("<4s24xHHH12x"), 16
+LOCAL, LOCAL_CRC = struct.Struct("<4s10xI8xHH"), 14
+CENTRAL, CENTRAL_CRC = struct.Struct("<4s12xI8xHHH12x"), 16
+#: The directory is read in blocks of so many bytes.
+DIRECTORY_BLOCK = 1 << 16
+#: Unless the caller allows more, a zip may unpack to 1 MiB and so many times its size: the most that deflate makes of
+#: a byte, and deflate is all that numpy writes.
+MAX_UNPACKED_PER_BYTE = 1032
+#: LZMA keeps so many of the last bytes in memory; the highest preset of xz asks for as many.
+MAX_LZMA_DICTIONARY = 1 << 26
 
-#: What zipfile and the decompressors raise on damaged zips.
-_DIRECTORY_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError)
-_UNPACKING_ERRORS = (*_DIRECTORY_ERRORS, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+#: What zipfile and sources raise on damaged zips.
+_DIRECTORY_ERRORS = (
+    zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, InsufficientData
+)
 
 
 @dataclass(frozen=True)
@@ -72,54 +78,89 @@ class Zip:
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 
 
-def stored_copy(source: ByteSource, path: str) -> FileSource:
+def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = None) -> FileSource:
     """Return a zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
+
+    Args:
+        source: the zip.
+        path: name of the zip in errors.
+        max_unpacked_bytes: limit on the sum of the members' sizes; 1 MiB and 1032 times the zip's size if None.
 
     Raises:
         Corruption: a member does not decompress.
+        LimitExceeded: the members are larger than the limit.
+        Unsupported: a member needs too much memory to be decompressed.
     """
+    limit = (1 << 20) + MAX_UNPACKED_PER_BYTE * source.size if max_unpacked_bytes is None else max_unpacked_bytes
     target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
     try:
         with (
             zipfile.ZipFile(cast(IO[bytes], SourceFile(source))) as old,
             zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new,
         ):
+            unpacked = sum(info.file_size for info in old.infolist())  # zipfile gives no more of a member than this
+            if unpacked > limit:
+                raise LimitExceeded(
+                    f"{path}: its compressed members unpack to {unpacked} bytes, above the limit of {limit};"
+                    " max_unpacked_bytes allows more, for gcodec compress --max-unpacked-bytes"
+                )
             for info in old.infolist():
+                _check_dictionary(source, info, path)
                 fresh = zipfile.ZipInfo(info.filename, info.date_time)
+                # of other methods than deflate zipfile unpacks all that it reads at once
+                step = 1 << 20 if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 1 << 12
                 with old.open(info) as member, new.open(fresh, "w", force_zip64=info.file_size >= 1 << 31) as copy:
-                    shutil.copyfileobj(member, copy, 1 << 20)
+                    shutil.copyfileobj(member, copy, step)
     except BaseException as error:
         target.close()
-        # bz2 tells of damage by an OSError without a number; those of the operating system have one.
-        if isinstance(error, _UNPACKING_ERRORS) or (isinstance(error, OSError) and error.errno is None):
-            raise Corruption(f"{path}: cannot unpack: {error}") from error
-        raise
+        # There is no list of what decompressors raise. Errors of the operating system have a number; bz2's have none.
+        ours = isinstance(error, MemoryError | LimitExceeded | Unsupported)
+        if ours or not isinstance(error, Exception) or getattr(error, "errno", None) is not None:
+            raise
+        raise Corruption(f"{path}: cannot unpack: {error}") from error
     target.seek(0)
     return FileSource(target)
 
 
-def _directory_entries(source: ByteSource, at: int, count: int) -> Iterator[int]:
-    """Yield the places of the entries of the central directory."""
+def _check_dictionary(source: ByteSource, info: zipfile.ZipInfo, path: str) -> None:
+    """Raises Unsupported if a member asks for too much memory, which LZMA takes without a limit."""
+    if info.compress_type != zipfile.ZIP_LZMA:
+        return
+    _, _, *lengths = LOCAL.unpack(source.read(info.header_offset, info.header_offset + LOCAL.size).tobytes())
+    size = _u32(source, info.header_offset + LOCAL.size + sum(lengths) + 5)  # after a version, a length and a byte
+    if size > MAX_LZMA_DICTIONARY:
+        raise Unsupported(
+            f"{path}: {info.filename!r} is compressed with an LZMA dictionary of {size} bytes; the limit is"
+            f" {MAX_LZMA_DICTIONARY}"
+        )
+
+
+def _directory_entries(source: ByteSource, at: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield the places of the entries of the central directory, and the checksums in them."""
+    start, block = at, b""
     for _ in range(count):
-        magic, *lengths = CENTRAL.unpack(source.read(at, at + CENTRAL.size).tobytes())
+        if at + CENTRAL.size > start + len(block):
+            start, block = at, source.read(at, min(at + DIRECTORY_BLOCK, source.size)).tobytes()
+        magic, crc, *lengths = CENTRAL.unpack_from(block, at - start)
         if magic != b"PK\x01\x02":
             raise ValueError(f"no directory entry at byte {at}")
-        yield at
+        yield at, crc
         at += CENTRAL.size + sum(lengths)
 
 
-def _member(source: ByteSource, info: zipfile.ZipInfo, entry: int) -> ZipMember:
+def _member(source: ByteSource, info: zipfile.ZipInfo, entry: tuple[int, int]) -> ZipMember:
     local = info.header_offset
-    magic, *lengths = LOCAL.unpack(source.read(local, local + LOCAL.size).tobytes())
+    magic, crc, *lengths = LOCAL.unpack(source.read(local, local + LOCAL.size).tobytes())
     start = local + LOCAL.size + sum(lengths)
     stop = start + info.file_size
     if magic != b"PK\x03\x04" or stop > source.size or info.compress_size != info.file_size:
         raise ValueError(f"member {info.filename!r} is not where the directory says")
-    candidates = [local + LOCAL_CRC, entry + CENTRAL_CRC]
+    written = [(local + LOCAL_CRC, crc), (entry[0] + CENTRAL_CRC, entry[1])]
     if info.flag_bits & 8:  # a data descriptor, with or without its own magic
         signed = source.read(stop, min(stop + 4, source.size)).tobytes() == b"PK\x07\x08"
-        candidates.append(stop + 4 if signed else stop)
-    return ZipMember(info.filename, start, stop, tuple(at for at in candidates if _u32(source, at) == info.CRC))
+        at = stop + 4 if signed else stop
+        written.append((at, _u32(source, at)))
+    return ZipMember(info.filename, start, stop, tuple(at for at, crc in written if crc == info.CRC))
 
 
 def _u32(source: ByteSource, at: int) -> int:
