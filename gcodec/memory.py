@@ -130,30 +130,16 @@ class BytesBuilder:
         array: uint8[size], the memory to write to. Not to be used after :meth:`finish`.
     """
 
-    _bytes: Any = None
-
     def __init__(self, size: int) -> None:
-        self._api = _api
-        if self._api is None:
-            self.array = np.empty(size, np.uint8)
-            return
-        self._bytes = ctypes.c_void_p(self._api.new(None, size))
-        start = self._api.start(self._bytes)
-        self.array = np.asarray(_Memory(start, size))
-        if size >= _LARGE_PAGES_FROM:
-            _ask_for_large_pages(start, size)
+        self._memory = None if _api is None else _BytesMemory(_api, size)
+        self.array = np.empty(size, np.uint8) if self._memory is None else np.asarray(self._memory)
 
     def finish(self, size: int) -> bytes:
         """Return the first ``size`` bytes as a bytes object; the rest goes back to the system."""
-        if self._api is None:
+        if self._memory is None:
             return self.array[:size].tobytes()
         del self.array
-        self._api.resize(ctypes.byref(self._bytes), size)
-        return ctypes.cast(self._bytes, ctypes.py_object).value
-
-    def __del__(self) -> None:
-        if self._bytes and self._api is not None:
-            self._api.release(self._bytes)
+        return self._memory.cut(size)
 
 
 def _ask_for_large_pages(start: int, size: int) -> None:
@@ -170,13 +156,35 @@ if sys.platform == "linux" and hasattr(mmap, "MADV_HUGEPAGE"):
     _madvise.argtypes, _madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
 
 
-class _Memory:
-    """Memory at an address, which numpy sees as uint8[size] by its documented ``__array_interface__``."""
+class _BytesMemory:
+    """The memory of a bytes object, which numpy sees as uint8[size] by its documented ``__array_interface__``. It lives
+    as long as arrays of it do: after an interrupt, other threads may still write to them.
 
-    def __init__(self, address: int, size: int) -> None:
+    Args:
+        api: CPython's functions.
+        size: Size in bytes.
+    """
+
+    _bytes: Any = None
+
+    def __init__(self, api: _PythonApi, size: int) -> None:
+        self._api = api
+        self._bytes = ctypes.c_void_p(api.new(None, size))
+        start = api.start(self._bytes)
         self.__array_interface__: dict[str, Any] = {
-            "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3
+            "shape": (size,), "typestr": "|u1", "data": (start, False), "version": 3
         }
+        if size >= _LARGE_PAGES_FROM:
+            _ask_for_large_pages(start, size)
+
+    def cut(self, size: int) -> bytes:
+        """Return the first ``size`` bytes as a bytes object; nothing is to be written any more."""
+        self._api.resize(ctypes.byref(self._bytes), size)
+        return ctypes.cast(self._bytes, ctypes.py_object).value
+
+    def __del__(self) -> None:
+        if self._bytes:
+            self._api.release(self._bytes)
 
 
 # Scratch of the kernels

@@ -21,10 +21,11 @@ from .format.modes import BitLayout
 from .frame.decode import FrameReader
 from .frame.encode import encode_values, plan_for
 from .kernels.sample import code_costs
-from .options import EncoderOptions, Precision
+from .options import EncoderOptions, Precision, checked_options
 from .plan.codebooks import bin_costs, from_histogram, n_bins_of, window_of
 from .plan.request import EncodeRequest, FixedCodebooks
 from .tensors import Values, values_of
+from .threads import check_threads
 
 _FIRST_ID = 256  #: ids below belong to the codebooks that come with gcodec
 
@@ -93,7 +94,7 @@ class CodebookCycle:
             raise InvalidArgument(f"trigger must be more than 0 bits per symbol, not {trigger}")
         self.head_bits, self.n_levels = head_bits, n_levels
         self.interval, self.trigger = interval, trigger
-        self.options = options or EncoderOptions()
+        self.options = checked_options(options)
         _, self.center = window_of(n_levels)
         self.histogram = np.zeros(n_bins_of(n_levels), np.uint64)
         self.step = 0
@@ -200,8 +201,9 @@ class Encoder:
         options: EncoderOptions | None = None,
         threads: int | None = None,
     ) -> None:
+        check_threads(threads)
         self.interval, self.trigger, self.threads = interval, trigger, threads
-        self.options = options or EncoderOptions()
+        self.options = checked_options(options)
         self.nearest = Precision(rounding=rounding).is_nearest(self.options)
         self.step = 0
         self.cycle: CodebookCycle | None = None

@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+import operator
 import os
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition, local
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import InvalidArgument
 
 _MIN_VALUES_DEFAULT = 1 << 21  #: smaller arrays are coded on the calling thread, unless the caller asks for threads,
 _MIN_VALUES = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
 _MAX_THREADS = 64
-_pool: ThreadPoolExecutor | None = None
-_here = local()  #: its attribute ``submitting``: this thread is inside the pool's own locks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class _Pool(NamedTuple):
+    """Threads that make calls for all callers; they end with the process.
+
+    A ThreadPoolExecutor would do, but for Ctrl-C: its locks are taken in Python, and an interrupt there leaves them
+    locked for good. Everything here is one step of the interpreter's.
+
+    Attributes:
+        calls: What is to be done.
+        started: An entry for each thread.
+        idle: An entry for each thread that waits for something to do, about.
+    """
+
+    calls: SimpleQueue[_Helper]
+    started: list[None]
+    idle: list[None]
+
+    def submit(self, helper: _Helper) -> None:
+        """Have a call made, sooner or later, or not at all if no thread can be started."""
+        if self.calls.qsize() >= len(self.idle) and len(self.started) < min(os.cpu_count() or 1, _MAX_THREADS):
+            try:
+                start_new_thread(self._serve, ())
+                self.started.append(None)
+            except RuntimeError:  # no more threads are available, or the interpreter is shutting down
+                if not self.started:
+                    return
+        self.calls.put(helper)
+
+    def _serve(self) -> None:
+        while True:
+            self.idle.append(None)
+            helper = self.calls.get()
+            self.idle.pop()
+            helper.run()
+            del helper  # and with it the caller's memory
+
+
+def _new_pool() -> _Pool:
+    return _Pool(SimpleQueue(), [], [])
+
+
+_pool = _new_pool()
+
+
 def _forget_pool() -> None:
-    """Drop the pool: its threads do not survive a fork."""
+    """Make a new pool: threads do not survive a fork."""
     global _pool
-    _pool = None
+    _pool = _new_pool()
 
 
 if hasattr(os, "register_at_fork"):
@@ -32,9 +76,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise InvalidArgument unless ``threads`` is None or a positive number."""
-    if threads is not None and threads < 1:
-        raise InvalidArgument(f"threads must be at least 1, not {threads}")
+    """Raise InvalidArgument unless ``threads`` is None or a positive integer."""
+    if threads is None or (type(threads) is int and threads > 0):
+        return
+    try:
+        number = operator.index(threads)
+    except TypeError:
+        raise InvalidArgument(f"threads must be None or an integer, not {threads!r}") from None
+    if number < 1:
+        raise InvalidArgument(f"threads must be at least 1, not {number}")
 
 
 def n_threads(threads: int | None, n_values: int) -> int:
@@ -77,33 +127,58 @@ def run_parallel(work: Callable[[], Any], threads: int) -> None:
         work: What to do, called once on each thread.
         threads: Number of threads, this one included.
     """
-    futures = _submit(work, threads - 1)
+    helpers = [_Helper(work) for _ in range(threads - 1)]
+    interrupt: BaseException | None = None
     try:
+        for helper in helpers:
+            _pool.submit(helper)
         work()
     finally:
-        started = [future for future in futures if not future.cancel()]
-        errors = [error for future in started if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
+        working = list(helpers)
+        while working:
+            try:
+                while working:
+                    working[-1].end()
+                    working.pop()
+            except BaseException as error:  # whatever a signal handler raises, Ctrl-C for one
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+    for helper in helpers:
+        if helper.error is not None:
+            raise helper.error
 
 
-def _submit(work: Callable[[], Any], count: int) -> list[Future[Any]]:
-    """Submit ``work`` to the pool ``count`` times, or as often as threads are available."""
-    global _pool
-    futures: list[Future[Any]] = []
-    if getattr(_here, "submitting", False):  # in a signal handler that interrupted these very lines
-        return futures
-    _here.submitting = True
-    try:
-        for _ in range(count):
-            if _pool is None:
-                _pool = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), thread_name_prefix="gcodec")
-            futures.append(_pool.submit(work))
-    except RuntimeError:  # no more threads are available, or the interpreter is shutting down
-        pass
-    finally:
-        _here.submitting = False
-    return futures
+class _Helper:
+    """A call of ``work`` on another thread, after whose end that thread touches none of the caller's memory.
+
+    A future would do, but for Ctrl-C: its locks are Python's, and an interrupt inside of them leaves them locked.
+
+    Attributes:
+        error: What the call raised.
+    """
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work, self._owner, self._ended, self._end = work, dict[str, str](), False, Lock()
+        self._end.acquire()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Call ``work`` on this thread, unless the caller has ended."""
+        if self._owner.setdefault("is", "thread") == "caller":
+            return
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended = True
+            self._end.release()
+
+    def end(self) -> None:
+        """Keep the call from beginning, or wait for its end; after an interrupt, this can be called again."""
+        while self._owner.setdefault("is", "caller") == "thread" and not self._ended:
+            self._end.acquire()
 
 
 def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, batch: int = 32) -> None:
@@ -187,25 +262,34 @@ class OrderedWriter:
         # Parts to buffer: multiples of n_workers come last, so that they are likely to find their place known.
         self._order = deque(sorted(self._remaining, key=lambda part: part % n_workers == 0))
         self._complete: dict[int, tuple[Any, int]] = {}
-        self._changed = Condition()
+        self._lock, self._waiting = Lock(), list[SimpleQueue[None]]()
 
     def next_part(self) -> tuple[int, Any, int] | None:
         """Return the next part to produce, its buffer (None: write it in place) and its place; None at the end."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._remaining or self._first_missing in self._remaining or self._buffers
-            )
-            if not self._remaining:
-                return None
-            part, buffer = self._first_missing, None
-            if part not in self._remaining:
-                while (part := self._order.popleft()) not in self._remaining:
-                    pass
-                buffer = self._buffers.pop()
-            self._remaining.remove(part)
-            if not self._remaining:
-                self._changed.notify_all()
-            return part, buffer, self.end
+        while True:
+            with self._lock:
+                if not self._remaining:
+                    return None
+                part, buffer = self._first_missing, None
+                if part in self._remaining or self._buffers:
+                    if part not in self._remaining:
+                        while (part := self._order.popleft()) not in self._remaining:
+                            pass
+                        buffer = self._buffers.pop()
+                    self._remaining.remove(part)
+                    if not self._remaining:
+                        self._wake()
+                    return part, buffer, self.end
+                # Not a condition, which an interrupt may leave without the lock that it gives back.
+                change = SimpleQueue[None]()
+                self._waiting.append(change)
+            change.get()
+
+    def _wake(self) -> None:
+        """Have all threads that wait look again; called with the lock."""
+        for change in self._waiting:  # told before it is forgotten: after an interrupt, it may be told again
+            change.put(None)
+        self._waiting.clear()
 
     def complete(self, part: int, buffer: Any, size: int) -> list[tuple[Any, int, int]]:
         """Record that ``part`` takes ``size`` bytes and lies in ``buffer``, or in its place if that is None.
@@ -214,7 +298,7 @@ class OrderedWriter:
             The buffered parts that now have a place, as (buffer, size, place). The caller copies them.
         """
         placed = []
-        with self._changed:
+        with self._lock:
             self._complete[part] = buffer, size
             while self._first_missing in self._complete:
                 buffer, size = self._complete.pop(self._first_missing)
@@ -222,17 +306,17 @@ class OrderedWriter:
                     placed.append((buffer, size, self.end))
                 self.end += size
                 self._first_missing += 1
-            self._changed.notify()
+            self._wake()
         return placed
 
     def release(self, buffer: Any) -> None:
         """Take back a buffer whose part has been copied."""
-        with self._changed:
+        with self._lock:
             self._buffers.append(buffer)
-            self._changed.notify()
+            self._wake()
 
     def stop(self) -> None:
         """Start no further part."""
-        with self._changed:
+        with self._lock:
             self._remaining.clear()
-            self._changed.notify_all()
+            self._wake()
