@@ -6,7 +6,9 @@ The kernel contract
   the numbers that a validated header held.
 * The caller allocates everything, scratch included; a kernel never allocates, raises or prints. Where something can be
   wrong in the data it returns a status (0 is good), and the binding turns that into an error. The exceptions are the
-  few kernels decorated ``allocating`` (:mod:`gcodec.kernels.core.jit`), which run once per array and return new arrays.
+  few kernels decorated ``allocating`` (:mod:`gcodec.kernels.core.jit`), which run once per array and have scratch.
+* What a kernel returns to Python are numbers: for an array numba would run Python, and a Ctrl-C in there come out as
+  a SystemError.
 * A kernel stays inside the arrays it was given whatever the payload says; the binding guarantees the margins each
   docstring asks for.
 * Arrays are one-dimensional and contiguous unless a docstring says otherwise; values arrive as unsigned integers of

@@ -22,9 +22,14 @@ _SHARED = sorted(Path(__file__).parents[1].rglob("*.py"))
 
 
 @cache
+def _shared_stamp() -> bytes:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in _SHARED)).digest()
+
+
+@cache
 def _stamp(path: str) -> str:
     """Return a digest of the file a kernel is in and of all files whose functions it may call."""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in (*_SHARED, Path(path)))).hexdigest()
+    return hashlib.sha256(_shared_stamp() + Path(path).read_bytes()).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -34,7 +39,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """Compile one of the few kernels that make arrays: those that plan, once for an array of values."""
+    """Compile one of the few kernels that make arrays for themselves: those that plan, once for an array of values."""
     return _compiled(function)
 
 

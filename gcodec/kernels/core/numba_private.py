@@ -15,7 +15,9 @@ and the ``context`` that numba hands to the author of an intrinsic (``make_tuple
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,9 @@ from typing import Any, NamedTuple
 import numba
 from llvmlite import ir
 from numba import typeof, types
+from xxhash import xxh3_128_digest
+
+from .cache_folders import lasting_folders, subfolder, temporary_folder, warn_of_no_folder, warn_of_temporary_folder
 
 #: Versions of numba that were tried with float32 and bfloat16: warm-up, the golden frames, and all of the tests' cases,
 #: whose frames are the same in all versions. No other version is refused.
@@ -51,42 +56,181 @@ UNCOUNTED: dict[str, Any] = {"_nrt": False} if _has_option("_nrt") else {}
 
 # Cache on disk
 
-def with_stamp(decorate: Callable[[bool], Any], stamp: str, folder: Path) -> Any:
+def with_stamp(decorate: Callable[[bool], Any], stamp: str, source: Path) -> Any:
     """Return a dispatcher whose cache on disk holds only what was compiled under the same stamp.
 
-    numba's cache notices a change in a kernel's own file only, not in the files of the functions it calls. The stamp
-    becomes part of the version of numba that an index of the cache begins with: an index of another version is not
-    unpickled, and one that names a bundle that has been renamed since cannot be.
+    numba's cache notices a change in a kernel's own file only, not in the files of the functions it calls. It also
+    raises for a file of the cache that is damaged, for a full disk, and where no folder can be written; does not read a
+    folder that it cannot write; and may keep one type's code under the name of another's if two processes write at
+    once. Its way of writing a file is used here, with another choice of folders and with checks.
 
     Saves: the cache. A process that reads it starts in a second, one that compiles in minutes.
-    Without it: a folder of the cache for every stamp, below ``NUMBA_CACHE_DIR`` if that is set. Folders of earlier
-    stamps stay until somebody removes them; and where none can be made, every process compiles.
-    Can go: when numba lets a function name what its cache depends on.
+    Without it: a folder of the cache for every stamp, in the first of the folders that can be written. Folders of
+    earlier stamps stay until somebody removes them; where none can be made, every process compiles; and damaged files
+    are numba's errors.
+    Can go: when numba lets a function name what its cache depends on, and takes a damaged cache for an empty one.
 
     Args:
         decorate: Makes the dispatcher; whether it is cached is its argument.
         stamp: Digest of all that the function may be compiled from.
-        folder: Folder of the function's file.
+        source: Folder of the function's file.
     """
-    dispatcher = decorate(True)
-    index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if isinstance(getattr(index, "_version", None), str):
-        index._version += stamp
-        return dispatcher
-    return _cached_below(Path(config.CACHE_DIR or folder / "__pycache__") / f"gcodec-{stamp[:32]}", decorate)
+    dispatcher = decorate(False)
+    function = getattr(dispatcher, "py_func", None)
+    folders = lasting_folders(source, str(config.CACHE_DIR or ""), _home())
+    if _KernelCache is None or function is None or not hasattr(dispatcher, "_cache"):
+        return _cached_below(folders, stamp, decorate)
+    try:
+        dispatcher._cache = _KernelCache(function)
+    except RuntimeError:  # of numba's own choice of folders, which NUMBA_CACHE_LOCATOR_CLASSES asks for
+        return _cached_below(folders, stamp, decorate)
+    name, below = dispatcher._cache._impl.filename_base, subfolder(source) if len(folders) > 1 else None
+    dispatcher._cache._cache_file = _CheckedFiles(folders, below, name, stamp)
+    return dispatcher
 
 
-def _cached_below(folder: Path, decorate: Callable[[bool], Any]) -> Any:
-    """Return a dispatcher that is cached in this folder, or not at all if it cannot be written to."""
+@cache
+def _home() -> Path | None:
+    """Return the folder where numba keeps a user's caches, which the package's own folder comes before."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return decorate(False)
-    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+        folder = Path(import_module("numba.misc.appdirs").AppDirs("numba", appauthor=False).user_cache_dir)
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+    return folder if folder.is_absolute() else None  # of a user without a home, "~" is left
+
+
+class _Place:
+    """Stands for numba's choice of a folder, and answers what numba asks about it."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        self._line, self._py_file = function.__code__.co_firstlineno, file
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> _Place:
+        """Accept every function."""
+        return cls(function, file)
+
+    def get_disambiguator(self) -> str:
+        """Return what makes functions of the same name differ."""
+        return str(self._line)
+
+    def get_cache_path(self) -> str:
+        """Return no folder: :class:`_CheckedFiles` has them."""
+        return ""
+
+    def get_source_stamp(self) -> str:
+        """Return nothing: :class:`_CheckedFiles` has the stamp."""
+        return ""
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: folders are made when something is written."""
+
+
+def _kernel_cache() -> Any:
+    """Return numba's class of caches, without numba's choice of folders; None of a numba that has no such classes."""
     try:
-        return decorate(os.access(folder, os.W_OK))
-    finally:
-        config.CACHE_DIR = before
+        caching = import_module("numba.core.caching")
+        base, implementation, files = caching.FunctionCache, caching.CompileResultCacheImpl, caching.IndexDataCacheFile
+        parts = (base._impl_class, implementation._locator_classes, files.load, files.save, files.flush, _dumps())
+        if not all(parts):
+            return None
+        chosen = type("_Implementation", (implementation,), {"_locator_classes": [_Place]})
+        return type("KernelCache", (base,), {"_impl_class": chosen})
+    except (ImportError, AttributeError):
+        return None
+
+
+def _dumps() -> Any:
+    """Return numba's way to pickle what it compiled."""
+    return import_module("numba.core.serialize").dumps
+
+
+_KernelCache = _kernel_cache()
+
+
+class _CheckedFiles:
+    """The files of one kernel's cache, in several folders: read from the first that has what is asked for, and written
+    to the first that can be. Damage means that there is nothing, and is overwritten.
+
+    A file may hold the code of other types or of an earlier source than its index says, after a full disk or when two
+    processes wrote at once; so the content names both, after a digest.
+
+    Args:
+        folders: Where files may be kept for good.
+        below: Name of the folder among the temporary files; None if nothing is to be kept there.
+        name: Start of the files' names.
+        stamp: Digest of all that the kernel may be compiled from.
+    """
+
+    def __init__(self, folders: tuple[Path, ...], below: str | None, name: str, stamp: str) -> None:
+        self._folders, self._below, self._name, self._stamp = folders, below, name, stamp
+
+    def load(self, key: Any) -> Any:
+        """Return what was saved under a key, or None."""
+        temporary = self._temporary(make=False)
+        for folder in (*self._folders, *([] if temporary is None else [temporary])):
+            try:
+                digest, content = self._files(folder).load(key)
+                if xxh3_128_digest(content) == digest:
+                    stamp, saved_under, data = pickle.loads(content)
+                    if (stamp, saved_under) == (self._stamp, key):
+                        return data
+            except Exception:  # whatever pickle makes of damage
+                continue
+        return None
+
+    def save(self, key: Any, data: Any) -> None:
+        """Save what was compiled, where that can be done; otherwise warn."""
+        content = _dumps()((self._stamp, key, data))
+        entry = xxh3_128_digest(content), content
+        if any(self._saved(folder, key, entry) for folder in self._folders):
+            return
+        temporary = self._temporary(make=True)
+        if temporary is not None and self._saved(temporary, key, entry):
+            warn_of_temporary_folder(temporary.parent)
+        else:
+            warn_of_no_folder()
+
+    def _temporary(self, make: bool) -> Path | None:
+        folder = None if self._below is None else temporary_folder(make)
+        return None if folder is None or self._below is None else folder / self._below
+
+    def _saved(self, folder: Path, key: Any, entry: Any) -> bool:
+        files = self._files(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                files.save(key, entry)
+            except OSError:
+                return False
+            except Exception:  # the index is damaged: numba reads it before it writes
+                files.flush()
+                files.save(key, entry)
+        except OSError:
+            return False
+        return True
+
+    def _files(self, folder: Path) -> Any:
+        return import_module("numba.core.caching").IndexDataCacheFile(str(folder), self._name, self._stamp)
+
+
+def _cached_below(folders: tuple[Path, ...], stamp: str, decorate: Callable[[bool], Any]) -> Any:
+    """Return a dispatcher that is cached in the first folder that can be written to, or not at all."""
+    before = config.CACHE_DIR
+    for folder in folders:
+        below = folder / f"gcodec-{stamp[:32]}"
+        try:
+            below.mkdir(parents=True, exist_ok=True)
+            if not os.access(below, os.W_OK):
+                continue
+            config.CACHE_DIR = str(below)
+            return decorate(True)
+        except (OSError, RuntimeError):  # numba's "no locator available" is a RuntimeError
+            continue
+        finally:
+            config.CACHE_DIR = before
+    warn_of_no_folder()
+    return decorate(False)
 
 
 # Entry points
