@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import NamedTuple
 
 from ..errors import Corruption
@@ -119,21 +119,25 @@ class Paths:
     """The paths of an archive's files: safe relative ones, none twice, none a folder in another."""
 
     def __init__(self) -> None:
-        self._files: set[str] = set()
-        self._folders: set[str] = set()
+        self._keys: list[str] = []  # in order: what is in a folder comes next after its name
 
     def add(self, path: str) -> None:
         """Raises Corruption if the path may not be in this archive."""
-        why = unsafe_path(path)
-        folders = set(accumulate(path.split("/")[:-1], lambda a, b: f"{a}/{b}"))
-        if path in self._files:
+        why, key = unsafe_path(path), path_key(path)
+        at = bisect_left(self._keys, key)
+        before, after = self._keys[max(at - 1, 0) : at], self._keys[at : at + 1]
+        if after == [key]:
             why = "occurs twice"
-        elif path in self._folders or not folders.isdisjoint(self._files):
+        elif any(key.startswith(f"{k}\0") for k in before) or any(k.startswith(f"{key}\0") for k in after):
             why = "one file is a folder in the path of another"
         if why:
             raise Corruption(f"file path {path!r}: {why}")
-        self._files.add(path)
-        self._folders |= folders
+        self._keys.insert(at, key)
+
+
+def path_key(path: str) -> str:
+    """Return what orders paths so that those in a folder directly follow a file of the folder's name."""
+    return path.replace("/", "\0")
 
 
 def unsafe_path(path: str) -> str:

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Corruption, InsufficientData, Unsupported
-from ..files.elements import FLOATS, width
+from ..errors import Corruption, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from ..files.elements import FLOATS, MAX_SIZE, width
 from ..files.file_plan import TensorView, row_major
 from ..files.source import ByteSource
 from .chunks import unpack_chunk
-from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, place_blobs, well_formed
+from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, path_key, place_blobs, well_formed
 from .layout import (
     CODECS,
     FRAME,
+    FREE_INDEX,
     HEADER,
     MAX_PART,
     MIN_FRAME,
@@ -25,23 +26,33 @@ from .layout import (
     TRAILER,
     Trailer,
     check_header,
+    check_json,
     padding,
 )
 
-LIMIT = 1 << 62
 HASH = re.compile(r"[0-9a-f]{16}")
 
 
-def read_index(source: ByteSource) -> tuple[FileEntry, ...]:
+def read_index(source: ByteSource, max_output_bytes: int | None = None) -> tuple[FileEntry, ...]:
     """Return the files of an archive, every blob with its offset.
 
+    Args:
+        source: the archive.
+        max_output_bytes: the text of the index may have 1 MiB more than this; None for no other limits than those of
+            docs/archive.md, sections 4 and 5.
+
     Raises:
-        GcodecError: not an archive, damaged, or of another version.
+        GcodecError: not an archive, damaged, of another version, or with an index above the limit.
     """
     check_header(source.read(0, min(source.size, HEADER.size)).tobytes())
     if source.size < HEADER.size + TRAILER.size:
         raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {source.size}")
     trailer = Trailer.read_from(source.read(source.size - TRAILER.size, source.size).tobytes())
+    trailer.check_sizes(source.size)
+    if max_output_bytes is not None and trailer.index_raw_bytes > FREE_INDEX + max_output_bytes:
+        raise LimitExceeded(
+            f"the index of {trailer.index_raw_bytes} bytes is above the limit of {FREE_INDEX} + {max_output_bytes}"
+        )
     end = source.size - TRAILER.size
     start = end - trailer.index_bytes - padding(trailer.index_bytes)
     if start < HEADER.size:
@@ -51,7 +62,9 @@ def read_index(source: ByteSource) -> tuple[FileEntry, ...]:
     trailer.check(index)
     if any(stored[len(index) :]):
         raise Corruption("the padding after the index is not zero")
-    files = index_from_json(_index_text(index, trailer))
+    text = _index_text(index, trailer)
+    check_json(text, source.size, "the index")
+    files = index_from_json(text)
     if place_blobs(files) != start:
         raise Corruption(f"chunks end at byte {place_blobs(files)}, but the index begins at byte {start}")
     return files
@@ -69,6 +82,17 @@ def index_to_json(files: Sequence[FileEntry]) -> bytes:
     return json.dumps({"files": [_file_to_json(f) for f in files]}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def check_views(path: str, tensors: Sequence[TensorView]) -> None:
+    """Raises InvalidArgument if a tensor of the file ``path`` cannot stand in an index."""
+    for tensor in tensors:
+        numbers = (*tensor.shape, tensor.offset, *(tensor.stride or ()))
+        if len(tensor.shape) > 64 or max(numbers) >= MAX_SIZE:
+            raise InvalidArgument(
+                f"{path}: tensor {tensor.name!r}: must have at most 64 dimensions, and sizes, offsets and"
+                " strides below 2^62, to be in an archive"
+            )
+
+
 def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
     """Reads an index and gives every blob its offset.
 
@@ -83,8 +107,8 @@ def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
     (files,) = _fields(root, "the index", ("files",))
     entries = tuple(_file_from_json(value, f"file {number}") for number, value in enumerate(_array(files, "files")))
     paths = Paths()
-    for entry in entries:
-        paths.add(entry.path)
+    for path in sorted((entry.path for entry in entries), key=path_key):
+        paths.add(path)
     place_blobs(entries)
     return entries
 
@@ -242,7 +266,7 @@ def _array(value: object, where: str) -> list[Any]:
 
 
 def _number(value: object, where: str) -> int:
-    if type(value) is not int or not 0 <= value < LIMIT:
+    if type(value) is not int or not 0 <= value < MAX_SIZE:
         raise Corruption(f"{where}: {str(value)[:40]!r} is not a number below 2^62")
     return value
 

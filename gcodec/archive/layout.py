@@ -18,6 +18,8 @@ STORED, ZSTD, FRAME = 0, 1, 2
 CODECS = ("stored", "zstd", "frame")
 MAX_PART = 1 << 28
 MAX_INDEX = 1 << 28
+#: An index may have so many bytes, brackets and commas, whatever the archive's size, and more in proportion to it.
+FREE_INDEX, FREE_BRACKETS, FREE_COMMAS = 1 << 20, 1 << 18, 1 << 19
 MIN_FRAME = 48
 
 
@@ -72,11 +74,16 @@ class Trailer:
         size, raw, hash_, codec, reserved, _ = TRAILER.unpack(data[-TRAILER.size :])
         if codec not in (STORED, ZSTD):
             raise Unsupported(f"the index has codec {codec}, which is not known to this version")
-        if any(reserved) or raw > min(MAX_INDEX, (1 << 20) + 100 * size) or (codec == STORED and raw != size):
+        if any(reserved) or raw > min(MAX_INDEX, FREE_INDEX + 100 * size) or (codec == STORED and raw != size):
             raise Corruption(
                 f"the trailer holds illegal values: an index of {raw} bytes, stored in {size} with codec {codec}"
             )
         return cls(size, raw, codec, hash_)
+
+    def check_sizes(self, archive_bytes: int) -> None:
+        """Raises Corruption if the text of the index is too long for an archive of this size."""
+        if self.index_raw_bytes > FREE_INDEX + 32 * archive_bytes:
+            raise Corruption(f"an archive of {archive_bytes} bytes cannot have an index of {self.index_raw_bytes}")
 
     def check(self, index: bytes) -> None:
         """Raises Corruption unless the hash is that of ``index``, as stored."""
@@ -90,6 +97,23 @@ class Trailer:
         return TRAILER.pack(self.index_bytes, self.index_raw_bytes, hash_, self.index_codec, bytes(3), END_MAGIC)
 
 
-def fits_index(stored: int, raw: int) -> bool:
-    """Return True if an index of ``raw`` bytes may be stored in ``stored`` bytes."""
-    return raw <= min(MAX_INDEX, (1 << 20) + 100 * stored)
+def check_json(text: bytes, archive_bytes: int, what: str) -> None:
+    """Raises Corruption if a text has more brackets or commas than an archive of this size may have: what they stand
+    for takes far more memory than they do."""
+    n_brackets, n_commas = text.count(b"[") + text.count(b"{"), text.count(b",")
+    if n_brackets > FREE_BRACKETS + archive_bytes or n_commas > FREE_COMMAS + 2 * archive_bytes:
+        raise Corruption(
+            f"{what} has {n_brackets} arrays and objects and {n_commas} commas, too many for an archive of"
+            f" {archive_bytes} bytes"
+        )
+
+
+def may_compress(index: bytes, text: bytes, archive_bytes: int) -> bool:
+    """Return True if an archive of this size may store ``text`` as the Zstandard frame ``index``."""
+    trailer = Trailer(len(index), len(text), ZSTD)
+    try:
+        trailer.check_sizes(archive_bytes)
+        check_json(text, archive_bytes, "the index")
+    except Corruption:
+        return False
+    return len(text) <= FREE_INDEX + 100 * len(index)

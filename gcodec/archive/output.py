@@ -3,79 +3,189 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
+
+#: Signals that end a command, and that Python turns into exceptions.
+ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+#: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
+MAX_NAME_BYTES = 200
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The permissions, owner and times that files get from the file that they are made of.
+
+    Attributes:
+        mode: permission bits.
+        owner: user and group; None: whoever writes.
+        times_ns: time of the last access and of the last change; None: now.
+    """
+
+    mode: int
+    owner: tuple[int, int] | None = None
+    times_ns: tuple[int, int] | None = None
+
+    @classmethod
+    def like(cls, original: os.stat_result) -> Attributes:
+        """Return the attributes of another file, as zstd, gzip and xz copy them."""
+        times = original.st_atime_ns, original.st_mtime_ns
+        return cls(original.st_mode & 0o777, (original.st_uid, original.st_gid), times)
+
+    @classmethod
+    def within(cls, originals: Iterable[os.stat_result], default: int) -> Attributes:
+        """Return those of a new file of mode ``default`` that nobody may use who may not use all of ``originals``."""
+        for original in originals:
+            default &= original.st_mode | 0o700
+        return cls(default)
+
+    def give_to(self, path: Path) -> None:
+        """Gives them to a file, as far as this user and file system can; never with wider permissions."""
+        mode = self.mode
+        if self.owner is not None and hasattr(os, "chown"):
+            user, group = self.owner
+            now = path.stat()
+            if group != now.st_gid:
+                try:
+                    os.chown(path, -1, group)
+                except OSError:  # then the bits would be those of another group, which gets what all others have
+                    mode &= 0o707 | (mode & 0o007) << 3
+            with contextlib.suppress(OSError):
+                if user != now.st_uid:
+                    os.chown(path, user, -1)
+        with contextlib.suppress(OSError):  # a file system without permissions
+            path.chmod(mode)
+        with contextlib.suppress(OSError):
+            if self.times_ns is not None:
+                os.utime(path, ns=self.times_ns)
 
 
 class Staging:
     """Several output files that are renamed into place together when the block ends well, and removed if it does not.
 
-    Something that exists and is no regular file (``/dev/null``, a pipe) is written to directly.
+    Signals that would end the process wait while files are renamed or removed, so that all names appear or none.
 
     Args:
         force: replace files that exist; refuse if False.
+        attributes: permissions, owner and times of the files; those of any new file if None.
     """
 
-    def __init__(self, *, force: bool = False) -> None:
-        self._force = force
+    def __init__(self, *, force: bool = False, attributes: Attributes | None = None) -> None:
+        self._force, self._attributes = force, attributes
         self._names: list[tuple[Path, Path]] = []
-        self._files: list[BinaryIO] = []
+        self._files: list[tuple[Path, BinaryIO]] = []
+        self._kept: list[Path] = []
         self._folders: list[Path] = []
+        self._there: set[Path] = set()
 
-    def create(self, path: Path) -> BinaryIO:
+    def create(self, path: Path, *, named: bool = True) -> BinaryIO:
         """Opens the stand-in for ``path`` for writing.
 
+        Args:
+            path: final name of the file.
+            named: True if the caller named this very path: then a device or pipe is written to directly. False if an
+                archive did.
+
         Raises:
-            InvalidArgument: the file exists, or a folder of this name does.
+            InvalidArgument: the file exists, or a folder, a link to a device or the like does.
+            OSError: it cannot be made; the error names the folder if that is missing.
         """
-        check_free(path, force=self._force)
-        if path.exists() and not path.is_file():
+        check_free(path, force=self._force, named=named)
+        if is_special(path):
             return path.open("wb")
-        partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")
+        partial = path.with_name(f".{_cut(path.name)}.{secrets.token_hex(4)}.partial")
         self._names.append((path, partial))  # first: if a signal comes in between, there is one name too many
-        self._files.append(partial.open("xb"))
-        return self._files[-1]
+        private = None if self._attributes is None else _open_private
+        with _renaming(path if path.parent.is_dir() else path.parent):
+            self._files.append((path, open(partial, "xb", opener=private)))  # noqa: SIM115 - commit closes it
+        return self._files[-1][1]
 
     def make_folder(self, root: Path, folder: Path) -> None:
-        """Makes ``folder`` and what is missing between it and ``root``.
+        """Makes ``folder`` and what is missing of its parents.
 
         Raises:
-            InvalidArgument: a symbolic link on the way: what is written would land elsewhere.
+            InvalidArgument: a symbolic link between ``root`` and it: what is written would land elsewhere.
         """
+        if folder in self._there:
+            return
         missing = []
-        for step in (root, *reversed([p for p in (folder, *folder.parents) if p != root and p.is_relative_to(root)])):
-            if step != root and step.is_symlink():
+        for step in (*reversed(folder.parents), folder):
+            if step != root and step.is_relative_to(root) and step.is_symlink():
                 raise InvalidArgument(f"{step}: is a symbolic link; refusing to write through it")
             if not step.exists():
                 missing.append(step)
         for step in missing:
-            step.mkdir(parents=True, exist_ok=True)
-        self._folders += missing
+            self._folders.append(step)
+            try:
+                step.mkdir()
+            except FileExistsError:  # another process was quicker
+                self._folders.remove(step)
+        self._there.add(folder)
 
     def commit(self) -> None:
-        """Closes all files and gives them their names."""
-        for file in self._files:
-            file.close()
-        for path, partial in self._names:
-            _rename(partial, path, self._force)
-        self._names, self._files, self._folders = [], [], []
+        """Closes all files and gives them their names: all of them, or none if that fails."""
+        for path, file in self._files:
+            with naming(path):
+                file.close()
+        if self._attributes is not None:
+            for _, partial in self._names:
+                self._attributes.give_to(partial)
+        with signals_deferred():
+            self._rename_all()
+            for path in (*(partial for _, partial in self._names), *self._kept):
+                path.unlink(missing_ok=True)
+            self._forget()
 
     def abort(self) -> None:
         """Removes everything that was made."""
-        for file in self._files:
-            with contextlib.suppress(OSError):
-                file.close()
-        for _, partial in self._names:
-            partial.unlink(missing_ok=True)
-        for folder in reversed(self._folders):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        self._names, self._files, self._folders = [], [], []
+        with signals_deferred():
+            for _, file in self._files:
+                with contextlib.suppress(OSError):
+                    file.close()
+            for path in (*(partial for _, partial in self._names), *self._kept):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            for folder in reversed(self._folders):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            self._forget()
+
+    def _rename_all(self) -> None:
+        """Gives all files their names, and takes back those that it gave if one of them cannot be had."""
+        done: list[tuple[Path, Path | None]] = []
+        try:
+            for path, partial in self._names:
+                old = self._second_name(path) if self._force and len(self._names) > 1 else None
+                with _renaming(path):
+                    _rename(partial, path, self._force)
+                done.append((path, old))
+        except BaseException:
+            for path, old in reversed(done):
+                with contextlib.suppress(OSError):
+                    path.unlink() if old is None else old.replace(path)
+            raise
+
+    def _second_name(self, path: Path) -> Path | None:
+        """Keeps a file that is about to be replaced under another name; None if there is none, or it cannot be."""
+        second = path.with_name(f".{_cut(path.name)}.{secrets.token_hex(4)}.replaced")
+        self._kept.append(second)
+        try:
+            os.link(path, second, follow_symlinks=False)
+        except (OSError, NotImplementedError):
+            return None
+        return second
+
+    def _forget(self) -> None:
+        self._names, self._files, self._kept, self._folders = [], [], [], []
 
     def __enter__(self) -> Staging:
         return self
@@ -91,6 +201,34 @@ class Staging:
 
 
 @contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Holds back signals that would end the process until the end of the block.
+
+    Handlers are replaced instead of signals being blocked, because other threads would still get them. Outside the
+    main thread, where no handler ever runs, there is nothing to hold back.
+    """
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    handlers = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (getattr(signal, name) for name in ENDING_SIGNALS if hasattr(signal, name)):
+                handler = signal.getsignal(number)
+                if handler not in (None, signal.SIG_IGN):
+                    handlers[number] = handler
+                    signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
+@contextlib.contextmanager
 def naming(path: Path | None) -> Iterator[None]:
     """Gives an OSError that does not say which file it is about the name of this one."""
     try:
@@ -101,12 +239,61 @@ def naming(path: Path | None) -> Iterator[None]:
         raise
 
 
-def check_free(path: Path, *, force: bool) -> None:
-    """Raises InvalidArgument if ``path`` is a folder, or a file that must not be replaced."""
+def check_free(path: Path, *, force: bool, named: bool = True) -> None:
+    """Raises InvalidArgument if ``path`` is a folder, a link to a device or the like, or a file that must not be
+    replaced.
+
+    Args:
+        path: where a file shall be written.
+        force: a file that exists may be replaced.
+        named: as for :meth:`Staging.create`.
+    """
     if path.is_dir():
         raise InvalidArgument(f"{path}: must be a file, but is a folder")
-    if path.is_file() and not force:
+    if is_special(path):
+        if not named or (path.is_symlink() and not _is_of_system(path)):
+            link = "is a link to" if path.is_symlink() else "is"
+            raise InvalidArgument(f"{path}: {link} no regular file; refusing to write to it")
+    elif os.path.lexists(path) and not force:
         raise GcodecError(f"{path}: exists already; use force (-f) to replace it")
+
+
+def is_special(path: Path) -> bool:
+    """Return True for something that exists and is not replaced but written to: a device, a pipe, ``/dev/stdout``."""
+    return path.exists() and (not path.is_file() or (path.is_symlink() and _is_of_system(path)))
+
+
+def sync_to_disk(paths: Iterable[Path]) -> None:
+    """Waits until files and their names are on the disk, so that what they were made of can be removed.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    paths = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 - resolve() would follow links
+    for path in paths:
+        with naming(path), path.open("rb") as file:
+            os.fsync(file.fileno())
+    for folder in {parent for path in paths for parent in path.parents}:  # the folders may be new, too
+        with contextlib.suppress(OSError):  # a folder cannot be opened here, or not be written out
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _renaming(path: Path) -> Iterator[None]:
+    """Lets an OSError name this file, instead of one that the user has not heard of."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _is_of_system(path: Path) -> bool:
+    """Return True for the system's own links, which name open files: ``/dev/stdout``, and a shell's ``>(command)``."""
+    return os.path.abspath(path).startswith(("/dev/", "/proc/"))  # noqa: PTH100 - resolve() would follow the link
 
 
 def _rename(partial: Path, path: Path, force: bool) -> None:
@@ -117,8 +304,17 @@ def _rename(partial: Path, path: Path, force: bool) -> None:
         except FileExistsError:
             raise GcodecError(f"{path}: exists already; use force (-f) to replace it") from None
         except OSError:  # a file system without hard links
-            pass
+            check_free(path, force=False)
         else:
-            partial.unlink()
             return
     partial.replace(path)
+
+
+def _cut(name: str) -> str:
+    """Return the start of a file name, cut between characters."""
+    return os.fsencode(name)[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+
+
+def _open_private(name: str, flags: int) -> int:
+    """Open a new file for this user alone, until it gets its attributes."""
+    return os.open(name, flags, 0o600)

@@ -23,7 +23,7 @@ from .base_tensors import BaseBytes, BaseFinder, base_bytes
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry
 from .index import read_index
-from .layout import padding
+from .layout import FREE_INDEX, check_json, padding
 
 
 class _BlobToRead(NamedTuple):
@@ -91,7 +91,7 @@ class ArchiveReader:
         self._pool = ThreadPoolExecutor(self._threads, "gcodec")
         self.size = self._source.size
         try:
-            self.files = read_index(self._source)
+            self.files = read_index(self._source, max_output_bytes)
         except GcodecError as error:
             self.close()
             raise type(error)(f"{self.name}: {error}") from error
@@ -134,7 +134,7 @@ class ArchiveReader:
         """Return the whole segment that a tensor is a view of."""
         segment = entry.segments[tensor.segment]
         self._check_limit(segment.bytes, f"{entry.path}:{tensor.name}")
-        data, at = _room_for(segment.bytes, f"{entry.path}:{tensor.name}"), 0
+        data, at = _room_for(segment.bytes, f"{self.name}: {entry.path}:{tensor.name}"), 0
         for part in self.segment_parts(entry, tensor.segment, tensor.name):
             data[at : at + part.size] = part
             at += part.size
@@ -144,7 +144,8 @@ class ArchiveReader:
         """Return a tensor as a view of ``data``, the bytes of its segment."""
         size = width(tensor.dtype)
         if size is None:
-            raise Unsupported(f"{entry.path}:{tensor.name}: type {tensor.dtype} can only be restored with its file")
+            where = f"{self.name}: {entry.path}:{tensor.name}"
+            raise Unsupported(f"{where}: type {tensor.dtype} can only be restored with its file")
         self._check_limit(math.prod(tensor.shape) * size, f"{entry.path}:{tensor.name}")
         return as_array(tensor, data, like or entry.container or "numpy")
 
@@ -183,7 +184,7 @@ class ArchiveReader:
             GcodecError: the archive is damaged, or the file above the limit.
         """
         self._check_limit(entry.size, entry.path)
-        verbatim = _Verbatim(self._parts_of([_verbatim_to_read(entry)]))
+        verbatim = _Verbatim(self._parts_of([self._verbatim(entry)]))
         parts = self._parts_of([self._segment(entry, number) for number in range(len(entry.segments))])
         for segment in entry.segments:
             yield from verbatim.take(segment.skip)
@@ -201,11 +202,13 @@ class ArchiveReader:
         if entry.format != "safetensors" or not entry.size:
             return {}
         # a long header is a segment
-        header = _verbatim_to_read(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
-        if header.blob.bytes > MAX_HEADER + 8:
+        header = self._verbatim(entry) if entry.verbatim.bytes else self._segment(entry, 0, "header")
+        if header.blob.bytes > min(MAX_HEADER + 8, FREE_INDEX + 100 * header.blob.stored):
             return {}
-        parts = list(self._parts_of([header]))
-        pairs = read_header(ArraySource(parts), entry.path)[1].get("__metadata__", {})
+        self._check_limit(header.blob.bytes, f"{entry.path}: header")
+        text = np.concatenate(list(self._parts_of([header])))
+        check_json(text.tobytes(), self.size, f"{entry.path}: header")
+        pairs = read_header(ArraySource([text]), entry.path)[1].get("__metadata__", {})
         return pairs if isinstance(pairs, dict) else {}
 
     def check_limit(self) -> None:
@@ -226,21 +229,24 @@ class ArchiveReader:
     ) -> None:
         self.close()
 
-    def chunk_bytes(self, blob: Blob, number: int) -> Bytes:
-        """Return the stored bytes of a blob's chunk, as they are."""
-        at = blob.offset + sum(c.stored + padding(c.stored) for c in blob.chunks[:number])
-        return self._source.read(at, at + blob.chunks[number].stored)
+    def stored_bytes(self, start: int, stop: int) -> Bytes:
+        """Return bytes of the archive, as they are."""
+        return self._source.read(start, stop)
 
     def _segment(self, entry: FileEntry, number: int, name: str | None = None) -> _BlobToRead:
         """Return a segment with what it is coded against, if it is."""
-        segment, where = entry.segments[number], f"{entry.path}:{name or entry.label(number)}"
+        segment, where = entry.segments[number], f"{self.name}: {entry.path}:{name or entry.label(number)}"
         if segment.base is None:
             return _BlobToRead(segment, where, None)
         try:
             base = base_bytes(entry, number, self._bases)
         except Unsupported as error:
-            raise Unsupported(f"{self.name}: {where}: {error}") from error
+            raise Unsupported(f"{where}: {error}") from error
         return _BlobToRead(segment, f"{where} (base: {base.name})", base)
+
+    def _verbatim(self, entry: FileEntry) -> _BlobToRead:
+        """Return the bytes of a file between its segments."""
+        return _BlobToRead(entry.verbatim, f"{self.name}: {entry.path}: verbatim bytes", None)
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
         results = ordered_map(self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1)
@@ -265,12 +271,8 @@ class ArchiveReader:
 
     def _check_limit(self, size: int, what: str) -> None:
         if self._limit is not None and size > self._limit:
-            raise LimitExceeded(f"{what}: {size} bytes are above the limit of {self._limit} bytes")
-
-
-def _verbatim_to_read(entry: FileEntry) -> _BlobToRead:
-    """Return the bytes of a file between its segments."""
-    return _BlobToRead(entry.verbatim, f"{entry.path}: verbatim bytes", None)
+            where = self.name if what == self.name else f"{self.name}: {what}"
+            raise LimitExceeded(f"{where}: {size} bytes are above the limit of {self._limit} bytes")
 
 
 def _chunks_to_read(blobs: Sequence[_BlobToRead]) -> Iterator[_ChunkToRead]:

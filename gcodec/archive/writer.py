@@ -26,9 +26,9 @@ from .base_tensors import Base, BaseBytes
 from .chunks import Packed, pack_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
-from .index import index_to_json
-from .layout import MAX_INDEX, STORED, ZSTD, Trailer, archive_header, fits_index, padding
-from .output import Staging, check_free, naming
+from .index import check_views, index_to_json
+from .layout import MAX_INDEX, MAX_PART, STORED, ZSTD, Trailer, archive_header, may_compress, padding
+from .output import Attributes, Staging, check_free, naming
 
 #: Segments are cut into parts of this many bytes.
 PART_BYTES = 1 << 22
@@ -41,7 +41,8 @@ class ArchiveWriter:
         target: path of the archive, or a binary stream; a stream is not closed.
         threads: how many work on parts at once; as many as the process may use if None.
         force: replace an existing file.
-        part_bytes: size of the parts, a multiple of 64: memory use is a few times ``threads`` of these.
+        part_bytes: size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
+        attributes: permissions, owner and times of the archive at a path; those of any new file if None.
         progress: called with the number of bytes of input done since the last call.
 
     Raises:
@@ -55,17 +56,18 @@ class ArchiveWriter:
         threads: int | None = None,
         force: bool = False,
         part_bytes: int = PART_BYTES,
+        attributes: Attributes | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        if part_bytes < 64 or part_bytes % 64:
-            raise InvalidArgument(f"part_bytes must be a positive multiple of 64, not {part_bytes}")
+        if not 64 <= part_bytes <= MAX_PART or part_bytes % 64:
+            raise InvalidArgument(f"part_bytes must be a multiple of 64 from 64 to 2^28, not {part_bytes}")
         self._threads, self._part_bytes = available_threads(threads), part_bytes
         self._progress = progress or (lambda count: None)
         self._path = Path(target) if isinstance(target, str | os.PathLike) else None
         self._stream = None if isinstance(target, str | os.PathLike) else target
         if self._path is not None:
             check_free(self._path, force=force)
-        self._staging = Staging(force=force)
+        self._staging = Staging(force=force, attributes=attributes)
         self._pool = ThreadPoolExecutor(self._threads, "gcodec")
         self._files: list[FileEntry] = []
         self._paths = Paths()
@@ -81,11 +83,13 @@ class ArchiveWriter:
                 smaller; reading the archive needs it again. Lossless only.
 
         Raises:
-            InvalidArgument: the path is not a safe relative one, or is taken; a policy and a base.
+            InvalidArgument: the path is not a safe relative one, or is taken; a policy and a base; a tensor that an
+                index cannot hold.
             GcodecError, OSError: the source or the base cannot be read, or the archive not written.
         """
         if policy is not None and base is not None:
             raise InvalidArgument(f"{plan.path}: a base is for lossless mode: leave out the policy")
+        check_views(plan.path, plan.tensors)
         try:
             self._paths.add(plan.path)
         except GcodecError as error:
@@ -97,7 +101,7 @@ class ArchiveWriter:
             plan.path, plan.format, exact, plan.source.size, verbatim, segments, plan.tensors, plan.container
         )
         if base is not None and entry.needs_base:
-            entry = replace(entry, base=base.name)
+            entry = replace(entry, base=base.name.encode(errors="replace").decode())
         self._files.append(entry)
         return entry
 
@@ -105,7 +109,7 @@ class ArchiveWriter:
         """Writes the index and gives the archive its name."""
         raw = index_to_json(self._files)
         index, codec = zstandard.ZstdCompressor(level=9).compress(raw), ZSTD
-        if not fits_index(len(index), len(raw)):
+        if not may_compress(index, raw, self.bytes_written + len(index)):
             index, codec = raw, STORED
         if len(raw) > MAX_INDEX:
             raise InvalidArgument(f"an index of {len(raw)} bytes is above the limit, {MAX_INDEX}: use several archives")

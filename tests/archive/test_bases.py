@@ -21,16 +21,14 @@ from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import ArraySource, plan_or_bytes
 from tests.archive.test_archive import index_of, outcome, with_index
 from tests.archive.test_files import npy, npz, torch_file
-from tests.cli.test_cli import names, result_of, run, write
+from tests.cli.test_cli import names, result_of, write
+from tests.support import commands
+from tests.support.commands import run
 
 RNG = np.random.default_rng(11)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """Run every test in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+folder = commands.folder
 
 
 def later(array: np.ndarray, change: float = 1e-4) -> np.ndarray:

@@ -1,0 +1,170 @@
+"""The laws of indexes from strangers: bounded by the archive's size or the caller's limit before they are parsed."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcodec.archive import ArchiveWriter, Bases, index, layout, reader
+from gcodec.archive.entries import Paths
+from gcodec.archive.layout import STORED, TRAILER, ZSTD, Trailer, archive_header
+from gcodec.cli import main
+from gcodec.errors import Corruption, InvalidArgument, LimitExceeded
+from gcodec.files import ArraySource, FilePlan, FileSegment, TensorView
+from tests.archive.test_archive import archive_of, index_of, opened, with_index
+from tests.archive.test_files import npy, safetensors
+
+#: What no compressor makes smaller than half: so the index has many bytes, and may be long.
+NOISE = np.random.default_rng(1).bytes(50_000).hex().encode()
+
+
+def plan_of(values: np.ndarray, tensors: list[TensorView], path: str = "x") -> FilePlan:
+    """Return the plan of a file of values that are the tensors given."""
+    data = values.view(np.uint8)
+    return FilePlan(path, "raw", ArraySource([data]), (FileSegment(0, data.size, "float32"),), tuple(tensors))
+
+
+def written(plan: FilePlan, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    with ArchiveWriter(stream, **options) as archive:
+        archive.add(plan)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("items", [b"[]," * 800_000, b"{}," * 800_000, b"1," * 1_200_000, b'"",' * 800_000])
+def test_an_index_with_more_items_than_its_archive_warrants_is_refused_before_it_is_parsed(items, monkeypatch):
+    data = with_index(archive_header(), b'{"files":[' + items + b'"' + NOISE + b'"]}')
+    monkeypatch.setattr(json, "loads", lambda *args, **options: pytest.fail("the index was parsed"))
+    with pytest.raises(Corruption, match=f"too many for an archive of {len(data)} bytes"):
+        opened(data)
+
+
+def test_an_index_longer_than_its_archive_warrants_is_refused_before_it_is_unpacked(monkeypatch):
+    data = with_index(archive_header(), b'{"files":["' + NOISE + b'"' + b" " * 4_000_000 + b"]}")
+    monkeypatch.setattr(index, "unpack_chunk", lambda *args: pytest.fail("the index was unpacked"))
+    with pytest.raises(Corruption, match=f"an archive of {len(data)} bytes cannot have an index of 4100014"):
+        opened(data)
+
+
+def test_an_index_above_the_callers_limit_is_refused_before_it_is_unpacked(monkeypatch):
+    data = written(plan_of(np.zeros(1, np.float32), [TensorView(f"{n}", "float32", (), 0) for n in range(30_000)]))
+    with opened(data, max_output_bytes=4_000_000) as archive:
+        assert len(archive.files[0].tensors) == 30_000
+    monkeypatch.setattr(index, "unpack_chunk", lambda *args: pytest.fail("the index was unpacked"))
+    with pytest.raises(LimitExceeded, match=r"is above the limit of 1048576 \+ 100000"):
+        opened(data, max_output_bytes=100_000)
+
+
+def with_small_tensors(count: int) -> bytes:
+    """Return an archive of as many tensors of one value, all the same: the longest index for the smallest archive."""
+    stored = np.float32(1).tobytes()
+    hash_ = index_of(archive_of({"x.bin": stored}))[1]["files"][0]["verbatim"]["hash"]
+    empty = index_of(archive_of({"x.bin": b""}))[1]["files"][0]["verbatim"]
+    segments = [{"dtype": "float32", "bytes": 4, "hash": hash_, "chunks": [[0, 4, 4]]}] * count
+    names = [f"state.{n * 7919 % 1000003}.step" for n in range(count)]
+    tensors = [{"name": name, "dtype": "float32", "shape": [], "segment": n} for n, name in enumerate(names)]
+    file = {"path": "x", "format": "raw", "exact": True, "size": 4 * count, "verbatim": empty}
+    text = json.dumps({"files": [{**file, "segments": segments, "tensors": tensors}]}, separators=(",", ":"))
+    return with_index(archive_header() + (stored + bytes(4)) * count, text.encode())
+
+
+@pytest.mark.parametrize("count", [60_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_archives_of_very_many_small_tensors_are_read(count):
+    """Of equal ones, which make the smallest archive for their index; it has more brackets than any archive may."""
+    data = with_small_tensors(count)
+    assert Trailer.read_from(data[-TRAILER.size :]).index_codec == ZSTD and 5 * count > layout.FREE_BRACKETS
+    with opened(data) as archive:
+        assert len(archive.files[0].tensors) == count
+        assert archive.read("state.7919.step") == 1
+
+
+def test_an_index_that_may_not_be_compressed_is_stored():
+    """Tensors without values: an archive of a few bytes with a long index, which readers would not unpack."""
+    views = [TensorView(f"nothing.{n}", "float32", (0,), 0) for n in range(60_000)]
+    data = written(plan_of(np.zeros(1, np.float32), views))
+    assert Trailer.read_from(data[-TRAILER.size :]).index_codec == STORED
+    with opened(data) as archive:
+        assert len(archive.files[0].tensors) == 60_000
+
+
+def test_what_an_index_cannot_hold_is_refused_by_the_writer():
+    for view in (
+        TensorView("x", "float32", (1 << 62, 0), 0),
+        TensorView("x", "float32", (0, 1), 0, 1 << 62),
+        TensorView("x", "float32", (0, 1), 0, 0, (1 << 62, 1)),
+        TensorView("x", "float32", (1,) * 65, 0),
+    ):
+        with pytest.raises(InvalidArgument, match=r"^x: tensor 'x': must have at most 64 dimensions"):
+            written(plan_of(np.zeros(1, np.float32), [view]))
+    with pytest.raises(InvalidArgument, match="part_bytes must be a multiple of 64 from 64"):
+        ArchiveWriter(io.BytesIO(), part_bytes=1 << 29)
+
+
+def test_the_name_of_a_base_may_be_any_that_a_file_can_have(tmp_path):
+    """A name that is not UTF-8 is written with question marks."""
+    values = np.random.default_rng(2).standard_normal(5000).astype(np.float32)
+    old = tmp_path / "old\udcff.npy"
+    old.write_bytes(npy(values))
+    new = plan_of(values, [TensorView("x", "float32", (5000,), 0)])
+    stream = io.BytesIO()
+    with Bases(old) as bases, ArchiveWriter(stream) as archive:
+        archive.add(new, None, bases.find("x"))
+    with Bases(old) as bases, opened(stream.getvalue(), base=bases) as reader:
+        assert reader.files[0].base == "old?.npy" and np.array_equal(reader.read("x"), values)
+
+
+def test_deep_paths_take_memory_in_proportion_to_their_length():
+    """Every folder above a file was kept as a string: 4 MB for a path of 4 kB."""
+    paths = Paths()
+    tracemalloc.start()
+    for number in range(50):
+        paths.add(f"{number:04}/" + "a/" * 2045 + "x")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_paths_that_are_folders_of_others_are_refused_in_any_order():
+    names = ["a-", "a/b", "a/b-", "a/c/d", "a.b", "b"]
+    for clash in ("a", "a/c", "a/b/x", "b/x/y", "a/b"):
+        for turn in range(len(names) + 1):
+            paths = Paths()
+            with pytest.raises(Corruption, match=r"folder in the path|occurs twice"):
+                for name in (*names[:turn], clash, *names[turn:]):
+                    paths.add(name)
+
+
+def test_archives_of_many_chunks_are_inspected_in_one_pass(tmp_path, monkeypatch):
+    """The place of each chunk was the sum of all before it."""
+    values = np.random.default_rng(3).standard_normal(1040 * 400).astype(np.float32)
+    path = tmp_path / "x.gc"
+    path.write_bytes(written(plan_of(values, []), part_bytes=4160))
+    n_sums = 0
+
+    def counted(size: int) -> int:
+        nonlocal n_sums
+        n_sums += 1
+        return layout.padding(size)
+
+    monkeypatch.setattr(reader, "padding", counted)
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert n_sums < 10_000
+
+
+def test_long_headers_in_small_archives_are_not_read_for_their_metadata():
+    """A header of spaces, or of empty arrays, is a few kilobytes in an archive."""
+    spaces = archive_of({"x.safetensors": safetensors(None, raw=b"{}" + b" " * 10_000_000)})
+    with opened(spaces) as archive:
+        assert archive.metadata(archive.files[0]) == {}
+    meta = json.dumps({"__metadata__": {"who": "me"}}).encode()
+    with opened(archive_of({"x.safetensors": safetensors(None, raw=meta)})) as archive:
+        assert archive.metadata(archive.files[0]) == {"who": "me"}
+        with pytest.raises(LimitExceeded):
+            long = archive_of({"x.safetensors": safetensors(None, raw=meta + b" " * 1000)})
+            with opened(long, max_output_bytes=99) as limited:
+                limited.metadata(limited.files[0])
