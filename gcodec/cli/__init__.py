@@ -11,11 +11,14 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
-from ..errors import GcodecError
+from ..errors import GcodecError, KernelCacheWarning
+from .streams import open_standard_streams, printable
 
 VERBS = {
     "compress": "compress tensor files and folders into .gc archives",
@@ -48,24 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 good, 1 the data or a file is at fault, 2 the command line is, 130 interrupted.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
+    arrived: list[int] = []
     try:
-        with _signals():
+        with _signals(arrived):
             return _run(argv)
-    except UsageError as error:
-        return _failed(f"{error}", USAGE)
-    except GcodecError as error:
-        return _failed(f"{error}", FAILURE)
-    except BrokenPipeError:
-        return _broken_pipe()
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        return _failed(f"{place}{error.strerror or error}", FAILURE)
-    except MemoryError:
-        return _failed("out of memory", FAILURE)
     except Terminated:
         return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        if arrived:  # compiled code may have made another error of the exception that was to end it
+            return INTERRUPTED if arrived[0] == signal.SIGINT else TERMINATED
+        return _reported(error)
 
 
 def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -103,37 +101,90 @@ def _run(argv: Sequence[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return USAGE
-    code: int = args.run(args)
+    with _remarks(getattr(args, "quiet", False)):
+        code: int = args.run(args)
     sys.stdout.flush()
     return code
 
 
+def _reported(error: Exception) -> int:
+    """Print an error of the user, the data or the system, and return its exit code; raises any other."""
+    match error:
+        case UsageError():
+            return _failed(f"{error}", USAGE)
+        case GcodecError():
+            return _failed(f"{error}", FAILURE)
+        case BrokenPipeError():
+            _end_output()
+            return BROKEN_PIPE
+        case OSError():
+            place = f"{error.filename}: " if error.filename is not None else ""
+            return _failed(f"{place}{error.strerror or error}", FAILURE)
+        case MemoryError():
+            return _failed("out of memory", FAILURE)
+    raise error
+
+
 def _failed(message: str, code: int) -> int:
-    with suppress(OSError):
-        print(f"gcodec: error: {message}", file=sys.stderr)
+    _say("error", message)
+    _end_output()
     return code
 
 
-def _broken_pipe() -> int:
-    """Say nothing where nobody reads our output any more, now and when Python flushes at its end."""
+def _say(kind: str, message: str) -> None:
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
+        print(f"gcodec: {kind}: {printable(message)}", file=sys.stderr)
+
+
+def _end_output() -> None:
+    """Writes out what was printed; if that cannot be written, Python shall not try again, and fail, at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into an exception, so that they too leave nothing behind."""
+def _remarks(quiet: bool) -> Iterator[None]:
+    """Prints warnings of gcodec's own as one line each, or not at all."""
 
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated(f"signal {number}")
+    def show_one_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if not issubclass(category, KernelCacheWarning):
+            show(message, category, *where)
+        elif not quiet:
+            _say("note", f"{message}")
 
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    old = {}
-    with suppress(ValueError):  # not in the main thread: leave signals alone
-        old = {name: signal.signal(getattr(signal, name), terminate) for name in names}
+    show: Any = warnings.showwarning
+    warnings.showwarning = show_one_line  # type: ignore[assignment]
     try:
         yield
     finally:
-        for name, handler in old.items():
-            signal.signal(getattr(signal, name), handler)
+        warnings.showwarning = show
+
+
+@contextmanager
+def _signals(arrived: list[int]) -> Iterator[None]:
+    """Turns SIGTERM and SIGHUP into an exception, so that they too leave nothing behind.
+
+    Args:
+        arrived: gets the number of each signal that arrives, SIGINT included.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Terminated(f"signal {number}")
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    old = {}
+    try:
+        with suppress(ValueError):  # not in the main thread: leave signals alone
+            for number in numbers:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+                    old[number] = signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

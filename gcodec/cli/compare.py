@@ -41,18 +41,24 @@ def compare_file(archive: ArchiveReader, entry: FileEntry, original: Path, progr
     """
     with closing(open_source(original)) as source:
         if entry.exact:
-            _compare_bytes(archive, entry, source, original, progress)
+            compare_bytes(archive, entry, source, original, progress)
             return []
-        with closing(plan_or_bytes(entry.path, source)) as plan:
+        with closing(plan_or_bytes(entry.path, source, max_unpacked_bytes=entry.size)) as plan:
             _check_structure(entry, plan, original)
             pairs = zip(entry.segments, plan.segments, strict=True)
             differences = [_compare_segment(archive, entry, n, *pair, plan, progress) for n, pair in enumerate(pairs)]
     return [difference for difference in differences if difference.changed]
 
 
-def _compare_bytes(
+def compare_bytes(
     archive: ArchiveReader, entry: FileEntry, source: ByteSource, original: Path, progress: Progress
 ) -> None:
+    """Compares a file byte for byte with ``source``, which errors call ``original``.
+
+    Raises:
+        GcodecError: they differ, or the archive is damaged.
+        OSError: the source cannot be read.
+    """
     if entry.size != source.size:
         raise GcodecError(f"{entry.path}: has {entry.size} bytes, {original} has {source.size}")
     at = 0

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, EncodingPolicy, FileEntry
 from ..archive.encoding_policy import MantissaBits
-from ..archive.output import check_free
+from ..archive.output import Attributes, check_free, is_special, sync_to_disk
 from ..errors import GcodecError, Unsupported
 from ..files import FilePlan, open_source, plan_or_bytes
 from ..files.elements import width
 from . import UsageError, display
 from .base_option import add_base, open_bases
+from .compare import compare_bytes
+from .file_state import FileState, check_removal, check_targets, new_file_mode
 from .jobs import ArchiveJob, InputFile, jobs_for
 
 PolicyMaker = Callable[[FilePlan], EncodingPolicy | None]
@@ -25,9 +28,23 @@ EXAMPLES = """examples:
   gcodec compress run -o run.gc                  a folder, with the paths in it
   gcodec compress a.npy b.npz model.pt -o all.gc several files in one archive
   gcodec compress dump.safetensors --mode gcomp  gradients near-lossless, by the optimizer's rule
-  gcodec compress weights.npy --mantissa-bits 8  every value to a relative error of 2^-9 at most
+  gcodec compress weights.npy --mantissa-bits 8  normal values to a relative error of 2^-9 at most
   gcodec compress new.pt --base old.pt           what has changed since; decompress needs old.pt again
   cat x.npy | gcodec compress - > x.npy.gc       from standard input to standard output"""
+
+
+class _Added(NamedTuple):
+    """A file that has been put into an archive.
+
+    Attributes:
+        entry: its entry.
+        source: where the file is; None for what is no regular file.
+        state: its state when it was opened; None for what is no regular file.
+    """
+
+    entry: FileEntry
+    source: Path | None
+    state: FileState | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("inputs", nargs="+", metavar="INPUT", help=".npy .npz .safetensors .pt .pth, any other file, a folder, or -")
     add("-o", "--output", metavar="PATH", help="one archive for all inputs, a folder for one each, or - for stdout")
     add("-f", "--force", action="store_true", help="replace archives that exist")
-    add("--rm", action="store_true", help="remove each input after its archive has been verified (lossless only)")
+    add("--rm", action="store_true", help="remove inputs after comparing the archive with them (lossless only)")
     modes = parser.add_argument_group("modes (lossless unless told otherwise)")
     modes.add_argument("--mode", choices=("lossless", "gcomp"), help="gcomp: gradients of a dump near-lossless,\nwith"
                        " the optimizer's state and rule found in the dump; the rest lossless")
@@ -50,7 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
              "(lossless only):")
     add("--dtype", metavar="T", help="the values of an input without a header are of this type; of a .npy with raw\n"
         "bits (uint16, uint8), what they stand for: bfloat16, float8_e4m3fn ...")
+    add("--max-unpacked-bytes", type=size_argument, metavar="SIZE", help="a compressed .npz may take so much room\n"
+        "in a temporary file (default: 1032 times its size, the most that deflate makes of it)")
     add_common(parser)
+
+
+def size_argument(text: str) -> int:
+    """Return the number of bytes that an argument such as ``500MB`` means."""
+    try:
+        return display.parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +88,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the archives; the exit code."""
+    """Writes the archives; returns 1 if files of a folder were skipped or inputs changed meanwhile, else 0."""
     make_policy = policy_maker(args)
     jobs = jobs_for(args.inputs, args.output)
     check_options(args, jobs)
@@ -71,13 +98,10 @@ def run(args: argparse.Namespace) -> int:
     results = []
     with open_bases(args.base) as bases:
         _check_bases(args, jobs, bases)
-        for job in jobs:
-            results.append(_write(job, args, make_policy, bases))
-            if args.rm:
-                _remove_inputs(job, args, bases)
+        results += [_write(job, args, make_policy, bases) for job in jobs]
     if args.json:
         display.print_json(results)
-    return 0
+    return 1 if any(result["problems"] for result in results) else 0
 
 
 def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
@@ -94,6 +118,10 @@ def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
         repeated = next(target for target in targets if targets.count(target) > 1)
         raise UsageError(f"two inputs would become the archive {repeated}; give -o FILE for one archive of both")
     members = [member for job in jobs for member in job.members]
+    sources = [member.source for member in members if member.source]
+    check_targets(targets, sources)
+    if args.rm:
+        check_removal(targets, sources)
     if args.rm and (make_lossy(args) or any(not m.named or m.source is None for m in members)):
         raise UsageError("--rm needs files that are compressed losslessly, not folders, streams or lossy modes")
     if args.dtype and width(args.dtype) is None:
@@ -146,35 +174,75 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
 
 
 def _write(job: ArchiveJob, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None) -> dict[str, Any]:
-    """Writes one archive and says so."""
+    """Writes one archive, says so, and removes the inputs if that was asked for."""
     begin = time.perf_counter()
     title = job.target.name if job.target else "compressing"
     target = job.target or display.binary_stdout()
+    problems = list(job.skipped)
     with (
         display.progress(title, job.input_bytes, quiet=args.quiet) as progress,
-        ArchiveWriter(target, threads=args.threads, force=args.force, progress=progress) as archive,
+        ArchiveWriter(
+            target, threads=args.threads, force=args.force, attributes=_attributes(job), progress=progress
+        ) as archive,
     ):
-        entries = [_add(archive, member, args, make_policy, bases) for member in job.members]
-    result = _result(job, entries, archive.bytes_written, time.perf_counter() - begin)
+        added = [row for member in job.members if (row := _add(archive, member, args, make_policy, bases, problems))]
+        if not added and problems:
+            raise GcodecError(problems[0])
+    result = _result(job, [row.entry for row in added], archive.bytes_written, time.perf_counter() - begin)
     if not args.quiet and not args.json:
         display.say(_line(result), to_stderr=job.target is None)
-    return result
+    n_skipped = len(problems)
+    problems += [
+        f"{row.source}: {change} while it was read; the archive holds what was read"
+        for row in added
+        if row.source and row.state and (change := row.state.change_at(row.source))
+    ]
+    if args.rm and len(problems) == n_skipped:
+        _remove_inputs(job, added, args, bases)
+    for line in problems:
+        display.fail(line)
+    return {**result, "problems": problems}
+
+
+def _attributes(job: ArchiveJob) -> Attributes | None:
+    """Return what the archive of a single file takes from it; that of several is for those who may read all."""
+    stats = job.stats()
+    if len(job.members) == 1 and stats and job.members[0].named and not is_special(job.members[0].source or Path()):
+        return Attributes.like(stats[0])
+    return Attributes.within(stats, new_file_mode()) if stats else None
 
 
 def _add(
-    archive: ArchiveWriter, member: InputFile, args: argparse.Namespace, make_policy: PolicyMaker, bases: Bases | None
-) -> FileEntry:
-    with closing(open_source(member.source if member.source else display.stdin_bytes())) as source:
+    archive: ArchiveWriter,
+    member: InputFile,
+    args: argparse.Namespace,
+    make_policy: PolicyMaker,
+    bases: Bases | None,
+    problems: list[str],
+) -> _Added | None:
+    """Adds a file; one of a folder that cannot be opened becomes a line in ``problems`` instead."""
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(member.source.open("rb")) if member.source else display.stdin_bytes()
+        except OSError as error:
+            if member.named:
+                raise
+            problems.append(f"{member.source}: skipped: {error.strerror}")
+            return None
+        state = FileState.of(opened.fileno()) if member.source and member.source.is_file() else None
+        source = stack.enter_context(closing(open_source(opened)))
         tolerated = Unsupported if member.named else GcodecError
-        plan = plan_or_bytes(member.path, source, dtype=args.dtype, tolerated=tolerated)
-        with closing(plan):  # its source may be a copy
-            if plan.note:
-                display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
-            base = bases.find(plan.path, args.dtype) if bases and plan.tensors else None
-            entry = archive.add(plan, make_policy(plan), base)
-            if base is not None and not entry.needs_base:
-                display.note(f"{plan.path}: compressed without {base.name}, which nothing gains by", quiet=args.quiet)
-            return entry
+        options = {"dtype": args.dtype, "max_unpacked_bytes": args.max_unpacked_bytes}
+        plan = plan_or_bytes(member.path, source, tolerated=tolerated, **options)
+        stack.enter_context(closing(plan))  # its source may be a copy
+        if plan.note:
+            display.note(f"{plan.path}: {plan.note}", quiet=args.quiet)
+        base = bases.find(plan.path, args.dtype) if bases and plan.tensors else None
+        entry = archive.add(plan, make_policy(plan), base)
+        if base is not None and not entry.needs_base:
+            display.note(f"{plan.path}: compressed without {base.name}, which nothing gains by", quiet=args.quiet)
+        return _Added(entry, member.source, state)
+    raise AssertionError  # an ExitStack suppresses nothing of its own
 
 
 def _result(job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: float) -> dict[str, Any]:
@@ -205,13 +273,23 @@ def _line(result: dict[str, Any]) -> str:
     return f"{result['archive'] or 'stdout'}: {sizes}, ratio {result['ratio']:.3f}{bits}, {speed}"
 
 
-def _remove_inputs(job: ArchiveJob, args: argparse.Namespace, bases: Bases | None) -> None:
-    """Decodes the archive once more, compares every file with its hash and size, then removes the inputs."""
+def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespace, bases: Bases | None) -> None:
+    """Decodes the archive once more, compares every file with its input, then removes the inputs.
+
+    Raises:
+        GcodecError: an input differs from what is in the archive. All inputs are kept then.
+    """
     assert job.target is not None  # check_options has refused streams
     with ArchiveReader(job.target, threads=args.threads, base=bases) as archive:
-        for entry in archive.files:
-            for _ in archive.restored(entry):
-                pass
-    for member in job.members:
-        if member.source is not None:
-            member.source.unlink()
+        for entry, (_, source, _) in zip(archive.files, added, strict=True):
+            assert source is not None
+            with closing(open_source(source)) as opened, closing(
+                plan_or_bytes(entry.path, opened, max_unpacked_bytes=entry.size)
+            ) as plan:
+                compare_bytes(archive, entry, plan.source, source, lambda count: None)
+    sync_to_disk([job.target])
+    for _, path, state in added:
+        assert path is not None and state is not None
+        if change := state.change_at(path):
+            raise GcodecError(f"{path}: {change} while it was compressed; it is kept")
+        path.unlink()

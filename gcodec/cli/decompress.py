@@ -8,13 +8,15 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..archive import ArchiveReader, FileEntry
-from ..archive.output import Staging, check_free, naming
+from ..archive import ArchiveReader, Bases, FileEntry
+from ..archive.output import Attributes, Staging, check_free, is_special, naming, sync_to_disk
+from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from . import UsageError, base_option, display
-from .compress import add_common
+from .compress import add_common, size_argument
 from .extract import extract
+from .file_state import FileState, check_removal, check_targets, new_file_mode
 from .jobs import STDIO
 
 EXAMPLES = """examples:
@@ -39,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ends so; NAME, FILE:NAME or a pattern with * ? []; may be repeated")
     base_option.add_base(parser, "what the archives were compressed against:")
     add("--rm", action="store_true", help="remove each archive after its files have been restored")
-    add("--max-output-bytes", type=_size, metavar="SIZE", help="refuse archives that restore to more (500MB, 2GiB)")
+    add("--max-output-bytes", type=size_argument, metavar="SIZE",
+        help="refuse archives that restore to more (500MB, 2GiB)")
     add_common(parser)
 
 
@@ -50,16 +53,16 @@ def run(args: argparse.Namespace) -> int:
     with base_option.open_bases(args.base) as base:
         for name in args.archives:
             source: Any = display.stdin_bytes() if name == STDIO else name
-            limit = args.max_output_bytes
+            limit, state = args.max_output_bytes, None if name == STDIO else FileState.of(Path(name))
             with ArchiveReader(source, threads=args.threads, max_output_bytes=limit, base=base) as archive:
                 if args.list:
                     results.append(_list(archive, name, args))
                 elif args.only:
-                    results += extract(archive, args)
+                    results += extract(archive, args, archive_attributes(name))
                 else:
-                    results.append(_restore(archive, name, args))
-            if args.rm:
-                Path(name).unlink()
+                    results.append(_restore(archive, name, args, base))
+            if args.rm and state is not None:
+                _remove(Path(name), state, results[-1]["files"])
     if args.json:
         display.print_json(results)
     return 0
@@ -76,11 +79,34 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError("--json and data cannot both go to standard output")
     if args.rm and (args.list or args.only or STDIO in (*args.archives, args.output)):
         raise UsageError("--rm needs archives that are restored whole, from files to files")
+    if args.rm:
+        check_removal([], map(Path, args.archives))
     if len(args.archives) > 1 and args.output is not None and not _is_folder(args.output):
         raise UsageError(f"-o must be a folder that exists, or end in /, with several archives, not {args.output}")
 
 
-def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[str, Any]:
+def archive_attributes(name: str, *, whole: bool = False) -> Attributes | None:
+    """Return what restored files take from their archive: nobody may read them who may not read that.
+
+    Args:
+        name: the archive's path; None is returned for standard input.
+        whole: the archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
+    """
+    if name == STDIO or is_special(Path(name)):
+        return None
+    found = Path(name).stat()
+    return Attributes.like(found) if whole else Attributes.within([found], new_file_mode())
+
+
+def _remove(archive: Path, state: FileState, restored: list[str]) -> None:
+    """Removes an archive whose files are on the disk."""
+    sync_to_disk([Path(path) for path in restored])
+    if change := state.change_at(archive):
+        raise GcodecError(f"{archive}: {change} while it was read; it is kept")
+    archive.unlink()
+
+
+def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace, bases: Bases | None) -> dict[str, Any]:
     """Restores all files of an archive: all of them appear, or none."""
     begin = time.perf_counter()
     archive.check_limit()
@@ -90,7 +116,7 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dic
         if output == STDIO:
             paths = [Path(_to_stdout(archive, progress))]
         else:
-            paths = _to_files(archive, _root(name, output), output, args.force, progress)
+            paths = _to_files(archive, name, args, bases, progress)
     seconds = time.perf_counter() - begin
     if not args.quiet and not args.json and output != STDIO:
         what = paths[0] if len(paths) == 1 else f"{len(paths)} files in {_root(name, output)}"
@@ -108,26 +134,35 @@ def _to_stdout(archive: ArchiveReader, progress: Any) -> str:
     return STDIO
 
 
-def _to_files(archive: ArchiveReader, root: Path, output: str | None, force: bool, progress: Any) -> list[Path]:
+def _to_files(
+    archive: ArchiveReader, name: str, args: argparse.Namespace, bases: Bases | None, progress: Any
+) -> list[Path]:
+    root, whole = _root(name, args.output), len(archive.files) == 1
     paths = {entry.path: root / PurePosixPath(entry.path) for entry in archive.files}
-    if output is not None and len(archive.files) == 1 and not _is_folder(output):
-        root, paths = Path(output).parent, {archive.files[0].path: Path(output)}
-    for path in paths.values():
-        check_free(path, force=force)
-    with Staging(force=force) as staging:
+    named = args.output is not None and whole and not _is_folder(args.output)
+    if named:
+        root, paths = Path(args.output).parent, {archive.files[0].path: Path(args.output)}
+    _check_paths(list(paths.values()), args, bases, named)
+    with Staging(force=args.force, attributes=archive_attributes(name, whole=whole)) as staging:
         for entry in archive.files:
-            _to_file(archive, entry, paths[entry.path], root, staging, progress)
+            path = paths[entry.path]
+            staging.make_folder(root, path.parent)
+            with naming(path), staging.create(path, named=named) as file:
+                for part in archive.restored(entry):
+                    file.write(part.data)
+                    progress(part.size)
     return list(paths.values())
 
 
-def _to_file(
-    archive: ArchiveReader, entry: FileEntry, path: Path, root: Path, staging: Staging, progress: Any
-) -> None:
-    staging.make_folder(root, path.parent)
-    with naming(path), staging.create(path) as file:
-        for part in archive.restored(entry):
-            file.write(part.data)
-            progress(part.size)
+def _check_paths(paths: list[Path], args: argparse.Namespace, bases: Bases | None, named: bool) -> None:
+    """Raises UsageError if files would be restored over an archive or a base of this command."""
+    check_targets(paths, (Path(name) for name in args.archives if name != STDIO))
+    for path in paths:
+        if bases is not None and bases.is_at(path):
+            raise UsageError(f"{path}: is needed as --base, and would be replaced")
+        check_free(path, force=args.force, named=named)
+    if args.rm:
+        check_removal(paths, [])
 
 
 def _root(name: str, output: str | None) -> Path:
@@ -144,14 +179,14 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
     """Shows the index of an archive; nothing else is read."""
     files = [_file_row(entry) for entry in archive.files]
     if not args.json:
-        print(f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'}, {display.size(archive.size)}")
+        display.show(f"{name}: {len(files)} {'file' if len(files) == 1 else 'files'}, {display.size(archive.size)}")
         for file in files:
             remade = "" if file["exact"] else ", not byte for byte the original"
             sizes = f"{display.size(file['bytes'])} -> {display.size(file['stored_bytes'])}"
-            print(f"{file['path']}: {file['format']}, {sizes}, ratio {_ratio(file)}{remade}")
+            display.show(f"{file['path']}: {file['format']}, {sizes}, ratio {_ratio(file)}{remade}")
             columns: tuple[str, ...] = ("tensor", "dtype", "shape", ">size", ">stored", ">ratio")
             if "base" in file:
-                print(f"  {base_option.base_line(file)}")
+                display.show(f"  {base_option.base_line(file)}")
                 columns = (*columns, "base")
             rows = [_text_row(tensor)[: len(columns)] for tensor in file["tensors"]]
             if rows:
@@ -181,10 +216,3 @@ def _text_row(tensor: dict[str, Any]) -> tuple[str, ...]:
 
 def _ratio(row: dict[str, Any]) -> str:
     return display.ratio(row["bytes"], row["stored_bytes"])
-
-
-def _size(text: str) -> int:
-    try:
-        return display.parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

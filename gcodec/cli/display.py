@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from ..errors import GcodecError
 from . import UsageError
+from .streams import ClosedOutput, printable
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -50,29 +53,36 @@ def parse_size(text: str) -> int:
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
-    """Print a line of result."""
-    print(text, file=sys.stderr if to_stderr else sys.stdout)
+    """Print a line about work that is done, if anybody can read it."""
+    if to_stderr or not isinstance(sys.stdout, ClosedOutput):
+        print(printable(text), file=sys.stderr if to_stderr else sys.stdout)
+
+
+def show(text: str) -> None:
+    """Print a line of the result that was asked for."""
+    print(printable(text))
 
 
 def fail(text: str) -> None:
     """Print an error, in one line on stderr."""
-    print(f"gcodec: error: {text}", file=sys.stderr)
+    print(f"gcodec: error: {printable(text)}", file=sys.stderr)
 
 
 def note(text: str, *, quiet: bool) -> None:
     """Print a remark on stderr that is no error."""
     if not quiet:
-        print(f"gcodec: note: {text}", file=sys.stderr)
+        print(f"gcodec: note: {printable(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
     """Print a result for programs."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    print(re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text))  # no encoding has these
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
     """Columns of text on stdout, a row per line; columns whose name begins with ``>`` are set to the right."""
-    lines = [[column.lstrip(">") for column in columns], *rows]
+    lines = [[column.lstrip(">") for column in columns], *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
     for line in lines:
         cells = (
@@ -101,8 +111,11 @@ def binary_stdout() -> Any:
     """Return standard output for bytes.
 
     Raises:
+        GcodecError: it is closed.
         UsageError: it is a terminal.
     """
+    if isinstance(sys.stdout, ClosedOutput):
+        raise GcodecError("standard output is closed")
     if sys.stdout.isatty():
         raise UsageError("refusing to write bytes to a terminal; give -o FILE, or pipe the output somewhere")
     return sys.stdout.buffer
@@ -112,9 +125,12 @@ def stdin_bytes() -> Any:
     """Return standard input for bytes.
 
     Raises:
+        GcodecError: it is closed.
         UsageError: it is a terminal.
     """
-    stream: TextIO = sys.stdin
+    stream: TextIO | None = sys.stdin
+    if stream is None:
+        raise GcodecError("standard input is closed")
     if stream.isatty():
         raise UsageError("refusing to read bytes from a terminal; pipe something in, or name a file")
     return stream.buffer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..archive import ArchiveReader, FileEntry
-from ..archive.output import Staging, check_free, naming
+from ..archive.output import Attributes, Staging, check_free, naming
 from ..errors import InvalidArgument, Unsupported
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
@@ -20,18 +20,24 @@ from ..files.npy import npy_header
 from ..files.safetensors import CODES, safetensors_header
 from ..files.source import Bytes
 from . import UsageError, display
+from .file_state import check_targets
 from .jobs import STDIO
 
 Found = tuple[FileEntry, TensorView]
 
 
-def extract(archive: ArchiveReader, args: argparse.Namespace) -> list[dict[str, Any]]:
+def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attributes | None) -> list[dict[str, Any]]:
     """Writes the tensors that ``--only`` names; what was written, for ``--json``.
+
+    Args:
+        archive: where they are.
+        args: the command line.
+        attributes: of the files that are written.
 
     Raises:
         InvalidArgument: no tensor of a name.
         Unsupported: a type that the file to be written has not.
-        UsageError: several tensors for one file.
+        UsageError: several tensors for one file, or the archive itself as the file.
     """
     matches = _matches(archive, args.only)
     if args.output == STDIO:
@@ -46,11 +52,16 @@ def extract(archive: ArchiveReader, args: argparse.Namespace) -> list[dict[str, 
     targets = [Path(args.output or ".", _file_name(tensor)) if folder else Path(args.output) for _, tensor in matches]
     if len(set(targets)) != len(targets):
         raise UsageError("several files have tensors of the same name: take them out one by one, as FILE:NAME")
+    check_targets(targets, (Path(name) for name in args.archives if name != STDIO))
     for target in targets:
-        check_free(target, force=args.force)
-    with Staging(force=args.force) as staging:
+        check_free(target, force=args.force, named=not folder)
+    with Staging(force=args.force, attributes=attributes) as staging:
         for target, (entry, tensor) in zip(targets, matches, strict=True):
-            _write(archive, entry, tensor, target, staging)
+            staging.make_folder(target.parent, target.parent)
+            pieces = _safetensors if target.suffix == ".safetensors" else _npy
+            with naming(target), staging.create(target, named=not folder) as file:
+                for piece in pieces(archive, entry, tensor):
+                    file.write(piece)
     return [_report(args, target, *both) for target, both in zip(targets, matches, strict=True)]
 
 
@@ -83,14 +94,6 @@ def _file_name(tensor: TensorView) -> str:
     become .safetensors."""
     name = "".join("." if c in '/\\:*?"<>|' or ord(c) < 32 else c for c in tensor.name).lstrip(".")[:200] or "tensor"
     return name + (".safetensors" if tensor.dtype in RAW_BITS else ".npy")
-
-
-def _write(archive: ArchiveReader, entry: FileEntry, tensor: TensorView, target: Path, staging: Staging) -> None:
-    staging.make_folder(target.parent, target.parent)
-    pieces = _safetensors if target.suffix == ".safetensors" else _npy
-    with naming(target), staging.create(target) as file:
-        for piece in pieces(archive, entry, tensor):
-            file.write(piece)
 
 
 def _npy(archive: ArchiveReader, entry: FileEntry, tensor: TensorView) -> Iterator[bytes | memoryview]:

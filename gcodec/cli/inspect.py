@@ -11,7 +11,7 @@ from typing import Any
 from ..archive import ArchiveReader, FileEntry, SegmentEntry
 from ..archive.layout import CODECS, FRAME, VERSION, padding
 from ..archive.layout import MAGIC as ARCHIVE_MAGIC
-from ..errors import GcodecError
+from ..errors import GcodecError, Unsupported
 from ..files import FileSource, open_source, plan_file
 from ..files.elements import width
 from ..files.file_plan import TensorView
@@ -67,6 +67,9 @@ def _inspect(name: str, source: FileSource) -> dict[str, Any]:
         info = codec.inspect(source.read(0, source.size).data).as_dict()
         return {"name": name, "kind": "frame", "bytes": source.size, **info}
     with closing(plan_file("" if name == STDIO else name, source)) as plan:
+        if plan.format == "bytes":
+            reason = f" ({plan.note.removeprefix('kept as plain bytes: ')})" if plan.note else ""
+            raise Unsupported(f"{name}: neither an archive, nor a frame, nor a tensor file{reason}")
         tensors = [{"name": v.name, "dtype": v.dtype, "shape": list(v.shape), "bytes": _bytes(v)} for v in plan.tensors]
         row = {"name": name, "kind": "file", "format": plan.format, "bytes": source.size, "metadata": plan.metadata}
         return {**row, "note": plan.note, "tensors": tensors}
@@ -118,13 +121,13 @@ def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -
 
 def _chunks(archive: ArchiveReader, segment: SegmentEntry, where: str) -> Iterator[dict[str, Any]]:
     at = segment.offset
-    for number, chunk in enumerate(segment.chunks):
+    for chunk in segment.chunks:
         row = {"offset": at, "codec": CODECS[chunk.codec], "stored_bytes": chunk.stored, "bytes": chunk.size}
         if chunk.codec == FRAME:
             from .. import codec
 
             try:
-                row["frame"] = codec.inspect(archive.chunk_bytes(segment, number).data).as_dict()
+                row["frame"] = codec.inspect(archive.stored_bytes(at, at + chunk.stored).data).as_dict()
             except GcodecError as error:
                 raise type(error)(f"{where}: chunk at byte {at}: {error}") from error
         yield row
@@ -153,17 +156,18 @@ def _bytes(tensor: TensorView) -> int | None:
 def _show(result: dict[str, Any], chunks: bool) -> None:
     if result["kind"] == "archive":
         count = len(result["files"])
-        print(f"{result['name']}: archive version {VERSION}, {_count(count, 'file')}, {display.size(result['bytes'])}")
+        size = display.size(result["bytes"])
+        display.show(f"{result['name']}: archive version {VERSION}, {_count(count, 'file')}, {size}")
         for file in result["files"]:
             _show_file(file, chunks)
     elif result["kind"] == "frame":
-        print(f"{result['name']}: frame, {display.size(result['bytes'])}")
+        display.show(f"{result['name']}: frame, {display.size(result['bytes'])}")
         for key in ("dtype", "shape", "mode", "container", "n_values", "n_blocks", "block_values", "stream_values"):
-            print(f"  {key:14}  {result[key]}")
+            display.show(f"  {key:14}  {result[key]}")
         for key in ("levels", "planes", "kinds", "codebooks", "prelude_bytes", "ratio", "bits_per_value"):
-            print(f"  {key:14}  {result[key]}")
+            display.show(f"  {key:14}  {result[key]}")
     else:
-        print(f"{result['name']}: {result['format']} file, {display.size(result['bytes'])}, not compressed")
+        display.show(f"{result['name']}: {result['format']} file, {display.size(result['bytes'])}, not compressed")
         _show_metadata(result["metadata"])
         rows = [(t["name"], t["dtype"], _shape(t), _size(t["bytes"])) for t in result["tensors"]]
         display.print_table(("tensor", "dtype", "shape", ">size"), rows, indent=2)
@@ -173,10 +177,10 @@ def _show_file(file: dict[str, Any], chunks: bool) -> None:
     sizes = f"{display.size(file['bytes'])} -> {display.size(file['stored_bytes'])}"
     ratio = display.ratio(file["bytes"], file["stored_bytes"])
     remade = "" if file["exact"] else ", not byte for byte the original"
-    print(f"{file['path']}: {file['format']}, {sizes}, ratio {ratio}{remade}")
+    display.show(f"{file['path']}: {file['format']}, {sizes}, ratio {ratio}{remade}")
     _show_metadata(file["metadata"])
     if "base" in file:
-        print(f"  {base_option.base_line(file)}")
+        display.show(f"  {base_option.base_line(file)}")
     if file["tensors"]:
         names = (*COLUMNS, "base") if "base" in file else COLUMNS
         tensors = [_row(tensor, file["segments"])[: len(names)] for tensor in file["tensors"]]
@@ -189,7 +193,7 @@ def _show_file(file: dict[str, Any], chunks: bool) -> None:
 
 def _show_metadata(metadata: dict[str, str]) -> None:
     for key, value in metadata.items():
-        print(f"  {key} = {value if len(value) <= 90 else value[:87] + '...'}")
+        display.show(f"  {key} = {value if len(value) <= 90 else value[:87] + '...'}")
 
 
 def _row(tensor: dict[str, Any], segments: list[dict[str, Any]]) -> tuple[str, ...]:

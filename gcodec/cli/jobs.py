@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..archive.entries import unsafe_path
+from ..archive.layout import MAGIC
 from ..errors import GcodecError
 from . import UsageError
+from .file_state import FileState
 
 STDIO = "-"
 SUFFIX = ".gc"
@@ -37,15 +41,25 @@ class ArchiveJob:
     Attributes:
         target: path of the archive; None for standard output.
         members: files that go into it.
+        skipped: files of a folder that cannot go into an archive, each with the reason, as a line.
     """
 
     target: Path | None
     members: tuple[InputFile, ...]
+    skipped: tuple[str, ...] = ()
 
     @property
     def input_bytes(self) -> int:
         """Size of all members as far as it is known, for a progress bar."""
-        return sum(member.source.stat().st_size for member in self.members if member.source)
+        return sum(found.st_size for found in self.stats())
+
+    def stats(self) -> list[os.stat_result]:
+        """Return what the system says of the members, except those that are streams or have gone."""
+        found = []
+        for member in self.members:
+            with suppress(OSError):
+                found += [member.source.stat()] if member.source else []
+        return found
 
 
 def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
@@ -55,15 +69,15 @@ def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
     all inputs go into that one archive.
 
     Raises:
-        GcodecError: an input does not exist, a folder is empty.
-        UsageError: standard input more than once.
+        GcodecError: an input does not exist, or a folder has no file that can be archived.
+        UsageError: standard input more than once, or a file to be archived as target.
     """
     names = [name for pattern in inputs for name in _expanded(pattern)]
     if names.count(STDIO) > 1:
         raise UsageError("standard input (-) can be read only once")
     if output is not None and not _is_folder(output):
         target = None if output == STDIO else Path(output)
-        return [ArchiveJob(target, tuple(_members(names, target)))]
+        return [_job(names, target)]
     return [_own_job(name, None if output is None else Path(output)) for name in names]
 
 
@@ -75,33 +89,76 @@ def _own_job(name: str, folder: Path | None) -> ArchiveJob:
     target = (whole.parent if folder is None else folder) / f"{whole.name}{SUFFIX}"
     if not Path(name).is_absolute() and folder is None:
         target = Path(name).parent / f"{whole.name}{SUFFIX}" if Path(name).name not in ("", "..") else target
-    return ArchiveJob(target, tuple(_members([name], target)))
+    return _job([name], target)
 
 
-def _members(names: Sequence[str], target: Path | None) -> Iterator[InputFile]:
-    """Yield the files under the named ones, with paths relative to what all of them share."""
+def _job(names: Sequence[str], target: Path | None) -> ArchiveJob:
+    """Return the archive of the files under the named ones, with paths relative to what all of them share."""
+    members: list[InputFile] = []
+    skipped: list[str] = []
+    replaced = FileState.of(target).identity if target is not None and target.exists() else None
     whole = {name: Path(os.path.abspath(name)) for name in names if name != STDIO}  # noqa: PTH100
     root = Path(os.path.commonpath([path.parent for path in whole.values()])) if whole else Path()
-    left_out = None if target is None else Path(os.path.abspath(target))  # noqa: PTH100
     for name in dict.fromkeys(names):
         if name == STDIO:
-            yield InputFile(None, "", True)
+            members.append(InputFile(None, "", True))
         elif whole[name].is_dir():
-            files = list(_files_in(whole[name]))
+            files = _files_in(whole[name], skipped)
             if not files:
-                raise GcodecError(f"{name}: no files in this folder")
-            yield from (InputFile(path, _path(path, root), False) for path in files if path != left_out)
+                raise GcodecError(f"{name}: no files in this folder" + "".join(f"; {line}" for line in skipped[:1]))
+            for file in files:
+                path = _path(file, root)
+                if why := unsafe_path(path):
+                    skipped.append(f"{file}: skipped: its path in the archive {why}")
+                elif not _is_old_archive(file, target, replaced):
+                    members.append(InputFile(file, path, False))
         else:
-            yield InputFile(Path(name), _path(whole[name], root), True)
+            members.append(InputFile(Path(name), _path(whole[name], root), True))
+    if not members and skipped:
+        raise GcodecError(skipped[0])
+    return ArchiveJob(target, tuple(members), tuple(skipped))
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
-    """Yield the regular files below a folder, links to files included, links to folders not followed."""
-    for place, folders, files in os.walk(folder):
+def _files_in(folder: Path, skipped: list[str]) -> list[Path]:
+    """Return the regular files below a folder, links to files included, links to folders not followed.
+
+    Args:
+        folder: where to look.
+        skipped: gets a line for each folder or file that cannot be looked at.
+    """
+
+    def skip(error: OSError) -> None:
+        skipped.append(f"{error.filename}: skipped: {error.strerror}")
+
+    found = []
+    for place, folders, files in os.walk(folder, onerror=skip):
         folders.sort()
         for name in sorted(files):
-            if (path := Path(place, name)).is_file():
-                yield path
+            path = Path(place, name)
+            try:
+                found += [path] if path.is_file() else []
+            except OSError as error:
+                skip(error)
+    return found
+
+
+def _is_old_archive(file: Path, target: Path | None, replaced: tuple[int, int] | None) -> bool:
+    """Return True for the archive that this command is to replace, which lies in the folder that is archived.
+
+    Args:
+        file: a file in the folder.
+        target: where the archive is to be.
+        replaced: identity of the file that is there; None if there is none.
+
+    Raises:
+        UsageError: the file is no archive, and would be lost.
+    """
+    if replaced is None or FileState.of(file).identity != replaced:
+        return False
+    with file.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise UsageError(f"{target}: is in a folder to be archived, and would be replaced; give another name")
+    return True
 
 
 def _expanded(pattern: str) -> list[str]:

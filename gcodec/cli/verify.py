@@ -88,16 +88,16 @@ def _original(against: Path, entry: FileEntry, *, alone: bool) -> Path:
 def _say(result: dict[str, Any]) -> None:
     files = result["files"]
     speed = f"{display.size(result['bytes'])}, {result['seconds']:.2f} s"
-    print(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {speed}")
+    display.show(f"{result['archive']}: good, {len(files)} {'file' if len(files) == 1 else 'files'}, {speed}")
     for file in files:
         differences = [Difference(**row) for row in file.get("differences", ())]
         if "original" in file and not differences:
             same = "byte for byte" if file["exact"] else "in every value"
-            print(f"{file['path']}: equals {file['original']} {same}")
+            display.show(f"{file['path']}: equals {file['original']} {same}")
         elif differences:
             rows = [_row(difference) for difference in differences]
             columns = ("changed tensor", ">values", ">changed", ">largest relative change", ">largest change")
-            print(f"{file['path']}: lossy, against {file['original']}")
+            display.show(f"{file['path']}: lossy, against {file['original']}")
             display.print_table(columns, rows, indent=2)
 
 

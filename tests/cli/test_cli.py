@@ -20,12 +20,14 @@ from safetensors.numpy import save_file as save_safetensors
 
 import gcodec
 from gcodec.archive import ArchiveWriter, load_file
-from gcodec.cli import VERBS, display, main
+from gcodec.cli import VERBS, display
 from gcodec.cli.gcomp import DumpPolicy
 from gcodec.files import ArraySource, open_source, plan_file
 from gcodec.recorder import read_dump
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.archive.test_files import npy, npz, torch_file
+from tests.support import commands
+from tests.support.commands import run
 from tests.support.paths import CORPUS
 
 DUMPS = sorted(CORPUS.glob("*.safetensors"))
@@ -33,15 +35,7 @@ RNG = np.random.default_rng(3)
 FLOATS = (RNG.standard_normal((50, 60)) * 1e-3).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """Run every test in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*arguments: object, code: int = 0) -> None:
-    assert main([str(argument) for argument in arguments]) == code
+folder = commands.folder
 
 
 def result_of(capsys, *arguments: object, code: int = 0) -> Any:
@@ -431,7 +425,8 @@ import sys
 from gcodec import cli
 from gcodec.archive import writer
 
-signal.signal(signal.SIGINT, signal.default_int_handler)    # also where the tests run with it ignored, as under nohup
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):    # also where the tests run with one ignored, as under nohup
+    signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 def wait(plan, crcs):
     print("writing", flush=True)
@@ -611,3 +606,18 @@ def test_memory_does_not_grow_with_the_files():
 
     small, large = peak(1 << 20), peak(1 << 28)
     assert large - small < 150 << 20        # of a file of a gigabyte
+
+
+def test_compressed_zips_above_the_limit_are_refused_alone_and_kept_as_bytes_in_folders(capsys):
+    data = npz({"x": np.zeros(100_000, np.float32)}, compressed=True)
+    odd = b"\x93NUMPY\x01\x00\x02\x00()"
+    write({"x.npz": data, "folder/x.npz": data, "folder/odd.npy": odd, "folder/y.npy": npy(FLOATS)})
+    run("compress", "x.npz", "--max-unpacked-bytes", "100kB", code=1)
+    assert "x.npz: its compressed members unpack to 400128 bytes" in capsys.readouterr().err
+    run("compress", "x.npz", "--max-unpacked-bytes", "500kB", "--rm")
+    run("compress", "folder", "--max-unpacked-bytes", "100kB")
+    shutil.rmtree("folder")
+    run("decompress", "folder.gc")
+    assert Path("folder/x.npz").read_bytes() == data and names() == [
+        "folder.gc", "folder/odd.npy", "folder/x.npz", "folder/y.npy", "x.npz.gc"
+    ]

@@ -1,0 +1,42 @@
+"""The process's standard streams: any of them may be closed, and a terminal must not be commanded by a file's name."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+
+from ..errors import GcodecError
+
+#: Characters that would not stay on their line, would command a terminal, or are bytes of a name that are not UTF-8.
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class ClosedOutput(io.TextIOBase):
+    """Standard output of a process that was started without one: whoever writes to it gets an error."""
+
+    def write(self, text: str) -> int:
+        """Raises GcodecError."""
+        raise GcodecError("standard output is closed")
+
+
+def open_standard_streams() -> None:
+    """Lets none of the three standard streams be missing: a file opened later would take its number.
+
+    Errors that nobody can read go nowhere; a result that nobody can read is an error.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters, and bytes that are no UTF-8, escaped as Python writes them."""
+    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
