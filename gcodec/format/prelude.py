@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,21 @@ class _Fields(NamedTuple):
     columns: tuple[ColumnReferences, ...] = ()
 
 
+_Result = TypeVar("_Result")
+
+
+class _Kept(Generic[_Result]):
+    """A property that is worked out once for each object: ``functools.cached_property`` without its lock, which takes
+    longer in Python 3.11 than what is kept here. (Later versions have none.)"""
+
+    def __init__(self, function: Callable[[Any], _Result]) -> None:
+        self._function, self._name, self.__doc__ = function, function.__name__, function.__doc__
+
+    def __get__(self, owner: Any, kind: Any = None) -> _Result:
+        result = owner.__dict__[self._name] = self._function(owner)
+        return result
+
+
 class Prelude(_Fields):
     """Everything that a frame says before its blocks.
 
@@ -81,7 +96,7 @@ class Prelude(_Fields):
         return not all(map(len, self.templates))
 
     # Worked out once what is asked for several times: such things make up the fixed cost of a call.
-    @cached_property
+    @_Kept
     def n_values(self) -> int:
         """Return the number of values, which is the product of the shape."""
         return math.prod(self.shape)
@@ -91,7 +106,7 @@ class Prelude(_Fields):
         """Return the number of blocks."""
         return -(-self.n_values >> self.block_log2)
 
-    @cached_property
+    @_Kept
     def places(self) -> tuple[int, int]:
         """Return the byte positions of the index and of the first block."""
         at = self._form_bytes + sum(map(len, self.records))
@@ -279,12 +294,40 @@ def _read_start(data: bytes) -> Prelude:
         codebooks += [codebook] if codebook else []
         records.append(data[at:end])
         at = end
-    residuals, templates = [], []
-    base_hash: int | None = None
-    columns: list[ColumnReferences] = []
+    residuals = []
     for _ in range(n_residuals):
         residual, at = read_residual(data, at, dtype.bits // 4)
         residuals.append(residual)
+    templates, base_hash, columns, at = _read_templates(data, at, n_templates, n_values, dtype)
+    if any(data[at:]):
+        raise Corruption("frame header: the padding before the index must be zero")
+    books = tuple(codebooks) if len(codebooks) == n_codebooks else ()
+    return Prelude(
+        dtype,
+        mode,
+        container,
+        shape,
+        block_log2,
+        stream_log2,
+        widths,
+        levels,
+        tuple(records),
+        books,
+        tuple(residuals),
+        templates,
+        base_hash,
+        columns,
+    )
+
+
+def _read_templates(
+    data: bytes, at: int, n_templates: int, n_values: int, dtype: DType
+) -> tuple[tuple[np.ndarray, ...], int, tuple[ColumnReferences, ...], int]:
+    """Return the templates at byte ``at``, the hash of the base (0 if none stands for it), the column references behind
+    them, and where they end."""
+    templates: list[np.ndarray] = []
+    base_hash: int | None = None
+    columns: list[ColumnReferences] = []
     for _ in range(n_templates):
         if data[at + 3 : at + 4] >= b"\x80":
             reference, at = read_column_references(data, at, n_values, columns[-1].stop if columns else 0)
@@ -301,25 +344,7 @@ def _read_start(data: bytes) -> Prelude:
             if base_hash not in (None, hashed):
                 raise Corruption(f"templates: their bases must have one hash, not {base_hash:016x} and {hashed:016x}")
             base_hash = hashed
-    if any(data[at:]):
-        raise Corruption("frame header: the padding before the index must be zero")
-    books = tuple(codebooks) if len(codebooks) == n_codebooks else ()
-    return Prelude(
-        dtype,
-        mode,
-        container,
-        shape,
-        block_log2,
-        stream_log2,
-        widths,
-        levels,
-        tuple(records),
-        books,
-        tuple(residuals),
-        tuple(templates),
-        base_hash or 0,
-        tuple(columns),
-    )
+    return tuple(templates), base_hash or 0, tuple(columns), at
 
 
 def _read_codebook(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook | None, int]:

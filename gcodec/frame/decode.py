@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +123,7 @@ class FrameReader:
             out,
             begin << prelude.block_log2,
             {},
+            Lock(),
         )
         if threads == 1:
             job.decode(begin, end)
@@ -142,7 +144,10 @@ class _Decoding(NamedTuple):
         base: uintW[n_values], the array that predicted blocks may refer to, or None.
         out: uintW[n], takes values.
         out_first: The value of the frame that ``out`` begins with.
-        decoders: Decoders of the kinds of blocks that were met.
+        decoders: Decoders of the kinds of blocks that were met. Each makes tables of all of the frame's codebooks, so
+            there is one for all blocks and threads: made at every change of kinds, they would make the time to decode
+            a small frame the product of its blocks and its codebooks.
+        making: Held while a decoder is made.
     """
 
     frame: FrameReader
@@ -152,6 +157,7 @@ class _Decoding(NamedTuple):
     out: np.ndarray
     out_first: int
     decoders: dict[MakeDecoder, BlockDecoder]
+    making: Lock
 
     def decode(self, begin: int, end: int) -> None:
         """Decode blocks ``begin ... end`` on this thread. Raises Corruption, Unsupported."""
@@ -178,8 +184,11 @@ class _Decoding(NamedTuple):
         while begin < end:
             make = kind_of(blocks, begin, self.prelude.dtype).make_decoder
             decoder = self.decoders.get(make)
-            if decoder is None:  # another thread may be making it, too, which does no harm
-                decoder = self.decoders[make] = make(self.prelude, self.geometry, self.base)
+            if decoder is None:
+                with self.making:
+                    decoder = self.decoders.get(make)  # another thread may have made it in the meantime
+                    if decoder is None:
+                        decoder = self.decoders[make] = make(self.prelude, self.geometry, self.base)
             status, begin = decoder.decode(blocks, begin, end, self.out, self.out_first, borrowed)
             if status != OK:
                 check_status(status, begin)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..format.prelude import CONTAINERS, MODES
+from ..kernels.block.header import BAD_SIZE, BLOCK_HEADER
 from .decode import FrameReader
-from .kinds import BLOCK_KINDS
+from .kinds import BLOCK_KINDS, check_status
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,14 @@ def inspect(data: Any) -> FrameInfo:
 
     Raises:
         InsufficientData: If ``data`` ends before the frame does.
-        Corruption: If the prelude is damaged.
+        Corruption: If the prelude is damaged, or a block has fewer bytes than its header.
         Unsupported: If it names a codebook that is not found, or is of a later version.
     """
     frame = FrameReader(data)
     prelude = frame.prelude
+    short = np.flatnonzero(frame.sizes < BLOCK_HEADER)
+    if len(short):
+        check_status(BAD_SIZE, int(short[0]))
     count = (
         np.bincount(frame.data[frame.offsets], minlength=len(BLOCK_KINDS))
         if prelude.n_blocks

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 from ..dtypes import BY_NAME, DType
 from ..errors import InvalidArgument, check_choice
@@ -28,7 +30,10 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     Raises:
         InvalidArgument: For an unknown dtype, a negative size, or more dimensions than a frame holds.
     """
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        dims = tuple(map(operator.index, (shape,) if isinstance(shape, SupportsIndex) else shape))
+    except TypeError:
+        raise InvalidArgument(f"shape must be an integer or a sequence of them, not {shape!r}") from None
     check_dimensions(len(dims))
     if any(size < 0 for size in dims):
         raise InvalidArgument(f"shape must have no negative sizes, but is {dims}")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -14,11 +15,14 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.frame import coded_blocks
+from gcodec import threads as pool_module
+from gcodec.format import tables
+from gcodec.frame import coded_blocks, predicted_blocks
 from gcodec.memory import BytesBuilder
 from gcodec.threads import OrderedWriter
 from tests.support import laws
 from tests.support.cases import KINDS, gaussian, noise
+from tests.support.frame_builder import Draft, Inline, Predicted, Residual, plain_block
 from tests.support.paths import ROOT
 
 LARGE = 1 << 20     # values: 64 blocks
@@ -172,14 +176,51 @@ assert gcodec.encode(x, threads=2) == frame
 
 
 def test_encode_and_decode_work_where_no_thread_can_be_started(monkeypatch):
-    def submit(*_: Any) -> Any:
+    def start(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
     x = large()
     frame = gcodec.encode(x, threads=1)
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    monkeypatch.setattr(pool_module, "start_new_thread", start)
+    monkeypatch.setattr(pool_module, "_pool", pool_module._new_pool())
     assert gcodec.encode(x, threads=3) == frame
     assert gcodec.decode(frame, threads=3).tobytes() == x.tobytes()
+
+
+# Work
+
+def changing_frame(n_blocks: int) -> bytes:
+    """Return a frame of zeros whose blocks are constant and predicted in turns, with as many codebooks, residual
+    codebooks and templates as a frame may have."""
+    block = 1 << 10
+    residual, codebook = Residual((1, 1, *[0] * 119)).record(), Inline(((1, 0),), (1, 1)).record()
+    predicted = Predicted(0, 0, block, b"", (b"",) * (block >> 6), bytes(3 * (block >> 4)), 0, 0, 0, 0).block()
+    blocks = (plain_block(0, block, bytes(4)), predicted) * (n_blocks // 2)
+    template = (16).to_bytes(4, "little") + bytes(4 * 16)
+    n_values = block * len(blocks)
+    return Draft(1, 0, 0, 10, 6, n_values, (n_values,), (24,), ((0, 1),), (codebook,) * 255, blocks,
+                 (residual,) * 255, (template,) * 255).seal()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_tables_are_made_once_however_often_the_kind_of_block_changes(threads, monkeypatch):
+    """Otherwise the time to decode a small frame would be the product of its blocks and its codebooks."""
+    made: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            made.append(name)
+            time.sleep(0)       # lets another thread begin the same
+            return function(*args)
+        return call
+
+    monkeypatch.setattr(tables, "_stack", counted("tables", tables._stack))
+    monkeypatch.setattr(predicted_blocks, "_sources_of", counted("templates", predicted_blocks._sources_of))
+    frame = changing_frame(400)
+    for decode in (lambda: gcodec.decode(frame, threads=threads), lambda: gcodec.decode_range(frame, 1, 400_000)):
+        made.clear()
+        assert not decode().any()
+        assert sorted(made) == ["tables", "tables", "templates"]
 
 
 # Memory

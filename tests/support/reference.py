@@ -199,10 +199,10 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     dtype, mode, container, ndim, block_log2, stream_log2 = (fields.u(8) for _ in range(6))
     n_codebooks, n_levels, n_planes, n_residuals, n_templates = (fields.u(8) for _ in range(5))
     frame_bytes, n_values, prelude_bytes, stored = (fields.u(64) for _ in range(4))
-    require(len(data) >= frame_bytes, "there are frame_bytes", "insufficient")
     require(frame_bytes % 8 == 0, "frame_bytes is a multiple of 8")
     require(prelude_bytes % 8 == 0, "prelude_bytes is a multiple of 8")
     require(48 <= prelude_bytes <= frame_bytes, "header and prelude lie within the frame")
+    require(len(data) >= frame_bytes, "there are frame_bytes", "insufficient")
     prelude = data[:prelude_bytes]
     require(checksum(prelude, 0, own_words=(10, 11)) == stored, "checksum of the prelude")
 
@@ -228,8 +228,6 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
     for dimension in shape:
         without_zeros *= dimension or 1
     require(without_zeros < 2**48, "the product of the dimensions that are not 0 is below 2^48")
-    within = limit is None or n_values * kind.W // 8 <= limit
-    require(within, "the array is within the caller's limit", "limit")
 
     planes, levels = read_levels(rest, kind, n_planes, n_levels)
     codebooks = tuple(read_codebook(rest, kind, n_levels, known) for _ in range(n_codebooks))
@@ -250,6 +248,8 @@ def read_prelude(data: bytes, known: Known, limit: int | None = None) -> Prelude
         blocks.append(slice(start, start + size))
         start += size
     require(start == frame_bytes, "prelude_bytes and the sizes of the blocks add up to frame_bytes")
+    within = limit is None or n_values * kind.W // 8 <= limit
+    require(within, "the array is within the caller's limit", "limit")
     return Prelude(kind, mode, container, block_log2, stream_log2, n_values, shape, planes, levels, codebooks,
                    residuals, templates, columns, tuple(blocks))
 
