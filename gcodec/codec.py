@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +18,17 @@ from .frame.decode import FrameReader
 from .frame.encode import encode_values, plan_for
 from .frame.inspect import inspect
 from .frame.sizes import max_encoded_size
-from .options import EncoderOptions, Precision, check_level_array
+from .options import DEFAULT_OPTIONS, EncoderOptions, Precision, check_level_array, checked_options
 from .plan.request import EncodeRequest
-from .tensors import Values, kernel_view, new_output, output_bits, values_of
+from .tensors import Values, as_plain_array, check_has_data, kernel_view, new_output, output_bits, values_of
 from .threads import check_threads, n_threads
 from .truncation.optimizers import levels_for
 
 __all__ = ["decode", "decode_range", "encode", "inspect", "max_encoded_size", "warmup"]
 
 _PREDICTABLE = ", ".join(t.name for t in DTYPES if t.predictable)
-_DEFAULT = EncoderOptions()
 _EMPTY_LEVELS = np.zeros(0, np.uint8)
+_NO_SCRATCH = np.zeros(0, np.uint8)
 
 
 def bit_layout_for(
@@ -50,9 +51,10 @@ def bit_layout_for(
     bit_layout, ladder = precision.bit_layout(values.dtype, options)
     if ladder is None:
         return bit_layout, _EMPTY_LEVELS
-    levels = precision.levels
     if precision.optimizer is not None:
         levels = levels_for(precision.optimizer, precision.param, x, ladder=ladder)
+    else:
+        levels = as_plain_array(precision.levels, "levels")
     levels = kernel_view(np.ascontiguousarray(levels).reshape(-1))
     check_level_array(str(levels.dtype), levels.size, len(values.bits))
     if len(ladder.drops) == 1 and levels.any():  # where there are more, encoding itself finds those beyond the ladder
@@ -82,7 +84,8 @@ def encode(
     Args:
         x: Numpy array or torch tensor, any shape and strides, never changed; float32, float64, float16, bfloat16 or
             float8. A CUDA tensor is encoded on its device (docs/gpu.md).
-        mantissa_bits: Keep this many mantissa bits; the relative error is at most 2**-(mantissa_bits + 1).
+        mantissa_bits: Keep this many mantissa bits; the relative error of normal values is at most
+            2**-(mantissa_bits + 1).
         levels: uint8, of x's shape, an index into ``ladder`` per value.
         ladder: The bits dropped at each level; by default the one that ``options`` name, for the dtype.
         rounding: "nearest" (even) or "truncate"; by default as ``options`` say.
@@ -107,7 +110,7 @@ def encode(
         InvalidArgument: If the arguments contradict each other or do not fit ``x``; ``out`` may be partly written then.
         Unsupported: For a tensor on another device, or what the device's encoder cannot do.
     """
-    options = options or _DEFAULT
+    options = DEFAULT_OPTIONS if options is None else checked_options(options)
     precision = Precision(mantissa_bits, levels, ladder, rounding, optimizer, param)
     if _is_on_gpu(x):
         if base is not None or dtype is not None:
@@ -115,6 +118,7 @@ def encode(
             raise Unsupported(f"{name} is not supported for CUDA tensors; call .cpu() first")
         if device not in (None, "cpu", str(x.device)):
             raise InvalidArgument(f"device must be None, 'cpu' or '{x.device}', where x lies, not {device!r}")
+        check_has_data(x)
         check_threads(threads)
         _check_shapes(shapes, tuple(x.shape))
         from . import gpu
@@ -148,7 +152,7 @@ def _is_on_gpu(x: Any) -> bool:
 def _base_bits(base: Any, dtype: DType, n_values: int, name: str | None = None) -> np.ndarray:
     """Return a base as bits, uintW[n_values], where ``name`` is the type that unsigned integers stand for. Raises
     InvalidArgument if it is of another type or size than the array."""
-    values = values_of(base, name)
+    values = values_of(base, name, "base")
     if values.dtype is not dtype.narrow or len(values.bits) != n_values:
         raise InvalidArgument(
             f"base must hold {n_values} values of {dtype.narrow.name}, not {len(values.bits)} of {values.dtype.name}"
@@ -161,7 +165,12 @@ def _check_shapes(shapes: Sequence[Sequence[int]] | None, shape: tuple[int, ...]
     if shapes is None:
         return (shape,)
     n_values = math.prod(shape)
-    if any(size < 0 for parts in shapes for size in parts) or sum(map(math.prod, shapes)) != n_values:
+    try:
+        sizes = [operator.index(size) for parts in shapes for size in parts]
+        total = sum(map(math.prod, shapes))
+    except TypeError:
+        raise InvalidArgument(f"shapes must be sequences of integers, not {shapes!r}") from None
+    if any(size < 0 for size in sizes) or total != n_values:
         raise InvalidArgument(f"shapes must have the array's {n_values} values in all, not {list(shapes)}")
     return shapes
 
@@ -230,10 +239,7 @@ def decode_frame(
     container = _container(like, prelude.container)
     _check_limit(prelude.n_values * prelude.dtype.itemsize, max_output_bytes)
     if out is None:
-        try:
-            result, bits = new_output(prelude.dtype.narrow, prelude.shape, container)
-        except (MemoryError, ValueError, OverflowError):
-            raise LimitExceeded(f"there is no memory for the frame's array of shape {prelude.shape}") from None
+        result, bits, _ = _new_arrays(prelude.dtype, prelude.shape, container)
     else:
         result, bits = out, output_bits(out, prelude.dtype.narrow, prelude.n_values)
     frame.decode_blocks(0, prelude.n_blocks, bits, n_threads(threads, prelude.n_values), _base_of(base, prelude))
@@ -250,9 +256,27 @@ def _base_of(base: Any, prelude: Prelude) -> np.ndarray | None:
 
 
 def _check_limit(size: int, limit: int | None) -> None:
-    """Raise LimitExceeded if ``size`` bytes are more than ``limit``, unless that is None."""
-    if limit is not None and size > limit:
+    """Raise LimitExceeded unless ``size`` bytes are at most ``limit``, or that is None; InvalidArgument if it is no
+    number."""
+    if limit is None:
+        return
+    try:
+        within = bool(size <= limit)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"max_output_bytes must be None or a number of bytes, not {limit!r}") from None
+    if not within:
         raise LimitExceeded(f"the frame decodes to {size} bytes, more than max_output_bytes={limit}")
+
+
+def _new_arrays(
+    dtype: DType, shape: tuple[int, ...], container: int, n_scratch: int = 0
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return an array to decode to, its bits, and uintW[n_scratch]. Raises LimitExceeded where there is no memory."""
+    try:
+        scratch = np.empty(n_scratch, dtype.uint) if n_scratch else _NO_SCRATCH
+        return *new_output(dtype.narrow, shape, container), scratch
+    except (MemoryError, ValueError, OverflowError):
+        raise LimitExceeded(f"there is no memory for the frame's array of shape {shape}") from None
 
 
 def decode_range(
@@ -281,17 +305,20 @@ def decode_range(
     """
     frame = FrameReader(data)
     prelude = frame.prelude
+    try:
+        start, stop = operator.index(start), operator.index(stop)
+    except TypeError:
+        raise InvalidArgument(f"start and stop must be integers, not {start!r} and {stop!r}") from None
     if not 0 <= start <= stop <= prelude.n_values:
         raise InvalidArgument(
             f"0 <= start <= stop <= {prelude.n_values}, the frame's values, must hold, not start={start}, stop={stop}"
         )
     container = _container(like, prelude.container)
     _check_limit((stop - start) * prelude.dtype.itemsize, max_output_bytes)
-    result, bits = new_output(prelude.dtype.narrow, (stop - start,), container)
     begin, end = (start >> prelude.block_log2, -(-stop >> prelude.block_log2)) if stop > start else (0, 0)
     first = begin << prelude.block_log2
     covered = min(end << prelude.block_log2, prelude.n_values) - first
-    scratch = np.empty(covered, prelude.dtype.uint)
+    result, bits, scratch = _new_arrays(prelude.dtype, (stop - start,), container, covered)
     frame.decode_blocks(begin, end, scratch, n_threads(threads, covered), _base_of(base, prelude))
     bits[:] = scratch[start - first : stop - first] if stop > start else scratch
     return result

@@ -34,9 +34,17 @@ class PeerError(GcodecError):
     """Another rank of a process group has died, gone silent, given up, or does something else than this one."""
 
 
+class KernelCacheWarning(UserWarning):
+    """Compiled kernels are not kept where they last: later processes may have to compile them again, for minutes."""
+
+
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raise InvalidArgument unless the value of the argument ``name`` is one of ``choices``."""
-    if value not in choices:
+    try:
+        known = value in choices
+    except TypeError:  # unhashable
+        known = False
+    if not known:
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .dtypes import DType
 from .errors import InvalidArgument, check_choice
 from .format import modes as bit_layouts
@@ -50,6 +52,10 @@ class EncoderOptions:
     def __post_init__(self) -> None:
         check_choice("ladder", self.ladder, LADDERS)
         check_choice("rounding", self.rounding, ROUNDINGS)
+        for name in ("max_length", "max_codebooks", "escape_threshold"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) and not (value is None and name == "escape_threshold"):
+                raise InvalidArgument(f"{name} must be an integer, not {value!r}")
         if self.escape_threshold is not None and self.escape_threshold < 1:
             raise InvalidArgument(f"escape_threshold must be at least 1, not {self.escape_threshold}")
         if not 1 <= self.max_codebooks <= MAX_CODEBOOKS:
@@ -71,6 +77,18 @@ LITERAL_GCOMP = EncoderOptions(
     wide_heads=False,
     columns=False,
 )
+
+
+DEFAULT_OPTIONS = EncoderOptions()
+
+
+def checked_options(options: EncoderOptions | None) -> EncoderOptions:
+    """Return a caller's options, the defaults in place of None. Raises InvalidArgument for anything else."""
+    if options is None:
+        return DEFAULT_OPTIONS
+    if not isinstance(options, EncoderOptions):
+        raise InvalidArgument(f"options must be a gcodec.EncoderOptions, not {options!r}")
+    return options
 
 
 class Precision(NamedTuple):
@@ -126,6 +144,8 @@ class Precision(NamedTuple):
             if self.mantissa_bits is None:
                 return bit_layouts.lossless(dtype), None
             return bit_layouts.fixed(dtype, self.mantissa_bits), None
+        if self.ladder is not None and not isinstance(self.ladder, Ladder):
+            raise InvalidArgument(f"ladder must be a gcodec.Ladder, not {self.ladder!r}")
         ladder = self.ladder or LADDERS[options.ladder].get(dtype.name)
         if ladder is None:
             raise InvalidArgument(f"{name} must be None for {dtype.name}, which can only be encoded losslessly")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .dtypes import BY_NAME, DTYPES, DType
-from .errors import InvalidArgument, Unsupported, check_choice
+from .errors import GcodecError, InvalidArgument, Unsupported, check_choice
 from .format.prelude import MAX_DIMENSIONS
 from .kernels.entropy.encode_streams import checksum
 
@@ -61,39 +61,57 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def values_of(x: Any, dtype: str | None = None) -> Values:
+def values_of(x: Any, dtype: str | None = None, argument: str = "x") -> Values:
     """Return an array or tensor as bits; only what is not contiguous is copied.
 
     Args:
         x: A numpy array (or what ``np.asarray`` takes) or a torch CPU tensor, of any shape, strides and writability.
         dtype: The type whose bits ``x`` holds, if it is of unsigned integers.
+        argument: The caller's name for ``x``, for errors.
 
     Raises:
-        InvalidArgument: The type is not one that gcodec encodes, or not ``dtype``.
+        InvalidArgument: The type is not one that gcodec encodes, or not ``dtype``; or there are no plain values.
         Unsupported: The tensor is on another device.
     """
     if type(x) is np.ndarray:
         array = x
     elif is_torch(x):
-        return _torch_values(x, dtype)
-    else:
         try:
-            array = np.asarray(x)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"numpy cannot make an array of this {type(x).__name__}: {error}") from None
+            return _torch_values(x, dtype, argument)
+        except GcodecError:
+            raise
+        except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+            raise _not_plain(x, argument, error) from None
+    else:
+        array = as_plain_array(x, argument)
     value_type = _NATIVE.get(array.dtype) if dtype is None else None
     if value_type is None:
-        array, value_type = _bits_of_type(array, dtype)
+        array, value_type = _bits_of_type(array, dtype, argument)
     check_dimensions(array.ndim)
     flat = np.ascontiguousarray(array).reshape(-1).view(value_type.uint)
     return Values(kernel_view(flat), value_type, array.shape, NUMPY)
 
 
+def as_plain_array(x: Any, argument: str) -> np.ndarray:
+    """Return ``np.asarray(x)``; ``argument`` is the caller's name for it. Raises InvalidArgument, also for a masked
+    array, whose mask would be lost."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise InvalidArgument(
+            f"{argument} must not be a masked array, for its mask would be lost: pass {argument}.filled(value) or "
+            f"{argument}.data, and keep {argument}.mask beside it"
+        )
+    try:
+        return np.asarray(x)
+    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{argument} must be an array, which this {type(x).__name__} is not: {error}") from None
+
+
 _NATIVE = {np.dtype(t.name): t for t in DTYPES if t.in_numpy}
 
 
-def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DType]:
-    """Return the array in native byte order, and its type. Raises InvalidArgument."""
+def _bits_of_type(array: np.ndarray, dtype: str | None, argument: str) -> tuple[np.ndarray, DType]:
+    """Return the array in native byte order, and its type; ``argument`` is the caller's name for it. Raises
+    InvalidArgument."""
     if dtype is not None:
         check_choice("dtype", dtype, BY_NAME)
     if dtype is not None and array.dtype.kind == "u" and array.dtype.itemsize == BY_NAME[dtype].itemsize:
@@ -102,9 +120,9 @@ def _bits_of_type(array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, DTy
         name = array.dtype.name
         if dtype is not None and name != dtype:
             bits = BY_NAME[dtype].bits
-            raise InvalidArgument(f"with dtype={dtype!r} the array must be of {dtype} or uint{bits}, not {array.dtype}")
+            raise InvalidArgument(f"{argument} must be of {dtype} or uint{bits}, as dtype says, not {array.dtype}")
     if name not in BY_NAME:
-        raise InvalidArgument(f"the array must be of one of {', '.join(BY_NAME)}, not {array.dtype}")
+        raise InvalidArgument(f"{argument} must be of one of {', '.join(BY_NAME)}, not {array.dtype}")
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array, BY_NAME[name]
@@ -124,8 +142,12 @@ def _torch_types() -> dict[Any, tuple[DType, Any]]:
     return {getattr(torch, t.name): (t, getattr(torch, f"int{t.bits}")) for t in BY_NAME.values()}
 
 
-def check_tensor(x: Any) -> tuple[DType, Any]:
+def check_tensor(x: Any, argument: str = "x") -> tuple[DType, Any]:
     """Return the value type of a torch tensor on any device, and torch's integers of the same width.
+
+    Args:
+        x: The tensor.
+        argument: The caller's name for it, for errors.
 
     Raises:
         InvalidArgument: The tensor is not dense, of another type, or has more dimensions than a frame holds.
@@ -134,21 +156,59 @@ def check_tensor(x: Any) -> tuple[DType, Any]:
 
     value_type, integer = _torch_types().get(x.dtype, (None, None))
     if value_type is None or x.layout != torch.strided:
-        raise InvalidArgument(
-            f"the tensor must be dense and of one of {', '.join(BY_NAME)}, not a {x.layout} tensor of {x.dtype}"
-        )
+        raise _not_plain(x, argument)
     check_dimensions(x.ndim)
     return value_type, integer
 
 
-def _torch_values(x: Any, dtype: str | None) -> Values:
-    value_type, integer = check_tensor(x)
+def check_has_data(x: Any, argument: str = "x") -> None:
+    """Raise InvalidArgument for a tensor that says it is on a device, but has no memory there: one of fake or
+    distributed tensors, or of nested ones."""
+    if type(x).__name__ == "FakeTensor" or hasattr(x, "full_tensor") or x.is_nested:
+        raise _not_plain(x, argument)
+
+
+def _not_plain(x: Any, argument: str, error: Exception | None = None) -> InvalidArgument:
+    """Return the error for a tensor whose values cannot be had as they are; it says what to pass instead. ``error``:
+    what torch says."""
+    import torch
+
+    kind, dtype, layout = type(x).__name__, x.dtype, getattr(x, "layout", None)
+    if kind == "MaskedTensor":
+        what = f"must not be a masked tensor, for its mask would be lost: pass {argument}.get_data()"
+    elif hasattr(x, "full_tensor"):
+        what = f"must not be a {kind}: pass {argument}.to_local(), this rank's part, or {argument}.full_tensor()"
+    elif x.is_nested:
+        parts = f"{argument}.values()" if layout == torch.jagged else f"each of {argument}.unbind()"
+        what = f"must not be a nested tensor: pass {parts}"
+    elif layout != torch.strided:
+        what = f"must be dense, not a {layout} tensor: pass {argument}.to_dense(), or the tensors of its parts"
+    elif x.is_quantized:
+        what = f"must not be quantized: pass {argument}.dequantize()"
+    elif x.is_complex():
+        what = f"must be real, not of {dtype}: pass torch.view_as_real({argument})"
+    elif dtype not in _torch_types():
+        what = f"must be of one of {', '.join(BY_NAME)}, not {dtype}"
+    elif error is None or kind == "FakeTensor" or "ninitialized" in kind:
+        what = f"must be a tensor with values, but this {kind} has no data: pass the one that it stands for"
+    else:
+        what = (
+            "must be a plain tensor, whose memory can be read; transforms of torch.func, such as vmap or grad, hide "
+            f"it: call from outside of them ({kind}: {error})"
+        )
+    return InvalidArgument(f"{argument} {what}")
+
+
+def _torch_values(x: Any, dtype: str | None, argument: str) -> Values:
+    value_type, integer = check_tensor(x, argument)
     if dtype is not None and dtype != value_type.name:
         raise InvalidArgument(f"dtype must be None or {value_type.name!r}, the tensor's own, not {dtype!r}")
     shape = tuple(x.shape)
     if not x.is_cpu:
+        if x.is_meta:
+            raise Unsupported(f"{argument} must be a tensor with values, but one on the device meta has no data")
         raise Unsupported(
-            f"the tensor must be on the CPU, not on {x.device.type}; gcodec.encode and gcodec.gpu take CUDA tensors too"
+            f"{argument} must be on the CPU, not on {x.device.type}; gcodec.encode and gcodec.gpu take CUDA tensors too"
         )
     dense = (x.detach() if x.requires_grad else x).resolve_neg().contiguous()
     bits = dense.view(integer).numpy().reshape(-1).view(value_type.uint)
@@ -205,23 +265,37 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
         if same and out.size == n_values and flags.c_contiguous and flags.writeable:
             return out.reshape(-1).view(dtype.uint)
     elif is_torch(out):
-        import torch
-
-        known, integer = _torch_types().get(out.dtype, (None, None))
-        fits = (
-            known is dtype
-            and out.is_cpu
-            and out.is_contiguous()
-            and not (out.is_neg() or out.is_conj())
-            and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled())
-        )
-        if fits and out.numel() == n_values:
-            dense = out.detach() if out.requires_grad else out
-            return dense.view(integer).numpy().reshape(-1).view(dtype.uint)
+        try:
+            bits = _torch_output(out, dtype, n_values)
+        except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
+            raise _not_plain(out, "out", error) from None
+        if bits is not None:
+            return bits
+        if out.is_nested:
+            raise _not_plain(out, "out")
     found = f"{type(out).__name__} of shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
     raise InvalidArgument(
         f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}; it is a {found}"
     )
+
+
+def _torch_output(out: Any, dtype: DType, n_values: int) -> np.ndarray | None:
+    """Return the bits of a caller's output tensor, None if it does not fit."""
+    import torch
+
+    known, integer = _torch_types().get(out.dtype, (None, None))
+    fits = (
+        known is dtype
+        and out.is_cpu
+        and out.is_contiguous()
+        and not (out.is_neg() or out.is_conj())
+        and not (out.requires_grad and out.is_leaf and torch.is_grad_enabled())
+    )
+    if not fits or out.numel() != n_values:
+        return None
+    dense = out.detach() if out.requires_grad else out
+    bits: np.ndarray = dense.view(integer).numpy().reshape(-1).view(dtype.uint)
+    return bits
 
 
 def hash_of(base: np.ndarray) -> int:
