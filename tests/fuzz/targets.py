@@ -1,0 +1,67 @@
+"""The table of fuzzing targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib import import_module, util
+from typing import NamedTuple
+
+from gcodec.errors import GcodecError
+from tests.fuzz.runner import Target
+
+
+class Row(NamedTuple):
+    """A target.
+
+    Attributes:
+        what: what is read, as docs/reliability.md calls it.
+        module: module of this folder that has the target's class.
+        name: name of the class.
+        weight: its share of all executions.
+        n_tested: cases of it in an ordinary run of the tests.
+        needs_torch: True if it needs torch.
+    """
+
+    what: str
+    module: str
+    name: str
+    weight: int
+    n_tested: int
+    needs_torch: bool = False
+
+
+TARGETS = {
+    "frames": Row("mutated frames", "frames", "Frames", 30, 40_000),
+    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 4000),
+    "archives": Row("archives, index changed and sealed again: restored and loaded", "containers", "Archives", 3, 4000),
+    "indexes": Row("archives, index changed and sealed again: listed", "containers", "ArchiveIndexes", 12, 10_000),
+    "messages": Row("messages of an all-reduce", "messages", "Messages", 10, 10_000, True),
+    "payloads": Row("payloads of compressors", "messages", "Payloads", 6, 5000, True),
+    "states": Row("packed states", "messages", "PackedStates", 4, 5000, True),
+    "codebooks": Row("records of codebooks", "messages", "Codebooks", 8, 10_000, True),
+    "npy": Row("`.npy` files", "containers", "NpyFiles", 8, 10_000),
+    "npz": Row("`.npz` files", "containers", "NpzFiles", 4, 3000),
+    "safetensors": Row("`.safetensors` files", "containers", "SafetensorsFiles", 8, 10_000),
+    "pt": Row("`.pt` files", "containers", "TorchFiles", 5, 8000, True),
+    "stored": Row("tensor files, archived and restored", "containers", "StoredFiles", 1, 1000, True),
+}
+
+
+@cache
+def load(name: str) -> Target:
+    """Return a target, after its valid cases have been run once, so that all code is compiled."""
+    row = TARGETS[name]
+    make: Callable[[], Target] = getattr(import_module(f"tests.fuzz.{row.module}"), row.name)
+    target = make()
+    for case in target.cases():
+        with suppress(GcodecError):     # a golden frame may name a codebook that is its own, which `inspect` lacks
+            target.run(case)
+    return target
+
+
+def at_hand() -> list[str]:
+    """Return the names of the targets that can be run here."""
+    has_torch = util.find_spec("torch") is not None
+    return [name for name, row in TARGETS.items() if has_torch or not row.needs_torch]
